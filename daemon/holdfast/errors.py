@@ -25,7 +25,11 @@ class LedgerError(HoldfastError):
 
 
 class LedgerUnusableError(LedgerError):
-    """The ledger's file is locked by another daemon, newer, or damaged; it is never overwritten."""
+    """The ledger's file cannot be used, such as one that is locked; it is never overwritten."""
+
+
+class LedgerUnreadableError(LedgerUnusableError):
+    """What is in the ledger's file is damaged, or of another version: no start could read it."""
 
 
 class LedgerLostError(LedgerError):
@@ -58,6 +62,10 @@ class KubeletError(HoldfastError):
 
 class ApiServerError(HoldfastError):
     """The API server could not be asked, or refused; the text says which and why."""
+
+
+class UnreadableAnswerError(ApiServerError):
+    """The API server's answer is not what was asked for, or is nested too deep to be read."""
 
 
 class ObjectGoneError(ApiServerError):

@@ -13,7 +13,16 @@ CONTROL_SOCKET = "control.sock"
 """In the state folder: where the daemon answers the command line."""
 
 CONFIG_LABEL = "config-label"
-"""In the state folder: the value of the node's label that names its configuration."""
+"""In the state folder: the last value of the node's label that named a document that works."""
+
+CONFIG_DOCUMENT = "config-document"
+"""In the state folder: that document, as it was when it worked last."""
+
+LONGEST_SOCKET_PATH = 107
+"""The bytes of a Unix socket's path that the kernel takes."""
+
+PLUGIN_SOCKET_BYTES = 32
+"""What the names of a plugin's sockets take beside their prefix: a digest, a pid, a number."""
 
 DRA_SOCKET = "dra.sock"
 """In the DRA driver's own folder: where kubelet has claims prepared."""

@@ -1,28 +1,131 @@
-"""Allocate: validate, write it down, lock what is free, queue for the rest, and answer at once."""
+"""Allocate and GetPreferredAllocation: lock what is free, queue for the rest, answer at once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
+from holdfast.allocation.cdi import CdiSpecs
+from holdfast.discovery.source import Sources
 from holdfast.errors import AllocationRefusedError, LaneStuckError, LedgerError
+from holdfast.host.files.kernelfile import device_number
+from holdfast.host.files.wholefile import FileId
+from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.book.draft import Draft
+from holdfast.model.book.messages import refusal
+from holdfast.model.book.offers import kept_back
 from holdfast.model.book.queue import settle
-from holdfast.model.devices import Device, Inventory
-from holdfast.model.grants import ContainerGrant
-from holdfast.model.ids import CheckpointId, DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.cards import is_replica
+from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.gate.cdi import cdi_name
+from holdfast.model.gate.placement import Choice
+from holdfast.model.grants import VFIO_CONTAINER, ContainerGrant, GrantedNode
+from holdfast.model.ids import (
+    NO_CHECKPOINT,
+    CheckpointId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    ResourceName,
+)
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
 
-_MOST_NAMED = 8
+_MOST_NAMED = 3
 """A refusal names at most so many devices: kubelet puts it into an event and a pod's status."""
 
 
-Grant = Callable[[ResourceName, tuple[Device, ...], Inventory], ContainerGrant]
-"""Returns the nodes, environment and mounts that a container is given for its devices."""
+class Granting:
+    """Builds answers to Allocate; it asks nobody and never waits."""
+
+    def __init__(self, sources: Sources, specs: CdiSpecs | None) -> None:
+        """Give what *sources* say for their devices.
+
+        *specs* are the CDI spec files; None: devices are never handed over by name.
+        """
+        self._sources = sources
+        self._specs = specs
+
+    def refuses(self, devices: tuple[Device, ...]) -> str:
+        """Return why a container never gets *devices* together; empty where it may."""
+        return self._sources.of(devices).refuses(devices)
+
+    def grant(
+        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+    ) -> ContainerGrant:
+        """Return exactly the granted nodes, the VFIO container's where needed, and variables.
+
+        With a spec that has them all it returns CDI names for the nodes. Without one the nodes
+        themselves: the container then runs as it would, and only a reboot may take it its chip.
+        """
+        if not devices:
+            return ContainerGrant()
+        own = self._sources.of(devices).grant(resource, devices, inventory)
+        ours = [device for device in devices if device.kind is not DeviceKind.DRIVER]
+        if ours and self._specs is not None and all(map(self._specs.published.covers, ours)):
+            names = (cdi_name(device.name) for device in ours)
+            return replace(own, cdi_devices=(*own.cdi_devices, *names))
+        nodes = [
+            GrantedNode(host_path=node.path, container_path=node.path)
+            for device in ours
+            for node in device.nodes
+        ]
+        if any(device.kind is DeviceKind.VFIO for device in ours):
+            nodes.append(GrantedNode(host_path=VFIO_CONTAINER, container_path=VFIO_CONTAINER))
+        return replace(own, nodes=tuple(dict.fromkeys((*own.nodes, *nodes))))
+
+
+class Preference:
+    """Answers from the latest inventory, topology and book; nothing is read, nothing can fail."""
+
+    def __init__(
+        self,
+        *,
+        standings: DeviceStandings,
+        inventory: Watched[Inventory],
+        sources: Sources,
+    ) -> None:
+        """Prefer among the devices of *inventory* those that no lock keeps."""
+        self._standings = standings
+        self._inventory = inventory
+        self._sources = sources
+        self.kept_back: dict[ResourceName, frozenset[DeviceId]] = {}
+        """What kubelet left out of its last question for each resource, without our knowing why."""
+
+    def preferred(
+        self,
+        resource: ResourceName,
+        available: tuple[DeviceId, ...],
+        must_include: tuple[DeviceId, ...],
+        size: int,
+    ) -> tuple[DeviceId, ...]:
+        """Return *size* of *available*, with all of *must_include*, close together."""
+        inventory, now = self._inventory.value, self._standings.now()
+        standings = now.of(resource)
+        self.kept_back[resource] = kept_back(available, standings)
+        devices = inventory.of(resource)
+        avoid = {each.name.id for each in standings if each.lock is not None or each.quarantined}
+        stay = tuple(
+            id_
+            for id_ in available
+            if id_ in must_include or not now.refusal(DeviceName(resource, id_))
+        )
+        choice = Choice(
+            # With too few that stay kubelet takes others itself, and Allocate says what is wrong.
+            available=stay if len(stay) >= size else available,
+            must_include=must_include,
+            size=size,
+            avoid=avoid,
+        )
+        # Where a device is on the node does not change with its name, or when others are left out.
+        beside = inventory.beside(*devices)
+        return self._sources.of(devices).preferred(beside, choice)
 
 
 class Allocator:
@@ -37,25 +140,23 @@ class Allocator:
         *,
         ledger: Ledger,
         inventory: Watched[Inventory],
-        grant: Grant,
-        node_rdev: Callable[[str], int | None],
-        checkpoint: Callable[[], CheckpointId],
+        standings: DeviceStandings,
+        granting: Granting,
+        root: HostRoot,
+        checkpoint: Path,
         lane: Lane,
         clock: Clock,
         commit_timeout: Watched[float],
-        refuses: Callable[[tuple[Device, ...]], str] = lambda _devices: "",
     ) -> None:
-        """Answer from *inventory* and write to *ledger*.
+        """Answer from *inventory* and write to *ledger*; by *standings*, what is for no new pod.
 
-        `node_rdev` returns the device number of a node, None where there is none; `checkpoint`
-        which file kubelet's checkpoint is now. Both may block, and are called on *lane*. `refuses`
-        says why a container never gets some devices together, empty where it may.
+        Nodes below *root*, and which file kubelet's *checkpoint* is now, are looked at on *lane*.
         """
-        self._refuses = refuses
         self._ledger = ledger
         self._inventory = inventory
-        self._grant = grant
-        self._node_rdev = node_rdev
+        self._standings = standings
+        self._granting = granting
+        self._root = root
         self._checkpoint = checkpoint
         self._lane = lane
         self._clock = clock
@@ -70,8 +171,8 @@ class Allocator:
         inventory = self._inventory.value
         devices = {id_: self._usable(resource, id_, inventory) for id_ in dict.fromkeys(ids)}
         granted = tuple(dict.fromkeys(devices.values()))
-        if reason := self._refuses(granted):
-            raise AllocationRefusedError(f"cannot allocate {resource}: {reason}")
+        if reason := self._granting.refuses(granted):
+            raise AllocationRefusedError(refusal(f"allocate {resource}", reason))
         keys = {device.name.id: device.keys for device in granted}
         try:
             if keys:
@@ -86,7 +187,7 @@ class Allocator:
             )
         else:
             log.info("allocated", resource=resource, devices=sorted(keys))
-        return self._grant(resource, granted, inventory)
+        return self._granting.grant(resource, granted, inventory)
 
     async def _record(
         self,
@@ -108,29 +209,37 @@ class Allocator:
         """Return kubelet's present checkpoint; refuse a device whose node is another's by now."""
         for device in devices:
             for node in device.nodes:
-                rdev = self._node_rdev(node.path)
+                rdev = device_number(self._root.node(node.path))
                 if rdev is not None and rdev != node.rdev:
-                    message = (
-                        f"cannot allocate {device.name}: {node.path} is not this device any more "
-                        "(its device number differs from sysfs); remove the stale node"
+                    reason = (
+                        f"{node.path} is not this device any more (its device number differs from "
+                        "sysfs); remove the stale node"
                     )
-                    raise AllocationRefusedError(message)
-        return self._checkpoint()
+                    raise AllocationRefusedError(refusal(f"allocate {device.name}", reason))
+        file = FileId.of(self._checkpoint)
+        return NO_CHECKPOINT if file is None else file.checkpoint
 
     def _usable(self, resource: ResourceName, id_: DeviceId, inventory: Inventory) -> Device:
-        name = DeviceName(resource, id_)
+        deed = f"allocate {DeviceName(resource, id_)}"
         device = inventory.find(resource, id_)
         if device is None:
             known = _some(inventory.of(resource))
             left = next((each for each in inventory.left_out if each.device.name.id == id_), None)
             why = left.reason if left is not None else "the node has no such device"
-            message = f"cannot allocate {name}: {why} (it has: {known})"
-            raise AllocationRefusedError(message)
+            raise AllocationRefusedError(refusal(deed, f"{why} (it has: {known})"))
         for fault in device.faults:
             if fault.kind.permanent:
-                message = f"cannot allocate {name}: {fault.text}"
-                raise AllocationRefusedError(message)
+                raise AllocationRefusedError(refusal(deed, fault.text))
+        # Kubelet may have read a list from before, and would refuse the pod itself by the latest.
+        if reason := self._refusal(device):
+            raise AllocationRefusedError(refusal(deed, f"no new pod is given it: {reason}"))
         return device
+
+    def _refusal(self, device: Device) -> str:
+        # Made anew only where it may be refused: of a thousand devices that takes time.
+        may_be = device.leaving or any(map(is_replica, device.keys))
+        standings = self._standings.now() if may_be else self._standings.latest.value
+        return standings.refusal(device.name)
 
 
 def _some(devices: tuple[Device, ...]) -> str:

@@ -1,7 +1,8 @@
 """Keeps the CDI spec files true, so that names handed over long ago lead to the right devices."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import structlog
 from msgspec import Struct, field
@@ -10,7 +11,12 @@ from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.model.devices import Inventory
 from holdfast.model.gate.cdi import Published, explained, spec_files
+from holdfast.model.gate.promise import names_of_ours
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.node.readiness import Check, check
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +62,19 @@ class SpecWriter:
         return changed, {name: str(path) for name, path in self._folder.rivals(kinds).items()}
 
 
+class SpecWriters:
+    """Makes what writes spec files, all to the folder that runtimes read."""
+
+    def __init__(self, folder: Path, *, lane: Lane) -> None:
+        """Have all of them write to *folder* on *lane*."""
+        self._folder = folder
+        self._lane = lane
+
+    def writer(self, prefix: str, joint: str) -> SpecWriter:
+        """Return one for files whose names are *prefix*, *joint* and an end."""
+        return SpecWriter(SpecFolder(self._folder, prefix=prefix, joint=joint), lane=self._lane)
+
+
 class CdiSpecs:
     """Writes the specs of an inventory; `published` is what a runtime finds in them.
 
@@ -63,16 +82,34 @@ class CdiSpecs:
     their nodes by path, and those that were promised names wait at the gate.
     """
 
-    def __init__(self, writer: SpecWriter, *, wanted: Callable[[], bool]) -> None:
-        """Write by *writer*, and only while *wanted*: else the folder is not ours."""
+    def __init__(
+        self,
+        writer: SpecWriter,
+        *,
+        by_name: bool,
+        inventory: Watched[Inventory],
+        view: Watched[KubeletView],
+    ) -> None:
+        """Write by *writer* where containers are given devices *by_name*.
+
+        Or where pods in *view* were promised names of what is in *inventory*: they need them also
+        where new ones get their nodes by path. Else the folder is not ours.
+        """
         self._writer = writer
-        self._wanted = wanted
+        self._by_name = by_name
+        self._inventory = inventory
+        self._view = view
         self.published = Published()
+        self._problem = Problem(log, "cannot publish CDI specs")
+
+    def checks(self) -> Iterator[Check]:
+        """Yield whether the specs are written."""
+        yield check("CDI specs", self.published.problem)
 
     async def publish(self, inventory: Inventory) -> None:
         """Let the files say what *inventory* does. Never raises for what the folder does."""
-        if not self._wanted():
-            self.published = Published()
+        if not (self._by_name or self._promised()):
+            self._publish(Published())
             return
         written = await self._writer.write(partial(spec_files, inventory), inventory.resources)
         if written.problem:
@@ -80,7 +117,13 @@ class CdiSpecs:
         else:
             self._publish(explained(inventory, written.rivals))
 
+    def _promised(self) -> bool:
+        resources = self._inventory.value.resources
+        return any(
+            entry.resource in resources and names_of_ours(entry)
+            for entry in self._view.value.entries
+        )
+
     def _publish(self, found: Published) -> None:
-        if found.problem and found.problem != self.published.problem:
-            log.warning("cannot publish CDI specs", reason=found.problem)
+        self._problem.set(found.problem)
         self.published = found

@@ -1,53 +1,70 @@
 """PreStartContainer: the gate that a container passes only when its devices are free of others."""
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 import structlog
 
-from holdfast.allocation.sharedlook import SharedLook
-from holdfast.allocation.starts import OwnMachines, Start, StartOutcome, Starts, Wait
+from holdfast.allocation.cdi import CdiSpecs
+from holdfast.allocation.entry import Entry, EntryOutcome, Visit, Wait
 from holdfast.discovery.source import Sources
-from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
-from holdfast.host.use.look import Look
+from holdfast.errors import GateRefusedError, HoldfastError
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
-from holdfast.model.devices import Device, Inventory
-from holdfast.model.gate.cdi import Published
+from holdfast.model.book.messages import Message, Said
+from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.gate.gate import (
     LONGEST_WAIT,
     Caller,
+    Obstacle,
     Passage,
+    Rights,
     arrive,
     enter,
+    is_held_from,
+    rights_of_start,
     who_calls,
-    why_held,
-    why_kept_away,
 )
 from holdfast.model.gate.promise import breach
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
-from holdfast.model.reclaim.leak import held_up
-from holdfast.model.use.free import Freedom, Verdict, judge_kernel
-from holdfast.runtime.changes import Changes
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.use.free import Freedom, Verdict, asking_whose, but_for_own_machine
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 from holdfast.settings import sections
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
-
 _LAST_TRY = 1.0
 """How long a try that began in time may go on when the wait is over, in seconds."""
-_STIRRED_FOR, _CALM = 2.0, 4
-"""So many seconds after the last change a start looks so many times as seldom."""
 _ASK_AT = (0.0, 1.0, 3.0, 10.0)
 """When kubelet is asked for a start's sake, in seconds of its wait: each answer costs kubelet a
 write of its checkpoint, and what makes the answer another one is mostly heard of."""
+
+_UNREAD = "kubelet's checkpoint, which says whose container it is, cannot be read"
+
+
+class StartObserver(Protocol):
+    """Hears how container starts ended."""
+
+    def passed_gate(self, outcome: EntryOutcome, seconds: float) -> None:
+        """Hear that one passed or was refused after so many seconds."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Start(Visit):
+    """One container start: on which devices, and by whom as far as that is known.
+
+    `questions` is how often kubelet was asked for its sake.
+    """
+
+    passage: Passage
+    caller: Caller = field(default_factory=Caller)
+    questions: int = 0
 
 
 class Gate:
@@ -60,278 +77,201 @@ class Gate:
     def __init__(
         self,
         *,
+        entry: Entry,
         ledger: Ledger,
         inventory: Watched[Inventory],
         reader: KubeletReader,
-        look: Look,
-        looked: asyncio.Event,
-        obstacle: Callable[[DeviceName], str],
-        at_work: Callable[[frozenset[HardwareKey]], str],
+        sources: Sources,
+        specs: CdiSpecs,
         clock: Clock,
         settings: Watched[sections.Gate],
-        published: Callable[[], Published] = Published,
-        sources: Sources,
-        stirred: Watched[int] | None = None,
+        observer: StartObserver,
     ) -> None:
-        """Decide from *inventory*, *reader* and *look*; nobody passes before *looked* is set.
+        """Let starts in by *entry*, for pods that *reader* knows, on devices of *inventory*.
 
-        `obstacle` tells what was last seen to keep a device from its next pod, empty for nothing;
-        `at_work` what we ourselves do to hardware, during which nobody passes; `published` what
-        the CDI spec files say, *sources* what else old answers promise. `stirred` changes when
-        something on the node may have.
+        What old answers promise, *specs* and *sources* say.
         """
+        self.entry = entry
         self._ledger = ledger
         self._inventory = inventory
         self._reader = reader
-        self.look = SharedLook(
-            look,
-            locks=lambda: ledger.book.value.locks,
-            clock=clock,
-            exclusive_open=settings.part(lambda now: now.exclusive_open),
-        )
-        self._looked = looked
-        self._obstacle = obstacle
-        self._at_work = at_work
+        self._sources = sources
+        self._specs = specs
         self._clock = clock
         self._settings = settings
-        self._published = published
-        self._sources = sources
+        self._observer = observer
         self._machines = OwnMachines()
-        self._stirred = stirred or Watched(0)
-        self.starts = Starts()
-        self.observe: Callable[[StartOutcome, float], None] = lambda _outcome, _seconds: None
 
     async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
         """Return when the container may start; raise GateRefusedError when it may not yet."""
         if not ids:  # a start on no device has nobody to wait for, and no owner in the checkpoint
             return
-        now = self._clock.monotonic()
-        start = Start(resource=resource, asked=frozenset(ids), since=now, stirred=now)
-        try:
-            await self._wait(start)
-        finally:
-            self.starts.leaves(start)
-
-    async def _wait(self, start: Start) -> None:
+        start = Start(
+            what=f"{resource} {', '.join(sorted(ids))}",
+            passed="gate passed",
+            since=self._clock.monotonic(),
+            asked=tuple(DeviceName(resource, each) for each in sorted(set(ids))),
+            passage=Passage(resource=resource, asked=frozenset(ids), devices={}),
+        )
         wait = min(self._settings.value.wait, LONGEST_WAIT)
-        last: Wait | None = None
-        while True:
-            changes = Changes(
-                [self._ledger.book, self._reader.view, self._inventory, self._stirred]
+        longest = min(wait + _LAST_TRY, LONGEST_WAIT)
+        try:
+            outcome = await self.entry.admit(self, start, wait=wait, longest=longest)
+        except Wait as reason:
+            waited = self._observed(start, reason.outcome)
+            log.warning(
+                "gate refused",
+                what=start.what,
+                outcome=reason.outcome.value,
+                reason=str(reason),
+                waited=waited,
             )
-            left = min(wait + _LAST_TRY, LONGEST_WAIT) - self._waited(start)
-            patience = asyncio.timeout(left)
-            try:
-                async with patience:
-                    outcome = await self._try(start)
-            except Wait as reason:
-                self.starts.waits(start, reason)
-                left = wait - self._waited(start)
-                if left <= 0 or reason.final:
-                    raise self._refused(reason, start) from None
-                last = None if reason.transient else reason
-                start.doing = str(reason)
-                if await changes.wait(min(self._pause(start), left)):
-                    start.stirred = self._clock.monotonic()
-            except TimeoutError:
-                if not patience.expired():
-                    raise
-                late = Wait(StartOutcome.IN_USE, start.doing + self._by_whom(start))
-                raise self._refused(last or late, start) from None
-            else:
-                waited = self._waited(start)
-                self.observe(outcome, waited)
-                log.info(
-                    "gate passed", what=start.what, outcome=outcome.value, waited=round(waited, 3)
-                )
-                return
+            raise GateRefusedError(reason.told(start)) from None
+        waited = self._observed(start, outcome)
+        log.info("gate passed", what=start.what, outcome=outcome.value, waited=waited)
 
-    def _pause(self, start: Start) -> float:
-        """Return how long to wait for a change, in seconds: what has begun to change goes on."""
-        calm = self._clock.monotonic() - start.stirred >= _STIRRED_FOR
-        return self._settings.value.poll * (_CALM if calm else 1)
+    def _observed(self, start: Start, outcome: EntryOutcome) -> float:
+        waited = self._waited(start)
+        self._observer.passed_gate(outcome, waited)
+        return round(waited, 3)
 
     def _waited(self, start: Start) -> float:
         return self._clock.monotonic() - start.since
 
-    def _refused(self, reason: Wait, start: Start) -> GateRefusedError:
-        """Tell of a refusal, and return the error that is its answer."""
-        waited = self._waited(start)
-        self.observe(reason.outcome, waited)
-        log.warning(
-            "gate refused",
-            what=start.what,
-            outcome=reason.outcome.value,
-            reason=str(reason),
-            waited=round(waited, 3),
-        )
-        return GateRefusedError(reason.text(start.what))
+    # The steps of a try, in their order: `entry.DoorSteps`.
 
-    async def _try(self, start: Start) -> StartOutcome:
-        """Pass, or raise Wait with the reason."""
-        if not self._looked.is_set():
-            raise Wait(
-                StartOutcome.STARTING,
-                "holdfast has just started and has not scanned the node yet",
-                transient=True,
-            )
-        devices = self._devices(start)
-        passage = Passage(
-            resource=start.resource,
-            asked=start.asked,
+    async def identify(self, start: Start, /) -> None:
+        """Find out whose container starts, on which devices, and what its pod was promised."""
+        passage = start.passage
+        start.devices = devices = self._devices(passage.resource, passage.asked)
+        start.passage = Passage(
+            resource=passage.resource,
+            asked=passage.asked,
             devices={device.name.id: device.keys for device in devices},
         )
-        caller = await self._caller(passage, start)
-        self._check_promise(passage, caller, devices)
-        withheld = why_kept_away(passage, caller, self._ledger.book.value)
-        if withheld is not None:
-            raise Wait(StartOutcome.WITHHELD, withheld)
-        if self._reader.view.value.unreadable:
-            start.doing = "the start could not be recorded in time"
-            await self._record(lambda draft: arrive(draft, passage, caller))
-        reason = why_held(passage, caller, self._ledger.book.value)
-        if reason is not None:
-            self._ask_kubelet(passage, caller, start)
-            raise Wait(StartOutcome.HELD, reason + self._by_whom(start, passage.keys))
-        if doing := self._at_work(passage.keys):  # its pod was over, and has come back
-            raise Wait(StartOutcome.IN_USE, doing)
-        start.doing = "who uses it could not be found out in time"
-        shown = await self._judge(devices)
-        verdicts = [
-            self._machines.judge(verdict, caller.pod, device)
-            for device, verdict in zip(devices, shown, strict=True)
-        ]
-        _check_free(devices, verdicts, caller)
-        unverified = _unverified(verdicts, checkpoint=not self._reader.view.value.unreadable)
-        evidence = _evidence(verdicts, unverified)
-        start.doing = "the start could not be recorded in time"
-        reason = await self._record(lambda draft: enter(draft, passage, caller, evidence))
-        if reason is not None:
-            raise Wait(StartOutcome.HELD, reason)
-        free = [
-            device.name
-            for device, verdict in zip(devices, shown, strict=True)
-            if verdict.freedom is not Freedom.IN_USE
-        ]
-        self._machines.started(caller.pod, free, pods=self._ledger.book.value.pods)
-        return StartOutcome.UNVERIFIED if unverified else StartOutcome.PASSED
+        start.doing = "kubelet's checkpoint could not be read in time"
+        await self._know_caller(start)
+        start.doubt = _UNREAD if self._reader.view.value.unreadable else ""
+        self._check_promise(start)
 
-    def _ask_kubelet(self, passage: Passage, caller: Caller, start: Start) -> None:
-        """Ask which pods kubelet counts, as the one in the way may have ended.
+    async def enlist(self, start: Start, /) -> Obstacle | None:
+        """Put a start into the book while the checkpoint is silent: an Allocate did so before."""
+        if start.doubt:
+            passage, caller = start.passage, start.caller
+            await self.entry.record(partial(arrive, passage=passage, caller=caller))
+        return None
 
-        Where the lock is being released, kubelet has said so already.
-        """
+    def rights(self, start: Start, book: Book, /) -> Rights:
+        """Return what the container's pod has by *book*."""
+        return rights_of_start(start.passage, start.caller, book)
+
+    def held(self, start: Start, keys: frozenset[HardwareKey], /) -> None:
+        """Ask which pods kubelet counts, as the one in the way may have ended."""
         if start.questions == len(_ASK_AT) or self._waited(start) < _ASK_AT[start.questions]:
             return
-        locks = self._ledger.book.value.locks_on(passage.keys)
-        if caller.pod is None or any(
-            lock.state is LockState.HELD and lock.pod != caller.pod for lock in locks
-        ):
+        if is_held_from(start.caller.pod, self._ledger.book.value, keys):
             start.questions += 1
             self._reader.ask("a container waits at the gate")
 
-    def _by_whom(self, start: Start, keys: frozenset[HardwareKey] = frozenset()) -> str:
-        """Return what is known to be in the way of *start*, to complete a text with."""
-        own = [DeviceName(start.resource, id_) for id_ in sorted(start.asked)]
-        # The same hardware may be locked under another resource's name.
-        locks = [lock.device for lock in self._ledger.book.value.locks_on(keys)]
-        known = [self._obstacle(name) for name in dict.fromkeys((*own, *locks))]
-        return "".join(f"; {text}" for text in known if text)
+    def judge(self, start: Start, device: Device, shown: Verdict, /) -> Verdict:
+        """Return whether *device* is free but for the pod's own virtual machine."""
+        return self._machines.judge(shown, start.caller.pod, device)
 
-    def _devices(self, start: Start) -> tuple[Device, ...]:
+    async def hand_over(self, start: Start, evidence: str, /) -> Callable[[Draft], Obstacle | None]:
+        """Return the rule that writes the start down: Allocate has handed over all there is."""
+        return partial(enter, passage=start.passage, caller=start.caller, evidence=evidence)
+
+    def admitted(
+        self, start: Start, shown: Mapping[DeviceName, Verdict], outcome: EntryOutcome, /
+    ) -> EntryOutcome:
+        """Remember which devices nobody had; return *outcome*."""
+        free = [name for name, each in shown.items() if each.freedom is not Freedom.IN_USE]
+        self._machines.started(start.caller.pod, free, pods=self._ledger.book.value.pods)
+        return outcome
+
+    def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
         found: list[Device] = []
-        for id_ in sorted(start.asked):
-            device = self._inventory.value.find(start.resource, id_)
+        for id_ in sorted(asked):
+            device = self._inventory.value.find(resource, id_)
             if device is None:
-                raise Wait(
-                    StartOutcome.HARDWARE, f"{start.resource}/{id_} is not on this node any more"
-                )
+                raise Wait(EntryOutcome.HARDWARE, f"{resource}/{id_} is not on this node any more")
             if device.faults:
-                raise Wait(StartOutcome.HARDWARE, f"{device.name}: {device.faults[0].text}")
+                raise Wait(EntryOutcome.HARDWARE, f"{device.name}: {device.faults[0].text}")
             found.append(device)
         return tuple(found)
 
-    async def _caller(self, passage: Passage, start: Start) -> Caller:
-        start.doing = "kubelet's checkpoint could not be read in time"
+    async def _know_caller(self, start: Start) -> None:
         try:
             view = await self._reader.refresh()
         except HoldfastError:
             view = self._reader.view.value
-        caller = who_calls(passage, view, self._ledger.book.value, known=start.pod)
+        # Once known, a pod stays the caller.
+        caller = who_calls(start.passage, view, self._ledger.book.value, known=start.caller.pod)
+        book = self._ledger.book.value
         if caller.gone is not None:
             raise Wait(
-                StartOutcome.GONE,
+                EntryOutcome.GONE,
                 f"kubelet no longer has the devices for pod {caller.gone}, whose container this is",
+                said=Said(message=Message.GONE, names={"owner": book.pod_name(caller.gone)}),
             )
         if len(caller.pods) > 1:
+            count, named = str(len(caller.pods)), " and ".join(map(book.pod_name, caller.pods))
             raise Wait(
-                StartOutcome.SEVERAL_PODS,
-                f"kubelet has given the same devices to {len(caller.pods)} pods: "
+                EntryOutcome.SEVERAL_PODS,
+                f"kubelet has given the same devices to {count} pods: "
                 f"{' and '.join(caller.pods)}; delete one of them",
+                said=Said(message=Message.SEVERAL_PODS, names={"count": count, "owner": named}),
             )
-        start.pod = caller.pod  # once known it stays so
+        start.caller, start.pods = caller, frozenset(caller.pods)
         looked_up = self._waited(start) >= self._settings.value.caller_lookup
         if caller.pod is None and view.readable and not looked_up:
             raise Wait(
-                StartOutcome.HELD,
+                EntryOutcome.HELD,
                 "kubelet's checkpoint does not yet say whose container it is",
                 transient=True,
             )
-        return caller
 
-    def _check_promise(self, passage: Passage, caller: Caller, devices: tuple[Device, ...]) -> None:
+    def _check_promise(self, start: Start) -> None:
         """After a reboot kubelet replays its old answer, and groups may have other numbers."""
-        for entry in self._reader.view.value.entries_of(passage.resource, passage.asked):
-            if entry.pod != caller.pod:
+        devices, inventory = start.devices, self._inventory.value
+        for entry in self._reader.view.value.entries_of(
+            start.passage.resource, start.passage.asked
+        ):
+            if entry.pod != start.caller.pod:
                 continue
             broken = breach(
-                entry, devices, inventory=self._inventory.value, published=self._published()
+                entry, devices, inventory=inventory, published=self._specs.published
             ) or self._sources.of(devices).breach(entry, devices)
             if broken is not None:
-                outcome = StartOutcome.PROMISE if broken.final else StartOutcome.SPEC
+                outcome = EntryOutcome.PROMISE if broken.final else EntryOutcome.SPEC
                 raise Wait(outcome, broken.reason)
 
-    async def _judge(self, devices: tuple[Device, ...]) -> list[Verdict]:
-        """Return whether the kernel shows anybody on each device, the caller's own pod included."""
-        try:
-            seen = await self.look.facts(devices)
-        except LaneStuckError as error:
-            raise Wait(StartOutcome.IN_USE, f"the node cannot be scanned: {error}") from error
-        return [judge_kernel(seen[device.name]) for device in devices]
 
-    async def _record(self, decide: Callable[[Draft], T]) -> T:
-        try:
-            return await self._ledger.apply(decide)
-        except (LedgerError, LaneStuckError) as error:
-            raise Wait(StartOutcome.LEDGER, f"the start cannot be recorded: {error}") from error
+class OwnMachines:
+    """Remembers which pods started on a device before their virtual machine had it.
 
+    So a machine that had the device from the start can be told from one that has not yet released
+    it. After a restart of the daemon that is not known, and a pod's own machine does not stop its
+    start: a start that fails is tried again, one that is always refused is not.
+    """
 
-def _unverified(verdicts: Sequence[Verdict], *, checkpoint: bool) -> str:
-    """Return the first thing that could not be read; *checkpoint*: kubelet's could be."""
-    unknown = [each.reason for each in verdicts if each.freedom is Freedom.UNKNOWN]
-    if not checkpoint:
-        unknown.append("kubelet's checkpoint, which says whose container it is, cannot be read")
-    return unknown[0] if unknown else ""
+    def __init__(self) -> None:
+        self._had_none: set[tuple[PodUid, DeviceName]] = set()
 
+    def judge(self, verdict: Verdict, pod: PodUid | None, device: Device) -> Verdict:
+        """Return whether *device* is free for *pod*, of which *verdict* tells who has it."""
+        if device.kind is not DeviceKind.VFIO:
+            return verdict
+        had_none = pod is not None and (pod, device.name) in self._had_none
+        return asking_whose(but_for_own_machine(verdict, pod, had_none=had_none))
 
-def _evidence(verdicts: Sequence[Verdict], unverified: str) -> str:
-    """Return what the history says of a start that passes."""
-    if unverified:
-        return f"gate passed, unverified: {unverified}"
-    return f"gate passed: {verdicts[0].reason}" if verdicts else "gate passed"
+    def started(
+        self, pod: PodUid | None, free: Collection[DeviceName], *, pods: Collection[PodUid]
+    ) -> None:
+        """Note that *pod* starts on devices, of which nobody had those in *free*.
 
-
-def _check_free(devices: tuple[Device, ...], verdicts: Sequence[Verdict], caller: Caller) -> None:
-    """Raise Wait for the first device that is in use, or of which that cannot be found out."""
-    for device, verdict in zip(devices, verdicts, strict=True):
-        if verdict.final:
-            raise Wait(
-                StartOutcome.IN_USE,
-                f"it is unknown whether {device.name} is free: {verdict.reason}",
-            )
-        if verdict.freedom is Freedom.IN_USE:
-            raise Wait(
-                StartOutcome.IN_USE,
-                f"{device.name} is {verdict.reason}",
-                held_up(caller.pod, device.name, verdict.holders),
-            )
+        *pods* are all that have anything; what is known of others is dropped.
+        """
+        self._had_none = {each for each in self._had_none if each[0] in pods}
+        if pod is not None:
+            self._had_none |= {(pod, device) for device in free}

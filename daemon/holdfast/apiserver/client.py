@@ -1,18 +1,18 @@
-"""Asks the API server: one call after the other on a lane, each with a deadline."""
+"""Asks the API server by a few connections: each call on a lane, each with a deadline."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from holdfast.apiserver.access import Access
-from holdfast.apiserver.wire import Answer, Request, Wire
-from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError
+from holdfast.apiserver.wire import Access, Answer, Request, Wire
+from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError, UnreadableAnswerError
 from holdfast.model.dra.outcomes import ApiOutcome, api_outcome
 from holdfast.model.text import printable
 from holdfast.runtime.clock import Clock, backoff
@@ -31,6 +31,8 @@ _BUSY = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
+AT_ONCE = 4
+"""Calls at one time. A pod rarely has more claims, and the API server limits each client, too."""
 
 
 class ApiRefusedError(ApiServerError):
@@ -55,17 +57,27 @@ class Status(Struct, frozen=True, kw_only=True):
     code: int = 0
 
 
+class RequestObserver(Protocol):
+    """Hears of requests to the API server."""
+
+    def asked_server(self, outcome: ApiOutcome) -> None:
+        """Hear how one ended: also each that was tried again, and the start of each watch."""
+        ...
+
+
 class ApiServer:
     """One connection to the API server. Calls wait for each other; each has its own deadline."""
 
-    def __init__(self, access: Access, *, name: str, clock: Clock) -> None:
+    def __init__(
+        self, access: Access, *, name: str, clock: Clock, observer: RequestObserver
+    ) -> None:
         """Call the server of *access*; *name* is the lane's."""
-        self._wire = Wire(access)
+        self.access = access
+        self.clock = clock
+        self._wire = Wire(access, clock)
         self._lane = Lane(name, deadline=_LAST_PAUSE)
-        self._clock = clock
         self._under_way: Request | None = None
-        self.observe: Callable[[ApiOutcome], None] = lambda _outcome: None
-        """Hears how each request ended, every one that was tried again included, and each watch."""
+        self.observer = observer
 
     async def ask(self, request: Request, kind: type[T], *, deadline: float) -> T:
         """Return the answer to *request* as a *kind*; within *deadline* seconds.
@@ -74,12 +86,12 @@ class ApiServer:
         only where the server says that it did not look at it (429). Raise ApiServerError when that
         does not help, ApiRefusedError when the server refuses, ApiObjectGoneError for a 404.
         """
-        end = self._clock.monotonic() + deadline
+        end = self.clock.monotonic() + deadline
         pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
         failure: ApiServerError | None = None
         while True:
             try:
-                answer = await self._once(request, end - self._clock.monotonic())
+                answer = await self._once(request, end - self.clock.monotonic())
                 if answer.status < HTTPStatus.MULTIPLE_CHOICES:
                     return decoded(answer.body, kind)
                 failure = refusal(request, answer)
@@ -92,9 +104,9 @@ class ApiServer:
             except ApiServerError as error:
                 failure = error
                 pause = next(pauses) if request.method == "GET" else None
-            if pause is None or self._clock.monotonic() + pause >= end:
+            if pause is None or self.clock.monotonic() + pause >= end:
                 raise failure
-            await self._clock.sleep(pause)
+            await self.clock.sleep(pause)
 
     async def close(self) -> None:
         """Cut the call that is under way, and take no more."""
@@ -111,12 +123,12 @@ class ApiServer:
             if self._under_way is request:
                 self._wire.abort()
             if isinstance(error, LaneStuckError):
-                self.observe(ApiOutcome.TIMEOUT)
+                self.observer.asked_server(ApiOutcome.TIMEOUT)
             raise
         except ApiServerError:
-            self.observe(ApiOutcome.UNREACHABLE)
+            self.observer.asked_server(ApiOutcome.UNREACHABLE)
             raise
-        self.observe(api_outcome(answer.status))
+        self.observer.asked_server(api_outcome(answer.status))
         return answer
 
     def _exchange(self, request: Request, left: float) -> Answer:
@@ -128,11 +140,15 @@ class ApiServer:
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
-    """Return *body* as a *kind*; raise ApiServerError where it is none."""
+    """Return *body* as a *kind*; raise UnreadableAnswerError where it is none.
+
+    Any object may have what a tenant wrote, which the API server lets be nested ten times as deep
+    as the decoder can read.
+    """
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
-        raise ApiServerError(
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UnreadableAnswerError(
             f"cannot understand the API server's answer: {printable(str(error), _MOST_TEXT)}"
         ) from error
 
@@ -141,7 +157,7 @@ def refusal(request: Request, answer: Answer) -> ApiRefusedError:
     """Return the error for an *answer* that is no success, with the server's own words."""
     try:
         status = msgspec.json.decode(answer.body, type=Status)
-    except msgspec.DecodeError:  # a proxy on the way, with a page of its own
+    except (msgspec.DecodeError, RecursionError):  # a proxy on the way, with a page of its own
         status = Status()
     words = printable(status.message, _MOST_TEXT) or f"HTTP status {answer.status}"
     text = f"cannot {_VERBS[request.method]} {request.about}: the API server says: {words}"
@@ -159,3 +175,55 @@ def _pause(request: Request, answer: Answer, pauses: Iterator[float]) -> float |
     if request.method == "GET" and answer.status in _BUSY:
         return max(next(pauses), answer.retry_after or 0.0)
     return None
+
+
+class ApiServers:
+    """Connections that are opened when one more is needed, up to some; each has a lane."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        name: str,
+        clock: Clock,
+        observer: RequestObserver,
+        at_once: int,
+    ) -> None:
+        """Call the server of *access* by *at_once* lanes, which have *name* and a number."""
+        self._access = access
+        self._name = name
+        self._clock = clock
+        self._turns = asyncio.Semaphore(at_once)
+        self._all: list[ApiServer] = []
+        self._idle: deque[ApiServer] = deque()
+        self._observer = observer
+
+    async def ask(self, request: Request, kind: type[T], *, deadline: float) -> T:
+        """Return the answer to *request*, as `ApiServer.ask` does.
+
+        *deadline* is from the moment on at which a connection is free for it.
+        """
+        async with self._turns:
+            server = self._idle.pop() if self._idle else self._another()
+            try:
+                answer = await server.ask(request, kind, deadline=deadline)
+            except BaseException:
+                self._idle.appendleft(server)  # its thread may still be in the call
+                raise
+            self._idle.append(server)
+            return answer
+
+    async def close(self) -> None:
+        """Cut the calls that are under way, and take no more."""
+        for each in self._all:
+            await each.close()
+
+    def _another(self) -> ApiServer:
+        made = ApiServer(
+            self._access,
+            name=f"{self._name} {len(self._all)}",
+            clock=self._clock,
+            observer=self._observer,
+        )
+        self._all.append(made)
+        return made

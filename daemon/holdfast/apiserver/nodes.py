@@ -6,11 +6,11 @@ from http import HTTPStatus
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.apiserver.access import Access
 from holdfast.apiserver.client import ApiServer, decoded, refusal
 from holdfast.apiserver.watch import watch
-from holdfast.apiserver.wire import Request, Wire
+from holdfast.apiserver.wire import Access, Request, Wire
 from holdfast.model.dra.outcomes import ApiOutcome
+from holdfast.runtime.clock import Clock
 
 _NODES = ("api", "v1", "nodes")
 _DEADLINE = 10.0
@@ -32,10 +32,9 @@ class _Node(Struct, frozen=True, kw_only=True):
 class NodeOnServer:
     """The labels of one node. Both methods raise ApiServerError when they fail."""
 
-    def __init__(self, server: ApiServer, access: Access, *, node: str) -> None:
-        """Ask *server* about *node*, and watch it by *access*."""
+    def __init__(self, server: ApiServer, *, node: str) -> None:
+        """Ask *server* about *node*."""
         self._server = server
-        self._access = access
         self._one = _request(node)
         self._watched = replace(
             self._one, path=_NODES, query={"fieldSelector": f"metadata.name={node}"}
@@ -53,18 +52,18 @@ class NodeOnServer:
         """
 
         def observe(outcome: ApiOutcome) -> None:
-            self._server.observe(outcome)
+            self._server.observer.asked_server(outcome)
             if outcome is ApiOutcome.OK:
                 begun()
 
-        async for event in watch(self._access, self._watched, version, observe=observe):
+        async for event in watch(self._server, self._watched, version, observe=observe):
             if event.type in {"ADDED", "MODIFIED"}:
                 yield decoded(bytes(event.object), _Node).metadata.labels
 
 
-def labels_now(access: Access, node: str, *, timeout: float) -> Labels:
+def labels_now(access: Access, node: str, clock: Clock, *, timeout: float) -> Labels:
     """Return the labels of *node*, without an event loop; raise ApiServerError after *timeout*."""
-    request, wire = _request(node), Wire(access)
+    request, wire = _request(node), Wire(access, clock)
     try:
         answer = wire.exchange(request, timeout)
     finally:

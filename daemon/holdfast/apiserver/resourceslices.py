@@ -1,33 +1,32 @@
-"""Reads, writes and watches the ResourceSlices that a driver has for one node."""
+"""Reads ResourceClaims, and reads, writes and watches a driver's ResourceSlices of one node."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.apiserver.access import Access
-from holdfast.apiserver.client import ApiServer, decoded
+from holdfast.apiserver.client import ApiServer, ApiServers, decoded
 from holdfast.apiserver.watch import watch
 from holdfast.apiserver.wire import Request
-from holdfast.model.dra.resourceslice import (
-    OwnerReference,
-    ResourceSlice,
-    SliceMetadata,
-    SliceSpec,
-)
+from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, OpaqueConfig
+from holdfast.model.dra.resourceslice import OwnerReference, ResourceSlice, SliceMetadata, SliceSpec
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 
 _GROUP_VERSION = "resource.k8s.io/v1"
 _PATH = ("apis", "resource.k8s.io", "v1", "resourceslices")
 _DEADLINE = 10.0
 _PAGE = "100"
+_CLAIM_DEADLINE = 5.0
+"""Seconds; kubelet gives a whole Prepare 45."""
 
 
 class SliceEvent(Struct, frozen=True, kw_only=True):
     """A slice that is there, or no more; None: only time has passed. `version` to go on from."""
 
     version: str
-    slice: ResourceSlice | None = None
+    stored: ResourceSlice | None = None
     deleted: bool = False
 
 
@@ -56,10 +55,9 @@ class _Bookmark(Struct, frozen=True, kw_only=True):
 class NodeSlices:
     """The slices of one driver on one node. Every method raises ApiServerError when it fails."""
 
-    def __init__(self, server: ApiServer, access: Access, *, driver: str, node: str) -> None:
-        """Ask *server* about the slices of *driver* for *node*, and watch by *access*."""
+    def __init__(self, server: ApiServer, *, driver: str, node: str) -> None:
+        """Ask *server* about the slices of *driver* for *node*."""
         self._server = server
-        self._access = access
         self._node = node
         self._all = Request(
             about=f"ResourceSlices of node {node}",
@@ -67,7 +65,7 @@ class NodeSlices:
             query={"fieldSelector": f"spec.driver={driver},spec.nodeName={node}"},
         )
 
-    async def list(self) -> tuple[dict[str, ResourceSlice], str]:
+    async def read_all(self) -> tuple[dict[str, ResourceSlice], str]:
         """Return all slices by name, and the version to watch from."""
         found: dict[str, ResourceSlice] = {}
         token = ""
@@ -86,8 +84,8 @@ class NodeSlices:
 
         Raise TooOldError when *version* is too old: list again.
         """
-        observe = self._server.observe
-        async for event in watch(self._access, self._all, version, observe=observe):
+        observe = self._server.observer.asked_server
+        async for event in watch(self._server, self._all, version, observe=observe):
             if event.type == "BOOKMARK":
                 bookmark = decoded(bytes(event.object), _Bookmark)
                 yield SliceEvent(version=bookmark.metadata.resource_version)
@@ -95,7 +93,7 @@ class NodeSlices:
                 found = decoded(bytes(event.object), ResourceSlice)
                 yield SliceEvent(
                     version=found.metadata.resource_version,
-                    slice=found,
+                    stored=found,
                     deleted=event.type == "DELETED",
                 )
 
@@ -153,3 +151,117 @@ def _slice(metadata: SliceMetadata, spec: SliceSpec) -> ResourceSlice:
     return ResourceSlice(
         api_version=_GROUP_VERSION, kind="ResourceSlice", metadata=metadata, spec=spec
     )
+
+
+class _Json(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Read from Kubernetes' JSON; other fields are left out."""
+
+
+class _Metadata(_Json, frozen=True, kw_only=True):
+    name: str
+    namespace: str = ""
+    uid: str
+    deletion_timestamp: str | None = None
+
+
+class _Result(_Json, frozen=True, kw_only=True):
+    request: str
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool | None = None
+    share_id: str | None = field(default=None, name="shareID")
+
+
+class _Opaque(_Json, frozen=True, kw_only=True):
+    driver: str
+    parameters: Any = None
+
+
+class _Config(_Json, frozen=True, kw_only=True):
+    opaque: _Opaque | None = None
+
+
+class _Devices(_Json, frozen=True, kw_only=True):
+    results: tuple[_Result, ...] | None = None
+    config: tuple[_Config, ...] | None = None
+
+
+class _Allocation(_Json, frozen=True, kw_only=True):
+    devices: _Devices = field(default_factory=_Devices)
+
+
+class _Consumer(_Json, frozen=True, kw_only=True):
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Status(_Json, frozen=True, kw_only=True):
+    allocation: _Allocation | None = None
+    reserved_for: tuple[_Consumer, ...] | None = None
+
+
+class _Claim(_Json, frozen=True, kw_only=True):
+    metadata: _Metadata
+    status: _Status | None = None
+
+
+class ClaimsOnServer:
+    """Reads claims from the API server."""
+
+    def __init__(self, server: ApiServer | ApiServers) -> None:
+        """Ask *server*, by one connection or by a few."""
+        self._server = server
+
+    async def claim(self, namespace: str, name: str) -> AllocatedClaim:
+        """Return the claim of that name, with any uid.
+
+        Raise ObjectGoneError where there is none, ApiServerError where that cannot be found out;
+        within 5 s.
+        """
+        request = Request(
+            about=f"ResourceClaim {namespace}/{name}",
+            path=(
+                *("apis", "resource.k8s.io", "v1"),
+                *("namespaces", namespace, "resourceclaims", name),
+            ),
+        )
+        return _understood(await self._server.ask(request, _Claim, deadline=_CLAIM_DEADLINE))
+
+
+def _understood(claim: _Claim) -> AllocatedClaim:
+    metadata, status = claim.metadata, claim.status or _Status()
+    devices = status.allocation.devices if status.allocation is not None else None
+    return AllocatedClaim(
+        ref=ClaimRef(metadata.namespace, ClaimUid(metadata.uid), metadata.name),
+        results=None if devices is None else tuple(map(_result, devices.results or ())),
+        configs=tuple(
+            OpaqueConfig(driver=each.opaque.driver, kind=_kind(each.opaque.parameters))
+            for each in (devices.config or () if devices is not None else ())
+            if each.opaque is not None
+        ),
+        reserved_for={
+            PodUid(each.uid): each.name
+            for each in status.reserved_for or ()
+            if each.resource == "pods"
+        },
+        grouped=any(each.resource != "pods" for each in status.reserved_for or ()),
+        deleted=metadata.deletion_timestamp is not None,
+    )
+
+
+def _result(result: _Result) -> ClaimResult:
+    return ClaimResult(
+        request=result.request,
+        driver=result.driver,
+        pool=result.pool,
+        device=result.device,
+        admin_access=bool(result.admin_access),
+        share_id=result.share_id or "",
+    )
+
+
+def _kind(parameters: object) -> str:
+    kind = parameters.get("kind") if isinstance(parameters, dict) else None
+    return kind if isinstance(kind, str) else ""

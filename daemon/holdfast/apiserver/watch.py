@@ -15,8 +15,7 @@ from http import HTTPStatus
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.apiserver.access import Access
-from holdfast.apiserver.client import Status, decoded, refusal
+from holdfast.apiserver.client import ApiServer, Status, decoded, refusal
 from holdfast.apiserver.wire import MOST_BYTES, Answer, Request, Wire
 from holdfast.errors import ApiServerError
 from holdfast.model.dra.outcomes import ApiOutcome, api_outcome
@@ -41,14 +40,14 @@ class WatchEvent(Struct, frozen=True, kw_only=True):
 
 
 async def watch(
-    access: Access, request: Request, version: str, *, observe: Callable[[ApiOutcome], None]
+    server: ApiServer, request: Request, version: str, *, observe: Callable[[ApiOutcome], None]
 ) -> AsyncIterator[WatchEvent]:
-    """Yield what happens to the objects of *request* after *version*, until the server ends it.
+    """Yield what happens to the objects of *request* after *version*, until *server* ends it.
 
     *observe* hears once how the server answered, which is before the first event. Raise TooOldError
     when *version* is too old, ApiServerError when the watch fails.
     """
-    reader = _Reader(access, _asking(request, version), observe)
+    reader = _Reader(server, _asking(request, version), observe)
     reader.start()
     try:
         while (event := await reader.next()) is not None:
@@ -72,10 +71,10 @@ class _Reader:
     """The thread, and what it read. `start`, `next` and `stop` belong to the event loop."""
 
     def __init__(
-        self, access: Access, request: Request, observe: Callable[[ApiOutcome], None]
+        self, server: ApiServer, request: Request, observe: Callable[[ApiOutcome], None]
     ) -> None:
         self._observe = observe
-        self._wire = Wire(access)
+        self._wire = Wire(server.access, server.clock)
         self._request = request
         self._loop = asyncio.get_running_loop()
         self._read: asyncio.Queue[WatchEvent | Exception | None] = asyncio.Queue()

@@ -1,20 +1,28 @@
-"""One HTTPS connection to the API server; its calls block, so that they belong on a thread."""
+"""One HTTPS connection to the API server: where it is, our token, and calls that block."""
 
 import contextlib
 import http.client
+import platform
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct, field
 
 import holdfast
-from holdfast.apiserver.access import Access, Token
 from holdfast.errors import ApiServerError
+from holdfast.runtime.clock import Clock
 
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where kubelet mounts the files of a pod's service account."""
+
+_READ_AGAIN = 60.0
+"""Seconds after which the token is read again; kubelet renews the file long before it expires."""
+_MOST_TOKEN = 64 * 1024
+"""Bytes."""
 MOST_BYTES = 8 << 20
 """Bytes of an answer; the API server itself stores no object of more than 1.5 MiB."""
 
@@ -26,6 +34,90 @@ _IDLE = 20.0
 _PART = 1 << 16
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 """A peer that is gone without a word is noticed after a minute."""
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """The address of the API server and the files of the service account; see `check`."""
+
+    host: str
+    port: int
+    ca: Path
+    token: Path
+
+    def __str__(self) -> str:
+        """Return ``host:port``."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def check(self) -> None:
+        """Raise ApiServerError outside of a pod, or in one without a service account's token."""
+        if not self.host or not self.port:
+            raise ApiServerError(
+                "cannot find the API server: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT "
+                "do not name it; run holdfast in a pod"
+            )
+        if not self.token.is_file():
+            raise ApiServerError(
+                f"cannot find a service account's token: there is no {self.token}; set "
+                "automountServiceAccountToken to true in holdfast's pod"
+            )
+
+    def trust(self) -> ssl.SSLContext:
+        """Return what accepts servers of the cluster's own CA, and no others."""
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as error:  # ssl.SSLError is one
+            raise ApiServerError(
+                f"cannot read the cluster's CA from {self.ca}: {error.strerror or error}"
+            ) from error
+
+
+def in_cluster(variables: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Access:
+    """Return how a pod with the environment *variables* reaches its API server.
+
+    It is checked at each connection: a token may come late.
+    """
+    port = variables.get("KUBERNETES_SERVICE_PORT", "")
+    return Access(
+        host=variables.get("KUBERNETES_SERVICE_HOST", ""),
+        port=int(port) if port.isascii() and port.isdigit() else 0,
+        ca=folder / "ca.crt",
+        token=folder / "token",
+    )
+
+
+def node_name(named: str, variables: Mapping[str, str]) -> str:
+    """Return the name of this node in the cluster: *named*, or else what the pod or host says."""
+    return named or variables.get("NODE_NAME") or platform.node()
+
+
+class Token:
+    """The bearer token as its file has it; it is read again each minute, and when asked to be."""
+
+    def __init__(self, file: Path, clock: Clock) -> None:
+        """Read *file* at the first use."""
+        self._file = file
+        self._clock = clock
+        self._value = ""
+        self._read_at = 0.0
+
+    def value(self) -> str:
+        """Return the token; raise ApiServerError if the file has none."""
+        if not self._value or self._clock.monotonic() - self._read_at >= _READ_AGAIN:
+            self.read()
+        return self._value
+
+    def read(self) -> bool:
+        """Read the file now; return whether the token is another one than before."""
+        try:
+            with self._file.open("rb") as file:
+                value = file.read(_MOST_TOKEN).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ApiServerError(f"cannot read the token from {self._file}: {error}") from error
+        if not value or not value.isprintable():
+            raise ApiServerError(f"cannot use the token in {self._file}: it is empty or no token")
+        before, self._value = self._value, value
+        self._read_at = self._clock.monotonic()
+        return value != before
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -61,11 +153,11 @@ class Answer(Struct, frozen=True, kw_only=True):
 class Wire:
     """A connection that is opened when needed and kept. For one thread at a time, but `abort`."""
 
-    def __init__(self, access: Access, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, access: Access, clock: Clock) -> None:
         """Connect to the server of *access* at the first call."""
         self._access = access
-        self._monotonic = monotonic
-        self._token = Token(access.token, monotonic=monotonic)
+        self._clock = clock
+        self._token = Token(access.token, clock)
         self._connection: http.client.HTTPSConnection | None = None
         self._socket: socket.socket | None = None
         self._used = 0.0
@@ -120,7 +212,7 @@ class Wire:
         return self._connection is not None and self._connection.sock is not None
 
     def _tried(self, request: Request, timeout: float) -> Answer:
-        if self._monotonic() - self._used > _IDLE:
+        if self._clock.monotonic() - self._used > _IDLE:
             self.close()
         reused = self._connected
         try:
@@ -134,7 +226,7 @@ class Wire:
 
     def _once(self, request: Request, timeout: float) -> Answer:
         answer = whole(self._send(request, timeout))
-        self._used = self._monotonic()
+        self._used = self._clock.monotonic()
         return answer
 
     def _fresh(self, request: Request, timeout: float) -> http.client.HTTPResponse:

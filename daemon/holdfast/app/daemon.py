@@ -2,71 +2,67 @@
 
 import asyncio
 import contextlib
-import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 
 import structlog
 
 import holdfast
 from holdfast.app.answers.answers import handlers
-from holdfast.app.answers.readiness import readiness
-from holdfast.app.answers.showing import observe, show, show_ledger
-from holdfast.app.reload import Orders, Reload, Reread
+from holdfast.app.answers.readiness import readiness, readings
+from holdfast.app.reload import Orders, Reload, SettingsOrigin
 from holdfast.app.watches.configuration import ConfigurationFiles
-from holdfast.app.watches.proof import LedgerProof
-from holdfast.app.wiring.hosts import Hosts, build_host
-from holdfast.app.wiring.lacks import missing_folders
+from holdfast.app.wiring.assembly import Assembly, assemble
+from holdfast.app.wiring.core import build_core
+from holdfast.app.wiring.hosts import Hosts, build_host, missing_folders
 from holdfast.app.wiring.live import LiveSettings
-from holdfast.app.wiring.parts import VENDORS, Parts
-from holdfast.control.server import ControlServer
+from holdfast.app.wiring.parts import VENDORS
+from holdfast.control.server import PATIENCE, ControlServer
 from holdfast.errors import HoldfastError, HostError
-from holdfast.host.own.process import keep_freed_memory_small, raise_open_files_limit
+from holdfast.host.own import keep_freed_memory_small, raise_open_files_limit
 from holdfast.host.pci.udev import Uevents
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
-from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock, SystemClock
-from holdfast.runtime.stalls import Stalls
-from holdfast.runtime.supervisor import Supervisor
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.supervisor import Stalls, Supervisor
+from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings import Settings
 from holdfast.settings.named import follows_label
-from holdfast.telemetry.board import Board
+from holdfast.settings.sources import Found
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.probes import ProbeServer
+from holdfast.telemetry.readyz import Board
 from holdfast.vendors.context import Vendor
 
 log = structlog.get_logger(__name__)
 
 _BEAT = 2.0
-_BEATS_TO_SHOW = 3
-"""Metrics are read a few times a minute: no need to set each of them at every beat."""
 _TIDY = 60.0
 
 
 async def run(
-    settings: Settings,
-    reread: Reread | None = None,
+    found: Found,
+    origin: SettingsOrigin | None = None,
     *,
-    files: Sequence[Path] = (),
     restarts: Sequence[float] = (),
     clock: Clock | None = None,
     vendors: Iterable[Vendor] = VENDORS,
     stalls: Stalls | None = None,
-) -> bool:
-    """Run until SIGTERM or SIGINT; raise HoldfastError when it cannot start.
+) -> Found | None:
+    """Run until SIGTERM or SIGINT, with *found*; raise HoldfastError when it cannot start.
 
     Time is *clock*'s; without one, the machine's. *stalls* are those of the loop that it runs in.
-    *reread* reads the configuration as it is now, from *files* among others. What has changed in
-    it is taken up at once, or, where that takes a restart, everything stops as at SIGTERM and True
-    is returned: the caller is to start the program anew in this process. *restarts* tells when it
-    did so before, in seconds of the clock of time.monotonic, which goes on.
+    What changes at the *origin* of the settings is taken up at once, or, where that takes a
+    restart, everything stops as at SIGTERM and what it is to restart with is returned: the caller
+    is to start the program anew in this process. *restarts* tells when it did so before, in seconds
+    of the clock of time.monotonic, which goes on.
     """
-    orders, live = Orders(), LiveSettings(settings)
+    settings = found.settings
+    orders, live = Orders(), LiveSettings(found)
+    if found.refused:
+        log.error("configuration cannot be used", reason=found.refused, next=found.instead)
     raise_open_files_limit()
     keep_freed_memory_small()
     state = Path(settings.state_dir)
@@ -92,20 +88,11 @@ async def run(
             locks=locks,
         )
         stack.push_async_callback(ledger.close)
-        parts = Parts(
-            live,
-            host,
-            ledger,
-            clock,
-            vendors=vendors,
-            called=metrics.kubelet.called,
-            count=metrics.happened,
-        )
-        stack.callback(parts.resetter.close)
-        observe(parts, metrics)
-        reload = Reload(parts, reread, orders, partial(_stuck, parts), restarts=restarts)
-        reload.observe = metrics.node.reloaded
-        control = ControlServer(state, {**handlers(parts, board), "reload": reload.asked})
+        parts = assemble(build_core(live, host, ledger, clock, metrics), vendors)
+        stack.callback(parts.reclaim.resetter.close)
+        reload = Reload(parts, origin, orders, restarts=restarts, observer=metrics)
+        answers = {**handlers(parts, board), "reload": reload.asked}
+        control = ControlServer(state, answers, patience=PATIENCE)
         await control.start()
         stack.push_async_callback(control.close)
         board.down("scanning the node for the first time")
@@ -114,15 +101,16 @@ async def run(
         _close_at_end(parts, stack)
         stack.callback(board.down, "stopping")
         async with Supervisor() as supervisor:
-            _start(parts, supervisor, board, metrics)
+            _start(parts, supervisor, board)
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
-            for each in (*parts.lacks, *missing_folders(settings, host.root)):
+            for each in (*parts.lacks.value, *missing_folders(settings, host.root)):
                 log.warning("permission or mount missing", reason=each)
+            files = () if origin is None else origin.files
             _follow_configuration(parts, supervisor, reload, orders, files)
             await orders.over()
             why = "asked to stop" if orders.stop else "restarting with the changed configuration"
             log.info("stopping", reason=f"{why}; locks stay")
-    return not orders.stop
+    return None if orders.stop else orders.following
 
 
 def _lock(settings: Settings, stack: AsyncExitStack) -> tuple[InstanceLock, PluginFolderLock]:
@@ -136,22 +124,13 @@ def _lock(settings: Settings, stack: AsyncExitStack) -> tuple[InstanceLock, Plug
     return instance, plugins
 
 
-def _close_at_end(parts: Parts, stack: AsyncExitStack) -> None:
+def _close_at_end(parts: Assembly, stack: AsyncExitStack) -> None:
     """Have *stack* close what kubelet and the API server are connected to."""
-    stack.push_async_callback(parts.registrar.close)
+    stack.push_async_callback(parts.allocation.registrar.close)
     if parts.dra is not None:
         stack.push_async_callback(parts.dra.close)
     if parts.events is not None:
         stack.push_async_callback(parts.events.server.close)
-
-
-def _stuck(parts: Parts) -> Iterator[str]:
-    """Yield what has not come back from the kernel: its thread may outlive any execve(2)."""
-    yield from (name for name, lane in parts.host.lanes.items() if lane.stuck_since is not None)
-    if parts.resetter.stuck:
-        yield parts.resetter.stuck
-    if hanging := parts.look.hanging | parts.host.procfs.hanging:
-        yield f"scan of pid {', '.join(map(str, sorted(hanging)))}"
 
 
 def _close_lanes(host: Hosts) -> None:
@@ -171,83 +150,89 @@ def _probes(
     )
 
 
-async def _first_facts(parts: Parts) -> None:
+async def _first_facts(parts: Assembly) -> None:
     """Learn what decides the first offer: hardware, ledger and kubelet's checkpoint.
 
     A device that a pod has must not go Unhealthy for a moment, not even in the first message.
     """
     problem = ""
     try:
-        await parts.folder.refresh()
-        await parts.reader.refresh()
+        await parts.kubelet.folder.refresh()
+        await parts.kubelet.reader.refresh()
     except HoldfastError as error:
         problem = str(error)
     # What pods have decides what a device is called that a rule of the settings moves.
-    await parts.scanner.scan()
+    await parts.discovery.scanner.scan()
     try:
         # Kubelet's checkpoint tells whether some pod counts on names of a former setting.
-        await parts.specs.publish(parts.scanner.inventory.value)
-        await parts.watcher.catch_up()
+        await parts.discovery.specs.publish(parts.core.inventory.value)
+        await parts.reclaim.watcher.catch_up()
     except HoldfastError as error:
         problem = problem or str(error)
     if problem:
         log.warning("started without all facts of the node", reason=problem)
     if parts.dra is not None:
         await parts.dra.catch_up()
-    parts.offering.refresh()
+    parts.kubelet.offering.refresh()
 
 
-def _listen(parts: Parts, stack: AsyncExitStack) -> None:
+def _listen(parts: Assembly, stack: AsyncExitStack) -> None:
     events = Uevents()
     try:
-        events.start(parts.scanner.uevent)
+        events.start(parts.discovery.scanner)
     except HostError as error:  # the slow full look remains
         log.warning("cannot receive kernel device events", reason=str(error))
     else:
         stack.callback(events.close)
 
 
-def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics) -> None:
-    supervisor.start("plugin folder", parts.folder.run())
-    supervisor.start("offering", parts.offering.run())
+def _start(parts: Assembly, supervisor: Supervisor, board: Board) -> None:
+    supervisor.start("plugin folder", parts.kubelet.folder.run())
+    supervisor.start("standings", parts.core.standings.run())
+    supervisor.start("offering", parts.kubelet.offering.run())
     supervisor.start("drift", parts.watches.drift.run())
-    supervisor.start("registrar", parts.registrar.run())
-    supervisor.start("kubelet's checkpoint", parts.reader.run())
-    supervisor.start("discovery", parts.scanner.run())
-    for source in parts.sources:
+    supervisor.start("registrar", parts.allocation.registrar.run())
+    supervisor.start("kubelet's checkpoint", parts.kubelet.reader.run())
+    supervisor.start("discovery", parts.discovery.scanner.run())
+    for source in parts.discovery.sources:
         supervisor.start(f"adapter {source.name}", source.run())
-    supervisor.start("watcher", parts.watcher.run())
-    supervisor.start(
-        "memory", parts.watches.memory.run(lambda: parts.kernel.holders, metrics.memory)
-    )
-    supervisor.start("leaked sandboxes", parts.leaks.run())
+    supervisor.start("watcher", parts.reclaim.watcher.run())
+    supervisor.start("memory", parts.watches.memory.run(parts.discovery.use))
+    supervisor.start("leaked sandboxes", parts.allocation.leaks.run())
     supervisor.start("own sockets", parts.watches.sockets.run())
     supervisor.start("node labels", parts.watches.labels.run())
-    supervisor.start("readiness", _publish(parts, board, metrics))
+    supervisor.start("readiness", _publish(parts, board))
     supervisor.start("housekeeping", _keep_house(parts))
     for name, task in parts.dra.tasks() if parts.dra is not None else ():
         supervisor.start(name, task)
     if parts.events is not None:
         supervisor.start("events", parts.events.notices.run())
-    supervisor.start("ledger", LedgerProof(parts.ledger, clock=parts.clock).run())
+    supervisor.start("ledger", parts.watches.proof.run())
 
 
 def _follow_configuration(
-    parts: Parts, supervisor: Supervisor, reload: Reload, orders: Orders, files: Sequence[Path]
+    parts: Assembly, supervisor: Supervisor, reload: Reload, orders: Orders, files: Sequence[Path]
 ) -> None:
-    settings = parts.settings
+    settings = parts.core.settings
     folders = [Path(settings.named.folder)] if settings.named.folder else []
-    lane = parts.host.lanes["configuration"]
+    lane = parts.core.host.lanes["configuration"]
     watch = ConfigurationFiles(
-        [*files, *folders], paths=parts.host.paths, lane=lane, changed=orders.read
+        [*files, *folders], paths=parts.core.host.paths, lane=lane, reader=orders
     )
     supervisor.start("configuration", reload.run())
     supervisor.start("files of the configuration", watch.run())
     if follows_label(settings):
         from holdfast.app.watches.nodelabel import NodeLabel  # noqa: PLC0415 - it loads TLS
 
-        label = NodeLabel(settings, lane=lane, clock=parts.clock, changed=orders.read)
-        parts.live.unread = lambda: label.problem
+        live = parts.core.live
+        label = NodeLabel(
+            settings,
+            live.label,
+            clock=parts.core.clock,
+            reader=orders,
+            problem=live.node_label,
+            observer=parts.core.metrics.claims,
+        )
         supervisor.start("node label", label.run())
 
 
@@ -265,22 +250,19 @@ async def _pulse(board: Board, stall: Watched[float], live: LiveSettings) -> Non
         await changes.wait(min(_BEAT, stall.value / 4))
 
 
-async def _publish(parts: Parts, board: Board, metrics: Metrics) -> None:
-    for beat in itertools.count():
+async def _publish(parts: Assembly, board: Board) -> None:
+    while True:
         checks = readiness(parts)
         board.publish(checks)
-        show_ledger(parts, metrics)
-        if beat % _BEATS_TO_SHOW == 0:
-            metrics.node.show_ready({check.name: check.passes for check in checks})
-            show(parts, metrics)
+        parts.core.metrics.gauges.show(readings(parts, checks))
         await asyncio.sleep(_BEAT)
 
 
-async def _keep_house(parts: Parts) -> None:
+async def _keep_house(parts: Assembly) -> None:
     while True:
-        changes = Changes([parts.live.history])
+        changes = Changes([parts.core.live.history])
         await changes.wait(_TIDY)
         try:
-            await parts.ledger.tidy(keep=parts.settings.history.per_device)
+            await parts.core.ledger.tidy(keep=parts.core.settings.history.per_device)
         except HoldfastError as error:
             log.warning("cannot delete old history from the ledger", reason=str(error))

@@ -3,32 +3,31 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
 
 import structlog
 from msgspec import Struct
 
-from holdfast.app.wiring.parts import Parts
+from holdfast.app.watches.configuration import ConfigurationReader
+from holdfast.app.wiring.assembly import Assembly
 from holdfast.errors import LaneStuckError, SettingsError
 from holdfast.model.node.restarts import why_not_again
+from holdfast.runtime.problem import Problem
 from holdfast.settings import Settings
-from holdfast.settings.named import document_name
+from holdfast.settings.named import remember
 from holdfast.settings.reloading import TakeUp, changed, take_up
+from holdfast.settings.sources import Found
 from holdfast.telemetry.logs import set_up_logs
 
 log = structlog.get_logger(__name__)
-
-Reread = Callable[[], Settings]
-"""Reads the configuration as it is now; raises SettingsError."""
-
-_Found = tuple[Settings, str]
-"""Settings, and the name of the document that they were read from."""
 
 _TRY_AGAIN = 5.0
 """Seconds until a restart that a hanging call forbids is tried again."""
 
 
-class Orders:
+class Orders(ConfigurationReader):
     """What the daemon is asked to do: to stop, to restart, or to read its configuration."""
 
     def __init__(self) -> None:
@@ -37,6 +36,8 @@ class Orders:
         self._read = asyncio.Event()
         self.stop = False
         """Whether to stop, which no later restart takes back."""
+        self.following: Found | None = None
+        """What to restart with."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped)
@@ -52,8 +53,9 @@ class Orders:
         """Ask for the configuration to be read."""
         self._read.set()
 
-    def restart(self) -> None:
-        """Ask for a restart in the same process."""
+    def restart(self, found: Found) -> None:
+        """Ask for a restart in the same process with *found*."""
+        self.following = found
         self._over.set()
 
     async def over(self) -> None:
@@ -86,37 +88,64 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return TakeUp.ANEW in self.keys and not self.problem
 
 
+class SettingsOrigin(Protocol):
+    """Where the settings come from: files, the environment and flags."""
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Return the files that are read."""
+        ...
+
+    def read(self, label: str | None) -> Found:
+        """Read the configuration as it is now, of a node with *label*; raise SettingsError."""
+        ...
+
+
+class ReloadObserver(Protocol):
+    """Hears of changes of the configuration, for metrics; see `telemetry.metrics`."""
+
+    def reloaded(self, outcome: str) -> None:
+        """Note a change: ``live``, or ``refused``; a restart has its metrics begin anew."""
+        ...
+
+
 class Reload:
     """Takes up changes of the configuration: all of one, or nothing of it."""
 
     def __init__(
         self,
-        parts: Parts,
-        reread: Reread | None,
+        parts: Assembly,
+        origin: SettingsOrigin | None,
         orders: Orders,
-        stuck: Callable[[], Iterable[str]],
         *,
-        restarts: Sequence[float] = (),
+        restarts: Sequence[float],
+        observer: ReloadObserver,
     ) -> None:
-        """Change *parts* by what *reread* returns; *stuck* names calls that have not returned.
+        """Change *parts* by what *origin* has; None: it cannot be read again.
 
-        While there are any, nothing restarts: the thread of one could keep the process from being
-        replaced. *restarts* are those of this process, by the clock's monotonic seconds.
+        While calls to the kernel have not returned, nothing restarts: the thread of one could keep
+        the process from being replaced. *restarts* are those of this process, by the clock's
+        monotonic seconds.
         """
         self._parts = parts
-        self._reread = reread
+        self._core = parts.core
+        self._origin = origin
         self._orders = orders
-        self._stuck = stuck
         self._restarts = restarts
+        self._observer = observer
         self._turn = asyncio.Lock()
-        self.observe: Callable[[str], None] = lambda _outcome: None
-        """Hears of each change: ``live``, or ``refused``; a restart has its metrics begin anew."""
+        self._unkept = Problem(
+            log,
+            "cannot keep the configuration that works",
+            next="a start goes by an earlier one where it cannot use what there is by then",
+        )
 
     async def run(self) -> None:
         """Take up the configuration whenever that is asked for, until cancelled."""
         outcome = Outcome()
-        if self._reread is not None:
-            outcome = await self.now()  # it may have changed since it was read for the start
+        if self._origin is not None:
+            # It may have changed since it was read for the start.
+            outcome = await self.now(asked=False)
         while True:
             asked = True
             try:
@@ -135,29 +164,40 @@ class Reload:
         """
         async with self._turn:
             outcome, found = await self._plan()
-            told, self._parts.live.refused = self._parts.live.refused, outcome.problem
+            told, self._core.live.refused = self._core.live.refused, outcome.problem
             if outcome.problem:
                 if asked or outcome.problem != told:
                     self._refused(outcome.problem)
-            elif outcome.restarts:
-                log.info("restarting with the changed configuration", **_shown(outcome))
-                self._orders.restart()
             elif found is not None:
-                settings, self._parts.live.document = found
+                await self._keep(found)
+                if outcome.restarts:
+                    log.info("restarting with the changed configuration", **_shown(outcome))
+                    self._orders.restart(found)
+                    return outcome
+                self._core.live.goes_by(found)
                 if outcome.keys:
-                    self._take_up(settings)
+                    self._take_up(found.settings)
                     log.info("configuration reloaded", **_shown(outcome))
             return outcome
 
+    async def _keep(self, found: Found) -> None:
+        """Have later starts go by *found* where what there is by then cannot be used."""
+        lane, state = self._core.host.lanes["configuration"], self._core.settings.state_dir
+        try:
+            await lane.run(lambda: remember(state, found.label, found.document))
+            self._unkept.set("")
+        except (LaneStuckError, OSError) as error:
+            self._unkept.set(str(error))
+
     def _take_up(self, settings: Settings) -> None:
-        self.observe(TakeUp.LIVE.value)
-        logs = self._parts.settings.log
+        self._observer.reloaded(TakeUp.LIVE.value)
+        logs = self._core.settings.log
         self._parts.take_up(settings)
         if settings.log != logs:
             set_up_logs(settings.log.level, settings.log.format)
 
     def _refused(self, problem: str) -> None:
-        self.observe("refused")
+        self._observer.reloaded("refused")
         log.error(
             "configuration not reloaded",
             reason=problem,
@@ -169,34 +209,39 @@ class Reload:
         outcome = await self.now()
         return {"changed": _shown(outcome), "problem": outcome.problem}
 
-    async def _plan(self) -> tuple[Outcome, _Found | None]:
+    async def _plan(self) -> tuple[Outcome, Found | None]:
         found = await self._read()
         if isinstance(found, Outcome):
             return found, None
-        keys = by_take_up(changed(self._parts.settings, found[0]))
+        keys = by_take_up(changed(self._core.settings, found.settings))
         if pod := keys.get(TakeUp.POD):
             problem = (
                 f"{', '.join(pod)} changed, which mounts and probes depend on; restart holdfast "
                 "(with the chart: upgrade the release, or delete the pod)"
             )
             return Outcome(keys=keys, problem=problem), found
-        if TakeUp.ANEW in keys and (problem := self._why_not_now()):
+        if TakeUp.ANEW in keys and (problem := await self._why_not_now()):
             return Outcome(keys=keys, problem=problem, waits=True), found
         return Outcome(keys=keys), found
 
-    def _why_not_now(self) -> str:
-        if calls := sorted(self._stuck()):
+    async def _why_not_now(self) -> str:
+        if calls := sorted(self._parts.stuck_calls()):
             return f"calls hang ({', '.join(calls)}); it is reloaded when they have returned"
-        return why_not_again(self._restarts, self._parts.clock.monotonic())
+        # What the disk does not have, a restart forgets. Asked now: the last proof may be old.
+        proof = self._parts.watches.proof
+        await proof.prove()
+        if problem := proof.problem:
+            return f"{problem}; it is reloaded when the ledger can be written"
+        return why_not_again(self._restarts, self._core.clock.monotonic())
 
-    async def _read(self) -> _Found | Outcome:
-        reread = self._reread
-        if reread is None:
+    async def _read(self) -> Found | Outcome:
+        origin = self._origin
+        if origin is None:
             return Outcome(problem="it was not read from a file or the environment")
         # Not on any thread: a file may be on a disk that hangs, and nothing must wait for it.
-        lane = self._parts.host.lanes["configuration"]
+        lane, label = self._core.host.lanes["configuration"], self._core.live.label.value
         try:
-            return await lane.run(lambda: _with_document(reread()))
+            return await lane.run(lambda: origin.read(label))
         except SettingsError as error:
             return Outcome(problem=str(error))
         except LaneStuckError as error:
@@ -205,10 +250,6 @@ class Reload:
             log.exception("configuration cannot be read")
             what = f"{type(error).__name__}: {error}; this is a bug in holdfast, see its log"
             return Outcome(problem=f"cannot read the configuration: {what}")
-
-
-def _with_document(settings: Settings) -> _Found:
-    return settings, document_name(settings)
 
 
 def by_take_up(paths: Iterable[str]) -> Mapping[TakeUp, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.options import ask_daemon, with_folder
+from holdfast.cli.options import ask_daemon, example, with_folder
 from holdfast.cli.tables import Row, say
 from holdfast.errors import HoldfastError
 
@@ -20,7 +20,7 @@ _reason = partial(
 )
 
 
-@click.command()
+@click.command(epilog=example("holdfast quarantine 0000:00:05.0 --reason 'fans fail'"))
 @click.argument("device")
 @_reason(required=True)
 @with_folder
@@ -32,7 +32,7 @@ def quarantine(folder: Path, device: str, reason: str) -> None:
     _request(folder, "quarantine", device=device, reason=reason)
 
 
-@click.command()
+@click.command(epilog=example("holdfast unquarantine 0000:00:05.0"))
 @click.argument("device")
 @with_folder
 def unquarantine(folder: Path, device: str) -> None:
@@ -43,7 +43,7 @@ def unquarantine(folder: Path, device: str) -> None:
     _request(folder, "unquarantine", device=device)
 
 
-@click.command()
+@click.command(epilog=example("holdfast drain --for-removal --reason 'new driver'"))
 @_reason(default="")
 @click.option(
     "--for-removal",
@@ -66,7 +66,7 @@ def drain(folder: Path, reason: str, *, for_removal: bool) -> None:
         raise
 
 
-@click.command()
+@click.command(epilog=example("holdfast undrain"))
 @_reason(default="")
 @with_folder
 def undrain(folder: Path, reason: str) -> None:
@@ -74,7 +74,7 @@ def undrain(folder: Path, reason: str) -> None:
     _request(folder, "undrain", reason=reason)
 
 
-@click.command()
+@click.command(epilog=example("holdfast release 0000:00:05.0"))
 @click.argument("device")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(

@@ -1,5 +1,6 @@
 """The commands but `run`. Each imports what only it needs, so that a question is answered fast."""
 
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -9,137 +10,199 @@ from holdfast.cli import byhand
 from holdfast.cli.doctor import doctor
 from holdfast.cli.options import (
     ask_daemon,
-    load_settings,
-    with_config,
+    example,
+    settings_sources,
     with_folder,
     with_output,
-    with_set,
+    with_settings,
+    with_watch,
 )
-from holdfast.cli.tables import (
-    CLAIM_COLUMNS,
-    Row,
-    Rows,
+from holdfast.cli.tables import PROGRAMS, Row, Rows, say, show, show_document
+from holdfast.cli.views import (
+    DEVICES,
+    HISTORY,
+    HOLDERS,
+    LOCKS,
+    device_lines,
+    history_lines,
+    holder_lines,
+    lock_lines,
     reload_lines,
-    say,
-    show,
-    show_json,
     status_lines,
+    with_durations,
 )
 from holdfast.errors import HoldfastError
 from holdfast.model.text import MOST_MOVES
 
+_LAST = 100
+"""How many changes are told where neither a number nor a time is asked for."""
 
-@click.command("config")
-@with_config
-@with_set
+
+@click.command("config", epilog=example("holdfast config --set gate.wait=10s -o json"))
+@with_settings
+@with_output
 @click.option("--schema", "as_schema", is_flag=True, help="Print the JSON schema of the file.")
-def show_config(config: Path | None, changes: dict[str, str], *, as_schema: bool) -> None:
-    """Check the settings, and print each with its value."""
-    import yaml  # noqa: PLC0415 - no other command needs these
-
-    from holdfast.settings import plain, schema  # noqa: PLC0415
+def show_config(
+    config: Path | None, changes: dict[str, str], output: str | None, *, as_schema: bool
+) -> None:
+    """Check the settings, and print each with its value, as YAML."""
+    from holdfast.settings import plain, schema  # noqa: PLC0415 - no other command needs these
 
     if as_schema:
-        show_json(schema())
+        show_document(schema(), output)
         return
-    settings = load_settings(config, changes)
-    click.echo(yaml.safe_dump(plain(settings), sort_keys=False), nl=False)
+    settings = settings_sources(config, changes).with_remembered_label().settings
+    show_document(plain(settings), output if output in PROGRAMS else "yaml")
 
 
-@click.command()
+@click.command(epilog=example("holdfast status --watch"))
 @click.option(
     "--all", "every", is_flag=True, help="Also list the checks that pass, each on its own line."
 )
+@with_watch
 @with_folder
 @with_output
-def status(folder: Path, output: str, *, every: bool) -> None:
+def status(folder: Path, output: str | None, *, every: bool) -> None:
     """Show what is wrong first, then the devices.
 
     Exits with 1 if a readiness check fails.
     """
     report: Row = ask_daemon(folder, "status", lambda problem: _down().status(folder, problem))
-    if output == "json":
-        show_json(report)
+    if output in PROGRAMS:
+        show_document(report, output)
     else:
-        say(*status_lines(report, every=every))
+        say(*status_lines(report, every=every, wide=output is not None))
     if not all(check["passes"] for check in report["checks"]):
         raise click.exceptions.Exit(1)
 
 
-@click.command("reload")
+@click.command("reload", epilog=example("holdfast reload"))
 @with_folder
-def reload_configuration(folder: Path) -> None:
+@with_output
+def reload_configuration(folder: Path, output: str | None) -> None:
     """Have the daemon read its configuration now, and say what came of it.
 
     Exits with 1 if it cannot be used; the former configuration then stays in use.
     """
     answer = ask_daemon(folder, "reload")
-    say(*reload_lines(answer))
+    if output in PROGRAMS:
+        show_document(answer, output)
+    else:
+        say(*reload_lines(answer))
     if answer["problem"]:
         raise HoldfastError(f"cannot reload the configuration: {answer['problem']}")
 
 
-@click.command()
-@with_folder
-def debug(folder: Path) -> None:
-    """Print all that the daemon knows, as JSON for a bug report."""
-    show_json(ask_daemon(folder, "debug"))
-
-
-@click.command()
+@click.command(epilog=example("holdfast debug > debug.json"))
 @with_folder
 @with_output
-def devices(folder: Path, output: str) -> None:
+def debug(folder: Path, output: str | None) -> None:
+    """Print all that the daemon knows, as JSON for a bug report."""
+    show_document(ask_daemon(folder, "debug"), output)
+
+
+@click.command(epilog=example("holdfast devices -o wide"))
+@with_watch
+@with_folder
+@with_output
+def devices(folder: Path, output: str | None) -> None:
     """List the devices with their health, lock and pod."""
     rows: Rows = ask_daemon(folder, "devices", lambda _: _down().devices(folder))
-    columns = ["resource", "id", "model", "health", "offered", "numa", "lock", "pod"]
-    show(rows, [*columns, *CLAIM_COLUMNS, "reasons"], output)
+    show(rows, DEVICES, output, device_lines)
 
 
-@click.command()
+@click.command(epilog=example("holdfast locks --watch"))
+@with_watch
 @with_folder
 @with_output
-def locks(folder: Path, output: str) -> None:
-    """List which pod or claim has which device, and what waits for it."""
+def locks(folder: Path, output: str | None) -> None:
+    """List which pod or claim has which device, what waits for it, and what happens next."""
     rows: Rows = ask_daemon(folder, "locks", lambda _: _down().locks(folder))
-    columns = ["device", "state", "pod", "podName", *CLAIM_COLUMNS, "since", "fence", "reason"]
-    show(rows, columns, output)
+    show(rows, LOCKS, output, lock_lines)
 
 
-@click.command()
+@click.command(epilog=example("holdfast holders -o json"))
+@with_watch
 @with_folder
 @with_output
-def holders(folder: Path, output: str) -> None:
+def holders(folder: Path, output: str | None) -> None:
     """Scan for the processes that hold devices.
 
     Needs the running daemon, which may see every process.
     """
     rows: Rows = ask_daemon(folder, "holders")
-    who = ["device", "pid", "command", "uid", "grips", "pod", "claim", "container", "cause"]
-    show(rows, [*who, "limit", "usage", "headroom", "memlock"], output)
+    show(rows, HOLDERS, output, holder_lines)
 
 
-@click.command()
+def _past(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    from holdfast.settings.types import Duration  # noqa: PLC0415 - where it is given
+
+    try:
+        return None if text is None else Duration.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command(epilog=example("holdfast history 0000:00:05.0 --since 1h"))
 @click.argument("device", required=False)
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=_past,
+    help="Only changes of the last TIME, such as 1h or 30m.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=1, max=MOST_MOVES),
-    default=100,
-    show_default=True,
-    help="The number of entries to show.",
+    help=f"The number of changes to show. Default: 100, with --since {MOST_MOVES}.",
 )
+@with_watch
 @with_folder
 @with_output
-def history(folder: Path, device: str | None, limit: int, output: str) -> None:
-    """Show the lock changes of DEVICE, or of all, with evidence."""
+def history(
+    folder: Path, device: str | None, since: float | None, limit: int | None, output: str | None
+) -> None:
+    """Tell the story of DEVICE, or of all: each lock change, the oldest first, and why."""
+    most = limit or (_LAST if since is None else MOST_MOVES)
     rows: Rows = ask_daemon(
         folder,
         "history",
-        lambda _: _down().history(folder, device, limit),
+        lambda _: _down().history(folder, device, most),
         device=device,
-        limit=limit,
+        limit=most,
     )
-    show(rows, ["at", "device", "from", "to", "pod", "claim", "fence", "evidence"], output)
+    told = with_durations(rows)
+    if since is not None:
+        told = [row for row in told if row["at"] >= time.time() - since]
+    show(told, HISTORY, output, history_lines)
+
+
+@click.command("why", epilog=example("holdfast why default/train-1"))
+@click.argument("name")
+@with_watch
+@with_folder
+@with_output
+def show_why(folder: Path, name: str, output: str | None) -> None:
+    """Show all that keeps a device, pod or claim called NAME waiting, and what would end that.
+
+    A device is named in full, by its id or the beginning of that; a pod or a claim by its name,
+    namespace/name or UID.
+    """
+    from holdfast.cli.why import Answers, why, why_lines  # noqa: PLC0415 - as `_down`
+
+    rows: Rows = ask_daemon(folder, "locks", lambda _: _down().locks(folder))
+    devices: Rows = ask_daemon(folder, "devices", lambda _: _down().devices(folder))
+    try:
+        holders = ask_daemon(folder, "holders")
+    except HoldfastError as error:
+        say(f"{error}", error=True)
+        holders = None
+    answers = Answers(devices=devices, locks=rows, holders=holders)
+    report = why(name, answers)
+    if output in PROGRAMS:
+        show_document(report, output)
+    else:
+        say(*why_lines(report, answers, wide=output is not None))
 
 
 COMMANDS = (
@@ -153,6 +216,7 @@ COMMANDS = (
     locks,
     holders,
     history,
+    show_why,
 )
 
 

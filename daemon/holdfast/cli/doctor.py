@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.options import load_settings, with_config, with_output, with_set, with_state
-from holdfast.cli.tables import passing, say, show_json
-from holdfast.errors import SettingsError
+from holdfast.cli.options import example, settings_sources, with_output, with_settings
+from holdfast.cli.tables import PROGRAMS, passing, say, show_document
+from holdfast.errors import HoldfastError, SettingsError
 
 if TYPE_CHECKING:  # no other command needs them
     from holdfast.doctor.finding import Finding
@@ -33,7 +33,7 @@ def _folder(_context: click.Context, _option: click.Parameter, root: Path) -> Pa
     return root.absolute()
 
 
-@click.command()
+@click.command(epilog=example("holdfast doctor --root /proc/1/root --all"))
 @click.option(
     "--root",
     # Not resolved: /proc/1/root reads as a link to /, but leads to the host's root.
@@ -51,9 +51,7 @@ def _folder(_context: click.Context, _option: click.Parameter, root: Path) -> Pa
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 also for a WARN.")
 @click.option("--all", "every", is_flag=True, help="Also show what each check that is OK found.")
-@with_config
-@with_set
-@with_state
+@with_settings
 @with_output
 def doctor(
     *,
@@ -61,8 +59,7 @@ def doctor(
     handlers: tuple[str, ...],
     config: Path | None,
     changes: dict[str, str],
-    state_dir: Path | None,
-    output: str,
+    output: str | None,
     strict: bool,
     every: bool,
 ) -> None:
@@ -73,45 +70,72 @@ def doctor(
     from msgspec.structs import asdict  # noqa: PLC0415 - no other command needs these
 
     from holdfast.doctor.checks import examine  # noqa: PLC0415 - as above
-    from holdfast.doctor.finding import Level  # noqa: PLC0415 - as above
-    from holdfast.doctor.node import Node  # noqa: PLC0415 - as above
+    from holdfast.doctor.finding import Level, Node  # noqa: PLC0415 - as above
 
-    named = {} if state_dir is None else {"stateDir": str(state_dir.absolute())}
-    settings, first = _settings(config, changes | named)
+    settings, first = _settings(config, changes, live=str(root) == "/")
     node = Node(settings=settings, root=root, runtime_handlers=handlers)
     found = [first, *examine(node)]
     counts = Counter(finding.level for finding in found)
-    if output == "json":
+    if output in PROGRAMS:
         report = {
             "root": str(root),
             "counts": {level.value: counts[level] for level in Level},
             "findings": [asdict(finding) for finding in found],
         }
-        show_json(report)
+        show_document(report, output)
     else:
         told = ", ".join(f"{counts[level]} {level.value}" for level in Level)
         where = "" if str(root) == "/" else f"; read only files below {root}"
-        say(told + where, *(_all_lines(found) if every else _lines(found)))
+        say(told + where, *(_all_lines(found) if every or output else _lines(found)))
     if counts[Level.FAIL] or (strict and counts[Level.WARN]):
         raise click.exceptions.Exit(1)
 
 
-def _settings(config: Path | None, changes: dict[str, str]) -> tuple["Settings", "Finding"]:
-    """Return the daemon's settings, or the defaults if they are invalid, with a finding."""
+def _settings(
+    config: Path | None, changes: dict[str, str], *, live: bool
+) -> tuple["Settings", "Finding"]:
+    """Return the daemon's settings, or the defaults if they are invalid, with a finding.
+
+    Where the node is *live*, a daemon that runs is asked whether it goes by them.
+    """
     from holdfast.doctor.finding import Check  # noqa: PLC0415 - no other command needs it
     from holdfast.settings import Settings  # noqa: PLC0415 - --help does without
+    from holdfast.settings.sources import for_start  # noqa: PLC0415 - as above
 
     check = Check("configuration", "settings")
     try:
-        settings = load_settings(config, changes)
+        found = for_start(lambda: settings_sources(config, changes))
     except SettingsError as error:
         return Settings(), check.fail(
             f"{error}; the checks below use the defaults",
             remedy="correct it: the daemon does not start with it; `holdfast config` prints the "
             "settings in use, `holdfast config --schema` all that there are",
         )
+    told = "; ".join(filter(None, (found.refused, found.instead)))
+    if not told and live:
+        told = _told_by_daemon(Path(found.settings.state_dir))
+    if told:
+        return found.settings, check.fail(
+            told,
+            remedy="correct the document, or the node's label; the daemon follows both",
+        )
     source = "no --config: defaults and environment" if config is None else str(config)
-    return settings, check.ok(source)
+    return found.settings, check.ok(source)
+
+
+def _told_by_daemon(folder: Path) -> str:
+    """Return why the running daemon goes by another configuration; empty: it does not, or is down.
+
+    It alone knows what the node's label says now.
+    """
+    from holdfast.control import ask  # noqa: PLC0415 - as above
+
+    try:
+        checks = ask(folder, "status")["checks"]
+    except (OSError, HoldfastError):
+        return ""
+    found = (each for each in checks if each["name"] == "configuration" and not each["passes"])
+    return next((str(each["reason"]) for each in found), "")
 
 
 def _lines(found: Iterable["Finding"]) -> list[str]:

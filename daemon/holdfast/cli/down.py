@@ -6,18 +6,24 @@ What only the running daemon can know is null. Imported only when it is needed: 
 from collections import Counter
 from pathlib import Path
 
-from holdfast.app.answers.claims import claim_report, claim_reports
-from holdfast.app.answers.reports import history_reports, lock_reports, mark_reports
+from holdfast.app.answers.reports import (
+    claim_report,
+    claim_reports,
+    history_reports,
+    lock_reports,
+    mark_reports,
+    pod_name,
+)
 from holdfast.cli.tables import Row, Rows
 from holdfast.ledger.readonly import read_only, read_only_history, read_only_moved_devices
 from holdfast.model.book.byhand import device_meant
-from holdfast.model.devices import Inventory
+from holdfast.model.book.standing import Standings
 from holdfast.model.ids import ResourceName
 
 
 def locks(folder: Path) -> Rows:
     """Return which pod had which device, and which pods waited."""
-    return lock_reports(read_only(folder), Inventory())
+    return lock_reports(read_only(folder), Standings())
 
 
 def history(folder: Path, device: str | None, limit: int) -> Rows:
@@ -26,7 +32,7 @@ def history(folder: Path, device: str | None, limit: int) -> Rows:
     Raises RequestRefusedError for a device that is not in the history.
     """
     name = device_meant(device, read_only_moved_devices(folder)) if device else None
-    return history_reports(read_only_history(folder, name, limit))
+    return history_reports(read_only_history(folder, name, limit), read_only(folder))
 
 
 def devices(folder: Path) -> Rows:
@@ -40,11 +46,17 @@ def devices(folder: Path) -> Rows:
             "health": "unknown",
             "offered": None,
             "reasons": ["the daemon is down"],
+            "faults": None,
+            "obstacle": None,
             "numa": None,
             "nodes": None,
             "lock": lock.state.value,
+            "lockDevice": str(lock.device),
             "pod": lock.pod,
+            "podName": pod_name(lock.pod, book),
             **claim_report(lock.claim, book),
+            "freeFor": None,
+            "until": None,
         }
         for _, lock in sorted(book.locks.items())
     ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 import holdfast
+from holdfast.cli.nvidia import PLUGIN
 from holdfast.cli.tables import say
 from holdfast.errors import HoldfastError
 
@@ -15,13 +16,18 @@ _RUN = "run"
 
 def device_plugin() -> int:
     """Run the daemon under the name of NVIDIA's device plugin; it takes that plugin's flags."""
-    return main([_RUN, *sys.argv[1:]])
+    given = sys.argv[1:]
+    asked = given[:1] in (["--version"], ["-version"], ["--v"], ["-v"])
+    return main(["--version"] if asked else [_RUN, *given], called=PLUGIN)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 for an error, 2 for wrong usage."""
+def main(arguments: Sequence[str] | None = None, *, called: str | None = None) -> int:
+    """Run one command; return 0, 1 for an error, 2 for wrong usage.
+
+    *called* is the name of the program, None for what it was started as.
+    """
     try:
-        code = commands(args=arguments, standalone_mode=False)
+        code = commands(args=arguments, prog_name=called, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -51,7 +57,11 @@ class Commands(click.Group):
         return run
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    epilog="\b\nExample:\n  holdfast status",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(holdfast.__version__, prog_name="holdfast")
 def commands() -> None:
     """A Kubernetes device plugin that gives each accelerator to one pod at a time."""

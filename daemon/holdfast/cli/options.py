@@ -1,19 +1,28 @@
 """What several commands share: options, settings, and how to ask the daemon."""
 
+import contextlib
 import functools
+import io
 import os
+import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.tables import say
+from holdfast.cli.tables import PROGRAMS, say
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.names import CONTROL_SOCKET
 
 if TYPE_CHECKING:  # loading it takes as long as all else of --help
-    from holdfast.settings import Settings
+    from holdfast.settings.sources import Sources
+
+
+_BEAT = 2.0
+_REST = 10
+"""A view is drawn again after so many seconds, or after so many times what it took to make it."""
 
 
 def _overrides(
@@ -45,10 +54,8 @@ with_set = click.option(
 with_output = click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="A table for people, or JSON for programs.",
+    type=click.Choice(["wide", "json", "yaml"]),
+    help="wide: everything, in full; json, yaml: for programs. Default: a short form for people.",
 )
 with_state = click.option(
     "--state-dir",
@@ -57,54 +64,147 @@ with_state = click.option(
 )
 
 
+def example(line: str) -> str:
+    """Return the end of a command's help: *line* is an example of it."""
+    return f"\b\nExample:\n  {line}"
+
+
+def with_watch(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --watch to *command*, which is then run again and again until Ctrl-C."""
+
+    @functools.wraps(command)
+    def watched(
+        *,
+        watch: bool,
+        output: str | None,
+        **options: Any,  # noqa: ANN401 - click's
+    ) -> None:
+        show = functools.partial(command, output=output, **options)
+        if not watch:
+            show()
+        elif output in PROGRAMS:
+            raise click.UsageError("--watch is for people: it does not go with -o json or -o yaml")
+        else:
+            _follow(show)
+
+    return click.option(
+        "-w", "--watch", is_flag=True, help="Show it again and again until Ctrl-C."
+    )(watched)
+
+
+class _Screen(io.StringIO):
+    """Takes what a command prints, as the terminal would where there is one."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        """Tell whether what is taken goes to a terminal."""
+        return self._terminal
+
+
+def _follow(show: Callable[[], None]) -> None:
+    """Draw what *show* prints on one screen, again and again; print it where no terminal is."""
+    terminal = sys.stdout.isatty()
+    begin, end = ("\x1b[?7l\x1b[2J", "\x1b[?7h") if terminal else ("", "")
+    try:
+        sys.stdout.write(begin)  # without line wrap, so that a line takes one line
+        while True:
+            began = time.monotonic()
+            drawn = _drawn(show, terminal=terminal)
+            if terminal:
+                lines = drawn.splitlines()[: os.get_terminal_size(sys.stdout.fileno()).lines - 1]
+                drawn = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
+            sys.stdout.write(drawn)
+            sys.stdout.flush()
+            time.sleep(max(_BEAT, _REST * (time.monotonic() - began)))
+    except KeyboardInterrupt:
+        return
+    finally:
+        sys.stdout.write(end)
+
+
+def _drawn(show: Callable[[], None], *, terminal: bool) -> str:
+    """Return what *show* prints; an error is a part of it: the daemon may be back soon."""
+    screen = _Screen(terminal=terminal)
+    with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
+        try:
+            show()
+        except click.exceptions.Exit:  # a status that is not well
+            pass
+        except HoldfastError as error:
+            say(f"holdfast: {error}", error=True)
+    return screen.getvalue()
+
+
 def with_folder(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --config and --state-dir to *command*, which gets the state folder as `folder`."""
+    """Add the options of the settings to *command*, which gets the state folder as `folder`."""
 
     @functools.wraps(command)
     def found(
         *,
         config: Path | None,
+        changes: dict[str, str],
         state_dir: Path | None,
         **options: Any,  # noqa: ANN401 - click's
     ) -> Any:  # noqa: ANN401 - click's
-        folder = _state_folder(config) if state_dir is None else state_dir
+        folder = _state_folder(config, changes) if state_dir is None else state_dir
         return command(folder=folder, **options)
 
-    return with_config(with_state(found))
+    return with_config(with_set(with_state(found)))
 
 
-def _state_folder(config: Path | None) -> Path:
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the same options to *command*, which gets the file as `config` and all keys to change.
+
+    --state-dir is one of these `changes`.
+    """
+
+    @functools.wraps(command)
+    def found(
+        *,
+        changes: dict[str, str],
+        state_dir: Path | None,
+        **options: Any,  # noqa: ANN401 - click's
+    ) -> Any:  # noqa: ANN401 - click's
+        named = {} if state_dir is None else {"stateDir": str(state_dir.absolute())}
+        return command(changes=changes | named, **options)
+
+    return with_config(with_set(with_state(found)))
+
+
+def _state_folder(config: Path | None, changes: dict[str, str]) -> Path:
     """Return stateDir of the settings, also of those that the running daemon cannot take up."""
-    from holdfast.settings.sources import state_folder  # noqa: PLC0415 - as in load_settings
+    from holdfast.settings.sources import state_folder  # noqa: PLC0415 - as in settings_sources
 
     try:
-        return Path(load_settings(config, {}).state_dir)
+        return Path(settings_sources(config, changes).own.state_dir)
     except SettingsError as error:
         folder = state_folder(config, os.environ)
-        if not (folder / CONTROL_SOCKET).exists():
+        if changes or not (folder / CONTROL_SOCKET).exists():
             raise
         say(f"{error}; asking the daemon that runs with the former one", error=True)
         return folder
 
 
-def load_settings(
+def settings_sources(
     config: Path | None,
     overrides: dict[str, str],
     *,
     theirs: Mapping[str, str] | None = None,
     told: Callable[[str], None] = lambda _text: None,
-    ask_label: Callable[["Settings"], None] | None = None,
-) -> "Settings":
-    """Return the settings of *config*, the environment and *overrides*; raise SettingsError.
+) -> "Sources":
+    """Return what the settings are made of; raise SettingsError.
 
     *theirs* are flags of NVIDIA's plugin; *overrides* win over them. *told* is called with each
-    key of its file that has no effect, *ask_label* where the node's label was never read.
+    key of its file that has no effect.
     """
-    from holdfast.settings import load  # noqa: PLC0415 - --help and --state-dir do without
+    from holdfast.settings.sources import Sources  # noqa: PLC0415 - --help and --state-dir do without
 
     # HOLDFAST_CONFIG names the file and is not a setting.
     environ = {key: value for key, value in os.environ.items() if key != "HOLDFAST_CONFIG"}
-    return load(config, environ, overrides, theirs=theirs, told=told, ask_label=ask_label)
+    return Sources(config, environ, overrides, theirs=theirs, told=told)
 
 
 def ask_daemon(

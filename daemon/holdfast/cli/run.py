@@ -5,24 +5,59 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.nvidia import NvidiaCommand, given
-from holdfast.cli.options import load_settings, with_config, with_set
+from holdfast.cli.nvidia import NvidiaCommand, given, without_effect
+from holdfast.cli.options import example, settings_sources, with_config, with_set
 from holdfast.model.node.restarts import MOST
 
 if TYPE_CHECKING:  # loading it takes as long as all else of --help
     from holdfast.settings import Settings
+    from holdfast.settings.sources import Found, Sources
 
 _RESTARTS = "_HOLDFAST_RESTARTS"
 """The variable by which a process that restarts tells itself when it did."""
+_HANDED_OVER = "_HOLDFAST_CONFIGURATION"
+"""The variable by which it tells itself the fd of the configuration that it restarts for."""
 
 
-@click.command(cls=NvidiaCommand)
+class _Origin:
+    """The files, changes and flags that the command line names, and the environment."""
+
+    def __init__(self, file: Path | None, changes: dict[str, str], theirs: dict[str, str]) -> None:
+        """Read *file*, then *changes* of single keys, and *theirs*, NVIDIA's flags."""
+        self._file = file
+        self._changes = changes
+        self._theirs = theirs
+
+    @property
+    def files(self) -> "Sequence[Path]":
+        """Return the files that are read."""
+        from holdfast.settings.sources import files  # noqa: PLC0415 - --help does without
+
+        return files(self._file, os.environ, self._theirs)
+
+    def read(self, label: str | None) -> "Found":
+        """Read the configuration as it is now, of a node with *label*; raise SettingsError."""
+        return self._sources([]).found(label)
+
+    def for_start(self, ineffective: list[str], former: "Found | None") -> "Found":
+        """Read it as `sources.for_start` does; add to *ineffective* which settings do nothing."""
+        from holdfast.settings.sources import for_start  # noqa: PLC0415 - --help does without
+
+        return for_start(lambda: self._sources(ineffective), _ask_label, former)
+
+    def _sources(self, ineffective: list[str]) -> "Sources":
+        return settings_sources(
+            self._file, self._changes, theirs=self._theirs, told=ineffective.append
+        )
+
+
+@click.command(cls=NvidiaCommand, epilog=example("holdfast run --config /etc/holdfast/config.yaml"))
 @with_config
 @with_set
 @click.option(
@@ -46,47 +81,58 @@ def run(
     """
     # Until the daemon handles it: the default would end the process. exec keeps it ignored.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    from holdfast.settings.sources import files  # noqa: PLC0415 - --help does without
-
     named = {"stateDir": state_dir, "http.port": http_port, "log.level": log_level}
     ours = {path: text for path, text in named.items() if text is not None}
-    theirs = given()
-
-    def read(told: Callable[[str], None]) -> "Settings":
-        return load_settings(config, changes | ours, theirs=theirs, told=told, ask_label=_ask_label)
-
-    ineffective: list[str] = []
-    settings = read(ineffective.append)
+    origin, ineffective = _Origin(config, changes | ours, given()), without_effect()
+    found = origin.for_start(ineffective, _taken_over())
     gc.disable()  # nothing that is loaded here becomes garbage
     import asyncio  # noqa: PLC0415 - no other command needs these
 
     import structlog  # noqa: PLC0415
 
     from holdfast.app.daemon import run as run_daemon  # noqa: PLC0415
-    from holdfast.runtime.stalls import Stalls  # noqa: PLC0415
+    from holdfast.runtime.supervisor import Stalls  # noqa: PLC0415
     from holdfast.telemetry.logs import set_up_logs  # noqa: PLC0415
 
     gc.freeze()  # so that no later collection goes through it
     gc.enable()
-    set_up_logs(settings.log.level, settings.log.format)
-    for each in ineffective:
+    set_up_logs(found.settings.log.level, found.settings.log.format)
+    for each in dict.fromkeys(ineffective):
         structlog.get_logger(__name__).warning("setting has no effect", reason=each)
     stalls, restarts = Stalls(), _restarts()
     with asyncio.Runner(loop_factory=stalls.new_loop) as runner:
-        again = runner.run(
-            run_daemon(
-                settings,
-                lambda: read(lambda _told: None),
-                files=files(config, os.environ, theirs),
-                restarts=restarts,
-                stalls=stalls,
-            )
-        )
-    if again:
+        following = runner.run(run_daemon(found, origin, restarts=restarts, stalls=stalls))
+    if following is not None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         os.environ[_RESTARTS] = " ".join(map(str, [*restarts, time.monotonic()][-MOST:]))
+        _hand_over(following)
         # A new program in the same process: NVML, lanes and logs start again, the pid stays.
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
+
+
+def _hand_over(found: "Found") -> None:
+    """Keep *found* for the program that follows in this process, whatever the files say by then."""
+    import msgspec  # noqa: PLC0415 - --help does without
+
+    fd = os.memfd_create("configuration", 0)  # without MFD_CLOEXEC: it is for the next program
+    os.write(fd, msgspec.json.encode(msgspec.to_builtins(found, enc_hook=float)))
+    os.environ[_HANDED_OVER] = str(fd)
+
+
+def _taken_over() -> "Found | None":
+    """Return what the program that this process ran before went by; None: there was none."""
+    fd = os.environ.pop(_HANDED_OVER, "")
+    if not fd:
+        return None
+    import msgspec  # noqa: PLC0415 - --help does without
+
+    from holdfast.settings.sources import Found, convert  # noqa: PLC0415 - as above
+
+    with open(int(fd), "rb") as handed:  # noqa: PTH123 - it has no path
+        handed.seek(0)
+        content = msgspec.json.decode(handed.read())
+    settings = convert(content.pop("settings"))
+    return Found(settings=settings, **content)
 
 
 def _restarts() -> list[float]:
@@ -94,7 +140,7 @@ def _restarts() -> list[float]:
     return [float(each) for each in os.environ.get(_RESTARTS, "").split()]
 
 
-def _ask_label(settings: "Settings") -> None:
-    from holdfast.app.watches.nodelabel import first_label  # noqa: PLC0415 - where one is followed
+def _ask_label(settings: "Settings") -> str | None:
+    from holdfast.app.watches.nodelabel import label_now  # noqa: PLC0415 - where one is followed
 
-    first_label(settings)
+    return label_now(settings)

@@ -1,8 +1,12 @@
-"""Prints answers: tables and lines for people, JSON for programs."""
+"""Prints answers: tables and lines for people, JSON and YAML for programs."""
 
+import os
+import re
+import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,134 +15,250 @@ from holdfast.model.text import printable, sized
 
 Row = dict[str, Any]
 Rows = list[Row]
+Column = tuple[str, Callable[[Row], str]]
+"""A heading, and what a row has below it."""
+
+PROGRAMS = frozenset({"json", "yaml"})
+"""The forms that are for programs."""
+WIDTH = 100
+"""The columns of a terminal that a table for people takes at the most."""
 
 _TIMES = frozenset({"at", "since"})
 _SIZES = frozenset({"limit", "usage", "headroom", "memlock"})
-_RESOURCE = ("name", "devices", "healthy", "offered", "locked")
-_CLAIM = ("claim", "phase", "pods", "devices", "adminDevices", "waits")
-CLAIM_COLUMNS = ("claim", "claimPhase", "claimPods")
-_WIDTH = 100
+_CLAIMS = frozenset({"claim", "claimUid", "claimPhase", "claimPods"})
 _NO_BREAK = "\u00a0"
-
-
-_TAKEN_UP = {
-    "live": "in use now",
-    "restart": "in use after a restart in the same process, which begins now; locks stay",
+_GAP = "  "
+_CUT = "…"
+_UID = "[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"
+_NAMED = re.compile(r"(?P<name>[^\s/]+/\S+) \((?P<uid>[^\s()]+)\)")
+_UNKNOWN = re.compile(rf"(?<=\S) \({_UID}\)")
+_AGES = ((172800, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (0, 1, "s"))
+_COLOURS = {
+    **dict.fromkeys(("free", "ready", "ok", "Healthy"), "green"),
+    **dict.fromkeys(("queued", "releasing", "reclaiming", "DRAINING", "WARN"), "yellow"),
+    **dict.fromkeys(("quarantined", "foreign", "QUARANTINED", "FAILED", "FAIL"), "red"),
+    **dict.fromkeys(("NOT READY", "Unhealthy", "NO DEVICES"), "red"),
 }
+_WORD = f"(?:{'|'.join(_COLOURS)})"
+_SIGN = re.compile(rf"^{_WORD}(?=[ :,]|$)|(?<=  ){_WORD}(?=  |$)|(?<=: ){_WORD}(?=[ ,]|$)")
+"""Those words at the start of a line, alone in a cell, or after a colon."""
 
 
-def reload_lines(answer: Row) -> list[str]:
-    """Return a line for each key that differs, with how it is taken up."""
-    if not (answer["changed"] or answer["problem"]):
-        return ["configuration unchanged"]
-    # A restart takes up everything, and with a problem nothing is.
-    how = "restart" if "restart" in answer["changed"] else ""
-    return [
-        f"{path}: {'not in use' if answer['problem'] else _TAKEN_UP[how or each]}"
-        for each, paths in answer["changed"].items()
-        for path in paths
-    ]
-
-
-def show(rows: Rows, columns: Sequence[str], output: str) -> None:
-    """Print *rows*: their *columns* as a table, or everything as JSON.
-
-    The columns of claims are left out where no row has one.
-    """
-    if output == "json":
-        show_json(rows)
-    else:
+def show(
+    rows: Rows, columns: Sequence[str], output: str | None, short: Callable[[Rows], list[str]]
+) -> None:
+    """Print *rows*: as *short* shows them, their *columns* in full, or everything for programs."""
+    if output in PROGRAMS:
+        show_document(rows, output)
+    elif output is not None:
         if not any(row.get("claim") for row in rows):
-            columns = [each for each in columns if each not in CLAIM_COLUMNS]
+            columns = [each for each in columns if each not in _CLAIMS]
         say(*table(rows, columns).split("\n"))
+    else:
+        say(*short(rows))
 
 
-def show_json(content: object) -> None:
-    """Print *content* as JSON."""
+def show_document(content: object, output: str | None) -> None:
+    """Print *content* as YAML, or else as JSON; both are read as the same value."""
+    if output == "yaml":
+        import yaml  # noqa: PLC0415 - as below
+
+        click.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
+        return
     import json  # noqa: PLC0415 - --help does without
 
     click.echo(json.dumps(content, indent=2))
 
 
 def say(*lines: str, error: bool = False) -> None:
-    """Print each of *lines* as one line, control characters escaped; *error*: to stderr."""
+    """Print each of *lines* as one line, control characters escaped; *error*: to stderr.
+
+    On a terminal the words that say how something stands have a colour.
+    """
+    coloured = not error and _coloured()
     for line in lines:
-        click.echo(printable(line), err=error)
+        text = printable(line)
+        click.echo(_SIGN.sub(_paint, text) if coloured else text, err=error)
 
 
 def table(rows: Rows, columns: Sequence[str]) -> str:
-    """Return *columns* of *rows*, aligned, under a line of headings."""
-    cells = [[column.upper() for column in columns]]
-    cells += [[_cell(column, row.get(column)) for column in columns] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    )
+    """Return *columns* of *rows*, in full and aligned, under a line of headings."""
+    cells = [[_cell(name, row.get(name)) for name in columns] for row in rows]
+    return "\n".join(_lines([[name.upper() for name in columns], *cells], None))
 
 
-def status_lines(report: Row, *, every: bool = False) -> list[str]:
-    """Return the status as lines: what is wrong first, then the devices, then what is well.
+def short_table(rows: Rows, columns: Sequence[Column]) -> list[str]:
+    """Return the lines of a table of at most `WIDTH` columns; cells that are cut end with `…`.
 
-    The checks that pass share a paragraph; *every* gives each a line, with its age.
+    The longest cells are cut first.
     """
-    from holdfast.telemetry.readyz import check_line  # noqa: PLC0415 - no other command needs it
+    cells = [[printable(cell(row)) or "-" for _, cell in columns] for row in rows]
+    return _lines([[heading for heading, _ in columns], *cells], WIDTH)
 
-    failed = [each for each in report["checks"] if not each["passes"]]
-    passed = [each for each in report["checks"] if each["passes"]]
-    lines = [_heading(report, failed=len(failed))]
-    lines += map(check_line, failed)
-    lines += map(_mark_line, report["byHand"])
-    lines += map(_drift_line, report["drift"])
-    lines += map(_rule_line, report["rules"])
-    if report["noDevices"]:
-        lines.append("NO DEVICES on this node: `holdfast doctor` looks for the cause")
-    lines += table(report["resources"], _RESOURCE).split("\n")
-    if report["claims"]:
-        administrators = any(row["adminDevices"] for row in report["claims"])
-        columns = [each for each in _CLAIM if each != "adminDevices" or administrators]
-        lines += table(report["claims"], columns).split("\n")
-    if every:
-        lines += map(check_line, passed)
-    elif passed:
-        lines += passing(each["name"] for each in passed)
-    return lines
+
+def aged(seconds: float) -> str:
+    """Return a length of time for people: `4 s`, `5 min`, `3 h`, `6 d`."""
+    passed = max(0.0, seconds)
+    _, size, unit = next(each for each in _AGES if passed >= each[0])
+    return f"{int(passed / size)} {unit}"
+
+
+def ago(moment: object) -> str:
+    """Return how long ago a time was; empty where there is none."""
+    return aged(time.time() - moment) if isinstance(moment, (int, float)) else ""
+
+
+class Names:
+    """What the pods, claims and devices of one answer are called in the short form."""
+
+    def __init__(self, rows: Rows) -> None:
+        """Learn the names from *rows*; each may lack any field."""
+        found: dict[str, str] = {}
+        for row in rows:
+            found |= {row["pod"]: row["podName"]} if row.get("pod") and row.get("podName") else {}
+            told = [row.get("claim"), *(row.get("claimPods") or ()), *(row.get("pods") or ())]
+            for match in filter(None, map(_NAMED.fullmatch, filter(None, told))):
+                found[match["uid"]] = match["name"]
+        self._known = found
+        alike: dict[str, set[str]] = {}
+        for device in {device for row in rows for device in _devices_in(row)}:
+            alike.setdefault(_id(device), set()).add(device)
+        self._short = {device: id_ for id_, of in alike.items() if len(of) == 1 for device in of}
+        full = {f"{name} ({uid})": name for uid, name in found.items()}
+        self._spelled = self._short | found | full
+        each = "|".join(re.escape(text) for text in sorted(self._spelled, key=len, reverse=True))
+        self._long = re.compile(rf"(?<![\w/-])(?:{each})(?![\w-])" if each else r"(?!)")
+
+    def text(self, text: object) -> str:
+        """Return *text* with the names of pods and claims without UIDs, and the ids of devices."""
+        named = self._long.sub(lambda found: self._spelled[found[0]], str(text or ""))
+        return _UNKNOWN.sub("", named)
+
+    def texts(self, texts: object) -> str:
+        """Return each of *texts* so."""
+        return ", ".join(map(self.text, texts)) if isinstance(texts, (list, tuple)) else ""
+
+    def pod(self, row: Row) -> str:
+        """Return the row's pod: its name, or its UID where the name is not known."""
+        return str(row.get("podName") or self._known.get(str(row.get("pod")), row.get("pod") or ""))
+
+    def claim(self, row: Row) -> str:
+        """Return the row's claim."""
+        found = _NAMED.fullmatch(str(row.get("claim") or ""))
+        return found["name"] if found else self.text(row.get("claim"))
+
+    def device(self, row: Row) -> str:
+        """Return the row's device: its id, or the full name where two have the same id."""
+        return self.called(_device(row))
+
+    def called(self, device: object) -> str:
+        """Return *device* so."""
+        return self._short.get(str(device or ""), str(device or ""))
+
+    def claim_column(self, rows: Rows) -> list[Column]:
+        """Return the column of claims; none where no row has one."""
+        return [("CLAIM", self.claim)] if any(row.get("claim") for row in rows) else []
+
+
+def field(name: str) -> Callable[[Row], str]:
+    """Return what gives the field of a row as a cell."""
+    return lambda row: _cell(name, row.get(name))
 
 
 def passing(names: Iterable[str]) -> list[str]:
     """Return the names of what is well as one paragraph, broken between names only."""
     text = ", ".join(printable(each).replace(" ", _NO_BREAK) for each in names)
     wrapped = textwrap.wrap(
-        f"ok     {text}", width=_WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False
+        f"ok     {text}", width=WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False
     )
     return [line.replace(_NO_BREAK, " ") for line in wrapped]
 
 
-def _heading(report: Row, *, failed: int) -> str:
-    count = len(report["checks"])
-    state = f"NOT READY, {failed} of {count} checks fail" if failed else f"ready, {count} checks"
-    if report["pid"] is None:
-        return f"holdfast is down: {state}"
-    return f"holdfast {report['version']}, pid {report['pid']}: {state}"
+def utc(moment: float) -> str:
+    """Return a time as UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(moment))
 
 
-def _drift_line(each: Row) -> str:
-    """Return one line for a disagreement between the ledger, kubelet and the kernel."""
-    text = f"{each['subject']}: {each['one']}, but {each['other']}; {each['advice']}"
-    return f"drift  {each['kind']}: {_cell('drift', text)}"
+def _device(row: Mapping[str, Any]) -> str:
+    if row.get("device") is None and row.get("resource") is not None:
+        return f"{row['resource']}/{row.get('id')}"
+    return str(row.get("device") or "")
 
 
-def _rule_line(rule: Row) -> str:
-    """Return one line for a device that a rule leaves out, or for a rule that does nothing."""
-    what = f"{rule['device']}: {rule['reason']}" if rule["device"] else rule["reason"]
-    return f"rule   {_cell('reason', what)}"
+def _devices_in(row: Row) -> list[str]:
+    told = row.get("devices")
+    return [
+        _device(row),
+        *(told if isinstance(told, list) else ()),
+        *(row.get("adminDevices") or ()),
+    ]
 
 
-def _mark_line(mark: Row) -> str:
-    """Return one line for a quarantine or a drain by hand: since when, who asked, and why."""
-    what = f"QUARANTINED {mark['device']} by hand" if mark["device"] else "DRAINING"
-    asked = f"since {_cell('since', mark['since'])}, asked by uid {mark['uid']}, pid {mark['pid']}"
-    return f"{what} {asked}" + (f": {_cell('reason', mark['reason'])}" if mark["reason"] else "")
+def _id(device: str) -> str:
+    """Return the id of a device; its resource has one slash."""
+    return device.split("/", 2)[-1]
+
+
+def _lines(cells: list[list[str]], most: int | None) -> list[str]:
+    """Return *cells* as aligned lines, cut so that none is wider than *most*."""
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    if most is not None:
+        widths = _fitting(widths, most - len(_GAP) * (len(widths) - 1))
+    fitted = [
+        [_cut(text, width) for text, width in zip(line, widths, strict=True)] for line in cells
+    ]
+    return [
+        _GAP.join(
+            text + " " * (width - _width(text)) for text, width in zip(line, widths, strict=True)
+        ).rstrip()
+        for line in fitted
+    ]
+
+
+def _fitting(widths: list[int], most: int) -> list[int]:
+    """Return *widths*, the largest made smaller until their sum is at most *most*."""
+    left, fitted = most, list(widths)
+    by_size = sorted(range(len(widths)), key=lambda each: widths[each])
+    for place, each in enumerate(by_size):
+        fitted[each] = min(widths[each], left // (len(widths) - place))
+        left -= fitted[each]
+    return fitted
+
+
+def _cut(text: str, width: int) -> str:
+    if _width(text) <= width:
+        return text
+    kept, room = "", width - _width(_CUT)
+    for character in text:
+        room -= _width(character)
+        if room < 0:
+            break
+        kept += character
+    return kept.rstrip() + _CUT
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal *text* takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns(character) for character in text)
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in {"Mn", "Me"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+
+
+def _coloured() -> bool:
+    """Tell whether to write colours: on a terminal, and where NO_COLOR does not forbid it."""
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
+
+
+def _paint(found: re.Match[str]) -> str:
+    return click.style(found[0], fg=_COLOURS[found[0]])
 
 
 def _cell(column: str, value: object) -> str:
@@ -147,7 +267,7 @@ def _cell(column: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if column in _TIMES and isinstance(value, (int, float)):
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+        return utc(value)
     if column in _SIZES and isinstance(value, int):
         return sized(value)
     if isinstance(value, list):

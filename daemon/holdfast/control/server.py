@@ -19,6 +19,9 @@ from holdfast.names import CONTROL_SOCKET
 
 log = structlog.get_logger(__name__)
 
+PATIENCE = 10.0
+"""Seconds that a client may take to ask."""
+
 _ROOT = 0
 _CREDENTIALS = struct.Struct("iII")
 
@@ -30,11 +33,9 @@ It is given the question's details, and under ``caller`` the pid and uid that th
 
 
 class ControlServer:
-    """Listens in the state folder, for root alone; the answer's shape is in app.reports."""
+    """Listens in the state folder, for root alone; the answer's shape is in app.answers.reports."""
 
-    def __init__(
-        self, folder: Path, handlers: Mapping[str, Handler], *, patience: float = 10.0
-    ) -> None:
+    def __init__(self, folder: Path, handlers: Mapping[str, Handler], *, patience: float) -> None:
         """Answer the questions that are keys of *handlers*.
 
         A client may take *patience* seconds to ask.

@@ -1,25 +1,27 @@
 """Keeps the inventory true: follows the kernel's events, and looks again now and then anyway."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import Protocol
 
 import structlog
 from msgspec.structs import replace
 
-from holdfast.discovery.inventory import take_inventory, with_found
-from holdfast.discovery.source import Sources
+from holdfast.discovery.source import Source, Sources, stamped
 from holdfast.errors import HoldfastError
-from holdfast.host.pci.snapshot import Snapshot
-from holdfast.host.pci.sysfs import Sysfs
+from holdfast.host.pci.sysfs import Snapshot, Sysfs
+from holdfast.host.pci.udev import UeventListener
 from holdfast.host.root import HostRoot
-from holdfast.model.devices import Inventory, pci_addresses, with_faults
-from holdfast.model.ids import DeviceName, PciAddress
-from holdfast.runtime.changes import Changes, pause
-from holdfast.runtime.clock import Clock, backoff
+from holdfast.model.book.book import Book
+from holdfast.model.cards import CardNames
+from holdfast.model.devices import Device, Inventory, pci_addresses, with_faults
+from holdfast.model.ids import DeviceName, PciAddress, ResourceName
+from holdfast.model.node.readiness import Check, check_result, longest_wait
+from holdfast.runtime.clock import Clock, Turns, backoff
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.turns import Turns
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Changes, Watched, pause
 from holdfast.settings.sections import Discovery
 
 log = structlog.get_logger(__name__)
@@ -32,23 +34,87 @@ _HELD_AT_ONCE = 64
 """Of how many devices the driver is checked at once: with more, each has its turn."""
 
 
-def _nobody() -> Collection[DeviceName]:
-    return ()
+def take_inventory(snapshot: Snapshot, sources: Iterable[Source], *, generation: int) -> Inventory:
+    """Return all devices that *sources* see in *snapshot*, ordered as `Inventory` promises."""
+    resources: dict[ResourceName, int] = {}
+    devices: dict[DeviceName, Device] = {}
+    for source in sources:
+        for resource in source.resources:
+            resources.setdefault(resource, len(resources))
+        for device in stamped(source.scan(snapshot), source):
+            resources.setdefault(device.name.resource, len(resources))
+            devices.setdefault(device.name, device)
+    return Inventory(
+        generation=generation,
+        resources=tuple(resources),
+        names=card_names(sources),
+        devices=tuple(
+            sorted(
+                devices.values(),
+                key=lambda device: (resources[device.name.resource], *_order(device)),
+            )
+        ),
+    )
 
 
-async def _as_it_is(inventory: Inventory) -> Inventory:
+def card_names(sources: Iterable[Source]) -> CardNames:
+    """Return how the vendors of *sources* call replicas."""
+    names = (each.replica_names for each in sources)
+    return CardNames(vendors=tuple(each for each in names if each is not None))
+
+
+def with_found(inventory: Inventory, sources: Iterable[Source]) -> Inventory:
+    """Return *inventory* with what drivers told *sources* at the end, in its own order."""
+    for source in sources:
+        found = source.found()
+        inventory = replace(
+            inventory,
+            resources=tuple(dict.fromkeys((*inventory.resources, *found.resources))),
+            devices=(*inventory.devices, *stamped(found.devices, source)),
+            unseen=inventory.unseen | found.unseen,
+        )
     return inventory
 
 
-def _as_found(inventory: Inventory) -> Inventory:
-    return inventory
+def _order(device: Device) -> tuple[int, tuple[int, ...], str]:
+    node = -1 if device.numa_node is None else device.numa_node
+    return node, _numbers(device.name.id), device.name.id
 
 
-class Scanner:
+def _numbers(address: str) -> tuple[int, ...]:
+    """Return the parts of a PCI address as numbers: domains grow beyond four digits."""
+    try:
+        return tuple(int(part, 16) for part in address.replace(".", ":").split(":"))
+    except ValueError:
+        return ()
+
+
+class DeviceNames(Protocol):
+    """Gives what was found its names, which depend on what pods have."""
+
+    def assigned(self, found: Inventory) -> Inventory:
+        """Return *found* with the names that its devices have now."""
+        ...
+
+    def changes(self) -> Changes:
+        """Return what changes when the names may have to."""
+        ...
+
+
+class Preparation(Protocol):
+    """What has to be done about devices before anybody hears of them."""
+
+    async def prepared(self, found: Inventory) -> Inventory:
+        """Return *found* with the faults of devices that could not be prepared."""
+        ...
+
+
+class Scanner(UeventListener):
     """Publishes the inventory, and a new one whenever the hardware has changed.
 
     The lane's calls read sysfs and stat nodes, nothing more. A scan that fails leaves the last
-    inventory in place, is named in `problem`, and is tried again.
+    inventory in place, is named in `problem`, and is tried again. Adapters ask it to look again, so
+    it is made before them, and `adopt` has to follow.
     """
 
     def __init__(
@@ -59,51 +125,89 @@ class Scanner:
         lane: Lane,
         clock: Clock,
         sources: Sources,
-        held: Callable[[], Collection[DeviceName]] = _nobody,
-        assign: Callable[[Inventory], Inventory] = _as_found,
-        changes: Callable[[], Changes] | None = None,
-        before: Callable[[Inventory], Awaitable[Inventory]] = _as_it_is,
+        book: Watched[Book],
+        names: DeviceNames,
+        preparation: Preparation,
+        inventory: Watched[Inventory],
         settings: Watched[Discovery],
     ) -> None:
-        """Scan below *root* on *lane* for *sources*; *held* names the devices that are granted.
+        """Scan below *root* on *lane* for *sources*, which `adopt` adds to.
 
-        *assign* gives what was found its names, which depend on what pods have; *changes* tells
-        when that may be others. *before* is called with the result before it is published, and
-        returns it with the faults of devices that it could not prepare.
+        What is found is published to *inventory*; *book* has the devices that are granted.
         """
         self._root = root
         self._sysfs = sysfs
         self._lane = lane
         self._clock = clock
         self._sources = sources
-        self._held = held
-        self._assign = assign
-        self._changes = changes
-        self._before = before
+        self._book = book
+        self._names = names
+        self._preparation = preparation
         self._settings = settings
         self._turns: Turns[DeviceName] = Turns(clock, at_most=_HELD_AT_ONCE)
         self._known: frozenset[PciAddress] = frozenset()
         self._drivers: Mapping[PciAddress, str | None] = {}
         self._wanted = asyncio.Event()
         self._retries = backoff(_FIRST_RETRY, settings.value.rescan)
-        self._found = Inventory(resources=tuple(r for each in sources for r in each.resources))
-        self._assigned = self._prepared = self._found
-        self.inventory: Watched[Inventory] = Watched(self._found)
-        self.problem: str = "the hardware has not been scanned yet"
-        """Why the inventory may be out of date, for people; empty when it is not."""
+        self._found = self._assigned = self._prepared = Inventory()
+        self.inventory = inventory
+        self._problem = Problem(
+            log,
+            "cannot scan the hardware",
+            over="hardware scan succeeded",
+            text="the hardware has not been scanned yet",
+        )
         self.scans = 0
         """How many scans succeeded."""
         self.looked_at: float | None = None
         """When the last of them did, by the clock's monotonic seconds."""
 
-    def poke(self) -> None:
+    def adopt(self, adapters: Iterable[Source]) -> None:
+        """Take *adapters*, and publish what is known of their hardware before any scan."""
+        for each in adapters:
+            self._sources.add(each)
+        self._found = Inventory(
+            resources=tuple(r for each in self._sources for r in each.resources),
+            names=card_names(self._sources),
+        )
+        self._assigned = self._prepared = self._found
+        self.inventory.set(self._found)
+
+    def replace(self, source: Source) -> None:
+        """Put *source* in the place of the adapter with its name."""
+        self._sources.put(source)
+
+    @property
+    def problem(self) -> str:
+        """Return why the inventory may be out of date, for people; empty when it is not."""
+        return self._problem.text
+
+    def checks(self, *, required: bool) -> Iterator[Check]:
+        """Yield whether the last scan succeeded, and was recent, and whether there are devices.
+
+        A node without any is ready all the same, unless one is *required*. A rule for single
+        devices that does nothing is told, and is no reason to be unready.
+        """
+        within, now = longest_wait(self._settings.value.rescan), self._clock.monotonic()
+        yield check_result("hardware", self.problem, at=self.looked_at, now=now, within=within)
+        inventory = self.inventory.value
+        none = "" if inventory.devices else "no devices on this node"
+        idle = () if none else inventory.idle_rules
+        yield Check(
+            name="devices",
+            passes=not (none and required),
+            reason=none or "; ".join(idle),
+            public=f"rules that do nothing: {len(idle)}" if idle else none,
+        )
+
+    def look_again(self) -> None:
         """Ask for a scan soon; any number of requests before it are one."""
         self._wanted.set()
 
-    def uevent(self, subsystem: str, action: str, devpath: str) -> None:  # noqa: ARG002 - the shape of a Uevents callback
-        """Note a kernel event; action ``lost`` means that events were lost."""
+    def uevent(self, subsystem: str, action: str, devpath: str) -> None:  # noqa: ARG002 - whichever device it is, all is looked at
+        """Look again soon if an inventory can have changed."""
         if subsystem in SUBSYSTEMS or action == "lost":
-            self.poke()
+            self.look_again()
 
     async def scan(self) -> Inventory:
         """Scan all hardware now, publish changes, and return the latest inventory.
@@ -115,9 +219,7 @@ class Scanner:
         except (HoldfastError, OSError) as error:
             self._failed(error)
             return self.inventory.value
-        if self.problem:
-            log.info("hardware scan succeeded", was=self.problem)
-        self.problem = ""
+        self._problem.set("", was=self.problem)
         self._retries = backoff(_FIRST_RETRY, self._settings.value.rescan)
         self.scans += 1
         self._found = with_found(found, self._sources)
@@ -128,10 +230,10 @@ class Scanner:
 
     async def _prepare(self) -> None:
         """Give the devices their names, and prepare them; anew where pods changed the names."""
-        self._assigned = self._assign(self._found)
+        self._assigned = self._names.assigned(self._found)
         while True:
-            self._prepared = await self._before(self._assigned)
-            latest = self._assign(self._found)
+            self._prepared = await self._preparation.prepared(self._assigned)
+            latest = self._names.assigned(self._found)
             if latest == self._assigned:
                 return
             self._assigned = latest
@@ -139,7 +241,7 @@ class Scanner:
     async def run(self) -> None:
         """Scan at every cause, without end."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._poke_now_and_then())
+            tasks.create_task(self._look_now_and_then())
             tasks.create_task(self._follow_names())
             tasks.create_task(self._watch_held())
             while True:
@@ -150,7 +252,7 @@ class Scanner:
                 await self.scan()
                 if self.problem:
                     await self._clock.sleep(next(self._retries))
-                    self.poke()
+                    self.look_again()
 
     def _look(self) -> tuple[Inventory, frozenset[PciAddress], Mapping[PciAddress, str | None]]:
         snapshot = Snapshot(self._root, self._sysfs, known=self._known)
@@ -172,18 +274,18 @@ class Scanner:
             _report(before, after)
             self.inventory.set(after)
 
-    async def _poke_now_and_then(self) -> None:
+    async def _look_now_and_then(self) -> None:
         while True:
             await pause(self._clock, self._settings, lambda settings: settings.rescan)
-            self.poke()
+            self.look_again()
 
     async def _follow_names(self) -> None:
         """Look again when a device is to have another name, as its pod has let it go."""
-        while self._changes is not None:
-            changes = self._changes()
+        while True:
+            changes = self._names.changes()
             # Only a rule of the settings gives names that depend on pods.
-            if self._assigned.hardware and self._assign(self._found) != self._assigned:
-                self.poke()
+            if self._assigned.hardware and self._names.assigned(self._found) != self._assigned:
+                self.look_again()
             await changes.wait(self._settings.value.rescan)
 
     async def _watch_held(self) -> None:
@@ -202,10 +304,10 @@ class Scanner:
                 self._failed(error)
                 changed = True
             if changed:
-                self.poke()
+                self.look_again()
 
     def _held_functions(self) -> tuple[PciAddress, ...]:
-        found = map(self.inventory.value.get, self._turns.next(self._held()))
+        found = map(self.inventory.value.get, self._turns.next(self._book.value.locks))
         return tuple(
             address
             for device in found
@@ -219,10 +321,7 @@ class Scanner:
         )
 
     def _failed(self, error: Exception) -> None:
-        problem = f"cannot scan the hardware: {error}"
-        if problem != self.problem:
-            log.warning("cannot scan the hardware", reason=str(error))
-        self.problem = problem
+        self._problem.set(f"cannot scan the hardware: {error}", reason=str(error))
 
 
 def _report(before: Inventory, after: Inventory) -> None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.host.pci.snapshot import Snapshot
+from holdfast.host.pci.sysfs import Snapshot
 from holdfast.host.use.look import Answer
+from holdfast.kubelet.checkpoint import Promises
+from holdfast.model.cards import ReplicaNames
 from holdfast.model.devices import Device, DeviceKind, Fault, Inventory
 from holdfast.model.gate.placement import Choice, preferred
 from holdfast.model.gate.promise import Breach
@@ -48,7 +50,9 @@ class Source:
     """
 
     name: ClassVar[str] = ""
-    """A short name, such as ``nvidia``; topics of the ledger start with it."""
+    """A short name, such as ``acme``; topics of the ledger start with it."""
+    replica_names: ClassVar[ReplicaNames | None] = None
+    """How its replicas are called, where a card can be had by several pods at once."""
 
     @property
     def resources(self) -> tuple[ResourceName, ...]:
@@ -64,7 +68,7 @@ class Source:
         return ()
 
     def found(self) -> Found:
-        """Return the devices that a driver listed; `Context.look_again` says that they changed."""
+        """Return what a driver listed; `Context.discovery.look_again` says that it changed."""
         return Found()
 
     async def prepare(self, inventory: Inventory) -> Inventory:
@@ -75,7 +79,7 @@ class Source:
         return inventory
 
     def faults(self) -> Mapping[str, tuple[Fault, ...]]:
-        """Return by device id what no scan shows; `Context.report` says that it changed.
+        """Return by device id what no scan shows; `Context.discovery.publish` says that it changed.
 
         What is said of a card is said of its replicas.
         """
@@ -179,20 +183,24 @@ class Source:
         await asyncio.Event().wait()
 
 
-class Sources:
+class Sources(Promises):
     """The adapters of this node, in order: the first that finds a device has it."""
 
     def __init__(self, sources: Iterable[Source] = ()) -> None:
         """Take adapters with different names."""
         self._sources: dict[str, Source] = {}
         for each in sources:
-            if each.name in self._sources:
-                raise ValueError(f"two adapters are called {each.name!r}")
-            self._sources[each.name] = each
+            self.add(each)
 
     def __iter__(self) -> Iterator[Source]:
         """Yield each adapter."""
         return iter(tuple(self._sources.values()))
+
+    def add(self, source: Source) -> None:
+        """Take one more adapter."""
+        if source.name in self._sources:
+            raise ValueError(f"two adapters are called {source.name!r}")
+        self._sources[source.name] = source
 
     def put(self, source: Source) -> None:
         """Put *source* in the place of the one with its name."""

@@ -1,15 +1,237 @@
-"""Asks the API server as the daemon's pod may, and says why where it cannot be asked."""
+"""What the API server shows the doctor: rights, and what the daemon needs for DRA and Events."""
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from http import HTTPStatus
 from pathlib import Path
+from typing import TypeVar
 
-from holdfast.apiserver.access import in_cluster
-from holdfast.doctor.dra.cluster import Cluster
-from holdfast.doctor.finding import Check, Finding
-from holdfast.doctor.node import Node
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError, decoded, refusal
+from holdfast.apiserver.wire import MERGE_PATCH, Access, Request, Wire, in_cluster, node_name
+from holdfast.doctor.finding import Check, Finding, Node, some
+from holdfast.doctor.kubelet import DRA_DRIVERS
+from holdfast.doctor.programs import ask_socket
 from holdfast.errors import ApiServerError
+from holdfast.model.dra.health import HELD, NO_SCHEDULE
+from holdfast.model.dra.resourceslice import (
+    CounterSet,
+    Quantity,
+    ResourceSlice,
+    SliceContent,
+    SliceDevice,
+    SliceMetadata,
+    SlicePool,
+    SliceSpec,
+    Taint,
+)
+from holdfast.model.dra.slices import Kept, kept_of, slice_name
+from holdfast.names import CONTROL_SOCKET
+from holdfast.runtime.clock import SystemClock
+from holdfast.settings import Settings
+
+T = TypeVar("T")
+
+_PATIENCE = 5.0
+"""Seconds of each wait on the network."""
+_GROUP = "resource.k8s.io"
+_SLICES_PATH = ("apis", _GROUP, "v1", "resourceslices")
+_PLACE = 0xFFFFF
+"""The number of the slice that is tried; no node has so many."""
+_SERVER = Check("dra", "api-server")
+_RBAC = Check("dra", "rbac")
+_NODE_NAME = Check("dra", "node-name")
+_KUBELET = Check("dra", "kubelet-release")
+_DEVICE_PLUGIN = Check("dra", "device-plugin")
+_SLICES = Check("dra", "slices")
+_FIELDS = Check("dra", "fields")
+_RIVALS = Check("dra", "rivals")
+_WITH_GATE, _BY_DEFAULT = 32, 34
+"""The minor versions of Kubernetes from which kubelet can have DRA, and has it by default."""
+_MINOR = re.compile(r"v1\.(\d+)\.")
+_IDENTITIES = frozenset({"pciBusID", "uuid"})
+"""Attributes that name a piece of hardware, without their domain."""
+_EVENT_SERVER = Check("events", "api-server")
+_EVENT_RBAC = Check("events", "rbac")
+_NODE = Check("events", "node")
+
+
+class Right(Struct, frozen=True, kw_only=True):
+    """What the daemon may ask of the API server."""
+
+    verb: str
+    resource: str
+    group: str = _GROUP
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        """Return it as ``kubectl auth can-i`` takes it."""
+        name = f"{self.resource}.{self.group}" if self.group else self.resource
+        part = f" --subresource={self.subresource}" if self.subresource else ""
+        return f"{self.verb} {name}{part}"
+
+
+RIGHTS = (
+    Right(verb="get", resource="resourceclaims"),
+    *(
+        Right(verb=verb, resource="resourceslices")
+        for verb in ("list", "watch", "create", "update", "delete")
+    ),
+    Right(verb="get", resource="nodes", group=""),
+)
+"""All that claims need; the chart's role has the same with `dra.enabled`."""
+
+EVENT_RIGHTS = (
+    Right(verb="create", resource="events", group=""),
+    Right(verb="patch", resource="nodes", group="", subresource="status"),
+)
+"""All that `events.enabled` needs; the chart's role has the same with it."""
+
+
+class _Version(Struct, frozen=True, kw_only=True, rename="camel"):
+    git_version: str = ""
+
+
+class NodeFacts(Struct, frozen=True, kw_only=True):
+    """What the Node object says: kubelet's version, and what device plugins advertise."""
+
+    kubelet: str
+    allocatable: Mapping[str, str]
+
+
+class _Verdict(Struct, frozen=True, kw_only=True):
+    allowed: bool = False
+
+
+class _Review(Struct, frozen=True, kw_only=True):
+    status: _Verdict = field(default_factory=_Verdict)
+
+
+class _NodeInfo(Struct, frozen=True, kw_only=True, rename="camel"):
+    kubelet_version: str = ""
+
+
+class _NodeStatus(Struct, frozen=True, kw_only=True, rename="camel"):
+    node_info: _NodeInfo = field(default_factory=_NodeInfo)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Node(Struct, frozen=True, kw_only=True):
+    status: _NodeStatus = field(default_factory=_NodeStatus)
+
+
+class _Slices(Struct, frozen=True, kw_only=True):
+    items: tuple[ResourceSlice, ...] | None = None
+
+
+class Cluster:
+    """The API server as the token of the service account may see it.
+
+    Every method blocks, and raises ApiServerError when it cannot be asked, ApiRefusedError when it
+    refuses.
+    """
+
+    def __init__(self, access: Access) -> None:
+        """Ask the server of *access*."""
+        self._wire = Wire(access, SystemClock())
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._wire.close()
+
+    def version(self) -> str:
+        """Return the server's version, such as ``v1.36.2``."""
+        return self._ask(Request(about="the version", path=("version",)), _Version).git_version
+
+    def lacking(self, rights: Iterable[Right]) -> tuple[Right, ...]:
+        """Return which of *rights* the token does not have, by the server's own word."""
+        return tuple(each for each in rights if not self._allowed(each))
+
+    def node(self, name: str) -> NodeFacts:
+        """Return what the Node *name* says."""
+        found = self._ask(Request(about=f"Node {name}", path=("api", "v1", "nodes", name)), _Node)
+        return NodeFacts(
+            kubelet=found.status.node_info.kubelet_version, allocatable=found.status.allocatable
+        )
+
+    def touch_status(self, name: str) -> None:
+        """Ask for a patch of the status of Node *name* that changes nothing."""
+        request = Request(
+            about=f"the status of Node {name}",
+            method="PATCH",
+            path=("api", "v1", "nodes", name, "status"),
+            query={"dryRun": "All"},
+            content=MERGE_PATCH,
+            body=b"{}",
+        )
+        self._ask(request, msgspec.Raw)
+
+    def slices(self, node: str) -> Sequence[ResourceSlice]:
+        """Return the slices of all drivers for *node*."""
+        query = {"fieldSelector": f"spec.nodeName={node}"}
+        request = Request(about=f"ResourceSlices of node {node}", path=_SLICES_PATH, query=query)
+        return self._ask(request, _Slices).items or ()
+
+    def keeps(self, driver: str, node: str) -> Kept:
+        """Return what the server keeps of a slice that is new."""
+        taint = Taint(key=f"{driver}/{HELD}", value="doctor", effect=NO_SCHEDULE)
+        device = SliceDevice(name="doctor", taints=(taint,), allow_multiple_allocations=True)
+        counters = CounterSet(name="doctor", counters={"doctor": Quantity(value="1")})
+        devices = SliceContent(devices=(device,))
+        counted = SliceContent(shared_counters=(counters,))
+        return replace(
+            kept_of(devices, self._tried(devices, driver, node)),
+            counters=kept_of(counted, self._tried(counted, driver, node)).counters,
+        )
+
+    def _tried(self, content: SliceContent, driver: str, node: str) -> SliceContent:
+        """Return what would be stored of a slice with *content*."""
+        name = slice_name(driver, node, _PLACE)
+        made = ResourceSlice(
+            api_version=f"{_GROUP}/v1",
+            kind="ResourceSlice",
+            metadata=SliceMetadata(name=name),
+            spec=SliceSpec(
+                driver=driver,
+                node_name=node,
+                pool=SlicePool(name=node, generation=1, resource_slice_count=1),
+                devices=content.devices,
+                shared_counters=content.shared_counters,
+            ),
+        )
+        request = Request(
+            about=f"ResourceSlice {name}, as a dry run",
+            method="POST",
+            path=_SLICES_PATH,
+            query={"dryRun": "All"},
+            body=msgspec.json.encode(made),
+        )
+        return self._ask(request, ResourceSlice).spec.content
+
+    def _allowed(self, right: Right) -> bool:
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": msgspec.to_builtins(right)},
+        }
+        request = Request(
+            about=f"a review of the right to {right}",
+            method="POST",
+            path=("apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"),
+            body=msgspec.json.encode(review),
+        )
+        return self._ask(request, _Review).status.allowed
+
+    def _ask(self, request: Request, kind: type[T]) -> T:
+        answer = self._wire.exchange(request, _PATIENCE)
+        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise refusal(request, answer)
+        return decoded(answer.body, kind)
 
 
 def cluster_findings(
@@ -47,3 +269,252 @@ def cluster_findings(
                 remedy="see whether the API server can be reached from the pod (network policy, "
                 f"proxy, KUBERNETES_SERVICE_HOST); {until} until it can",
             )
+
+
+def dra_server_findings(node: Node) -> Iterator[Finding]:
+    """Yield what the API server says, as the token of the service account may ask it."""
+
+    def find(cluster: Cluster) -> Iterator[Finding]:
+        yield from _rights(cluster)
+        name = node_name(node.settings.dra.node_name, os.environ)
+        yield from _of_node(cluster, node.settings, name)
+        yield from _of_slices(cluster, node, name)
+
+    return cluster_findings(
+        node,
+        _SERVER,
+        find,
+        unchecked="rights and ResourceSlices",
+        without="no claim is prepared: set dra.enabled: true",
+        until="no new claim is prepared",
+    )
+
+
+def _rights(cluster: Cluster) -> Iterator[Finding]:
+    lacking = cluster.lacking(RIGHTS)
+    if lacking:
+        yield _RBAC.fail(
+            f"the service account may not {', '.join(map(str, lacking))}",
+            remedy="set dra.enabled: true in the chart's values, or give it these rights: "
+            "deploy/README.md has the reason of each",
+        )
+    else:
+        yield _RBAC.ok("the service account may do what the daemon asks of the API server")
+
+
+def _of_node(cluster: Cluster, settings: Settings, name: str) -> Iterator[Finding]:
+    try:
+        facts = cluster.node(name)
+    except ApiObjectGoneError:
+        yield _NODE_NAME.fail(
+            f"the cluster has no Node {name}: slices and claims are of other nodes",
+            remedy="set dra.nodeName, or the variable NODE_NAME, to the name that "
+            "`kubectl get nodes` shows",
+        )
+        return
+    except ApiRefusedError:
+        return  # the row `rbac` says so
+    yield _NODE_NAME.ok(f"the cluster has the Node {name}")
+    yield _release(facts.kubelet)
+    yield from _plugins(facts, settings)
+
+
+def _release(version: str) -> Finding:
+    found = _MINOR.match(version)
+    if found is None:
+        return _KUBELET.warn(
+            f"cannot tell the version of kubelet from {version!r}",
+            remedy=f"make sure that it is 1.{_BY_DEFAULT} or later",
+        )
+    if int(found[1]) < _WITH_GATE:
+        return _KUBELET.fail(
+            f"kubelet is {version}: it has no DRA that holdfast can speak",
+            remedy=f"upgrade it to 1.{_BY_DEFAULT} or later, or set `api: device-plugin`",
+        )
+    if int(found[1]) < _BY_DEFAULT:
+        return _KUBELET.warn(
+            f"kubelet is {version}, which has DRA only with the feature gate "
+            "DynamicResourceAllocation",
+            remedy=f"upgrade it to 1.{_BY_DEFAULT} or later, or see that the gate is on",
+        )
+    return _KUBELET.ok(f"kubelet is {version}")
+
+
+def _plugins(facts: NodeFacts, settings: Settings) -> Iterator[Finding]:
+    bad = False
+    for resource in sorted(_resources(settings)):
+        if (count := facts.allocatable.get(resource, "0")) != "0":
+            bad = True
+            yield _DEVICE_PLUGIN.fail(
+                f"a device plugin advertises {count} of {resource} on this node, which holdfast "
+                "serves by DRA: the scheduler counts the same hardware twice",
+                remedy="remove the device plugin from this node, or set `api: device-plugin`",
+            )
+    if not bad:
+        yield _DEVICE_PLUGIN.ok("no device plugin advertises what is served by DRA")
+
+
+def _resources(settings: Settings) -> Iterator[str]:
+    """Yield each resource that is served by DRA, by the name that pods know it by."""
+    for each in settings.served:
+        if each.enabled and each.api == "dra":
+            yield from each.names
+
+
+def _of_slices(cluster: Cluster, node: Node, name: str) -> Iterator[Finding]:
+    driver = node.settings.dra.driver_name
+    try:
+        found = cluster.slices(name)
+    except ApiObjectGoneError:
+        yield _SLICES.fail(
+            "the API server does not serve resource.k8s.io/v1",
+            remedy=f"upgrade the cluster to 1.{_BY_DEFAULT} or later",
+        )
+        return
+    except ApiRefusedError:
+        return  # the row `rbac` says so
+    ours = [each for each in found if each.spec.driver == driver]
+    yield _published(node, ours, name)
+    yield from _rivals([each for each in found if each.spec.driver != driver], ours, node.settings)
+    shares = any(map(node.settings.is_dra, node.settings.sharing.by_resource()))
+    yield _fields(lambda: cluster.keeps(driver, name), shares=shares)
+
+
+def _published(node: Node, ours: Sequence[ResourceSlice], name: str) -> Finding:
+    if ours:
+        devices = list(_devices(ours))
+        tainted = sum(bool(each.taints) for each in devices)
+        return _SLICES.ok(
+            f"the scheduler knows {len(devices)} devices of node {name}, {tainted} with a taint"
+        )
+    daemon = ask_socket(node.path(node.settings.state_dir) / CONTROL_SOCKET)
+    if daemon.problem:
+        return _SLICES.ok("no daemon runs that could publish a ResourceSlice")
+    return _SLICES.fail(
+        f"the daemon runs, but the API server has no ResourceSlice of node {name}: the scheduler "
+        "places no pod with a claim here",
+        remedy="it publishes within a minute of its start; if not, its log says why",
+    )
+
+
+def _rivals(
+    others: Iterable[ResourceSlice], ours: Iterable[ResourceSlice], settings: Settings
+) -> Iterator[Finding]:
+    own = set().union(*(_identities(each) for each in _devices(ours)))
+    known = {each.who for each in DRA_DRIVERS if each.hardware.wanted(settings)}
+    bad: dict[str, list[str]] = {}
+    for slice_ in others:
+        same = [each.name for each in _devices([slice_]) if own & _identities(each)]
+        if not same and slice_.spec.driver in known:
+            same = [each.name for each in _devices([slice_])]
+        if same:
+            bad.setdefault(slice_.spec.driver, []).extend(same)
+    for driver, names in bad.items():
+        yield _RIVALS.fail(
+            f"the driver {driver} offers the same hardware on this node: {some(names)}. The "
+            "scheduler gives it to two claims, and neither driver knows the other's",
+            remedy=f"remove {driver} from this node, or leave the hardware to it",
+        )
+    if not bad:
+        yield _RIVALS.ok("no other driver offers the same hardware on this node")
+
+
+def _identities(device: SliceDevice) -> set[str]:
+    """Return the values by which *device*'s hardware is known, whoever tells of it."""
+    return {
+        value.text
+        for name, value in device.attributes.items()
+        if value.text and name.rpartition("/")[2] in _IDENTITIES
+    }
+
+
+def _devices(slices: Iterable[ResourceSlice]) -> Iterator[SliceDevice]:
+    return (device for each in slices for device in each.spec.devices or ())
+
+
+def _fields(keeps: Callable[[], Kept], *, shares: bool) -> Finding:
+    """Return what the server drops; whether several claims can *share* a device if they may."""
+    try:
+        kept = keeps()
+    except ApiRefusedError as error:
+        return _FIELDS.fail(
+            str(error),
+            remedy="see that the role and the ValidatingAdmissionPolicy of the chart are those of "
+            "this daemon: its ServiceAccount, its node, its driver",
+        )
+    lost = {
+        gate: text
+        for gate, text, is_lost in (
+            (
+                "DRADeviceTaints",
+                "taints: a device that is held is left out of the slices instead",
+                not kept.taints,
+            ),
+            (
+                "DRAPartitionableDevices",
+                "counters: no TPU shapes are offered, only single chips",
+                not kept.counters,
+            ),
+            (
+                "DRAConsumableCapacity",
+                "allowMultipleAllocations: a shared GPU is given to one claim at a time",
+                shares and not kept.shares,
+            ),
+        )
+        if is_lost
+    }
+    if lost:
+        return _FIELDS.warn(
+            f"the API server drops fields of ResourceSlices: {'; '.join(lost.values())}",
+            remedy="upgrade the cluster to 1.36, or turn on the feature gates "
+            f"{' and '.join(lost)}",
+        )
+    more = " and allowMultipleAllocations" if shares else ""
+    return _FIELDS.ok(f"the API server keeps taints and counters{more}")
+
+
+def event_server_findings(node: Node) -> Iterator[Finding]:
+    """Yield what the API server says, as the token of the service account may ask it."""
+
+    def find(cluster: Cluster) -> Iterator[Finding]:
+        lacking = cluster.lacking(EVENT_RIGHTS)
+        yield _event_rights(tuple(map(str, lacking)))
+        if not lacking:
+            yield _own_node(cluster, node_name(node.settings.dra.node_name, os.environ))
+
+    return cluster_findings(
+        node,
+        _EVENT_SERVER,
+        find,
+        unchecked="rights",
+        without="no Event is written: set config.events.enabled: true",
+        until="no Event is written",
+    )
+
+
+def _event_rights(lacking: tuple[str, ...]) -> Finding:
+    if lacking:
+        return _EVENT_RBAC.fail(
+            f"the service account may not {', '.join(lacking)}",
+            remedy="set config.events.enabled: true in the chart's values, or give it these "
+            "rights: deploy/README.md has the reason of each",
+        )
+    return _EVENT_RBAC.ok("the service account may write Events and the status of nodes")
+
+
+def _own_node(cluster: Cluster, name: str) -> Finding:
+    try:
+        cluster.touch_status(name)
+    except ApiObjectGoneError:
+        return _NODE.fail(
+            f"the cluster has no Node {name}: Events and the condition are of another node",
+            remedy="set dra.nodeName, or the variable NODE_NAME, to the name that "
+            "`kubectl get nodes` shows",
+        )
+    except ApiRefusedError as error:
+        return _NODE.fail(
+            str(error),
+            remedy="see that the ValidatingAdmissionPolicy of the chart is that of this daemon: "
+            "its ServiceAccount and its node",
+        )
+    return _NODE.ok(f"the condition of Node {name} can be written")

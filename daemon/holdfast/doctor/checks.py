@@ -3,22 +3,19 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from holdfast.doctor.cdi.checks import cdi_findings
-from holdfast.doctor.cdi.gpu import gpu_cdi_findings
+from holdfast.doctor.cdi import cdi_findings, gpu_cdi_findings
+from holdfast.doctor.cluster import dra_findings, events_findings
 from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.devicerules import device_findings
-from holdfast.doctor.dra.checks import dra_findings
-from holdfast.doctor.events.checks import events_findings
-from holdfast.doctor.finding import Check, Finding
+from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.gvisor.checks import gvisor_findings
-from holdfast.doctor.kubelet.checks import kubelet_findings
+from holdfast.doctor.kubelet import kubelet_findings
 from holdfast.doctor.labels import labels_findings
 from holdfast.doctor.memory import memory_findings
-from holdfast.doctor.node import Node
 from holdfast.doctor.nvidia.checks import nvidia_findings
 from holdfast.doctor.privileges import privileges_findings
 from holdfast.doctor.state import state_findings
-from holdfast.doctor.vfio.checks import vfio_findings
+from holdfast.doctor.vfio import vfio_findings
 from holdfast.errors import HostError
 
 AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(

@@ -3,18 +3,17 @@
 import re
 from collections.abc import Iterator
 
-from holdfast.doctor.finding import Check, Finding, some
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Check, Finding, Node, some
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import names_or_empty, text_or_empty
-from holdfast.host.pci.snapshot import Snapshot
-from holdfast.host.pci.sysfs import Sysfs
+from holdfast.host.pci.sysfs import Snapshot, Sysfs
 from holdfast.host.root import HostRoot
+from holdfast.model.cards import card_key
 from holdfast.model.devicerules import DeviceRule, assigned
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.vendors.tpu.chips import tpu_devices
-from holdfast.vendors.vfio.pools import pool_devices
+from holdfast.vendors.vfio.groups import pool_devices
 
 _RULES = Check("devices", "rules")
 _GPU = ResourceName("nvidia.com/gpu")
@@ -66,7 +65,7 @@ def _gpus(host: HostRoot) -> Iterator[Device]:
         yield Device(
             name=DeviceName(_GPU, DeviceId(uuid or address)),
             kind=DeviceKind.DRIVER,
-            keys=frozenset({HardwareKey(f"gpu/{uuid or address}")}),
+            keys=frozenset({card_key(uuid or address)}),
             nodes=(),
             functions=(),
             source="nvidia",

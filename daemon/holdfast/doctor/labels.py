@@ -4,10 +4,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.doctor.finding import Check, Finding, some
-from holdfast.doctor.node import Node, unusable
+from holdfast.doctor.finding import Check, Finding, Node, some, unusable
 from holdfast.errors import HostError
-from holdfast.host.files.features import FeatureFile
+from holdfast.host.files.cdi import FeatureFile
 from holdfast.host.files.kernelfile import list_names, text_or_empty
 from holdfast.host.proc.procfs import Procfs
 

@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from holdfast.doctor.finding import Check, Finding
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import running
 from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.files.kernelfile import device_number, names_or_empty
-from holdfast.host.proc.peer import lock_holder
+from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs
+from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
-from holdfast.ledger.files import LOCK
+from holdfast.ledger.disk import LOCK
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.node.cgroup_names import pod_of
 from holdfast.model.node.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, Memory
@@ -117,7 +117,7 @@ def _runtimes(root: HostRoot, reader: MemoryReader) -> Iterator[Finding]:
 def _holders(
     node: Node, reader: MemoryReader, targets: tuple[ScanTarget, ...]
 ) -> Iterator[Finding]:
-    scan = HolderScan(node.host).scan(targets)
+    scan = HolderScan(node.host, patience=PATIENCE).scan(targets)
     if scan.gaps and node.live:
         yield _PODS.warn(
             f"cannot see every process that may have a device: {scan.gaps[0]}",

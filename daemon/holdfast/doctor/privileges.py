@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from holdfast.doctor.finding import Check, Finding
-from holdfast.doctor.needs import NEEDS, Need
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import ask_socket
-from holdfast.host.own.privileges import Privileges, privileges
+from holdfast.host.own import privileges
 from holdfast.host.proc.procfs import Procfs
+from holdfast.model.node.privileges import Privileges
 from holdfast.names import CONTROL_SOCKET
 from holdfast.settings import Settings
+from holdfast.settings.needs import NEEDS, Need
 
 _SUBJECT = Check("privileges", "subject")
 _DEVICE_NODES = Check("privileges", "device-nodes")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Node
 from holdfast.errors import HostError
-from holdfast.host.proc.peer import listener
+from holdfast.host.proc.pidfd import listener
 from holdfast.host.proc.procfs import ProcessFacts, Procfs
 from holdfast.host.root import HostRoot
 

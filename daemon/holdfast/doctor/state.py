@@ -5,17 +5,14 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.doctor.finding import Check, Finding
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import ask_socket
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.host.files.paths import Mount
-from holdfast.host.proc.peer import lock_holder
+from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs
-from holdfast.ledger.disk import RESERVE_BYTES
+from holdfast.ledger.disk import FILE, LOCK, RESERVE_BYTES, kept_aside
 from holdfast.ledger.examine import examine
-from holdfast.ledger.files import FILE, LOCK
-from holdfast.ledger.schema import SCHEMA_VERSION
 from holdfast.model.node.filesystems import unfit
 from holdfast.names import CONTROL_SOCKET
 
@@ -158,5 +155,16 @@ def _ledger(folder: Path, *, in_use: bool) -> Iterator[Finding]:
             remedy="run the doctor as root, with a /tmp that the ledger can be copied to",
         )
     else:
-        reason = f"{folder / FILE} is whole, of version {SCHEMA_VERSION} or older"
-        yield _LEDGER.ok(reason)
+        yield _whole(folder)
+
+
+def _whole(folder: Path) -> Finding:
+    kept = sorted(each.name for each in kept_aside(folder / FILE))
+    if kept:
+        return _LEDGER.warn(
+            f"{folder / FILE} is whole; an earlier start could not read {', '.join(kept)} and "
+            "began with an empty ledger",
+            remedy="set the quarantines and the drain that were made by hand again, then remove "
+            "the file with its -wal and -shm",
+        )
+    return _LEDGER.ok(f"{folder / FILE} is whole")

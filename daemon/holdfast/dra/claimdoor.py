@@ -7,8 +7,9 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from holdfast.dra.preparing import Preparing
-from holdfast.dra.unpreparing import Unpreparing
+from holdfast.dra.door import Door
+from holdfast.dra.preparing import Preparing, Unpreparing
+from holdfast.model.book.messages import refusal
 from holdfast.model.dra.claims import Prepared
 from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.runtime.clock import Clock
@@ -21,7 +22,7 @@ LONGEST = 40.0
 """Seconds for all claims of a call: kubelet gives up after 45, and its own text names nobody."""
 
 
-class ClaimDoor:
+class ClaimDoor(Door):
     """Prepares and unprepares; an Unprepare ends the Prepare of its claim that is under way."""
 
     def __init__(
@@ -30,7 +31,7 @@ class ClaimDoor:
         unpreparing: Unpreparing,
         *,
         clock: Clock,
-        longest: float = LONGEST,
+        longest: float,
     ) -> None:
         """Answer each call within *longest* seconds."""
         self.preparing = preparing
@@ -104,19 +105,18 @@ class ClaimDoor:
 
         What *act* raises is an *error*, too: it must not cost the other claims their answers.
         """
+        deed = f"{verb} claim {claim.namespace}/{claim.name}"
         turn = self._turns.setdefault(claim.uid, asyncio.Lock())
         try:
             async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                 await turn.acquire()
         except TimeoutError:
-            return error(f"cannot {verb} claim {claim} yet: another call is about it")
+            return error(refusal(deed, "another call is about it; kubelet asks again"))
         try:
             return await act()
         except Exception as bug:
             log.exception("claim failed", call=verb, claim=str(claim))
-            return error(
-                f"cannot {verb} claim {claim}: {type(bug).__name__}: {bug}; this is a bug in "
-                "holdfast, see its log"
-            )
+            reason = f"{type(bug).__name__}: {bug}; this is a bug in holdfast, see its log"
+            return error(refusal(deed, reason))
         finally:
             turn.release()

@@ -1,10 +1,12 @@
-"""What the parts of DRA ask of each other: claims are prepared and unprepared, and looked up."""
+"""What the parts of DRA ask of each other and of the daemon, about claims and their devices."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.claims import AllocatedClaim, Prepared
-from holdfast.model.ids import ClaimRef, ClaimUid
+from holdfast.model.dra.outcomes import PrepareOutcome, UnprepareOutcome
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ResourceName
 
 
 class Door(Protocol):
@@ -31,4 +33,40 @@ class ClaimReader(Protocol):
         Raises ObjectGoneError where there is none, ApiServerError where that cannot be found out;
         never waits for longer than 5 s.
         """
+        ...
+
+
+class KubeletRecord(Protocol):
+    """Kubelet's own record of claims, which it writes before it calls."""
+
+    def users(self, claim: ClaimUid) -> frozenset[PodUid]:
+        """Return the pods that it had for *claim* when it was last read; empty: not known."""
+        ...
+
+    async def catch_up(self) -> None:
+        """Read it, and take over what it has and the ledger has not; what fails is told."""
+        ...
+
+
+class Offer(Protocol):
+    """What the scheduler knows of this node."""
+
+    def advertised(self) -> Sequence[Advertised]:
+        """Return the devices that it knows."""
+        ...
+
+    def serves(self, resource: ResourceName) -> bool:
+        """Tell whether it knows of the devices of *resource*, also by patterns of names."""
+        ...
+
+
+class ClaimObserver(Protocol):
+    """Hears how kubelet's calls about claims ended."""
+
+    def prepared(self, outcome: PrepareOutcome, seconds: float) -> None:
+        """Hear how one claim's Prepare ended, after so many seconds."""
+        ...
+
+    def unprepared(self, outcome: UnprepareOutcome, seconds: float) -> None:
+        """Hear how one claim's Unprepare ended, after so many seconds."""
         ...

@@ -8,14 +8,11 @@ from grpc import aio
 
 from holdfast._pb.drahealth.v1 import api_pb2
 from holdfast._pb.drahealth.v1alpha1 import api_pb2 as alpha_pb2
-from holdfast.model.book.book import Book
-from holdfast.model.devices import Inventory
+from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.health import DeviceHealth, healths
-from holdfast.model.ids import DeviceName, ResourceName
-from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Changes
 
 _SERVICES = tuple(
     contract.DESCRIPTOR.services_by_name["DRAResourceHealth"].full_name
@@ -40,25 +37,18 @@ class HealthServer:
         self,
         *,
         pool: str,
-        serves: Callable[[ResourceName], bool],
         advertised: Callable[[], Iterable[Advertised]],
-        inventory: Watched[Inventory],
-        book: Watched[Book],
-        obstacle: Callable[[DeviceName], str],
+        standings: DeviceStandings,
         clock: Clock,
-        send_every: float = SEND_EVERY,
+        send_every: float,
     ) -> None:
-        """Tell of the devices in *pool*, those of *inventory* whose resource the driver *serves*.
+        """Tell of the devices in *pool*, whose names for the scheduler are *advertised*.
 
-        *advertised* are the names that the scheduler has for devices; *obstacle* says what was
-        last seen to keep a device from its next pod.
+        The whole list is sent every *send_every* seconds at the latest.
         """
         self._pool = pool
-        self._serves = serves
         self._advertised = advertised
-        self._inventory = inventory
-        self._book = book
-        self._obstacle = obstacle
+        self._standings = standings
         self._clock = clock
         self._send_every = send_every
 
@@ -82,7 +72,7 @@ class HealthServer:
         sent: tuple[DeviceHealth, ...] | None = None
         again = 0.0
         while True:
-            changes = Changes([self._inventory, self._book])
+            changes = Changes([self._standings.latest])
             now, latest = self._clock.monotonic(), self._latest()
             if latest != sent or now >= again:
                 sent, again = latest, now + self._send_every
@@ -92,13 +82,7 @@ class HealthServer:
             await changes.wait(max(0.0, again - self._clock.monotonic()))
 
     def _latest(self) -> tuple[DeviceHealth, ...]:
-        return healths(
-            self._advertised(),
-            self._inventory.value,
-            self._book.value,
-            serves=self._serves,
-            obstacle=self._obstacle,
-        )
+        return healths(self._advertised(), self._standings.now())
 
     def _message(self, latest: Iterable[DeviceHealth]) -> api_pb2.NodeWatchResourcesResponse:
         # Kubelet, on the same machine, compares it with the time of day.

@@ -1,14 +1,17 @@
-"""Prepares one claim: the gate of Dynamic Resource Allocation, before the pod's sandbox exists."""
+"""Prepares and unprepares one claim: the gate before the pod's sandbox, and the end by kubelet."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
-from msgspec import Struct
+from msgspec.structs import replace
 
-from holdfast.allocation.sharedlook import SharedLook
-from holdfast.dra.door import ClaimReader
+from holdfast.allocation.allocator import Granting
+from holdfast.allocation.entry import Entry, EntryOutcome, NodeWatch, Visit, Wait
+from holdfast.discovery.source import Sources
+from holdfast.dra.door import ClaimObserver, ClaimReader, KubeletRecord, Offer
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import (
     ApiServerError,
@@ -17,77 +20,73 @@ from holdfast.errors import (
     LaneStuckError,
     LedgerError,
     ObjectGoneError,
+    UnreadableAnswerError,
 )
+from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.claims import Wish, enlist
+from holdfast.model.book.book import Book
+from holdfast.model.book.claims import (
+    Wish,
+    end_claim,
+    enlist,
+    locks_of,
+    said_of_not_free,
+    why_not_free,
+)
 from holdfast.model.book.draft import Draft
+from holdfast.model.book.messages import Asked, Message, of_reason, refusal, sentence
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import makes_no_group
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, Prepared
-from holdfast.model.dra.handing import Given, devices_of, hand_over
-from holdfast.model.dra.outcomes import PrepareOutcome
+from holdfast.model.dra.handing import Given, devices_of, hand_over, meant_by, placed
+from holdfast.model.dra.outcomes import PrepareOutcome, UnprepareOutcome
 from holdfast.model.dra.passage import (
     enter,
-    in_the_way,
     is_prepared,
+    of_its_own,
+    of_own_lock,
     results_for,
-    why_not_yet,
+    rights_of_claim,
     why_unfit,
     wish_for,
 )
-from holdfast.model.dra.shares import meant_by, placed
-from holdfast.model.gate.waiting import Waiting
+from holdfast.model.gate.gate import Obstacle, Rights
 from holdfast.model.grants import ContainerGrant
-from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, HardwareKey, PodUid, ResourceName
-from holdfast.model.use.free import Freedom, Verdict, judge_kernel
-from holdfast.runtime.changes import Changes
+from holdfast.model.ids import (
+    ClaimRef,
+    ClaimUid,
+    DeviceName,
+    HardwareKey,
+    PodUid,
+    ProcessId,
+    ResourceName,
+)
+from holdfast.model.use.free import Verdict
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Changes, Watched
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
-_POLL = 0.5
+POLL = 0.25
 """Seconds between two looks while a claim waits; what is known to change wakes it at once."""
 _READ_AGAIN = 1.0
+_POLL = 1.0
 
 
-class _NotYetError(Exception):
-    """Why a claim has to wait."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class ClaimVisit(Visit):
+    """One claim that kubelet wants prepared: what it is to have, as far as that is known.
 
-
-class Grant(Protocol):
-    """Returns the nodes, environment and mounts that a container is given for its devices."""
-
-    def __call__(
-        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory, /
-    ) -> ContainerGrant:
-        """Return what a container gets for *devices*, all of *resource*."""
-        ...
-
-
-class Node(Struct, frozen=True, kw_only=True):
-    """What Prepare asks the rest of the daemon.
-
-    `advertised` are the devices that the scheduler knows, and `serves` tells of a resource whether
-    it knows of those, also by patterns of names; `looked` is set once the node was
-    scanned; `obstacle` tells what was last seen to keep a device from its next pod, empty for
-    nothing; `at_work` what we ourselves do to hardware; `refuses` why one claim cannot have several
-    shares, empty where it can. `stirred` changes when something on the
-    node may have.
+    `results` is empty until the claim was read. `wanted` are these with all devices that each can
+    be of, and `given` with those that it is.
     """
 
-    inventory: Watched[Inventory]
-    advertised: Callable[[], Sequence[Advertised]]
-    serves: Callable[[ResourceName], bool]
-    look: SharedLook
-    looked: asyncio.Event
-    obstacle: Callable[[DeviceName], str]
-    at_work: Callable[[frozenset[HardwareKey]], str]
-    grant: Grant
-    refuses: Callable[[Sequence[Device]], str]
-    stirred: Watched[int]
+    claim: AllocatedClaim
+    wish: Wish
+    results: Sequence[ClaimResult] = ()
+    wanted: Sequence[Given] = ()
+    given: Sequence[Given] = ()
+    answer: Prepared = field(default_factory=Prepared)
 
 
 class Preparing:
@@ -98,145 +97,192 @@ class Preparing:
         *,
         driver: str,
         pool: str,
+        entry: Entry,
         claims: ClaimReader,
+        record: KubeletRecord,
+        offer: Offer,
         ledger: Ledger,
-        node: Node,
+        inventory: Watched[Inventory],
+        sources: Sources,
+        granting: Granting,
         specs: ClaimSpecs,
         clock: Clock,
+        observer: ClaimObserver,
     ) -> None:
-        """Prepare what is allocated of *driver* in *pool*, this node's."""
+        """Prepare what is allocated of *driver* in *pool*, this node's; let claims in by *entry*.
+
+        *sources* say which shares one claim cannot have together. Kubelet's *record* has the pod
+        of a call that is not late.
+        """
+        self.entry = entry
         self._driver = driver
         self._pool = pool
         self._claims = claims
+        self._record = record
+        self._offer = offer
         self._ledger = ledger
-        self._node = node
+        self._inventory = inventory
+        self._sources = sources
+        self._granting = granting
         self._specs = specs
         self._clock = clock
-        self.observe: Callable[[PrepareOutcome, float], None] = lambda _outcome, _seconds: None
-        """Hears how each claim's Prepare ended, and after how many seconds."""
-        self._under_way: dict[ClaimRef, _Waits] = {}
-
-    def waiting(self, now: float) -> Iterator[Waiting]:
-        """Yield each claim that waits for its devices at *now*, in monotonic seconds."""
-        for claim, waits in self._under_way.items():
-            record = self._ledger.book.value.claims.get(claim.uid)
-            if waits.seen:
-                yield Waiting(
-                    pods=waits.pods if record is None else record.pods,
-                    what=f"claim {claim.namespace}/{claim.name}",
-                    why=waits.seen,
-                    seconds=now - waits.since,
-                )
+        self._observer = observer
 
     async def prepare(self, claim: ClaimRef, until: float) -> Prepared:
         """Return the devices, or why they cannot be used yet, at *until* (monotonic) at the latest.
 
         What fails is an answer, never raised.
         """
-        began = self._clock.monotonic()
-        waits = self._under_way[claim] = _Waits(began)
+        now = self._clock.monotonic()
+        visit = ClaimVisit(
+            what=f"claim {claim.namespace}/{claim.name}",
+            passed="claim prepared",
+            since=now,
+            claim=AllocatedClaim(ref=claim),
+            wish=Wish(ref=claim, pods={}, devices={}),
+        )
+        left = max(0.0, until - now)
         try:
-            async with asyncio.timeout(max(0.0, until - began)):
-                prepared = await self._wait(claim, waits)
-        except TimeoutError:
-            text = f"cannot prepare claim {claim} yet: {waits.reason} (kubelet will ask again)"
-            return self._refused(claim, text, began, PrepareOutcome.WAITING)
+            prepared = await self.entry.admit(self, visit, wait=left, longest=left)
+        except Wait as reason:
+            text = reason.told(visit)
+            return self._refused(visit, str(reason), text, PrepareOutcome.WAITING)
         except ClaimRefusedError as error:
-            text = f"cannot prepare claim {claim}: {error}"
-            return self._refused(claim, text, began, PrepareOutcome.REFUSED)
-        finally:
-            self._under_way.pop(claim, None)
-        self.observe(PrepareOutcome.PREPARED, self._clock.monotonic() - began)
-        waited = round(self._clock.monotonic() - began, 3)
+            text = refusal(f"prepare {visit.what}", str(error))
+            return self._refused(visit, str(error), text, PrepareOutcome.REFUSED)
+        waited = self._observed(visit, PrepareOutcome.PREPARED)
         log.info("claim prepared", claim=str(claim), waited=waited)
         return prepared
 
     def _refused(
-        self, claim: ClaimRef, text: str, began: float, outcome: PrepareOutcome
+        self, visit: ClaimVisit, reason: str, text: str, outcome: PrepareOutcome
     ) -> Prepared:
-        self.observe(outcome, self._clock.monotonic() - began)
-        waited = round(self._clock.monotonic() - began, 3)
-        log.warning("claim not prepared", claim=str(claim), reason=text, waited=waited)
+        waited = self._observed(visit, outcome)
+        log.warning("claim not prepared", claim=str(visit.claim.ref), reason=reason, waited=waited)
         return Prepared(error=text)
 
-    async def _wait(self, asked: ClaimRef, waits: "_Waits") -> Prepared:
-        claim = await self._read(asked, waits)
-        waits.pods = frozenset(claim.reserved_for)
-        results = results_for(claim, asked, driver=self._driver, pool=self._pool)
-        while True:
-            changes = Changes([self._ledger.book, self._node.inventory, self._node.stirred])
-            try:
-                return await self._try(claim, results, waits)
-            except _NotYetError as reason:
-                waits.reason = waits.seen = str(reason)
-            await changes.wait(_POLL)
+    def _observed(self, visit: ClaimVisit, outcome: PrepareOutcome) -> float:
+        waited = self._clock.monotonic() - visit.since
+        self._observer.prepared(outcome, waited)
+        return round(waited, 3)
 
-    async def _read(self, asked: ClaimRef, waits: "_Waits") -> AllocatedClaim:
+    # The steps of a try, in their order: `entry.DoorSteps`.
+
+    async def identify(self, visit: ClaimVisit, /) -> None:
+        """Read the claim, once, and find the devices that its results mean."""
+        if not visit.results:
+            claim = await self._read(visit)
+            if claim.grouped:  # the pod that kubelet asks for is written down by then
+                await self._record.catch_up()
+                recorded = dict.fromkeys(self._record.users(claim.ref.uid), "")
+                claim = replace(claim, reserved_for={**recorded, **claim.reserved_for})
+            visit.results = results_for(
+                claim, visit.claim.ref, driver=self._driver, pool=self._pool
+            )
+            visit.claim, visit.pods = claim, frozenset(claim.reserved_for)
+        visit.wanted = self._wanted(visit.claim.ref.uid, visit.results)
+        visit.asked = tuple(each.devices[0].name for each in visit.wanted if each.is_share)
+        visit.asked += tuple(
+            device.name for each in visit.wanted if not each.is_share for device in each.devices
+        )
+
+    async def enlist(self, visit: ClaimVisit, /) -> Obstacle | None:
+        """Put the claim into the book; return why it waits before that."""
+        claim, wanted = visit.claim, visit.wanted
+        known = self._ledger.book.value.claims.get(claim.ref.uid)
+        if known is not None and known.over_at is not None:
+            await self._record.catch_up()
+        given, held = await self.entry.record(lambda draft: self._enlist(draft, claim, wanted))
+        visit.given, visit.devices = given, devices_of(given, admin=False)
+        visit.wish = wish_for(claim, visit.devices, devices_of(given, admin=True))
+        record = self._ledger.book.value.claims.get(claim.ref.uid)
+        visit.pods = visit.pods if record is None else record.pods
+        return held
+
+    def rights(self, visit: ClaimVisit, book: Book, /) -> Rights:
+        """Return what the claim has by *book*."""
+        return rights_of_claim(visit.claim.ref.uid, visit.wish.keys, book)
+
+    def held(self, visit: ClaimVisit, keys: frozenset[HardwareKey], /) -> None:
+        """Do nothing: kubelet is asked for the sake of container starts alone."""
+
+    def judge(self, visit: ClaimVisit, device: Device, shown: Verdict, /) -> Verdict:
+        """Return whether *device* is free but for the pods that share the claim."""
+        del device
+        return of_its_own(shown, self._sharing(visit.wish))
+
+    async def hand_over(
+        self, visit: ClaimVisit, evidence: str, /
+    ) -> Callable[[Draft], Obstacle | None]:
+        """Write the claim's spec, always: after a reboot the folder is empty."""
+        visit.doing = "its CDI spec could not be written in time"
+        claim = visit.claim.ref.uid
+        handed, visit.answer = hand_over(self._driver, claim, visit.given, self._grant)
+        try:
+            await self._specs.write(claim, handed)
+        except (HostError, LaneStuckError) as error:
+            raise Wait(EntryOutcome.SPEC, str(error)) from error
+        return partial(enter, wish=visit.wish, evidence=evidence)
+
+    def admitted(
+        self, visit: ClaimVisit, shown: Mapping[DeviceName, Verdict], outcome: EntryOutcome, /
+    ) -> Prepared:
+        """Return kubelet's answer."""
+        del shown, outcome
+        given = [each.name for each in visit.devices]
+        if makes_no_group(given, self._offer.advertised()):
+            log.warning(
+                "the devices of a claim make no group",
+                claim=str(visit.claim.ref),
+                devices=[str(each) for each in sorted(given)],
+                next="programs that need one may fail: ask for one device of the class of groups",
+            )
+        if visit.wish.admin:
+            names = [str(each) for each in sorted(visit.wish.admin)]
+            log.info("adminAccess given", claim=str(visit.claim.ref), devices=names)
+        return visit.answer
+
+    async def _read(self, visit: ClaimVisit) -> AllocatedClaim:
         """Return the claim; kubelet could read it a moment ago, so a failure may pass."""
-        waits.reason = "the API server does not answer"
+        asked = visit.claim.ref
+        visit.doing = "the API server does not answer"
         while True:
             try:
                 return await self._claims.claim(asked.namespace, asked.name)
-            except ObjectGoneError as error:
+            except (ObjectGoneError, UnreadableAnswerError) as error:
                 raise ClaimRefusedError(str(error)) from error
             except ApiServerError as error:
-                waits.reason = str(error)
-            await asyncio.sleep(_READ_AGAIN)
-
-    async def _try(
-        self, claim: AllocatedClaim, results: Sequence[ClaimResult], waits: "_Waits"
-    ) -> Prepared:
-        """Return the answer, or raise _NotYetError with the reason."""
-        if not self._node.looked.is_set():
-            raise _NotYetError("holdfast has just started and has not scanned the node yet")
-        wanted = self._wanted(claim.ref.uid, results)
-        given, held = await self._record(lambda draft: self._enlist(draft, claim, wanted))
-        devices = devices_of(given, admin=False)
-        wish = wish_for(claim, devices, devices_of(given, admin=True))
-        book = self._ledger.book.value
-        reason = held or why_not_yet(book, claim.ref.uid, wish.keys)
-        if reason is not None:
-            raise _NotYetError(reason + self._by_whom(wish, devices))
-        if doing := self._node.at_work(wish.keys):
-            raise _NotYetError(doing)
-        waits.reason = "who uses its devices could not be found out in time"
-        verdicts = await self._judge(devices)
-        blocked = in_the_way(verdicts, self._sharing(wish))
-        if blocked is not None:
-            raise _NotYetError(blocked)
-        waits.reason = "its CDI spec could not be written in time"
-        answer = await self._hand_over(claim.ref.uid, given)
-        waits.reason = "it could not be recorded in time"
-        reason = await self._record(lambda draft: enter(draft, wish, _evidence(verdicts)))
-        if reason is not None:
-            raise _NotYetError(reason)
-        if wish.admin:
-            names = [str(each) for each in sorted(wish.admin)]
-            log.info("adminAccess given", claim=str(claim.ref), devices=names)
-        return answer
+                visit.doing = str(error)
+            await self._clock.sleep(_READ_AGAIN)
 
     def _enlist(
         self, draft: Draft, claim: AllocatedClaim, wanted: Sequence[Given]
-    ) -> tuple[Sequence[Given], str | None]:
-        """Put the claim into the book; return what it is given, and why it waits before that."""
+    ) -> tuple[Sequence[Given], Obstacle | None]:
+        """Put the claim into *draft*; return what it is given, and why it waits before that."""
         given = placed(wanted, draft.book, claim.ref.uid)
-        if isinstance(given, str):
+        if isinstance(given, Obstacle):
             return wanted, given
         shares = tuple(device for each in given if each.is_share for device in each.devices)
-        if refusal := self._node.refuses(shares):
+        if refusal := self._sources.of(shares).refuses(shares):
             raise ClaimRefusedError(refusal)
         devices, admin = devices_of(given, admin=False), devices_of(given, admin=True)
-        return given, enlist(draft, wish_for(claim, devices, admin))
+        recorded = self._record.users(claim.ref.uid)
+        wish = replace(wish_for(claim, devices, admin), recorded=recorded)
+        lock = enlist(draft, wish)
+        return given, None if lock is None else of_own_lock(lock, draft.book)
 
     def _wanted(self, claim: ClaimUid, results: Sequence[ClaimResult]) -> tuple[Given, ...]:
         """Return each result with its devices: a group, or all that its share can be of."""
-        inventory, book = self._node.inventory.value, self._ledger.book.value
-        known = {each.name: each for each in self._node.advertised()}
+        inventory, book = self._inventory.value, self._ledger.book.value
+        known = {each.name: each for each in self._offer.advertised()}
         found: list[Given] = []
         for result in results:
             told = known.get(result.device)
-            if told is None and any(map(self._node.serves, inventory.unseen)):
-                raise _NotYetError(f"not all of the hardware was seen yet, {result.device} neither")
+            if told is None and any(map(self._offer.serves, inventory.unseen)):
+                raise Wait(
+                    EntryOutcome.HARDWARE,
+                    f"not all of the hardware was seen yet, {result.device} neither",
+                )
             names = () if told is None else meant_by(result, told, book, claim)
             devices = [each for name in names if (each := inventory.get(name)) is not None]
             if told is None or len(devices) != len(names):
@@ -251,16 +297,9 @@ class Preparing:
             for each in devices:
                 fault = why_unfit(each, admin=result.admin_access)
                 if fault is not None:
-                    raise _NotYetError(fault)
+                    raise Wait(EntryOutcome.HARDWARE, fault)
             found.append(Given(result=result, devices=tuple(devices)))
         return tuple(found)
-
-    def _by_whom(self, wish: Wish, devices: Iterable[Device]) -> str:
-        """Return what is known to be in the way of *wish*, to complete a text with."""
-        locks = [lock.device for lock in self._ledger.book.value.locks_on(wish.keys)]
-        names = dict.fromkeys((*(each.name for each in devices), *locks))
-        known = [self._node.obstacle(name) for name in names]
-        return "".join(f"; {text}" for text in known if text)
 
     def _sharing(self, wish: Wish) -> frozenset[PodUid]:
         """Return the pods that may be using the devices already, by this very claim."""
@@ -270,56 +309,160 @@ class Preparing:
             return frozenset()
         return record.pods
 
-    async def _judge(self, devices: Sequence[Device]) -> Mapping[DeviceName, Verdict]:
-        if not devices:
-            return {}
-        try:
-            seen = await self._node.look.facts(devices)
-        except LaneStuckError as error:
-            raise _NotYetError(f"the node cannot be scanned: {error}") from error
-        return {each.name: judge_kernel(seen[each.name]) for each in devices}
-
-    async def _hand_over(self, claim: ClaimUid, given: Sequence[Given]) -> Prepared:
-        """Write the claim's spec, always: after a reboot the folder is empty."""
-        inventory = self._node.inventory.value
-        handed, answer = hand_over(
-            self._driver,
-            claim,
-            given,
-            lambda resource, devices: self._node.grant(resource, devices, inventory),
-        )
-        try:
-            await self._specs.write(claim, handed)
-        except (HostError, LaneStuckError) as error:
-            raise _NotYetError(str(error)) from error
-        return answer
-
-    async def _record(self, decide: Callable[[Draft], T]) -> T:
-        try:
-            return await self._ledger.apply(decide)
-        except (LedgerError, LaneStuckError) as error:
-            raise _NotYetError(f"it cannot be recorded: {error}") from error
+    def _grant(self, resource: ResourceName, devices: tuple[Device, ...]) -> ContainerGrant:
+        return self._granting.grant(resource, devices, self._inventory.value)
 
 
-class _Waits:
-    """What a claim waits for at present, as the reason if that does not end.
+class Unpreparing:
+    """Ends a claim in the book at once, then waits for the kernel, for a bounded time.
 
-    `seen` is why its devices could not be used at the last try, empty before there was one; `since`
-    is when it began to wait, in monotonic seconds. `pods` use the claim, which is not in the book
-    while there is no share left for it.
+    Kubelet says by the call that the containers are stopped. An error keeps the pod Terminating
+    and the device allocated in the whole cluster, so it must not last: after `patience` seconds
+    the claim is over for kubelet, and the lock stays until its device is free.
     """
 
-    def __init__(self, since: float) -> None:
-        self.reason = "the node did not answer in time"
-        self.seen = ""
-        self.pods: frozenset[PodUid] = frozenset()
-        self.since = since
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        reader: KubeletReader,
+        record: KubeletRecord,
+        specs: ClaimSpecs,
+        watcher: NodeWatch,
+        clock: Clock,
+        patience: Watched[float],
+        observer: ClaimObserver,
+    ) -> None:
+        """End claims in *ledger*; the kubelet that *reader* knows is the one that says so.
+
+        Its *record* has the pods that it is done with, and those that join meanwhile.
+        """
+        self._ledger = ledger
+        self._reader = reader
+        self._record = record
+        self._specs = specs
+        self._watcher = watcher
+        self._clock = clock
+        self._patience = patience
+        self._observer = observer
+        self._released: set[ClaimUid] = set()
+
+    async def unprepare(self, claim: ClaimRef, until: float) -> str:
+        """Return why *claim* is not over yet at *until* (monotonic), empty where it is.
+
+        A claim that we know nothing of is over.
+        """
+        began = self._clock.monotonic()
+        text = await self._unprepare(claim, until)
+        outcome = UnprepareOutcome.FREE
+        if text:
+            outcome = UnprepareOutcome.WAITING
+        elif locks_of(self._ledger.book.value, claim.uid):
+            outcome = UnprepareOutcome.HELD
+        self._observer.unprepared(outcome, self._clock.monotonic() - began)
+        return text
+
+    async def _unprepare(self, claim: ClaimRef, until: float) -> str:
+        view = self._reader.view
+        kubelet = view.value.kubelet
+        try:
+            book = await self._end(claim, kubelet)
+        except (LedgerError, LaneStuckError) as error:
+            log.warning("claim not unprepared", claim=str(claim), reason=str(error))
+            text = f"its end cannot be recorded: {error}"
+            return sentence(of_reason(Message.LEDGER, text), _asked(claim))
+        self._reader.ask("a claim is over")  # its answer tells which kubelet this is
+        text = await self._ended(claim, book, kubelet, until)
+        if not text:
+            await self._record.catch_up()  # a pod may have joined since
+            text = self._joined(claim, self._ledger.book.value)
+        if not text:
+            await self._specs.remove(claim.uid)
+        return text
+
+    async def _ended(
+        self, claim: ClaimRef, book: Book, kubelet: ProcessId | None, until: float
+    ) -> str:
+        """Wait until the devices of *claim* are free; return why that must be waited for again."""
+        view = self._reader.view
+        while True:
+            changes = Changes([self._ledger.book, self._watcher.nudges, view, self._patience])
+            if view.value.kubelet != kubelet:  # it is known only now which one calls
+                kubelet = view.value.kubelet
+                with contextlib.suppress(LedgerError, LaneStuckError):
+                    await self._end(claim, kubelet, again=True)
+            if text := self._joined(claim, book):
+                return text
+            left = locks_of(book, claim.uid)
+            if not left:
+                self._released.discard(claim.uid)
+                log.info("claim unprepared", claim=str(claim))
+                return ""
+            reason = (why_not_free(book, claim.uid) or "") + self._by_whom(book, claim)
+            now = self._clock.monotonic()
+            patience = self._patience_left(book, claim)
+            if patience <= 0:
+                log.warning(
+                    "claim unprepared, and its devices are not free yet",
+                    claim=str(claim),
+                    reason=reason,
+                    next="no pod gets them until they are free",
+                )
+                return ""
+            if now >= until:
+                return self._told(book, claim, reason)
+            await changes.wait(min(_POLL, until - now, patience))
+            book = self._ledger.book.value
+
+    async def _end(
+        self, claim: ClaimRef, kubelet: ProcessId | None, *, again: bool = False
+    ) -> Book:
+        """End *claim*; *again*: only if it is over, for *kubelet* is known only now."""
+        recorded = self._record.users(claim.uid)
+
+        def over(draft: Draft) -> Book:
+            record = draft.book.claims.get(claim.uid)
+            if again and (record is None or record.over_at is None):
+                return draft.book
+            text = f"kubelet unprepared claim {claim}"
+            end_claim(draft, claim.uid, text, kubelet=kubelet, recorded=recorded)
+            return draft.book
+
+        return await self._ledger.apply(over)
+
+    def _joined(self, claim: ClaimRef, book: Book) -> str:
+        """Return why *claim* is not over after all; empty: it is."""
+        record = book.claims.get(claim.uid)
+        if record is None or record.over_at is not None:
+            return ""
+        reason = (
+            "another pod has joined it since (kubelet lets go of the former pod without another "
+            "call)"
+        )
+        return refusal(f"unprepare claim {claim.namespace}/{claim.name}", reason)
+
+    def release(self, claim: ClaimUid) -> None:
+        """Keep *claim* from its end no longer: a person released its devices by hand."""
+        self._released.add(claim)
+
+    def _patience_left(self, book: Book, claim: ClaimRef) -> float:
+        """Return for how many seconds *claim* may be kept from being over; of another boot: 0."""
+        record = book.claims.get(claim.uid)
+        if claim.uid in self._released:
+            return 0.0
+        if record is None or record.over_at is None or record.boot != self._ledger.boot:
+            return 0.0
+        return record.over_at + self._patience.value - self._clock.uptime()
+
+    def _by_whom(self, book: Book, claim: ClaimRef) -> str:
+        known = [self._watcher.obstacle(lock.device) for lock in locks_of(book, claim.uid)]
+        return "".join(f"; {each}" for each in known if each is not None)
+
+    def _told(self, book: Book, claim: ClaimRef, reason: str) -> str:
+        log.warning("claim not unprepared", claim=str(claim), reason=reason)
+        said = said_of_not_free(book, claim.uid, self._watcher.obstacle)
+        return sentence(said or of_reason(Message.OTHER, "its devices are not free"), _asked(claim))
 
 
-def _evidence(verdicts: Mapping[DeviceName, Verdict]) -> str:
-    """Return what the kernel showed, for the history of the locks."""
-    unknown = [each.reason for each in verdicts.values() if each.freedom is Freedom.UNKNOWN]
-    if unknown:
-        return f"claim prepared, unverified: {unknown[0]}"
-    shown = next((each.reason for each in verdicts.values()), "with adminAccess alone")
-    return f"claim prepared: {shown}"
+def _asked(claim: ClaimRef) -> Asked:
+    return Asked(what=f"the end of claim {claim.namespace}/{claim.name}")

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -10,26 +11,222 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiRefusedError
-from holdfast.dra.mirror import SliceMirror
-from holdfast.dra.pool import NodePool
-from holdfast.errors import ApiServerError, ObjectGoneError
+from holdfast.apiserver.resourceslices import SliceEvent
+from holdfast.apiserver.watch import TooOldError
+from holdfast.discovery.source import Sources
+from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError
+from holdfast.ledger.standings import DeviceStandings
+from holdfast.model.devices import Inventory
+from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.handing import as_whole
+from holdfast.model.dra.health import taints
 from holdfast.model.dra.resourceslice import ResourceSlice, SliceSpec
-from holdfast.model.dra.slices import Accepted, Kept, Writes, contents, kept_of, writes
+from holdfast.model.dra.slices import (
+    Accepted,
+    Kept,
+    PoolFacts,
+    Writes,
+    another_name,
+    contents,
+    kept_of,
+    writes,
+)
+from holdfast.model.ids import PciAddress, ResourceName
 from holdfast.model.kubelet import Registration
-from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock, backoff
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Changes, Watched
 
 log = structlog.get_logger(__name__)
-
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 WRITE_EVERY = 5.0
 """Seconds between two writes of one slice: every scheduler and autoscaler reads each of them."""
 
 _FIRST_RETRY, _LAST_RETRY = 1.0, 60.0
 _SETTLES = 30.0
 """Seconds for which devices may be found late after the daemon's start, such as GPUs."""
-_LOOK = 1.0
+_LOOK, _BEAT = 1.0, 30.0
+_TAKEN = "AlreadyExists"
 _EVER = math.inf
+
+
+class NodePool:
+    """Turns what is known of the node into `PoolFacts`. It is looked at, and follows nobody."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        serves: Callable[[ResourceName], bool],
+        standings: DeviceStandings,
+        inventory: Watched[Inventory],
+        sources: Sources,
+        pcie_root: Callable[[PciAddress], str],
+        lane: Lane,
+        evict_lost: Watched[bool],
+    ) -> None:
+        """Tell of the devices whose resource *driver* serves.
+
+        *pcie_root* reads the root port of a function, on *lane*; empty where it has none.
+        """
+        self._driver = driver
+        self._serves = serves
+        self._standings = standings
+        self._inventory = inventory
+        self._sources = sources
+        self._pcie_root = pcie_root
+        self._lane = lane
+        self._evict_lost = evict_lost
+        self._roots: dict[PciAddress, str] = {}
+
+    @property
+    def unseen(self) -> bool:
+        """Tell whether some of the hardware was not looked at yet, or cannot be."""
+        return any(map(self._serves, self._inventory.value.unseen))
+
+    async def facts(self, kept: Kept) -> PoolFacts:
+        """Return the facts as of now.
+
+        *kept* is what the API server keeps of slices: without shares each GPU is offered whole.
+        """
+        inventory = self._inventory.value
+        devices = {
+            each.name: each for each in inventory.devices if self._serves(each.name.resource)
+        }
+        advertised = self._sources.told(inventory, self._serves)
+        if not kept.shares:
+            advertised = tuple(map(as_whole, advertised))
+            devices |= {each.name: each for each in inventory.shared_cards}
+        roots = await self._roots_of(advertised)
+        # From here on without a pause, so that all of it is of one moment.
+        standings, evict_lost = self._standings.now(), self._evict_lost.value
+        return PoolFacts(
+            devices=devices,
+            advertised=advertised,
+            taints={
+                name: taints(self._driver, standing, evict_lost=evict_lost)
+                for name in devices
+                if (standing := standings.get(name)) is not None
+            },
+            pcie_roots=roots,
+            kept=kept,
+        )
+
+    async def _roots_of(self, advertised: tuple[Advertised, ...]) -> Mapping[PciAddress, str]:
+        """Return the root of each function; where it is not known yet, the device has none."""
+        wanted = {each.address for each in advertised if each.address is not None}
+        if unread := wanted - self._roots.keys():
+            try:
+                self._roots |= await self._lane.run(
+                    lambda: {each: self._pcie_root(each) for each in unread}
+                )
+            except LaneStuckError as error:  # a scan hangs: no reason to hide the devices
+                log.debug("cannot read where PCI functions are", reason=str(error))
+        self._roots = {each: root for each, root in self._roots.items() if each in wanted}
+        return self._roots
+
+
+class SliceReader(Protocol):
+    """The slices of one driver on one node; see `apiserver.resourceslices`."""
+
+    async def read_all(self) -> tuple[dict[str, ResourceSlice], str]:
+        """Return all by name, and the version to go on from."""
+        ...
+
+    def follow(self, version: str) -> AsyncIterator[SliceEvent]:
+        """Yield what happens after *version*."""
+        ...
+
+
+class SliceMirror:
+    """Publishes `slices` by name; None until they were listed for the first time."""
+
+    def __init__(self, server: SliceReader, *, clock: Clock) -> None:
+        """Read from *server*."""
+        self._server = server
+        self._clock = clock
+        self._stale = asyncio.Event()
+        self._pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
+        self._version = ""
+        self.slices: Watched[Mapping[str, ResourceSlice] | None] = Watched(None)
+        self.problem = Problem(
+            log, "cannot read ResourceSlices", over="ResourceSlices can be read again"
+        )
+        """Why the server cannot be read."""
+
+    def stored(self, slice_: ResourceSlice) -> None:
+        """Take *slice_*, which our own write returned, for what the server has.
+
+        Unless the watch has come past it: the slice may have been deleted since.
+        """
+        if not _is_older(slice_.metadata.resource_version, self._version):
+            self._put(slice_)
+
+    def gone(self, slice_: ResourceSlice) -> None:
+        """Take *slice_* for deleted, unless another one has its name by now."""
+        name, known = slice_.metadata.name, self.slices.value or {}
+        if name in known and known[name].metadata.uid == slice_.metadata.uid:
+            self.slices.set({other: each for other, each in known.items() if other != name})
+
+    def read_again(self) -> None:
+        """List again now: what is known cannot be true."""
+        self._stale.set()
+
+    async def run(self) -> None:
+        """Follow the server until cancelled."""
+        while True:
+            self._stale.clear()
+            try:
+                listed, version = await self._server.read_all()
+                self.problem.set("")
+                self._version = version
+                self.slices.set(listed)
+                await self._until_stale(version)
+            except TooOldError as error:
+                log.debug("ResourceSlices are listed again", reason=str(error))
+                await self._clock.sleep(next(self._pauses))
+            except ApiServerError as error:
+                self.problem.set(str(error))
+                await self._clock.sleep(next(self._pauses))
+
+    async def _until_stale(self, version: str) -> None:
+        watching = asyncio.ensure_future(self._watch(version))
+        stale = asyncio.ensure_future(self._stale.wait())
+        try:
+            await asyncio.wait([watching, stale], return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+        finally:
+            for task in (watching, stale):
+                task.cancel()
+            await asyncio.gather(watching, stale, return_exceptions=True)
+
+    async def _watch(self, version: str) -> None:
+        while True:
+            async for event in self._server.follow(version):
+                self._pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
+                version = self._version = event.version
+                if event.stored is not None and event.deleted:
+                    self.gone(event.stored)
+                elif event.stored is not None:
+                    self._put(event.stored)
+            # An end is normal after some minutes; a server that ends each at once is given time.
+            await self._clock.sleep(next(self._pauses))
+
+    def _put(self, slice_: ResourceSlice) -> None:
+        name, known = slice_.metadata.name, self.slices.value or {}
+        before = known[name].metadata.resource_version if name in known else ""
+        if not _is_older(slice_.metadata.resource_version, before):
+            self.slices.set({**known, name: slice_})
+
+
+def _is_older(version: str, other: str) -> bool:
+    """Tell whether *version* comes before *other*; False where they cannot be compared.
+
+    Versions of one resource may be compared from Kubernetes 1.35 on; before they were numbers, too.
+    """
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
 class SliceWriter(Protocol):
@@ -52,6 +249,14 @@ class SliceWriter(Protocol):
         ...
 
 
+class SliceObserver(Protocol):
+    """Hears of writes of slices."""
+
+    def wrote_slice(self, written: bool) -> None:
+        """Hear of one write, and whether it succeeded."""
+        ...
+
+
 class _ChangedMindError(Exception):
     """What is being written is no longer what is wanted."""
 
@@ -70,13 +275,14 @@ class Publisher:
         changes: Sequence[Watched[Any]],
         registration: Watched[Registration],
         clock: Clock,
-        publishes: bool = True,
-        write_every: float = WRITE_EVERY,
+        observer: SliceObserver,
+        publishes: bool,
+        write_every: float,
     ) -> None:
         """Publish *pool* for *driver* on *node*, anew when one of *changes* has changed.
 
         Where it *publishes* nothing, because the hardware went back to the device plugin, slices
-        that are left are removed.
+        that are left are removed. None is written twice within *write_every* seconds.
 
         A second *registration* in our life says that kubelet has restarted and has deleted all
         slices of its node.
@@ -89,9 +295,14 @@ class Publisher:
         self._registration = registration
         self._changes = (*changes, registration, mirror.slices)
         self._clock = clock
+        self._observer = observer
         self._write_every = write_every
         self._written: dict[str, float] = {}
         self._accepted: dict[str, Accepted] = {}
+        self._refused: frozenset[str] = frozenset()
+        """The names of slices that the server had, and the mirror had not, at the last write."""
+        self._others: dict[str, str] = {}
+        """What slices are called instead whose names somebody else has taken."""
         self._generation = 0
         self._owner = ""
         self._publishes = publishes
@@ -101,14 +312,16 @@ class Publisher:
         self._registrations = registration.value.registrations
         self.kept = Kept()
         """Which fields the API server keeps, as far as it has shown."""
-        self.observe: Callable[[bool], None] = lambda _written: None
-        """Hears of each write of a slice whether it succeeded."""
-        self.problem = ""
-        """Why the slices are not as they should be; empty while they are."""
+        self._problem = Problem(log, "cannot publish ResourceSlices")
         self.failing_since: float | None = None
         """Since when there has been a problem, in monotonic seconds."""
         self.agreed_at: float | None = None
         """When the server last had what it should have, in monotonic seconds."""
+
+    @property
+    def problem(self) -> str:
+        """Return why the slices are not as they should be, or not known; empty while they are."""
+        return self._problem.text or self._mirror.problem.text
 
     @property
     def offered(self) -> tuple[str, ...] | None:
@@ -141,10 +354,12 @@ class Publisher:
         now = self._clock.monotonic()
         if now < self._not_before or (self._pool.unseen and now - self._began < _SETTLES):
             return _LOOK
-        facts, pause = await self._pool.facts(self.kept)
+        facts = await self._pool.facts(self.kept)
         stored = self._mirror.slices.value
+        if stored is not None and self._accepted.keys() - stored.keys():
+            self._owner = ""  # somebody deletes them: the garbage collector, without their Node
         if stored is None:
-            self._report(self._mirror.problem)
+            self._report("")
             return _LOOK
         found = writes(
             contents(facts) if self._publishes else (),
@@ -153,17 +368,18 @@ class Publisher:
             node=self._node,
             accepted=self._accepted,
             generation=self._generation,
+            others=self._others,
         )
         if not found.names:
-            self._report(self._mirror.problem)
+            self._report("")
             self.agreed_at = now
-            return pause
+            return _BEAT
         # Slices of a new generation are of use only together, so they wait for each other.
         due = max(self._written.get(name, -_EVER) + self._write_every for name in found.names)
         if now < due:
-            return min(due - now, pause, _LOOK)
+            return min(due - now, _LOOK)
         await self._carry_out(found)
-        return min(pause, _LOOK)
+        return _LOOK
 
     async def _carry_out(self, found: Writes) -> None:
         try:
@@ -175,11 +391,12 @@ class Publisher:
             for name, spec in found.create:
                 owner = await self._owner_uid()
                 self._note_write(name)
-                self._took(spec, await self._server.create(name, spec, owner=owner))
+                await self._create(name, spec, owner)
         except ApiServerError as error:
             self._failed(error, found)
         else:
             self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
+            self._refused = frozenset()
             self._report("")
             log.info(
                 "ResourceSlices published",
@@ -187,14 +404,39 @@ class Publisher:
                 generation=self._generation,
             )
 
+    async def _create(self, name: str, spec: SliceSpec, owner: str) -> None:
+        try:
+            self._took(spec, await self._server.create(name, spec, owner=owner))
+        except ApiRefusedError as error:
+            if error.reason != _TAKEN:
+                raise
+            if name in self._refused:
+                # Listed again since, it is not ours: names can be known beforehand.
+                self._others[name] = another_name(name, secrets.token_hex(4))
+                log.warning(
+                    "the name of a ResourceSlice is taken",
+                    slice=name,
+                    instead=self._others[name],
+                    reason="a slice of another node or driver has it: see who made it",
+                )
+            self._refused |= {name}
+            raise
+
     async def _delete(self, stored: ResourceSlice) -> None:
         self._note_write(stored.metadata.name)
+        pool = stored.spec.pool.name
+        if pool != self._node:
+            log.warning(
+                "a ResourceSlice of this node is in another pool and is deleted",
+                slice=stored.metadata.name,
+                pool=pool,
+            )
         try:
             await self._server.delete(stored)
         except ObjectGoneError:
             log.debug("ResourceSlice was deleted by others", slice=stored.metadata.name)
         self._mirror.gone(stored)
-        self.observe(True)
+        self._observer.wrote_slice(True)
 
     def _note_write(self, name: str) -> None:
         self._written[name] = self._clock.monotonic()
@@ -205,7 +447,7 @@ class Publisher:
         self._generation = max(self._generation, spec.pool.generation)
         self._accepted[name] = Accepted(sent=sent, stored=stored.spec.content)
         self._mirror.stored(stored)
-        self.observe(True)
+        self._observer.wrote_slice(True)
         found = kept_of(sent, stored.spec.content)
         if found != Kept():
             log.warning(
@@ -214,7 +456,7 @@ class Publisher:
                 counters=not found.counters,
                 shares=not found.shares,
                 instead="devices that are withheld, or are made of the same hardware, are left "
-                "out; a shared GPU is given to one claim at a time",
+                "out; a shared device is given to one claim at a time",
             )
             self.kept = Kept(
                 taints=self.kept.taints and found.taints,
@@ -237,15 +479,13 @@ class Publisher:
             log.warning("the API server refuses shared counters", reason=str(error))
             self.kept = replace(self.kept, counters=False)
             raise _ChangedMindError from error
-        if str(error) != self.problem:
-            log.warning("cannot publish ResourceSlices", reason=str(error))
         self._report(str(error))
-        self.observe(False)
+        self._observer.wrote_slice(False)
         self._not_before = self._clock.monotonic() + next(self._retries)
 
     def _report(self, problem: str) -> None:
-        self.problem = problem
-        if not problem:
+        self._problem.set(problem)
+        if not self.problem:
             self.failing_since = None
         elif self.failing_since is None:
             self.failing_since = self._clock.monotonic()
@@ -259,6 +499,7 @@ class Publisher:
         count = self._registration.value.registrations
         before, self._registrations = self._registrations, count
         if count > before and count > 1:
+            self._owner = ""  # a Node that was deleted has another uid now
             self._written.clear()
             self._not_before = 0.0
             self.kept = Kept()

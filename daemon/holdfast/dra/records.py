@@ -1,38 +1,56 @@
 """Compares our claims with kubelet's record and the API server: what nobody tells us is found."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from holdfast.dra.door import ClaimReader
 from holdfast.dra.specs import ClaimSpecs
-from holdfast.errors import ApiServerError, ClaimRefusedError, HoldfastError, ObjectGoneError
+from holdfast.errors import (
+    ApiServerError,
+    ClaimRefusedError,
+    HoldfastError,
+    ObjectGoneError,
+    UnreadableAnswerError,
+)
 from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import ClaimState, read
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import ClaimRecord
-from holdfast.model.book.claims import Wish, adopt, end_claim, share
+from holdfast.model.book.claims import Wish, adopt, end_claim, forget, joined_after_end, part, share
 from holdfast.model.book.draft import Draft
+from holdfast.model.cards import clash
 from holdfast.model.devices import Inventory
 from holdfast.model.dra.advertised import Advertised
-from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
-from holdfast.model.dra.handing import Given, devices_of
-from holdfast.model.dra.lost import LostFacts, OnServer, why_over
+from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, LostFacts, OnServer, why_over
+from holdfast.model.dra.handing import Given, as_whole, devices_of, meant_by, placed
 from holdfast.model.dra.passage import may_be_shared, wish_for
-from holdfast.model.dra.shares import as_whole, meant_by, placed
-from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
+from holdfast.model.gate.gate import Obstacle
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId
 from holdfast.model.kubelet import ClaimEntry
-from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Changes, Watched
 
 log = structlog.get_logger(__name__)
 
 EVERY = 60.0
 """Seconds between two comparisons; the API server is asked for each claim that kubelet misses."""
+
+
+class ClaimSight(Protocol):
+    """What else shows of claims on this node."""
+
+    def advertised(self) -> Sequence[Advertised]:
+        """Return the devices that the scheduler knows of."""
+        ...
+
+    async def with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
+        """Return those of *pods* that have a cgroup."""
+        ...
 
 
 class ClaimRecords:
@@ -47,17 +65,16 @@ class ClaimRecords:
         claims: ClaimReader,
         ledger: Ledger,
         inventory: Watched[Inventory],
-        advertised: Callable[[], Sequence[Advertised]],
-        sight: Callable[[Collection[PodUid]], Awaitable[Collection[PodUid]]],
+        sight: ClaimSight,
         specs: ClaimSpecs,
         lane: Lane,
         written: Watched[int],
+        kubelet: Callable[[], ProcessId | None],
         clock: Clock,
-        every: float = EVERY,
     ) -> None:
-        """Read kubelet's record at *state*; *sight* returns which of some pods have a cgroup.
+        """Read kubelet's record at *state*; *written* changes when kubelet may have written it.
 
-        *written* changes when kubelet may have written the record.
+        *kubelet* returns which one is known to run.
         """
         self._driver = driver
         self._pool = pool
@@ -65,19 +82,25 @@ class ClaimRecords:
         self._claims = claims
         self._ledger = ledger
         self._inventory = inventory
-        self._advertised = advertised
         self._sight = sight
         self._specs = specs
         self._lane = lane
         self._written = written
+        self._kubelet = kubelet
         self._clock = clock
-        self._every = every
+        self._unasked: set[ClaimUid] = set()
+        """Claims of which the API server could not say yet what they have with adminAccess."""
         self.problem = ""
         """Why kubelet's record cannot be read; empty while it can."""
         self.entries: tuple[ClaimEntry, ...] | None = None
         """What it had when it was last read; None where it could not be."""
         self.read_at = 0.0
         """When that reading began, in seconds since the machine booted."""
+
+    def users(self, claim: ClaimUid) -> frozenset[PodUid]:
+        """Return the pods that kubelet's record had for *claim* when it was last read."""
+        had = (each.pods for each in self.entries or () if each.claim.uid == claim)
+        return next(had, frozenset())
 
     async def catch_up(self) -> None:
         """Take over what kubelet has recorded and the ledger has not.
@@ -96,7 +119,7 @@ class ClaimRecords:
         A pod that joins a claim is in the record alone, and only while it uses the claim.
         """
         changes = self._changes()
-        due = self._clock.monotonic() + self._every
+        due = self._clock.monotonic() + EVERY
         while True:
             changed = await changes.wait(max(0.0, due - self._clock.monotonic()))
             changes = self._changes()
@@ -104,7 +127,7 @@ class ClaimRecords:
                 await self.catch_up()
             if self._clock.monotonic() >= due:
                 await self.compare()
-                due = self._clock.monotonic() + self._every
+                due = self._clock.monotonic() + EVERY
 
     def _changes(self) -> Changes:
         return Changes([self._inventory, self._written])
@@ -113,9 +136,10 @@ class ClaimRecords:
         """Compare once; what fails is told, never raised."""
         try:
             state = await self._read()
-            await self._take_over(state)
+            await self._take_over(state, again=True)
             for record in self._live():
                 await self._look_for(record, state)
+                await self._part(record, state)
             # Kubelet prepares nothing again for a sandbox that lives: a spec that the ledger knows
             # nothing of stays for as long as a container may be started with it.
             if state.state is CheckpointState.READ:
@@ -138,51 +162,66 @@ class ClaimRecords:
         claims = self._ledger.book.value.claims
         return [each for each in claims.values() if each.over_at is None]
 
-    async def _take_over(self, state: ClaimState) -> None:
+    async def _take_over(self, state: ClaimState, *, again: bool = False) -> None:
+        """Take over what the ledger lacks; *again*: ask the server what it could not say before."""
         answers = True  # the API server: kubelet waits at our start, with any number of claims
         for entry in state.entries:
-            await self._ledger.apply_if_changing(
-                partial(share, claim=entry.claim.uid, pods=entry.pods)
-            )
+            if entry.devices.get(self._driver):  # else it is about to ask for them
+                await self._ledger.apply_if_changing(
+                    partial(share, claim=entry.claim.uid, pods=entry.pods)
+                )
             admin = self._known_admin(entry.claim.uid)
             wanted = self._wanted(entry, admin)
-            if not (wanted and entry.pods and self._lacks(entry.claim.uid, wanted)):
+            uid = entry.claim.uid
+            lacks = self._lacks(entry, wanted)
+            if not (wanted and entry.pods and (lacks or (again and uid in self._unasked))):
                 continue
+            self._unasked.discard(uid)
             try:
                 if answers:
                     admin |= await self._admin(entry.claim, wanted)
-            except ObjectGoneError:
-                pass
+                else:
+                    self._unasked.add(uid)
+            except (ObjectGoneError, UnreadableAnswerError):
+                pass  # that says nothing of other claims
             except ApiServerError:
                 answers = False
-            await self._adopt(entry, self._wanted(entry, admin))
+                self._unasked.add(uid)
+            if lacks or uid not in self._unasked:
+                await self._adopt(entry, self._wanted(entry, admin))
+        self._unasked &= {each.claim.uid for each in state.entries}
+        for record in self._live():
+            if self._listed(record, state) is False:
+                await self._ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
 
-    def _lacks(self, claim: ClaimUid, wanted: Sequence[Given]) -> bool:
+    def _lacks(self, entry: ClaimEntry, wanted: Sequence[Given]) -> bool:
         """Tell whether the ledger has less of a claim than kubelet: some hardware comes late."""
-        book = self._ledger.book.value
+        book, claim = self._ledger.book.value, entry.claim.uid
         record = book.claims.get(claim)
         if record is not None and record.over_at is not None:
-            return False
+            boot = self._ledger.boot
+            return bool(joined_after_end(book, claim, entry.pods, self._kubelet(), boot))
         had = [each.keys for each in book.holdings.of_claim(claim)]
         had += record.admin.values() if record is not None else ()
         given = placed(wanted, book, claim)
-        if isinstance(given, str):
+        if isinstance(given, Obstacle):
             return True
         keys = (device.keys for each in given for device in each.devices)
         return not frozenset().union(*keys) <= frozenset().union(*had)
 
     async def _adopt(self, entry: ClaimEntry, wanted: Sequence[Given]) -> None:
-        def take(draft: Draft) -> None:
+        def take(draft: Draft) -> bool:
             given = placed(wanted, draft.book, entry.claim.uid)
-            if isinstance(given, str):
-                raise ClaimRefusedError(given)
-            adopt(draft, _wish(entry, given))
+            if isinstance(given, Obstacle):
+                raise ClaimRefusedError(given.text)
+            return adopt(draft, _wish(entry, given), self._kubelet())
 
         try:
-            await self._ledger.apply_or_log(take)
+            taken = await self._ledger.apply_or_log(take)
         except ClaimRefusedError as error:
             log.warning("claim not taken over", claim=str(entry.claim), reason=str(error))
-        else:
+            return
+        if taken:
             log.warning("claim taken over from kubelet's record", claim=str(entry.claim))
 
     def _wanted(self, entry: ClaimEntry, admin: Collection[str]) -> tuple[Given, ...]:
@@ -191,7 +230,7 @@ class ClaimRecords:
         *admin* are the scheduler's names of what it has with adminAccess.
         """
         inventory, book = self._inventory.value, self._ledger.book.value
-        known = {each.name: each for each in self._advertised()}
+        known = {each.name: each for each in self._sight.advertised()}
         found: list[Given] = []
         for each in sorted(frozenset(entry.devices.get(self._driver, ()))):
             told = known.get(each.name)
@@ -215,7 +254,7 @@ class ClaimRecords:
         """Return what the ledger says that *claim* has with adminAccess."""
         record = self._ledger.book.value.claims.get(claim)
         known = record.admin.keys() if record is not None else frozenset()
-        told = map(as_whole, self._advertised())
+        told = map(as_whole, self._sight.advertised())
         return frozenset(each.name for each in told if known and known >= set(each.devices))
 
     async def _admin(self, claim: ClaimRef, wanted: Sequence[Given]) -> frozenset[str]:
@@ -234,12 +273,15 @@ class ClaimRecords:
         return frozenset(each.device for each in ours if each.device not in locked)
 
     async def _look_for(self, record: ClaimRecord, state: ClaimState) -> None:
-        if _listed(record.ref.uid, state) is not False or await self._sight(record.pods):
+        sight = self._sight
+        if self._listed(record, state) is not False:
             return
-        server = await self._on_server(record.ref)
+        if await sight.with_cgroup(record.pods):
+            return
+        server = await self._on_server(record)
         # The server may have taken seconds, in which kubelet can have begun with a pod.
-        listed = _listed(record.ref.uid, await self._read())
-        cgroups = bool(await self._sight(record.pods))
+        listed = self._listed(record, await self._read())
+        cgroups = bool(await sight.with_cgroup(record.pods))
         reason = why_over(LostFacts(listed=listed, server=server, cgroups=cgroups))
         if reason is None:
             return
@@ -254,14 +296,60 @@ class ClaimRecords:
         if await self._ledger.apply_or_log(end):
             await self._specs.remove(record.ref.uid)
 
-    async def _on_server(self, claim: ClaimRef) -> OnServer:
+    async def _part(self, record: ClaimRecord, state: ClaimState) -> None:
+        """Forget the pods that used a claim which others use still: a tenant can bring thousands.
+
+        Kubelet writes a pod down before it starts, so one that it no longer has, and that has no
+        cgroup, has no process. One that comes back is written down, and read again, before it has.
+        """
+        kept = next((each.pods for each in state.entries if each.claim == record.ref), frozenset())
+        if state.state is not CheckpointState.READ or not kept & record.pods:
+            return
+        gone = record.pods - kept
+        gone -= frozenset(await self._sight.with_cgroup(gone))
+        if gone:
+            await self._ledger.apply_if_changing(partial(part, claim=record.ref.uid, pods=gone))
+
+    def _listed(self, record: ClaimRecord, state: ClaimState) -> bool | None:
+        """Tell whether kubelet has *record* for one of its pods; None: its record is not known.
+
+        For another pod it is about to ask for the claim anew, and has no devices written down.
+        """
+        if state.state is not CheckpointState.READ:
+            return None
+        return any(
+            entry.claim.uid == record.ref.uid
+            and (entry.pods & record.pods or entry.devices.get(self._driver))
+            for entry in state.entries
+        )
+
+    async def _on_server(self, record: ClaimRecord) -> OnServer:
+        claim = record.ref
         try:
             found = await self._claims.claim(claim.namespace, claim.name)
         except ObjectGoneError:
             return OnServer.GONE
         except ApiServerError:
             return OnServer.UNKNOWN
-        return OnServer.THERE if found.ref.uid == claim.uid else OnServer.ANOTHER
+        if found.ref.uid != claim.uid:
+            return OnServer.ANOTHER
+        if found.results is None:
+            return OnServer.DEALLOCATED
+        if not found.grouped and found.reserved_for.keys().isdisjoint(record.pods):
+            return OnServer.UNRESERVED
+        return OnServer.ELSEWHERE if self._is_elsewhere(record, found.results) else OnServer.THERE
+
+    def _is_elsewhere(self, record: ClaimRecord, results: Sequence[ClaimResult]) -> bool:
+        """Tell whether *results*, what it is allocated, are none of the devices that it has."""
+        ours = {each.device for each in results if each.driver == self._driver}
+        known = [as_whole(each) for each in self._sight.advertised() if each.name in ours]
+        devices = map(self._inventory.value.get, (name for each in known for name in each.devices))
+        keys = [None if device is None else device.keys for device in devices]
+        had = {*record.admin.values()}
+        had |= {each.keys for each in self._ledger.book.value.holdings.of_claim(record.ref.uid)}
+        return len(known) == len(ours) and all(
+            each is not None and not any(clash(each, mine) for mine in had) for each in keys
+        )
 
 
 def _wish(entry: ClaimEntry, given: Sequence[Given]) -> Wish:
@@ -270,9 +358,3 @@ def _wish(entry: ClaimEntry, given: Sequence[Given]) -> Wish:
         devices_of(given, admin=False),
         devices_of(given, admin=True),
     )
-
-
-def _listed(claim: ClaimUid, state: ClaimState) -> bool | None:
-    if state.state is not CheckpointState.READ:
-        return None
-    return any(entry.claim.uid == claim for entry in state.entries)

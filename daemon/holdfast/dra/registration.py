@@ -1,7 +1,7 @@
 """Keeps the DRA driver registered with kubelet, whatever happens to either side's sockets."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,23 +10,97 @@ from grpc import aio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.dra.announcement import Announcement, Told
+from holdfast._pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
 from holdfast.errors import HoldfastError, KubeletError
-from holdfast.host.proc.peer import listener
+from holdfast.host.proc.pidfd import listener
 from holdfast.kubelet.folder import FolderState, FolderWatch
 from holdfast.kubelet.socket import SocketServer
 from holdfast.ledger.instance import PluginFolderLock
 from holdfast.model.kubelet import Registration
+from holdfast.model.text import printable
 from holdfast.names import DRA_SOCKET
-from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Changes, Watched
 
+SERVICES = (
+    "v1.DRAPlugin",
+    "v1beta1.DRAPlugin",
+    "v1.DRAResourceHealth",
+    "v1alpha1.DRAResourceHealth",
+)
+"""What we serve, the most wanted first: kubelet takes the first of a kind that it knows."""
+
+_MOST_OF_A_REFUSAL = 1000
 log = structlog.get_logger(__name__)
 
 _LONG = 3600.0
 _STOP_GRACE = 0.001
+
+
+class Replies(Struct, frozen=True, kw_only=True):
+    """What kubelet has said on the registration socket; the `refusal` is its latest."""
+
+    asked: int = 0
+    accepted: int = 0
+    refused: int = 0
+    refusal: str = ""
+
+    def why_refused(self, driver: str) -> str:
+        """Return why kubelet refused *driver*, and what to do."""
+        reason = self.refusal or "no reason given"
+        return f"kubelet refused DRA driver {driver}: {reason}; {_what_to_do(reason)}"
+
+
+class Announcement(api_pb2_grpc.RegistrationServicer):
+    """What kubelet is told about us; `replies` is what it said."""
+
+    def __init__(self, driver: str, endpoint: str) -> None:
+        """Tell kubelet that *driver* serves at *endpoint*."""
+        self.replies: Watched[Replies] = Watched(Replies())
+        self._info = api_pb2.PluginInfo(
+            type="DRAPlugin", name=driver, endpoint=endpoint, supported_versions=SERVICES
+        )
+
+    def add_to(self, server: aio.Server) -> None:
+        """Have *server* answer kubelet."""
+        api_pb2_grpc.add_RegistrationServicer_to_server(self, server)
+
+    async def GetInfo(  # noqa: N802
+        self,
+        request: api_pb2.InfoRequest,  # noqa: ARG002
+        context: aio.ServicerContext[api_pb2.InfoRequest, Awaitable[api_pb2.PluginInfo]],  # noqa: ARG002
+    ) -> api_pb2.PluginInfo:
+        """Say who we are and where claims are prepared."""
+        replies = self.replies.value
+        self.replies.set(replace(replies, asked=replies.asked + 1))
+        return self._info
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self,
+        request: api_pb2.RegistrationStatus,
+        context: aio.ServicerContext[  # noqa: ARG002
+            api_pb2.RegistrationStatus, Awaitable[api_pb2.RegistrationStatusResponse]
+        ],
+    ) -> api_pb2.RegistrationStatusResponse:
+        """Hear whether kubelet took us."""
+        replies = self.replies.value
+        if request.plugin_registered:
+            self.replies.set(replace(replies, accepted=replies.accepted + 1))
+        else:
+            text = printable(request.error, _MOST_OF_A_REFUSAL)
+            self.replies.set(replace(replies, refused=replies.refused + 1, refusal=text))
+        return api_pb2.RegistrationStatusResponse()
+
+
+def _what_to_do(reason: str) -> str:
+    """Return advice for kubelet's *reason*, in the words of kubelet's plugin manager."""
+    if "already registered" in reason:
+        return "another driver has this name on this node: stop it, or set dra.driverName"
+    if "version" in reason or "supported" in reason:
+        return f"kubelet must know one of {', '.join(SERVICES[:2])}: Kubernetes 1.34 and later do"
+    return "see kubelet's log"
 
 
 class Service(Protocol):
@@ -71,6 +145,7 @@ class DriverRegistrar:
         """
         self.registration: Watched[Registration] = Watched(Registration(since=clock.wall()))
         self._driver = driver
+        self._problem = Problem(log, "DRA driver not registered", driver=driver)
         self._plugins = plugins
         self._registry = registry
         self._services = services
@@ -99,7 +174,7 @@ class DriverRegistrar:
         """Serve and stay registered, until cancelled; then `close`."""
         delays = self._delays()
         while True:
-            folders, before = self._folders(), self._kubelet.told.value
+            folders, before = self._folders(), self._kubelet.replies.value
             try:
                 await self._serve()
                 problem = await self._over(before)
@@ -172,22 +247,22 @@ class DriverRegistrar:
             f"listens at {path}; stop it, or give this driver another name (dra.driverName)"
         )
 
-    async def _over(self, before: Told) -> str:
+    async def _over(self, before: Replies) -> str:
         """Return, with the reason, when we have to register with kubelet once more.
 
         *before* is what it had said before we served.
         """
         told_by = self._clock.monotonic() + self._times.asked
         while True:
-            changes = Changes([self._kubelet.told, self._plugins.state, self._registry.state])
-            told = self._kubelet.told.value
-            self._note(told)
-            if told.refused > before.refused:
-                return told.why_refused(self._driver)
-            registered = told.accepted > before.accepted
+            changes = Changes([self._kubelet.replies, self._plugins.state, self._registry.state])
+            replies = self._kubelet.replies.value
+            self._note(replies)
+            if replies.refused > before.refused:
+                return replies.why_refused(self._driver)
+            registered = replies.accepted > before.accepted
             left = told_by - self._clock.monotonic()
             if not registered and left <= 0:
-                return self._not_asked(asked=told.asked > before.asked)
+                return self._not_asked(asked=replies.asked > before.asked)
             for server, folder in (
                 (self._service, self._plugins),
                 (self._door, self._registry),
@@ -207,10 +282,10 @@ class DriverRegistrar:
             "running, and is this its plugins_registry (kubelet's --root-dir)?"
         )
 
-    def _note(self, told: Told) -> None:
+    def _note(self, replies: Replies) -> None:
         before = self.registration.value
-        if told.accepted == before.registrations:
-            self.registration.set(replace(before, attempts=told.asked))
+        if replies.accepted == before.registrations:
+            self.registration.set(replace(before, attempts=replies.asked))
             return
         since = before.since if before.registered else self._clock.wall()
         self.registration.set(
@@ -218,18 +293,18 @@ class DriverRegistrar:
                 registered=True,
                 problem="",
                 since=since,
-                attempts=told.asked,
-                registrations=told.accepted,
+                attempts=replies.asked,
+                registrations=replies.accepted,
             )
         )
-        log.info("DRA driver registered with kubelet", driver=self._driver, times=told.accepted)
+        self._problem.set("")
+        log.info("DRA driver registered with kubelet", driver=self._driver, times=replies.accepted)
 
     def _report(self, problem: str) -> None:
         before = self.registration.value
         since = self._clock.wall() if before.registered else before.since
         self.registration.set(replace(before, registered=False, problem=problem, since=since))
-        if problem != before.problem:
-            log.warning("DRA driver not registered", driver=self._driver, reason=problem)
+        self._problem.set(problem)
 
     async def _pause(self, seconds: float, tried: tuple[object, object]) -> None:
         """Return after *seconds*, or as soon as there are other folders to try."""

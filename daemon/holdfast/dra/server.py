@@ -26,6 +26,10 @@ _SERVICES = tuple(
 """Both are answered with v1's messages: v1beta1 lacks `share_id`, and its kubelets skip it."""
 
 
+DEADLINE = 43.0
+"""Seconds after which a call is answered although nothing is decided; kubelet gives up after 45."""
+
+
 class ClaimServer:
     """The gRPC service of claims, for every version that a kubelet may choose.
 
@@ -33,10 +37,10 @@ class ClaimServer:
     call would tell the pod's owner nothing, and kubelet that nothing was done.
     """
 
-    def __init__(self, door: Door, *, deadline: float = 43.0) -> None:
-        """Ask *door*, which decides within 40 s; kubelet gives up after 45.
+    def __init__(self, door: Door, *, deadline: float) -> None:
+        """Ask *door*; after *deadline* seconds its call is cancelled, and each claim gets an error.
 
-        After *deadline* seconds its call is cancelled, and each claim gets an error.
+        The door decides within 40 s.
         """
         self._door = door
         self._deadline = deadline

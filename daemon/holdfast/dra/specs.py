@@ -7,7 +7,9 @@ import structlog
 
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.cdi import SpecFolder
-from holdfast.model.dra.cdi import Handed, file_name, spec
+from holdfast.host.files.kernelfile import device_number
+from holdfast.host.root import HostRoot
+from holdfast.model.dra.handing import Handed, file_name, spec
 from holdfast.model.ids import ClaimUid
 from holdfast.runtime.lane import Lane
 
@@ -22,16 +24,13 @@ class ClaimSpecs:
         folder: SpecFolder,
         *,
         driver: str,
-        node_rdev: Callable[[str], int | None],
+        root: HostRoot,
         lane: Lane,
     ) -> None:
-        """Write to *folder*, which is for claims alone.
-
-        `node_rdev` returns the device number of a node, None where there is none; it may block.
-        """
+        """Write to *folder*, which is for claims alone; the nodes are below *root*."""
         self._folder = folder
         self._driver = driver
-        self._node_rdev = node_rdev
+        self._root = root
         self._lane = lane
 
     async def write(self, claim: ClaimUid, devices: Sequence[Handed]) -> None:
@@ -59,7 +58,8 @@ class ClaimSpecs:
 
     def _write(self, claim: ClaimUid, devices: Sequence[Handed]) -> list[str]:
         paths = {node.host_path for each in devices for node in each.grant.nodes}
-        numbers = {path: number for path in paths if (number := self._node_rdev(path)) is not None}
+        found = {path: device_number(self._root.node(path)) for path in paths}
+        numbers = {path: number for path, number in found.items() if number is not None}
         text = spec(self._driver, claim, devices, numbers)
         try:
             return self._folder.add({file_name(claim): text})

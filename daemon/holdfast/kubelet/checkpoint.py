@@ -3,10 +3,10 @@
 import base64
 import binascii
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -14,48 +14,28 @@ from msgspec import Struct, field
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
 from holdfast.errors import KubeletError
+from holdfast.host.files.wholefile import FileId
 from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceId, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 
 _LARGEST = 16 * 1024 * 1024
 
-Promised = Callable[[Mapping[str, str], Sequence[str]], tuple[str, ...]]
-"""Reads `promised_ids` from an answer's variables and the container paths of its mounts."""
+
+class Promises(Protocol):
+    """Reads what vendors' adapters understand of an answer to Allocate; see `discovery.source`."""
+
+    def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
+        """Return the `promised_ids` in an answer's variables and its mounts' container paths."""
+        ...
 
 
-def _nothing(_variables: Mapping[str, str], _mounts: Sequence[str]) -> tuple[str, ...]:
-    return ()
+class NoPromises(Promises):
+    """For whom no vendor's words matter."""
 
-
-class FileId(Struct, frozen=True):
-    """Which file lies at a path, and which of its contents.
-
-    Inode numbers are given away again at once, so the time of the last write (ns) is part of it.
-    """
-
-    device: int
-    inode: int
-    written_ns: int
-    size: int
-
-    @property
-    def checkpoint(self) -> CheckpointId:
-        """Return the same for the ledger, which compares it and reads nothing out of it."""
-        return CheckpointId(f"{self.device}:{self.inode}:{self.written_ns}:{self.size}")
-
-    @classmethod
-    def of(cls, path: Path) -> "FileId | None":
-        """Return the identity of what lies at *path*, None where nothing can be seen there."""
-        try:
-            found = path.lstat()
-        except OSError:
-            return None
-        return cls.from_stat(found)
-
-    @classmethod
-    def from_stat(cls, found: os.stat_result) -> "FileId":
-        """Return the identity in an answer of stat."""
-        return cls(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+    def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
+        """Return nothing."""
+        del variables, mounts
+        return ()
 
 
 class CheckpointState(Enum):
@@ -133,7 +113,7 @@ def check_size(content: bytes) -> None:
         raise KubeletError("it is empty")
 
 
-def parse(content: bytes, promised: Promised = _nothing) -> Contents:
+def parse(content: bytes, promises: Promises) -> Contents:
     """Return what *content* says; raise KubeletError when any part of it is not understood.
 
     All or nothing: a pod that is missing because its line was not understood would look like one
@@ -150,7 +130,7 @@ def parse(content: bytes, promised: Promised = _nothing) -> Contents:
         raise KubeletError("it is nested too deep") from error
     entries = file.data.entries or ()
     return Contents(
-        entries=tuple(_entry(each, promised) for each in entries),
+        entries=tuple(_entry(each, promises) for each in entries),
         registered={
             ResourceName(resource): frozenset(map(DeviceId, ids or ()))
             for resource, ids in (file.data.registered or {}).items()
@@ -170,7 +150,7 @@ def read_whole(path: Path) -> tuple[bytes, FileId]:
         return stream.read(_LARGEST + 1), FileId.from_stat(found)
 
 
-def read(path: Path, promised: Promised = _nothing) -> Checkpoint:
+def read(path: Path, promises: Promises) -> Checkpoint:
     """Look at the checkpoint at *path*. Whatever is wrong with it is told, never raised."""
     advice = (
         "it is written at each allocation and each registration; restart kubelet if it stays so"
@@ -187,7 +167,7 @@ def read(path: Path, promised: Promised = _nothing) -> Checkpoint:
         )
         return Checkpoint(state=CheckpointState.UNREADABLE, problem=problem)
     try:
-        contents = parse(content, promised)
+        contents = parse(content, promises)
     except KubeletError as error:
         problem = f"cannot understand kubelet's checkpoint {path}: {error}; {advice}"
         return Checkpoint(state=CheckpointState.GARBAGE, problem=problem, file=file)
@@ -199,7 +179,7 @@ def read(path: Path, promised: Promised = _nothing) -> Checkpoint:
     )
 
 
-def _entry(entry: _Entry, promised: Promised) -> CheckpointEntry:
+def _entry(entry: _Entry, promises: Promises) -> CheckpointEntry:
     if not entry.pod or not entry.resource:
         raise KubeletError("it is of no known version (an entry without a pod or a resource)")
     groups = entry.ids.values() if isinstance(entry.ids, dict) else [entry.ids]
@@ -212,7 +192,9 @@ def _entry(entry: _Entry, promised: Promised) -> CheckpointEntry:
         devices=frozenset(DeviceId(id_) for group in groups for id_ in group or ()),
         promised=tuple(dict.fromkeys(spec.host_path for spec in answer.devices)),
         promised_names=tuple(dict.fromkeys(_names(answer))),
-        promised_ids=promised(answer.envs, [mount.container_path for mount in answer.mounts]),
+        promised_ids=promises.promised(
+            answer.envs, [mount.container_path for mount in answer.mounts]
+        ),
     )
 
 

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import KubeletError
-from holdfast.kubelet.checkpoint import CheckpointState, FileId, check_size, read_whole
+from holdfast.host.files.wholefile import FileId
+from holdfast.kubelet.checkpoint import CheckpointState, check_size, read_whole
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 

@@ -9,11 +9,10 @@ from msgspec import Struct, field
 
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.inotify import PathWatcher
-from holdfast.kubelet.checkpoint import FileId
+from holdfast.host.files.wholefile import FileId
 from holdfast.names import KUBELET_CHECKPOINT, KUBELET_SOCKET
-from holdfast.runtime.changes import Changes
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Changes, Watched
 
 log = structlog.get_logger(__name__)
 

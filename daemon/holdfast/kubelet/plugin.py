@@ -1,9 +1,12 @@
-"""Answers kubelet's calls for one resource; every decision is a collaborator's."""
+"""Answers kubelet's calls for one resource, on its own socket, and keeps its device list true."""
 
 import asyncio
 import contextlib
+import hashlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import grpc
 import structlog
@@ -12,16 +15,28 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
-from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
-from holdfast.kubelet.traffic import Traffic
+from holdfast.errors import (
+    GateRefusedError,
+    HoldfastError,
+    KubeletError,
+    LaneStuckError,
+    LedgerError,
+)
+from holdfast.host.files.wholefile import FileId
+from holdfast.kubelet.podresources import Traffic
+from holdfast.kubelet.socket import SocketServer, dial, what_went_wrong
+from holdfast.ledger.standings import DeviceStandings, Emptied
 from holdfast.model.book.offers import OfferedDevice, Offers
+from holdfast.model.book.standing import Standing
+from holdfast.model.devices import Inventory
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.text import printable
-from holdfast.runtime.changes import Changes
+from holdfast.names import LONGEST_SOCKET_PATH
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Changes, Watched
 
+_LONG = 3600.0
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
@@ -34,20 +49,124 @@ _UNHEALTHY = "Unhealthy"
 
 
 Ids = tuple[DeviceId, ...]
-Allocate = Callable[[ResourceName, Ids], Coroutine[object, object, ContainerGrant]]
-"""Returns what the container is given, within milliseconds.
+_STOP_GRACE = 0.001
+_STREAMS_END = 1.0
 
-Raises AllocationRefusedError only for what can never work: the pod is then lost.
-"""
-PreStart = Callable[[ResourceName, Ids], Coroutine[object, object, None]]
-"""Returns when the container may start; raises GateRefusedError when it may not yet.
 
-It is cancelled when kubelet gives up, and must leave nothing half done then.
-"""
-Prefer = Callable[[ResourceName, Ids, Ids, int], Ids]
-"""Returns so many of the available ids (first), among them those that must be included (second)."""
-Observe = Callable[[str, str, float], None]
-"""Hears of each call: its name, its status code and its seconds, for metrics."""
+class Offering:
+    """Publishes `offers`, anew whenever the standing of a device changes what is told of it."""
+
+    def __init__(self, *, standings: DeviceStandings, inventory: Watched[Inventory]) -> None:
+        """Offer what kubelet hands out of *inventory*, by its *standings*.
+
+        What is served by DRA is on no list. While pods still have some of its devices, kubelet is
+        sent a list without any: else it would not show their end. Nor is it asked to call before
+        starts once all of them have started: it would call for pods that have a claim, and fail.
+        """
+        self._standings = standings
+        self._inventory = inventory
+        self._resend = 0
+        self.offers: Watched[Offers] = Watched(Offers())
+
+    def resend(self) -> None:
+        """Send the lists once more, unchanged or not, so that kubelet writes its checkpoint."""
+        self._resend += 1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Publish what holds now."""
+        standings, before = self._standings.now(), self.offers.value.devices
+        here = [each for each in self._inventory.value.resources if each not in standings.by_claims]
+        lists: dict[ResourceName, list[OfferedDevice]] = {each: [] for each in here}
+        left: dict[ResourceName, tuple[OfferedDevice, ...]] = {}
+        unstarted = {each.name.resource for each in standings if each.unstarted}
+        for each in standings:
+            if each.by_claims:
+                left |= {each.name.resource: ()} if each.granted else {}
+            elif each.name.resource in lists and (each.listed or each.named):
+                lists[each.name.resource].append(_line(each))
+        # A node has no use for the name of hardware that it does not have; but a name that kubelet
+        # has heard stays, or kubelet would count its devices as lost.
+        told = {name: tuple(each) for name, each in lists.items() if each or name in before}
+        by_claims = frozenset({*standings.by_claims, *left})
+        self.offers.set(
+            Offers(
+                devices=told | left,
+                resend=self._resend,
+                by_claims=by_claims,
+                ungated=by_claims - unstarted,
+            )
+        )
+
+    async def run(self) -> None:
+        """Follow the standings until cancelled."""
+        while True:
+            changes = Changes([self._standings.latest, self._inventory])
+            self.refresh()
+            await changes.wait(_LONG)
+
+
+def _line(each: Standing) -> OfferedDevice:
+    numa = None if each.device is None else each.device.numa_node
+    return OfferedDevice(id=each.name.id, healthy=each.offered, numa_node=numa)
+
+
+class DeviceDoor(Protocol):
+    """Decides what kubelet's calls are answered; see `app.wiring.parts.PluginDoor`."""
+
+    async def allocate(self, resource: ResourceName, ids: Ids) -> ContainerGrant:
+        """Return what the container is given, within milliseconds.
+
+        Raise AllocationRefusedError only for what can never work: the pod is then lost.
+        """
+        ...
+
+    async def pre_start(self, resource: ResourceName, ids: Ids) -> None:
+        """Return when the container may start; raise GateRefusedError when it may not yet.
+
+        It is cancelled when kubelet gives up, and must leave nothing half done then.
+        """
+        ...
+
+    def preferred(
+        self, resource: ResourceName, available: Ids, must_include: Ids, size: int
+    ) -> Ids:
+        """Return *size* ids of *available*, with all of *must_include*."""
+        ...
+
+
+class CallObserver(Protocol):
+    """Hears of kubelet's calls, for metrics; see `telemetry.kubelet`."""
+
+    def called(self, resource: str, call: str, code: str, seconds: float) -> None:
+        """Note a *call* about *resource* that ended with the status *code* after *seconds*."""
+        ...
+
+
+class CallDeadlines(Struct, frozen=True, kw_only=True):
+    """Seconds after which a call is answered although there is no decision: the last resort.
+
+    Kubelet has none for Allocate, and its whole node waits. It gives the gate 30 s, and then shows
+    a text of its own, which tells nobody what is wrong.
+    """
+
+    allocate: float
+    gate: float
+
+
+DEADLINES = CallDeadlines(allocate=10.0, gate=28.0)
+
+
+class PluginParts(Struct, frozen=True, kw_only=True):
+    """What the plugins of all resources have in common."""
+
+    offers: Watched[Offers]
+    door: DeviceDoor
+    traffic: Traffic
+    emptied: Emptied
+    calls: CallObserver
+    clock: Clock
+    deadlines: CallDeadlines
 
 
 class Streams(Struct, frozen=True, kw_only=True):
@@ -66,44 +185,36 @@ class Streams(Struct, frozen=True, kw_only=True):
 class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     """The servicer of one resource; `streams` tells who listens."""
 
-    def __init__(
-        self,
-        *,
-        resource: ResourceName,
-        offers: Watched[Offers],
-        allocate: Allocate,
-        pre_start: PreStart,
-        prefer: Prefer,
-        traffic: Traffic,
-        clock: Clock,
-        observe: Observe = lambda _call, _code, _seconds: None,
-        allocate_deadline: float = 10.0,
-        gate_deadline: float = 28.0,
-    ) -> None:
-        """Serve *resource*.
-
-        The deadlines (seconds) are the last resort where a decision does not come in its own time.
-        Kubelet has none for Allocate, and its whole node waits. It gives the gate 30 s, and then
-        shows a text of its own, which tells nobody what is wrong.
-        """
+    def __init__(self, resource: ResourceName, parts: PluginParts) -> None:
+        """Serve *resource*."""
         self.resource = resource
         self.streams: Watched[Streams] = Watched(Streams())
-        self._offers = offers
-        self._allocate = allocate
-        self._pre_start = pre_start
-        self._prefer = prefer
-        self._traffic = traffic
-        self._clock = clock
-        self._observe = observe
-        self._allocate_deadline = allocate_deadline
-        self._gate_deadline = gate_deadline
+        self._offers = parts.offers
+        self._door = parts.door
+        self._traffic = parts.traffic
+        self._emptied = parts.emptied
+        self._calls = parts.calls
+        self._clock = parts.clock
+        self._deadlines = parts.deadlines
         self._serving: Watched[bool] = Watched(True)
         self._unfinished: set[asyncio.Task[ContainerGrant]] = set()
+
+    def options(self) -> api_pb2.DevicePluginOptions:
+        """Return which calls kubelet is asked for.
+
+        Where claims serve the resource it is not to call before starts: of 1.36 it would for each
+        pod that asks for the resource, and fail the start of one that has it by a claim.
+        """
+        return api_pb2.DevicePluginOptions(
+            pre_start_required=self.resource not in self._offers.value.ungated,
+            get_preferred_allocation_available=True,
+        )
 
     def begin_era(self) -> None:
         """Forget the streams so far: a new registration is about to be made."""
         streams = self.streams.value
         self.streams.set(replace(streams, era=streams.era + 1, opened=0, ended=0))
+        self._emptied.registered()
 
     def open_streams(self) -> None:
         """Take ListAndWatch calls from now on."""
@@ -134,7 +245,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         context: aio.ServicerContext[api_pb2.Empty, Awaitable[api_pb2.DevicePluginOptions]],  # noqa: ARG002
     ) -> api_pb2.DevicePluginOptions:
         """Ask kubelet to call before each start, and to ask which devices go together."""
-        return options()
+        return self.options()
 
     async def ListAndWatch(  # noqa: N802
         self,
@@ -181,7 +292,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         # When the answer has left, not when it is made: kubelet still waits until then.
         _when_over(context, self._traffic.ended)
         work = self._allocate_all(request)
-        return await self._answer("Allocate", context, work, self._allocate_deadline)
+        return await self._answer("Allocate", context, work, self._deadlines.allocate)
 
     async def PreStartContainer(  # noqa: N802
         self,
@@ -192,15 +303,15 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     ) -> api_pb2.PreStartContainerResponse:
         """Hold the container's start until its devices are free of others."""
         ids = tuple(DeviceId(id_) for id_ in request.devices_ids)
-        work = self._pre_start(self.resource, ids)
-        await self._answer("PreStartContainer", context, work, self._gate_deadline)
+        work = self._door.pre_start(self.resource, ids)
+        await self._answer("PreStartContainer", context, work, self._deadlines.gate)
         return api_pb2.PreStartContainerResponse()
 
     async def _allocate_all(self, request: api_pb2.AllocateRequest) -> api_pb2.AllocateResponse:
         response = api_pb2.AllocateResponse()
         for each in request.container_requests:
             ids = tuple(DeviceId(id_) for id_ in each.devices_ids)
-            task = asyncio.create_task(self._allocate(self.resource, ids))
+            task = asyncio.create_task(self._door.allocate(self.resource, ids))
             self._unfinished.add(task)
             task.add_done_callback(self._unfinished.discard)
             # What is being written down is written to its end, whoever stops waiting for it.
@@ -253,7 +364,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         must_include = tuple(DeviceId(id_) for id_ in asked.must_include_deviceIDs)
         size = asked.allocation_size
         try:
-            chosen = self._prefer(self.resource, available, must_include, size)
+            chosen = self._door.preferred(self.resource, available, must_include, size)
         except Exception:
             log.exception("GetPreferredAllocation failed", resource=self.resource)
             chosen = tuple(dict.fromkeys((*must_include, *sorted(available))))[: max(size, 0)]
@@ -271,7 +382,8 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         log.info("ListAndWatch stream closed", resource=self.resource, streams=streams.open - 1)
 
     def _observed(self, call: str, code: grpc.StatusCode, began: float) -> None:
-        self._observe(call, code.name, self._clock.monotonic() - began)
+        seconds = self._clock.monotonic() - began
+        self._calls.called(self.resource, call, code.name, seconds)
 
 
 def _code_of(error: HoldfastError) -> grpc.StatusCode:
@@ -285,13 +397,6 @@ def _when_over(context: aio.ServicerContext[Request, Response], act: Callable[[]
     """Call *act* once the call of *context* is over: answered, failed or given up by its caller."""
     # The stub's callback type is a class where a protocol is meant; no function can satisfy it.
     context.add_done_callback(lambda _: act())  # type: ignore[arg-type]
-
-
-def options() -> api_pb2.DevicePluginOptions:
-    """Return which calls every plugin asks kubelet for."""
-    return api_pb2.DevicePluginOptions(
-        pre_start_required=True, get_preferred_allocation_available=True
-    )
 
 
 def device_list(devices: tuple[OfferedDevice, ...]) -> api_pb2.ListAndWatchResponse:
@@ -330,3 +435,83 @@ def _device(device: OfferedDevice) -> api_pb2.Device:
     if device.numa_node is not None:
         message.topology.nodes.add(ID=device.numa_node)
     return message
+
+
+def socket_path(folder: Path, prefix: str, resource: ResourceName) -> Path:
+    """Return the path of *resource*'s socket; no two resources share one.
+
+    A name that makes the path longer than a socket's may be is cut off.
+    """
+    readable, digest = resource.replace("/", "_").replace(".", "-"), f"-{_digest(resource)}"
+    whole = folder / f"{prefix}-{readable}.sock"
+    if "-" not in resource and "_" not in resource and _excess(whole) <= 0:
+        return whole
+    excess = max(0, _excess(folder / f"{prefix}-{readable}{digest}.sock"))
+    return folder / f"{prefix}-{readable[: len(readable) - excess]}{digest}.sock"
+
+
+def _excess(path: Path) -> int:
+    """Return by how many bytes *path* is too long for a socket."""
+    return len(os.fsencode(path)) - LONGEST_SOCKET_PATH
+
+
+class PluginServer:
+    """A gRPC server for one plugin; made anew for each start."""
+
+    def __init__(self, *, folder: Path, prefix: str, plugin: DevicePlugin, patience: float) -> None:
+        """Serve *plugin* in *folder*; a stop waits *patience* seconds for Allocates in flight."""
+        path = socket_path(folder, prefix, plugin.resource)
+        self.name = path.name
+        self._plugin = plugin
+        self._patience = patience
+        self._socket = SocketServer(
+            path,
+            hidden=f".{prefix}-{_digest(plugin.resource)}-",
+            what=plugin.resource,
+            advice="kubelet's plugin folder must be mounted writable",
+        )
+
+    @property
+    def path(self) -> Path:
+        """Where our socket lies."""
+        return self._socket.path
+
+    @property
+    def file(self) -> FileId | None:
+        """Which socket is ours, while it is served."""
+        return self._socket.file
+
+    async def start(self) -> None:
+        """Serve, in place of whatever lies at our path; raise KubeletError when that cannot be."""
+
+        def add(server: aio.Server) -> None:
+            api_pb2_grpc.add_DevicePluginServicer_to_server(self._plugin, server)
+            self._plugin.open_streams()
+
+        await self._socket.start(add)
+        log.info("plugin socket opened", resource=self._plugin.resource, socket=str(self.path))
+
+    async def answers(self, deadline: float) -> None:
+        """Dial our own socket as kubelet will; raise KubeletError when we do not answer there."""
+        if not self._socket.in_place:
+            raise KubeletError(f"cannot reach our own socket {self.path}: it is not there any more")
+        try:
+            async with dial(self.path) as channel:
+                stub = api_pb2_grpc.DevicePluginStub(channel)
+                await stub.GetDevicePluginOptions(api_pb2.Empty(), timeout=deadline)
+        except aio.AioRpcError as error:
+            raise KubeletError(
+                f"cannot reach our own socket {self.path}: {what_went_wrong(error)}"
+            ) from error
+
+    async def close(self) -> None:
+        """End the streams, let Allocates in flight be answered, stop, and remove our socket."""
+        if self.file is None:
+            return
+        await self._plugin.end_streams(_STREAMS_END)
+        await self._plugin.allocates_answered(self._patience)
+        await self._socket.stop(_STOP_GRACE)
+
+
+def _digest(resource: ResourceName) -> str:
+    return hashlib.sha256(resource.encode()).hexdigest()[:8]

@@ -1,9 +1,8 @@
-"""Asks kubelet's PodResources API which pods have which devices."""
+"""Asks kubelet's PodResources API which pods have which devices, while no Allocate is in flight."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from functools import partial
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import grpc
@@ -11,20 +10,51 @@ from grpc import aio
 
 from holdfast._pb.podresources.v1 import api_pb2, api_pb2_grpc
 from holdfast.errors import KubeletError
-from holdfast.kubelet.wire import LARGEST_MESSAGE, dial, what_went_wrong
+from holdfast.kubelet.socket import LARGEST_MESSAGE, dial, what_went_wrong
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import ListedPod
+from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 _TOO_LARGE = "larger than max"
 
-ListPods = Callable[[], Awaitable[tuple[ListedPod, ...]]]
-"""Returns the pods that kubelet has, with their devices; those without any too.
 
-Not without effect: kubelet first drops the devices of the pods that are over, and it may then lose
-an Allocate in flight. It has no UIDs and leaves out plain init containers. Raises KubeletError when
-kubelet is down, too busy or does not answer in time.
-"""
+class Traffic:
+    """The Allocates of all resources that kubelet waits for.
+
+    A List that kubelet handles while it waits for an Allocate makes it forget that the devices are
+    taken (k/k#137534), and the next pod gets them too.
+    """
+
+    def __init__(self) -> None:
+        self.allocates: Watched[int] = Watched(0)
+        """How many Allocates kubelet waits for."""
+
+    def began(self) -> None:
+        """Count an Allocate that kubelet waits for."""
+        self.allocates.set(self.allocates.value + 1)
+
+    def ended(self) -> None:
+        """Count one less: kubelet has the answer, or has gone."""
+        self.allocates.set(self.allocates.value - 1)
+
+    async def none_in_flight(self) -> None:
+        """Return when there is none."""
+        await self.allocates.until(lambda count: count == 0)
+
+    async def quiet(self, clock: Clock, *, seconds: float = 0.0) -> None:
+        """Return when there has been none for *seconds*.
+
+        A little more than zero lets kubelet write down the answer that it has just got, and
+        lets the Allocates of a pod's next containers come first.
+        """
+        while True:
+            await self.none_in_flight()
+            version = self.allocates.version
+            if seconds > 0:
+                await clock.sleep(seconds)
+            if self.allocates.version == version:
+                return
 
 
 class PodResources:
@@ -40,14 +70,14 @@ class PodResources:
         self._deadline = deadline
 
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[ListPods]:
-        """Connect, and yield a call of List that is sent at once; close at the end.
+    async def connected(self) -> AsyncIterator["ConnectedPods"]:
+        """Connect, and yield what sends a List at once; close at the end.
 
         Raise KubeletError when nobody answers in time.
         """
         async with dial(self._socket) as channel:
             await self._connect(channel)
-            yield partial(self._list, channel)
+            yield ConnectedPods(channel, self._socket, self._deadline)
 
     async def _connect(self, channel: aio.Channel) -> None:
         problem = ""
@@ -67,8 +97,24 @@ class PodResources:
                 f"cannot list pods at {self._socket}: {problem}; is kubelet running?"
             )
 
-    async def _list(self, channel: aio.Channel) -> tuple[ListedPod, ...]:
-        stub = api_pb2_grpc.PodResourcesListerStub(channel)
+
+class ConnectedPods:
+    """An open connection to kubelet's list of pods."""
+
+    def __init__(self, channel: aio.Channel, socket: Path, deadline: Watched[float]) -> None:
+        """Ask by *channel*, which leads to *socket*."""
+        self._channel = channel
+        self._socket = socket
+        self._deadline = deadline
+
+    async def read_all(self) -> tuple[ListedPod, ...]:
+        """Return the pods that kubelet has, with their devices; those without any too.
+
+        Not without effect: kubelet first drops the devices of the pods that are over, and it may
+        then lose an Allocate in flight. It has no UIDs and leaves out plain init containers. Raise
+        KubeletError when kubelet is down, too busy or does not answer in time.
+        """
+        stub = api_pb2_grpc.PodResourcesListerStub(self._channel)
         try:
             request = api_pb2.ListPodResourcesRequest()
             answer = await stub.List(request, timeout=self._deadline.value)

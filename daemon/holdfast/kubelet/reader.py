@@ -1,24 +1,27 @@
-"""Kubelet's checkpoint: its checkpoint and its own list of pods, followed and asked for."""
+"""Which pods kubelet counts: follows its checkpoint, and asks for its own list of pods."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Protocol
 
 import structlog
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, KubeletError
-from holdfast.kubelet.checkpoint import Checkpoint, CheckpointState, FileId, Promised, read
+from holdfast.host.files.wholefile import FileId
+from holdfast.host.proc.pidfd import peer_of
+from holdfast.host.proc.procfs import Procfs
+from holdfast.kubelet.checkpoint import Checkpoint, CheckpointState, Promises, read
 from holdfast.kubelet.folder import FolderWatch
-from holdfast.kubelet.podresources import PodResources
-from holdfast.kubelet.traffic import Traffic
+from holdfast.kubelet.podresources import PodResources, Traffic
+from holdfast.model.book.book import Book
 from holdfast.model.ids import PodUid, ProcessId, ResourceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
-from holdfast.runtime.changes import Changes, pause
+from holdfast.model.node.readiness import Check
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Changes, Watched, pause
 from holdfast.settings.sections import Question
 
 log = structlog.get_logger(__name__)
@@ -27,10 +30,8 @@ log = structlog.get_logger(__name__)
 class KubeletReader(Protocol):
     """What kubelet has written down, as far as others need to know it."""
 
-    @property
-    def view(self) -> Watched[KubeletView]:
-        """Return the published view."""
-        ...
+    view: Watched[KubeletView]
+    """The published view."""
 
     def ask(self, reason: str) -> None:
         """Ask kubelet soon which pods it counts; *reason* is for the log."""
@@ -48,13 +49,33 @@ class KubeletReader(Protocol):
         ...
 
 
+class DeviceLists(Protocol):
+    """The lists of devices that kubelet is sent, and writes its checkpoint at each of."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether no pod has our devices by the device plugin, and none is offered.
+
+        Then kubelet's checkpoint need be neither there nor written to name none.
+        """
+        ...
+
+    async def ready(self) -> None:
+        """Return once there is a list to send, or none is to come; else nothing is written."""
+        ...
+
+    def resend(self) -> None:
+        """Send every list once more."""
+        ...
+
+
 CALM = 0.05
-"""For how many seconds no Allocate may be under way before List, nor kubelet write afterwards."""
+"""Seconds; see `ViewReader`."""
 _LAST_DELAY = 30.0
 """The longest wait in seconds before a question that failed is asked again."""
 
 
-class ViewReader:
+class ViewReader(KubeletReader):
     """Publishes `view`, and completes the questions that `ask` requests.
 
     A question is: List, by which kubelet drops the pods that are over; send the unchanged devices
@@ -65,40 +86,33 @@ class ViewReader:
     def __init__(
         self,
         *,
+        view: Watched[KubeletView],
         folder: FolderWatch,
         pods: PodResources,
         traffic: Traffic,
-        peer: Callable[[Path], ProcessId | None],
-        resend: Callable[[], None],
-        active: Callable[[], bool],
-        promised: Promised,
-        offered: Callable[[], Awaitable[object]],
-        silent: Callable[[], bool] = lambda: False,
+        procfs: Procfs,
+        lists: DeviceLists,
+        book: Watched[Book],
+        promises: Promises,
         lane: Lane,
         clock: Clock,
         settings: Watched[Question],
-        calm: float = CALM,
+        calm: float,
     ) -> None:
-        """Ask *pods*, and never while *traffic* has an Allocate in flight.
+        """Publish to *view*; ask *pods*, and never while *traffic* has an Allocate in flight.
 
-        `peer` tells which process listens on a socket; `resend` sends every device list once more;
-        `active` tells whether locks are held, so that the slow questions are worth asking;
-        `promised` reads what vendors' adapters understand of an answer, on the lane;
-        `offered` returns once there is a list to send, without which nothing makes kubelet write.
-        While `silent`, no pod has our devices by the device plugin, and none is offered: then
-        kubelet's checkpoint need be neither there nor written to name none.
-        The checkpoint is read, and kubelet's socket dialled, on *lane*.
+        While *book* has locks, the slow questions are worth asking. The checkpoint is read, with
+        *promises*, and kubelet's socket dialled, on *lane*. No Allocate may be under way for *calm*
+        seconds before List, nor kubelet write for as long afterwards.
         """
-        self.view: Watched[KubeletView] = Watched(KubeletView())
+        self.view = view
         self._folder = folder
         self._pods = pods
         self._traffic = traffic
-        self._peer = peer
-        self._resend = resend
-        self._active = active
-        self._promised = promised
-        self._offered = offered
-        self._silent = silent
+        self._procfs = procfs
+        self._lists = lists
+        self._book = book
+        self._promises = promises
         self._lane = lane
         self._clock = clock
         self._settings = settings
@@ -106,6 +120,7 @@ class ViewReader:
         self._wanted: Watched[tuple[str, ...]] = Watched(())
         self._read: FileId | None = None
         self._asking = False
+        self._problem = Problem(log, "cannot ask kubelet for its pods")
         self._resent_at = float("-inf")
         self._written_by_others: Watched[int] = Watched(0)
 
@@ -137,6 +152,15 @@ class ViewReader:
         except TimeoutError:
             return None
 
+    def checks(self) -> Iterator[Check]:
+        """Yield whether kubelet's checkpoint can be read.
+
+        A node that never ran a pod with a device has none, which is no reason to be unready.
+        """
+        view, missing = self.view.value, self._folder.state.value.checkpoint is None
+        passes = view.readable or missing
+        yield Check(name="kubelet checkpoint", passes=passes, reason=view.problem)
+
     async def run(self) -> None:
         """Follow the checkpoint and ask questions until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -164,27 +188,25 @@ class ViewReader:
         while True:
             questions = self.view.value.questions
             await pause(self._clock, self._settings, lambda settings: settings.idle_interval)
-            if self._active() and self.view.value.questions == questions:
+            if self._book.value.locks and self.view.value.questions == questions:
                 self.ask("locks are held")
 
     async def _answer_wishes(self) -> None:
         delays = backoff(self._settings.value.min_interval, _LAST_DELAY)
         while True:
             await self._wanted.until(bool)
-            await self._offered()
+            await self._lists.ready()
             reasons = self._wanted.value
             began = self._clock.monotonic()
             try:
                 await self._question()
             except HoldfastError as error:
-                if str(error) != self.view.value.problem:
-                    log.warning(
-                        "cannot ask kubelet for its pods", reason=str(error), asked_because=reasons
-                    )
+                self._problem.set(str(error), asked_because=reasons)
                 self._note_problem(str(error))
                 self.ask("the last question was not answered")
                 pause = next(delays)
             else:
+                self._problem.set("")
                 log.debug("kubelet told its pods", asked_because=reasons)
                 delays = backoff(self._settings.value.min_interval, _LAST_DELAY)
                 pause = 0.0
@@ -194,8 +216,8 @@ class ViewReader:
             await self._clock.sleep(max(pause, self._settings.value.min_interval - spent, 0.0))
 
     async def _question(self) -> None:
-        kubelet = await self._lane.run(lambda: self._peer(self._folder.kubelet_socket))
-        async with self._pods.connected() as list_pods:
+        kubelet = await self._lane.run(self._peer)
+        async with self._pods.connected() as connected:
             await self._traffic.quiet(self._clock, seconds=self._calm)
             # Nothing is awaited from here to List: an Allocate that came in between would be in
             # flight, and kubelet may forget its answer (kubernetes#137534).
@@ -203,19 +225,19 @@ class ViewReader:
             self._asking = True
             known = _owners(self.view.value.entries)
             began = self._clock.uptime()
-            pods = await list_pods()
-        sent_at, silent = self._clock.uptime(), self._silent()
+            pods = await connected.read_all()
+        sent_at, silent = self._clock.uptime(), self._lists.silent
         if not silent:
             before = await self._file()
             self._resent_at, sent_at = self._clock.monotonic(), self._clock.uptime()
-            self._resend()
+            self._lists.resend()
             await self._written_since(before)
         # One call, and no wait before it is published: a look that somebody else takes meanwhile
         # would be newer, and a view that goes back in time lacks the pods that came since.
         look, answered_by = await self._lane.run(self._read_and_who)
         if answered_by != kubelet:
             raise KubeletError("cannot ask kubelet for its pods: it was replaced meanwhile")
-        if not self._is_answer(look) or silent is not self._silent():
+        if not self._is_answer(look) or silent is not self._lists.silent:
             self._took_note(look)
             raise KubeletError(look.problem)
         was = self.view.value
@@ -242,11 +264,14 @@ class ViewReader:
             self._count_write()
 
     def _is_answer(self, look: Checkpoint) -> bool:
-        missing = look.state is CheckpointState.MISSING and self._silent()
+        missing = look.state is CheckpointState.MISSING and self._lists.silent
         return look.state is CheckpointState.READ or missing
 
     def _read_and_who(self) -> tuple[Checkpoint, ProcessId | None]:
-        return self._read_now(), self._peer(self._folder.kubelet_socket)
+        return self._read_now(), self._peer()
+
+    def _peer(self) -> ProcessId | None:
+        return peer_of(self._folder.kubelet_socket, self._procfs)
 
     def _look(self, known: FileId | None) -> Checkpoint | None:
         """Return what the checkpoint says; None when it is still the one called *known*."""
@@ -257,7 +282,7 @@ class ViewReader:
     def _read_now(self) -> Checkpoint:
         # Taken before: what is read is at least as new as that.
         moment = self._clock.uptime()
-        return replace(read(self._folder.checkpoint, self._promised), read_at=moment)
+        return replace(read(self._folder.checkpoint, self._promises), read_at=moment)
 
     async def _file(self) -> FileId | None:
         return await self._lane.run(lambda: FileId.of(self._folder.checkpoint))

@@ -1,7 +1,7 @@
 """Keeps each resource registered with kubelet, whatever happens to either side's sockets."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import structlog
@@ -11,17 +11,17 @@ from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from holdfast.errors import KubeletError, LaneStuckError
-from holdfast.kubelet.checkpoint import FileId
+from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.folder import FolderState, FolderWatch
-from holdfast.kubelet.plugin import DevicePlugin, options
-from holdfast.kubelet.server import PluginServer
-from holdfast.kubelet.wire import dial, what_went_wrong
+from holdfast.kubelet.plugin import DevicePlugin, PluginParts, PluginServer
+from holdfast.kubelet.socket import dial, what_went_wrong
 from holdfast.model.book.offers import Offers
 from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import Registration
-from holdfast.runtime.changes import Changes
+from holdfast.model.node.readiness import Check, check_openly
 from holdfast.runtime.clock import Clock, backoff
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Changes, Watched
 
 log = structlog.get_logger(__name__)
 
@@ -48,39 +48,80 @@ class Registrar:
     """Serves and registers each resource as soon as it is on offer.
 
     A resource that leaves the offers stays registered, with an empty list: kubelet would otherwise
-    count its devices as lost for as long as it remembers them. `registrations` tells where each
-    one stands.
+    count its devices as lost for as long as it remembers them. One that claims serve by then is
+    left: kubelet has nothing to lose of it. `registrations` tells where each one stands.
     """
 
     def __init__(
         self,
         *,
-        offers: Watched[Offers],
-        plugin: Callable[[ResourceName], DevicePlugin],
+        plugins: PluginParts,
         folder: FolderWatch,
         prefix: str,
-        clock: Clock,
         times: Watched[RegistrationTimes],
     ) -> None:
-        """Register what *offers* has, with a servicer that *plugin* makes for each resource.
+        """Register what is on offer, each resource with a servicer over *plugins*.
 
         The names of our sockets in *folder* begin with *prefix*.
         """
         self.registrations: Watched[Mapping[ResourceName, Registration]] = Watched({})
-        self._offers = offers
-        self._plugin = plugin
+        self._plugins = plugins
         self._times = times
-        self._make = partial(_OneResource, folder=folder, prefix=prefix, clock=clock, times=times)
+        self._make = partial(
+            _OneResource,
+            folder=folder,
+            offers=plugins.offers,
+            prefix=prefix,
+            clock=plugins.clock,
+            times=times,
+            registrations=self.registrations,
+        )
         self._each: dict[ResourceName, _OneResource] = {}
 
     async def run(self) -> None:
         """Keep them all registered, until cancelled; then `close`."""
+        tasks: dict[ResourceName, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
-            async for offers in self._offers.follow():
+            async for offers in self._plugins.offers.follow():
                 for resource in offers.devices:
                     if resource not in self._each:
-                        one = self._each[resource] = self._one(resource)
-                        group.create_task(one.run(), name=f"register {resource}")
+                        plugin = DevicePlugin(resource, self._plugins)
+                        one = self._each[resource] = self._make(plugin)
+                        name = f"register {resource}"
+                        tasks[resource] = group.create_task(one.run(), name=name)
+                for resource in (self._each.keys() & offers.by_claims) - offers.devices.keys():
+                    await self._leave(resource, tasks.pop(resource))
+
+    async def _leave(self, resource: ResourceName, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.wait([task])
+        await self._each.pop(resource).close()
+        left = {name: each for name, each in self.registrations.value.items() if name != resource}
+        self.registrations.set(left)
+        log.info("left to claims, and not registered with kubelet any more", resource=resource)
+
+    @property
+    def resources(self) -> tuple[ResourceName, ...]:
+        """The resources that kubelet is offered."""
+        return tuple(self._plugins.offers.value.devices)
+
+    @property
+    def states(self) -> dict[ResourceName, Registration]:
+        """Each resource's registration, including those that kubelet does not know yet."""
+        return dict.fromkeys(self.resources, Registration()) | dict(self.registrations.value)
+
+    def checks(self) -> Iterator[Check]:
+        """Yield whether kubelet has accepted each resource, and has a ListAndWatch stream open.
+
+        Without a stream it counts no device as usable.
+        """
+        states = [(resource, self.states[resource]) for resource in self.resources]
+        for resource, state in states:
+            problem = "" if state.registered else state.problem
+            yield Check(name=f"registered {resource}", passes=state.registered, reason=problem)
+        for resource, state in states:
+            closed = "" if state.streams else "kubelet has no ListAndWatch stream open"
+            yield check_openly(f"stream {resource}", closed)
 
     async def answers(self, resource: ResourceName) -> None:
         """Dial our own socket of *resource*; raise KubeletError when we do not answer there."""
@@ -93,36 +134,37 @@ class Registrar:
         """End all streams, stop all servers and remove our sockets. `run` must be over."""
         await asyncio.gather(*(each.close() for each in self._each.values()))
 
-    def _one(self, resource: ResourceName) -> "_OneResource":
-        def changed(state: Registration) -> None:
-            self.registrations.set({**self.registrations.value, resource: state})
-
-        return self._make(plugin=self._plugin(resource), changed=changed)
-
 
 class _OneResource:
     """One resource's server and registration, kept alive by `run`."""
 
     def __init__(
         self,
-        *,
         plugin: DevicePlugin,
+        *,
         folder: FolderWatch,
+        offers: Watched[Offers],
         prefix: str,
         clock: Clock,
         times: Watched[RegistrationTimes],
-        changed: Callable[[Registration], None],
+        registrations: Watched[Mapping[ResourceName, Registration]],
     ) -> None:
-        """Register *plugin*, and call *changed* with each new state."""
+        """Register *plugin*, and publish each new state in *registrations*.
+
+        *offers* tell whether kubelet is to call before starts.
+        """
         self.server: PluginServer | None = None
         self._plugin = plugin
         self._folder = folder
+        self._offers = offers
         self._prefix = prefix
         self._clock = clock
         self._times = times
-        self._changed = changed
+        self._registrations = registrations
+        self._problem = Problem(log, "not registered with kubelet", resource=plugin.resource)
+        self._options = plugin.options()
         self._state = Registration(since=clock.wall())
-        changed(self._state)
+        self._publish()
 
     async def run(self) -> None:
         """Register, and again whenever the registration ends, until cancelled."""
@@ -219,8 +261,9 @@ class _OneResource:
 
     async def _call(self, endpoint: str) -> None:
         resource = self._plugin.resource
+        self._options = self._plugin.options()
         request = api_pb2.RegisterRequest(
-            version=_API_VERSION, endpoint=endpoint, resource_name=resource, options=options()
+            version=_API_VERSION, endpoint=endpoint, resource_name=resource, options=self._options
         )
         try:
             async with dial(self._folder.kubelet_socket) as channel:
@@ -236,7 +279,7 @@ class _OneResource:
         opened_by = self._clock.monotonic() + self._times.value.stream
         server = self.server
         while True:
-            changes = Changes([self._plugin.streams, self._folder.state])
+            changes = Changes([self._plugin.streams, self._folder.state, self._offers])
             streams, state = self._plugin.streams.value, self._folder.state.value
             left = opened_by - self._clock.monotonic()
             if streams.ended:
@@ -248,6 +291,9 @@ class _OneResource:
                 )
             if _another_kubelet(state, began_with):
                 return f"{self._folder.kubelet_socket} was created again; registering again"
+            if self._plugin.options() != self._options:
+                await self._close_server()
+                return "claims serve it: kubelet need not call before starts; registering again"
             if server is not None and state.sockets.get(server.name) != server.file:
                 return f"our socket {server.path} was removed; serving and registering again"
             await changes.wait(_LONG if streams.opened else left)
@@ -269,17 +315,18 @@ class _OneResource:
         before = self._state
         since = self._clock.wall() if registered != before.registered else before.since
         self._set(replace(before, registered=registered, problem=problem, since=since))
+        self._problem.set(problem)
         if registered:
             log.info("registered with kubelet", resource=self._plugin.resource)
-        elif problem != before.problem:
-            log.warning(
-                "not registered with kubelet", resource=self._plugin.resource, reason=problem
-            )
 
     def _set(self, state: Registration) -> None:
         if state != self._state:
             self._state = state
-            self._changed(state)
+            self._publish()
+
+    def _publish(self) -> None:
+        others = self._registrations.value
+        self._registrations.set({**others, self._plugin.resource: self._state})
 
 
 def _another_kubelet(now: FolderState, before: FolderState) -> bool:

@@ -1,4 +1,4 @@
-"""Serves gRPC on a unix socket that lies at its path only once it answers."""
+"""gRPC on unix sockets: how kubelet's and our own are dialled, and how ours are served."""
 
 import contextlib
 import itertools
@@ -10,12 +10,34 @@ from pathlib import Path
 from grpc import aio
 
 from holdfast.errors import KubeletError
-from holdfast.kubelet.checkpoint import FileId
+from holdfast.host.files.wholefile import FileId
+from holdfast.names import LONGEST_SOCKET_PATH
 
-_LONGEST_PATH = 107
-"""The bytes of a unix socket's path that the kernel takes."""
+LARGEST_MESSAGE = 16 << 20
+"""The most that is read of one message, in bytes.
 
+Many times what kubelet sends about a full node: a longer message must not exhaust our memory.
+"""
+
+_OPTIONS: tuple[tuple[str, str | int], ...] = (
+    # Connections to one path share their back-off otherwise: a kubelet that is just back would
+    # be left alone for as long as the one before it did not answer.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+)
 _SERIAL = itertools.count()
+
+
+def dial(socket: Path) -> aio.Channel:
+    """Return a new channel to the unix socket at *socket* (absolute), shared with nobody."""
+    return aio.insecure_channel(f"unix://{socket}", options=_OPTIONS)
+
+
+def what_went_wrong(error: aio.AioRpcError) -> str:
+    """Return the other side's words, with the status code that they came under."""
+    details = error.details() or "no reason given"
+    return f"{details} ({error.code().name})"
 
 
 class SocketServer:
@@ -80,10 +102,10 @@ class SocketServer:
 
     def _check_length(self, hidden: Path) -> None:
         longest = max(self.path, hidden, key=lambda path: len(os.fsencode(path)))
-        if len(os.fsencode(longest)) > _LONGEST_PATH:
+        if len(os.fsencode(longest)) > LONGEST_SOCKET_PATH:
             raise KubeletError(
                 f"cannot serve {self._what}: the path {longest} is longer than the "
-                f"{_LONGEST_PATH} bytes of a unix socket; choose a shorter folder or name"
+                f"{LONGEST_SOCKET_PATH} bytes of a unix socket; choose a shorter folder or name"
             )
 
     def _sweep(self) -> None:

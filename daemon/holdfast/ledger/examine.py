@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from holdfast.errors import LedgerError, LedgerUnusableError
-from holdfast.ledger.files import FILE
+from holdfast.ledger.disk import FILE, Stamp, sealed
 from holdfast.ledger.readonly import inspect
 
 _TRIES = 5
@@ -23,22 +23,23 @@ def examine(folder: Path, *, in_use: bool) -> None:
     try:
         if not os.access(path, os.R_OK):  # of which SQLite says only that it cannot open it
             raise LedgerError(f"cannot read the ledger {path}: we may not")  # noqa: TRY301 - all that is wrong with the file in one place
+        known = sealed(folder)
         if not wal.exists() or not wal.stat().st_size:
             # Opened as any other file of this kind, it would get two files beside it.
-            inspect(path, how="immutable=1")
+            inspect(path, known, how="immutable=1")
         elif in_use:
-            inspect(path)  # everything beside it is there, and locked as among neighbours
+            inspect(path, known)  # everything beside it is there, and locked as among neighbours
         else:
-            _inspect_copy(path, wal)
+            _inspect_copy(path, wal, known)
     except LedgerError:
         raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError) as error:
         raise LedgerUnusableError(f"cannot use the ledger {path}: {error}") from error
     except OSError as error:
         raise LedgerError(f"cannot read the ledger {path}: {error.strerror or error}") from error
 
 
-def _inspect_copy(path: Path, wal: Path) -> None:
+def _inspect_copy(path: Path, wal: Path, known: Stamp | None) -> None:
     """Look at a copy: a WAL that a crash left would be folded back by whoever opens it.
 
     Where a daemon is at work all the same, its two files must be of one moment.
@@ -49,7 +50,7 @@ def _inspect_copy(path: Path, wal: Path) -> None:
             for file in (path, wal):
                 shutil.copyfile(file, Path(folder) / file.name)
             if _moment(path, wal) == before:
-                inspect(Path(folder) / path.name)
+                inspect(Path(folder) / path.name, known)
                 return
     raise LedgerError(f"cannot read the ledger {path}: it is being written all the time")
 

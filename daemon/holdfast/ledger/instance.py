@@ -6,11 +6,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from holdfast.errors import LedgerUnusableError, SecondDaemonError
-from holdfast.host.proc.peer import lock_holder
+from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.ledger.disk import Identity, identity
-from holdfast.ledger.files import LOCK
+from holdfast.ledger.disk import LOCK, Identity, identity
 
 
 class _Lock(ABC):

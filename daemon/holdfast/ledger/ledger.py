@@ -1,18 +1,25 @@
 """The ledger as the rest of the daemon sees it: decide on the book, commit, then publish it."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 from msgspec import Struct
 
-from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError, LedgerUnusableError
+from holdfast.errors import (
+    LaneStuckError,
+    LedgerError,
+    LedgerLostError,
+    LedgerUnreadableError,
+    LedgerUnusableError,
+)
+from holdfast.ledger import disk
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.store import Store
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, DeviceLock, LockState, Move
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.ids import BootId, DeviceName
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
@@ -21,6 +28,13 @@ from holdfast.runtime.watched import Watched
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+
+class LedgerObserver(Protocol):
+    """Hears of each commit when its book is published."""
+
+    def committed(self, moves: tuple[Move, ...], seconds: float, /) -> None:
+        """Hear which *moves* were committed, and for how many *seconds* the disk had them."""
 
 
 class Ledger:
@@ -37,7 +51,7 @@ class Ledger:
         *,
         clock: Clock,
         boot: BootId,
-        locks: Sequence[InstanceLock | PluginFolderLock] = (),
+        locks: Sequence[InstanceLock | PluginFolderLock],
     ) -> None:
         """Take an open store whose thread is *lane*'s; use `open_ledger`."""
         self._store = store
@@ -50,12 +64,16 @@ class Ledger:
         self._failing_since: float | None = None
         self._problem = ""
         self._lost = ""
+        self._written_anew: tuple[str, ...] = ()
         self._logged: set[str] = set()
         self.proven_at: float | None = None
         """When `prove` last succeeded (monotonic seconds), None before it did."""
         self.book: Watched[Book] = Watched(self._latest)
-        self.commit_seconds: Callable[[float], None] = lambda _seconds: None
-        self.moved: Callable[[tuple[Move, ...]], None] = lambda _moves: None
+        self._observers: list[LedgerObserver] = []
+
+    def observe(self, observer: LedgerObserver) -> None:
+        """Have *observer* hear of each commit from now on."""
+        self._observers.append(observer)
 
     @property
     def failing_since(self) -> float | None:
@@ -165,20 +183,23 @@ class Ledger:
     async def prove(self, *, deadline: float | None = None) -> tuple[str, ...]:
         """Keep the locks, write and read back; nothing else ends `failing_since` and `problem`.
 
-        Return the names of files that were gone and were written again. Raises LedgerError, of
-        which SecondDaemonError is one, or LaneStuckError after *deadline* seconds.
+        Return why the files were written anew since the last time, and what was kept or lost.
+        Raises LedgerError, of which SecondDaemonError is one, or LaneStuckError after *deadline*
+        seconds.
         """
         started = self._clock.monotonic()
         try:
-            return await self._lane.run(self._prove, deadline=deadline)
+            await self._lane.run(self._prove, deadline=deadline)
         except LaneStuckError as error:
             # It may be another write that does not come back, and the proof was never begun.
             self._fails(started, error)
             raise
+        told, self._written_anew = self._written_anew, ()
+        return told
 
     async def close(self) -> None:
-        """Close the file; what was committed stays."""
-        await self._lane.run(self._store.close)
+        """Close the file; what was committed stays, whatever was done to it just before."""
+        await self._lane.run(self._close)
 
     async def load(self) -> None:
         """Read the committed book and publish it."""
@@ -196,7 +217,11 @@ class Ledger:
             raise LedgerLostError(self._lost)
         started = self._clock.monotonic()
         try:
-            self._store.write(before, after, draft.moves)
+            try:
+                self._store.write(before, after, draft.moves)
+            except LedgerLostError:  # at once, not at the next proof: a pod's admission waits
+                self._prove()
+                self._store.write(before, after, draft.moves)
         except Exception as error:
             self._fails(started, error)
             raise
@@ -208,12 +233,18 @@ class Ledger:
         clock = self._clock
         return Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self.boot)
 
-    def _prove(self) -> tuple[str, ...]:
+    def _close(self) -> None:
+        with suppress(LedgerError):
+            if self._store.changes():
+                self._prove()
+        self._store.close()
+
+    def _prove(self) -> None:
         started = self._clock.monotonic()
         try:
             for lock in self._locks:
                 lock.keep()
-            written_again = self._store.prove()
+            self._written_anew += self._store.prove()
         except (LedgerLostError, LedgerUnusableError) as error:
             self._lost = str(error)
             self._fails(started, error)
@@ -223,7 +254,6 @@ class Ledger:
             raise
         self._problem, self._lost, self._failing_since = "", "", None
         self.proven_at = self._clock.monotonic()
-        return written_again
 
     def _fails(self, started: float, error: Exception) -> None:
         if self._failing_since is None:
@@ -235,8 +265,8 @@ class Ledger:
         if commit is not None:
             self._logged.clear()
             self.book.set(commit.book)
-            self.commit_seconds(commit.took)
-            self.moved(commit.moves)
+            for each in self._observers:
+                each.committed(commit.moves, commit.took)
 
 
 class _Commit(Struct, frozen=True, kw_only=True):
@@ -263,14 +293,32 @@ async def open_ledger(
     *,
     clock: Clock,
     boot: BootId,
-    locks: Sequence[InstanceLock | PluginFolderLock] = (),
+    locks: Sequence[InstanceLock | PluginFolderLock],
 ) -> Ledger:
     """Open the ledger in *folder* on *lane*, and read the book.
 
+    What is not the ledger that was here, whole, is kept beside an empty one, and the log says so.
     The caller holds *locks*, among them the folder's InstanceLock; they are kept with each proof.
     Raises LedgerUnusableError.
     """
-    store = await lane.run(lambda: Store(folder))
+    store = await lane.run(lambda: _open(folder))
     ledger = Ledger(store, lane, clock=clock, boot=boot, locks=locks)
     await ledger.load()
     return ledger
+
+
+def _open(folder: Path) -> Store:
+    try:
+        return Store(folder)
+    except LedgerUnreadableError as error:
+        reason = str(error)
+    try:
+        kept = disk.set_aside(folder / disk.FILE)
+    except OSError as error:
+        raise LedgerUnusableError(f"{reason}; cannot keep it beside: {error}") from error
+    store = Store(folder, anew=True)
+    if kept is None:
+        log.error("ledger is gone", reason=reason)
+    else:
+        log.error("unreadable ledger kept beside", reason=reason, kept=str(kept))
+    return store

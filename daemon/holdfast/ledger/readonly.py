@@ -6,12 +6,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.errors import LedgerError, LedgerUnusableError
+from holdfast.errors import LedgerError, LedgerUnreadableError, LedgerUnusableError
 from holdfast.ledger import rows
-from holdfast.ledger.files import FILE
-from holdfast.ledger.schema import APPLICATION_ID, SCHEMA_VERSION
-from holdfast.model.book.book import Book
-from holdfast.model.book.locks import Move
+from holdfast.ledger.disk import FILE, SEAL, Stamp
+from holdfast.ledger.rows import APPLICATION_ID, SCHEMA_VERSION
+from holdfast.model.book.book import Book, Move
 from holdfast.model.ids import DeviceName
 
 T = TypeVar("T")
@@ -37,37 +36,54 @@ def read_only_moved_devices(folder: Path) -> frozenset[DeviceName]:
 def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T:
     with closing(_open_read_only(folder)) as db:
         try:
+            _refuse_others(db, folder / FILE)
+            db.execute("BEGIN")  # a daemon may write beside us: all is read as of one moment
             return read(db)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:
             message = f"cannot read the ledger {folder / FILE}: {error}"
             raise LedgerError(message) from error
 
 
-def inspect(path: Path, *, how: str = "mode=ro") -> bool:
-    """Return whether the file is empty; raise when it is not one that we may write.
+def inspect(path: Path, known: Stamp | None, *, how: str = "mode=ro") -> None:
+    """Raise when the file is not the ledger that is *known*, whole, or not one that we may write.
 
-    *how* it is opened is a query of SQLite's file names. Raises sqlite3.Error or LedgerError.
+    *how* it is opened is a query of SQLite's file names. Raises sqlite3.Error, LedgerError, or
+    OSError, or ValueError for what makes no sense.
     """
+    if not path.stat().st_size:  # SQLite would take the WAL beside it for all of it
+        raise ValueError("it is empty")
     with closing(_connect_read_only(path, how)) as db:
         db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        owner = db.execute("PRAGMA application_id").fetchone()[0]
-        tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        if not tables:
-            return True
-        if owner != APPLICATION_ID:
-            message = f"cannot use the ledger {path}: another program's database is there"
-            raise LedgerUnusableError(message)
-        if version > SCHEMA_VERSION:
-            message = (
-                f"cannot use the ledger {path}: it has version {version}, this holdfast knows "
-                f"{SCHEMA_VERSION}. Install the newer one again; nothing was changed"
-            )
-            raise LedgerUnusableError(message)
-        verdict = db.execute("PRAGMA quick_check").fetchone()[0]
+        if not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            raise ValueError("it is empty")
+        _refuse_others(db, path)
+        db.execute("BEGIN")
+        verdict = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
-        return False
+        rows.read_book(db)
+        stamp = rows.read_stamp(db)
+        if known is not None and known.ledger not in {"", stamp.ledger}:
+            raise ValueError(f"it is another ledger than the one that was here (see {SEAL})")
+        if known is not None and stamp.commits < known.commits:
+            raise ValueError(
+                f"it is an old copy: it has {stamp.commits} of at least {known.commits} commits "
+                f"(see {SEAL})"
+            )
+
+
+def _refuse_others(db: sqlite3.Connection, path: Path) -> None:
+    """Raise LedgerUnusableError for another program's file, and for that of another version."""
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        message = f"cannot use the ledger {path}: another program's database is there"
+        raise LedgerUnusableError(message)
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version != SCHEMA_VERSION:
+        message = (
+            f"cannot use the ledger {path}: it has version {version}, this holdfast knows "
+            f"{SCHEMA_VERSION}"
+        )
+        raise LedgerUnreadableError(message)
 
 
 def _connect_read_only(path: Path, how: str = "mode=ro") -> sqlite3.Connection:

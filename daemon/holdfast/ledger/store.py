@@ -1,26 +1,33 @@
 """The ledger's file: open it, read the book from it, write the next one as one commit."""
 
-import errno
-import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import TypeVar
 
-from holdfast.errors import LedgerError, LedgerLostError, LedgerUnusableError
-from holdfast.ledger import disk, files, rows
-from holdfast.ledger.files import FILE
+from holdfast.errors import (
+    LedgerError,
+    LedgerLostError,
+    LedgerUnreadableError,
+    LedgerUnusableError,
+)
+from holdfast.ledger import disk, rows
+from holdfast.ledger.disk import FILE, Stamp
 from holdfast.ledger.readonly import BUSY_TIMEOUT_MS, inspect
-from holdfast.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, upgrade
-from holdfast.model.book.book import Book
-from holdfast.model.book.locks import Move
+from holdfast.ledger.rows import APPLICATION_ID, creation
+from holdfast.model.book.book import Book, Move
 from holdfast.model.ids import DeviceName
 
 T = TypeVar("T")
 
 _WAL_BYTES = 1 << 17
-"""To what the WAL is cut when it begins anew: each proof reads all of it."""
+"""To what the WAL is cut when it begins anew."""
+_UNFOLDED = 2000
+"""Pages in the WAL that a reader has kept from being folded: two hours of a node at rest."""
+_OF_CONTENT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+"""What SQLite says of a file that it can read; the last of one that lacks a table."""
 _CACHE_KIB = 512
 """Pages that SQLite keeps: its own bound is four times that, and a history fills any."""
 
@@ -29,51 +36,52 @@ class Store:
     """The open ledger file. Every method blocks and must run on one and the same thread.
 
     One commit is one fsync: WAL with synchronous=FULL. The WAL is folded back by `tidy`, which is
-    never called on the way of an Allocate.
+    never called on the way of an Allocate. All but the history is in memory too: whatever is done
+    to the files, they are written anew from there.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Open the ledger in *folder*, or create it.
+    def __init__(self, folder: Path, *, anew: bool = False) -> None:
+        """Open the ledger in *folder*, or create it where there never was one, or *anew*.
 
-        Raises LedgerUnusableError when it is damaged, newer, or cannot be opened; the file is left
-        as it was found.
+        Raises LedgerUnusableError when it cannot be opened, LedgerUnreadableError when it is
+        not the one that was here, whole; what is there is left as it was found.
         """
         self._path = folder / FILE
-        self._wal = folder / f"{FILE}-wal"
-        self._kept: sqlite3.Connection | None = None
-        """All of the ledger, in memory, from the loss of its files until others are open."""
-        self._ours: disk.Pinned | None = None
-        """Meanwhile, the last file of ours that was put in its place."""
         self._reserve = disk.Reserve(folder)
+        self._seal = disk.Seal(folder)
+        self._stale = ""
+        """Why files are to be written anew that nobody has changed."""
+        self._spoiled = False
+        """Whether what is open was written to by somebody else."""
+        known = None
         try:
+            known = disk.sealed(folder)
             # Looked at without write access first: closing a file that is not to be touched would
             # otherwise fold its WAL back into it.
             if not self._path.exists():
-                _begin(self._path)
-            elif not self._path.stat().st_size and self._wal.exists() and self._wal.stat().st_size:
-                raise sqlite3.DatabaseError("it is empty, and its WAL is not")
-            elif inspect(self._path):
-                _create(self._path)
+                self._begin(known, anew=anew)
+            else:
+                inspect(self._path, known)
             with suppress(OSError):  # it is older: not to be used where this one is moved away
-                files.remove_half(self._path)
-            self._db = _connect(self._path)
-        except (sqlite3.Error, OSError) as error:
-            raise self._unusable(error) from error
-        try:
-            self._prepare()
-        except (sqlite3.Error, OSError) as error:
-            self._db.close()
+                disk.remove_half(self._path)
+            self._db = self._open()
+            self._adopt(rows.read_book(self._db), rows.read_stamp(self._db))
+        except LedgerUnusableError as error:
+            if known is None:
+                raise
+            raise LedgerUnreadableError(str(error)) from error  # there was a ledger: not this one
+        except (sqlite3.Error, OSError, ValueError) as error:
             raise self._unusable(error) from error
         self._reserve.keep()
 
     def read(self) -> Book:
         """Return the book as it was last committed.
 
-        Raises LedgerUnusableError when its rows make no sense.
+        Raises LedgerUnreadableError when its rows make no sense.
         """
         try:
             return rows.read_book(self._db)
-        except (sqlite3.Error, ValueError, TypeError) as error:
+        except (sqlite3.Error, ValueError) as error:
             raise self._unusable(error) from error
 
     def history(self, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
@@ -83,7 +91,7 @@ class Store:
         """
         try:
             return rows.read_history(self._db, device, limit)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:
             raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
 
     def moved_devices(self) -> frozenset[DeviceName]:
@@ -97,16 +105,13 @@ class Store:
         """Commit the difference between two books together with the moves that lead there.
 
         Raises LedgerError, and then nothing is in the open ledger, though after a failed fsync the
-        next start may find it; LedgerLostError when the names of the open files do not lead
-        to them any more. On a full disk the reserve is given up for a change that
-        records no new Allocation, so that releases always go through.
+        next start may find it; LedgerLostError when the files are not as we left them. On a full
+        disk the reserve is given up for a change that records no new Allocation, so that releases
+        always go through.
         """
         moves = tuple(moves)
-        if gone := self._gone():
-            raise LedgerLostError(
-                f"cannot write the ledger {self._path}: {', '.join(gone)} was removed; it is "
-                "written again within seconds"
-            )
+        if changes := self.changes():
+            raise LedgerLostError(f"cannot write the ledger {self._path}: {'; '.join(changes)}")
         releases = not (after.allocations.keys() - before.allocations.keys())
         if self._reserve.full and not releases:
             message = (
@@ -114,180 +119,207 @@ class Store:
                 "for releases; make room"
             )
             raise LedgerError(message)
-        try:
+
+        def commit() -> None:
             self._commit(before, after, moves)
+
+        try:
+            self._with_reserve(commit) if releases else commit()
+        except ValueError as error:
+            self._stale = str(error)
+            raise LedgerLostError(f"cannot write the ledger {self._path}: {error}") from error
         except sqlite3.Error as error:
-            if not (_is_full(error) and releases and self._reserve.give_up()):
-                message = f"cannot write the ledger {self._path}: {error}"
-                raise LedgerError(message) from error
-            try:
-                self._commit(before, after, moves)
-            except sqlite3.Error as again:
-                message = f"cannot write the ledger {self._path}: {again}"
-                raise LedgerError(message) from again
+            raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
 
     def tidy(self, *, keep: int) -> None:
         """Drop all but the last *keep* moves of each device, fold the WAL, refill the reserve."""
+        if self.changes():
+            return  # the next proof writes it anew
         try:
             self._db.execute(
-                "DELETE FROM history WHERE seq IN (SELECT seq FROM (SELECT seq, row_number() OVER "
-                "(PARTITION BY resource, device ORDER BY seq DESC) AS age FROM history) "
+                "DELETE FROM history WHERE fence IN (SELECT fence FROM (SELECT fence, row_number() "
+                "OVER (PARTITION BY resource, device ORDER BY fence DESC) AS age FROM history) "
                 "WHERE age > ?)",
                 (keep,),
             )
-            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        except sqlite3.Error as error:
+            _busy, pages, folded = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._place.note()
+        except (sqlite3.Error, OSError) as error:
             message = f"cannot tidy the ledger {self._path}: {error}"
             raise LedgerError(message) from error
+        if pages - folded > _UNFOLDED:
+            self._stale = "a program that reads ledger.db in one long transaction has its WAL grow"
         self._reserve.keep()
 
-    def prove(self) -> tuple[str, ...]:
-        """Write to the disk and read back; return the names of files that were written again.
+    def changes(self) -> tuple[str, ...]:
+        """Tell why the files are to be written anew; raises LedgerError when that is not known."""
+        try:
+            changes = self._place.changes()
+        except OSError as error:
+            raise LedgerError(f"cannot look at the ledger {self._path}: {error}") from error
+        return (*changes, self._stale) if self._stale else changes
 
-        A ledger whose files were removed is written again, for what is open has all of it. A file
-        that somebody else put there is never touched. Raises LedgerError while the file takes no
-        write, LedgerLostError when what is written does not stay.
+    def prove(self) -> tuple[str, ...]:
+        """Write to the disk and read back; return why the files were written anew, and what of it.
+
+        Files that are not as we left them are written anew from memory; what somebody else put
+        there is kept beside. Raises LedgerError while the file takes no write, LedgerLostError
+        when what is written does not stay.
         """
-        gone = self._gone()
-        if gone or self._kept is not None:
-            self._put_back(gone)
+        told = self._write_anew(changes) if (changes := self.changes()) else ()
         self._reserve.keep()
         if self._reserve.full:  # and what is left is kept for releases
             raise LedgerError(f"cannot write the ledger {self._path}: the disk is full; make room")
         try:
-            before = disk.cached(self._wal)
-            self._rewrite_counters()
-            after = disk.cached(self._wal)
-            stored = disk.stored(self._wal)
-        except (sqlite3.Error, OSError) as error:
+            self._seal.keep(self._stamp)
+            self._commit(self._book, self._book, ())
+            stored = self._back.is_stored()
+        except (sqlite3.Error, OSError, ValueError) as error:
+            if isinstance(error, ValueError):
+                self._stale = str(error)
             raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
-        if after == before or stored not in {None, after}:
+        if not stored:
             raise LedgerLostError(
                 f"cannot trust the disk of the ledger {self._path}: it reported a write as done, "
                 "and what is read from it is something else; replace the disk"
             )
-        return gone
+        return told
 
     def close(self) -> None:
         """Close the file; what was committed stays."""
-        if self._kept is not None:  # the next daemon has only what lies there
-            with suppress(LedgerError):
-                self._put_back(self._gone())
         self._db.close()
+        self._back.close()
+        self._seal.close()
 
-    def _prepare(self) -> None:
-        db = self._db
-        db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise sqlite3.DatabaseError("another program's database was put there")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA wal_autocheckpoint = 0")
-        db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-        db.execute("PRAGMA foreign_keys = ON")
-        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        db.execute("BEGIN IMMEDIATE")  # fails on a read-only or locked file, now and not later
-        db.execute("ROLLBACK")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version != SCHEMA_VERSION:
-            db.executescript(upgrade(version))
-        self._place = disk.Place(map(self._path.with_name, files.NAMES))
+    def _begin(self, known: Stamp | None, *, anew: bool) -> None:
+        """Have a ledger where there is none: an empty one, or a copy not put there yet."""
+        if _is_whole(disk.half(self._path), known):
+            disk.set_aside(self._path)
+            disk.link(self._path)
+            return
+        names = (self._path.with_name(name) for name in disk.NAMES)
+        if not anew and (known is not None or any(each.exists() for each in names)):
+            raise ValueError("it is gone, and there was one")
+        self._seal.forget()
+        self._make(Book(), Stamp(ledger=token_hex(8), commits=0), ())
+        disk.link(self._path)
 
-    def _gone(self) -> tuple[str, ...]:
-        """Return which of our file names lead nowhere; raise LedgerLostError for another's file."""
+    def _make(self, book: Book, stamp: Stamp, history: Iterable[tuple[object, ...]]) -> None:
+        """Write a whole ledger beside its place."""
+        disk.remove_half(self._path)
+        with closing(sqlite3.connect(disk.half(self._path), isolation_level=None)) as db:
+            db.executescript(creation())
+            db.execute("BEGIN")
+            db.execute("INSERT INTO counters VALUES (1, 0, 0, ?, ?, '')", (stamp.ledger, 0))
+            total = rows.total(rows.write_difference(db, Book(), book))
+            rows.write_stamp(db, book, stamp, total, commits=0)
+            db.executemany("INSERT INTO history VALUES (?, ?, ?, ?)", history)
+            db.execute("COMMIT")
+            # Last: all is in the one file by then, whatever becomes of its closing. And not in its
+            # place, where a kill leaves a journal that no look without write access rolls back.
+            db.execute("PRAGMA journal_mode = WAL")
+
+    def _open(self) -> sqlite3.Connection:
+        """Open what lies there, for writing; nothing is written to it."""
+        # One that SQLite makes because it is gone again would be empty.
+        name = f"{self._path.absolute().as_uri()}?mode=rw"
+        db = sqlite3.connect(name, uri=True, isolation_level=None)
         try:
-            strayed = self._strayed()
-        except OSError as error:
-            raise LedgerError(f"cannot look at the ledger {self._path}: {error}") from error
-        if strayed.replaced:
-            raise LedgerLostError(
-                f"cannot write the ledger {self._path}: another file was put in the place of "
-                f"{', '.join(strayed.replaced)}. Move it away: the ledger is then written again "
-                "from what holdfast has in memory"
-            )
-        return strayed.gone
-
-    def _strayed(self) -> disk.Strayed:
-        if self._kept is None:
-            return self._place.strayed()
-        if not os.path.lexists(self._path):
-            return disk.Strayed(gone=files.NAMES)
-        ours = self._ours is not None and self._ours.lies_at(self._path)
-        return disk.Strayed(replaced=() if ours else (FILE,))
-
-    def _put_back(self, gone: tuple[str, ...]) -> None:
-        """Write the ledger again where its files were, and go on with the new ones."""
-        half = files.half(self._path)
-        try:
-            if self._kept is None:
-                kept = sqlite3.connect(":memory:", isolation_level=None)
-                self._db.backup(kept)
-                self._ours = self._place.pin(self._path)
-                self._kept = kept
-                # Not later: whoever closes the last connection removes the WAL by its name.
-                self._db.close()
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            files.remove_half(self._path)
-            with closing(sqlite3.connect(half, isolation_level=None)) as copy:
-                self._kept.backup(copy)
-                copy.execute("PRAGMA journal_mode = WAL")
-            self._clear_place()
-            self._pin(half)
-            files.link(self._path)
-            self._reopen()
-        except (sqlite3.Error, OSError) as error:
-            raise LedgerLostError(
-                f"cannot write the ledger {self._path} again, of which {', '.join(gone) or FILE} "
-                f"was removed: {error}. It is tried again every few seconds. Do not restart "
-                "holdfast before: the ledger is in its memory alone"
-            ) from error
-        self._kept.close()
-        self._kept = None
-        self._pin(None)
-
-    def _clear_place(self) -> None:
-        """Remove what is left of ours; from here to the end a kill leaves the whole copy.
-
-        A WAL would be taken for the new file's, or other programs would still write to it.
-        """
-        self._refuse_another()
-        for name in files.NAMES:
-            self._path.with_name(name).unlink(missing_ok=True)
-
-    def _refuse_another(self) -> None:
-        ours = self._ours is not None and self._ours.lies_at(self._path)
-        if os.path.lexists(self._path) and not ours:
-            raise FileExistsError(errno.EEXIST, "another file was put there", str(self._path))
-
-    def _pin(self, path: Path | None) -> None:
-        before, self._ours = self._ours, None if path is None else disk.Pinned(path)
-        if before is not None:
-            before.close()
-
-    def _reopen(self) -> None:
-        """Open what was put in its place; raise where it was removed, or replaced, since."""
-        self._db = _connect(self._path)
-        try:
-            self._refuse_another()  # before anything is written to it
-            self._prepare()
-            self._refuse_another()
+            db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+            if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+                raise FileExistsError("another program's database was put there")
         except (sqlite3.Error, OSError):
-            self._db.close()
+            db.close()
             raise
+        return db
 
-    def _rewrite_counters(self) -> None:
-        """Commit a page with what it has had: SQLite writes none that was only set to the same."""
-        self._db.execute("BEGIN IMMEDIATE")
+    def _adopt(self, book: Book, stamp: Stamp, made: disk.Identity | None = None) -> None:
+        """Go on with what was opened, which has *book*; *made*: only if that is the file."""
+        db = self._db
         try:
-            self._db.execute("UPDATE counters SET fence = fence + 1")
-            self._db.execute("UPDATE counters SET fence = fence - 1")
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            if rows.read_stamp(db) != stamp:
+                raise FileExistsError("another ledger was put there")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("PRAGMA wal_autocheckpoint = 0")
+            db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+            db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            db.execute("BEGIN IMMEDIATE")  # fails on a read-only or locked file, now and not later
+            db.execute("ROLLBACK")
+            place = disk.Place(self._path)
+            if made not in {None, place.identities[0]}:
+                raise FileExistsError("another file was put there")
+            prints = rows.read_prints(db)
+            self._seal.keep(stamp)
+            back = disk.ReadBack(self._path.with_name(f"{FILE}-wal"))
+        except (sqlite3.Error, OSError, ValueError):
+            db.close()
+            self._seal.close()
             raise
+        self._book, self._stamp, self._place = book, stamp, place
+        self._prints, self._total, self._back = prints, rows.total(prints), back
+
+    def _write_anew(self, changes: tuple[str, ...]) -> tuple[str, ...]:
+        """Write the whole ledger from memory, and go on with that; return what is told of it."""
+        stamp = Stamp(ledger=self._stamp.ledger, commits=self._stamp.commits + 1)
+        lost: list[str] = []
+        # What was written in place may be another's, or half of something.
+        self._spoiled = self._spoiled or any("in its place" in each for each in changes)
+        old, back = self._db, self._back
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._with_reserve(lambda: self._make(self._book, stamp, self._moves(lost)))
+            made = disk.identity(disk.half(self._path).stat())
+            # From here to the end a kill leaves the whole copy. A WAL would be taken for the new
+            # file's, or other programs would still write to it.
+            kept = disk.set_aside(self._path, self._place.identities)
+            disk.link(self._path)
+            self._db = self._open()
+            try:
+                self._adopt(self._book, stamp, made)
+            except (sqlite3.Error, OSError, ValueError):
+                self._db = old
+                raise
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise LedgerLostError(
+                f"cannot write the ledger {self._path} again ({'; '.join(changes)}): {error}. It "
+                "is tried again every few seconds. Do not restart holdfast before: the ledger is "
+                "in its memory alone"
+            ) from error
+        self._stale, self._spoiled = "", False
+        old.close()  # it is not at its name any more: SQLite then leaves the WAL at its name alone
+        back.close()
+        with suppress(OSError):
+            disk.remove_half(self._path)
+        if lost:
+            changes = (*changes, "the history is lost")
+        return changes if kept is None else (*changes, f"what was there is kept as {kept.name}")
+
+    def _moves(self, lost: list[str]) -> Iterator[tuple[object, ...]]:
+        """Yield the rows of the history, as far as they can be read."""
+        if self._spoiled:
+            lost.append("it was written to")
+            return
+        try:
+            yield from self._db.execute(
+                "SELECT fence, resource, device, document FROM history WHERE fence <= ?",
+                (self._book.fence,),
+            )
+        except sqlite3.Error as error:
+            lost.append(str(error))
+
+    def _with_reserve(self, write: Callable[[], None]) -> None:
+        """Do *write*, and once more with the room of the reserve where the disk is full."""
+        try:
+            write()
+        except sqlite3.Error as error:
+            if not (_is_full(error) and self._reserve.give_up()):
+                raise
+            write()
 
     def _unusable(self, error: Exception) -> LedgerUnusableError:
+        if _is_unreadable(error):
+            return LedgerUnreadableError(f"cannot use the ledger {self._path}: {error}")
         return LedgerUnusableError(
             f"cannot use the ledger {self._path}: {error}. It is left as it is: move it away "
             "with its -wal and -shm to start with an empty one, which kubelet's checkpoint then "
@@ -295,50 +327,48 @@ class Store:
         )
 
     def _commit(self, before: Book, after: Book, moves: tuple[Move, ...]) -> None:
+        """Commit; raises sqlite3.Error, ValueError where another ledger is what is open."""
+        stamp = Stamp(ledger=self._stamp.ledger, commits=self._stamp.commits + 1)
+        total = self._total
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            rows.write_difference(self._db, before, after)
+            prints = rows.write_difference(self._db, before, after)
+            for name, new in prints.items():
+                total ^= self._prints.get(name, 0) ^ new
+            rows.write_stamp(self._db, after, stamp, total, commits=self._stamp.commits)
             rows.write_moves(self._db, moves)
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
+        finally:
+            with suppress(OSError):
+                self._place.note_commit()
+        self._book, self._stamp, self._total = after, stamp, total
+        self._prints |= prints
+        for name in [name for name, new in prints.items() if not new]:
+            del self._prints[name]
+        with suppress(OSError):  # it may know of fewer, and the next proof tells
+            self._seal.note(stamp)
 
 
-def _begin(path: Path) -> None:
-    """Have a ledger at *path*, where there is none: an empty one, or a copy not put there yet."""
-    files.move_companions_aside(path)
-    if _is_whole(files.half(path)):
-        files.replace(path)
-    else:
-        _create(path)
-
-
-def _is_whole(half: Path) -> bool:
-    """Tell whether *half* is a ledger that only had to be put in its place."""
-    if half.with_name(f"{half.name}-journal").exists():
+def _is_whole(half: Path, known: Stamp | None) -> bool:
+    """Tell whether *half* is the ledger that is *known*, and only had to be put in its place."""
+    if not half.exists() or half.with_name(f"{half.name}-journal").exists():
         return False
     try:
-        return not inspect(half, how="mode=ro&immutable=1")
-    except (sqlite3.Error, OSError, LedgerUnusableError):
+        inspect(half, known, how="mode=ro&immutable=1")
+    except (sqlite3.Error, OSError, ValueError, LedgerUnusableError):
         return False
+    return True
 
 
-def _create(path: Path) -> None:
-    """Make an empty ledger beside *path* and rename it: it is there whole, or not at all."""
-    files.remove_half(path)
-    with closing(sqlite3.connect(files.half(path), isolation_level=None)) as db:
-        # Not later, in place: a kill just then leaves a journal that a look without write access,
-        # with which each start begins, cannot roll back.
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(upgrade(0))
-    files.replace(path)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open what lies there. One that SQLite makes because it is gone again would be empty."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+def _is_unreadable(error: Exception) -> bool:
+    """Tell whether what was read is at fault: not the disk, a lock, or who may read."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _OF_CONTENT
+    return isinstance(error, ValueError)
 
 
 def _is_full(error: sqlite3.Error) -> bool:

@@ -1,26 +1,24 @@
 """Cards that can be had in several ways: which of their keys exclude each other.
 
-A key names its card behind the first slash: ``gpu/CARD`` is all of it, ``mig/CARD/...`` a slice of
-it, and ``replica/CARD/0`` the first of its replicas. Pods on different replicas share the card on
-purpose. Whoever has anything else of the card excludes all of them.
+A key says how its card is had, and names the card behind the first slash: ``card/CARD`` is all of
+it, ``part/CARD/...`` a part of it, and ``replica/CARD/0`` the first of its replicas. Pods on
+different replicas share the card on purpose. Whoever has anything else of the card excludes all of
+them. The device that is all of a card has the card as its id.
 
 Another driver, such as one of VFIO, does not know the card. It gives away the PCI function that the
 card is, by the function's own key, and that excludes everything of the card.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
 from msgspec import Struct, field
 
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 
-_CARD, _REPLICA = "gpu/", "replica/"
-_OF_CARDS = (_CARD, "mig/", _REPLICA)
-_MARK, _SHARED = "::", ".shared"
-"""What NVIDIA's plugin has before the number of a replica, and after the name of a resource."""
-
+_CARD, _PART, _REPLICA = "card/", "part/", "replica/"
+_OF_CARDS = (_CARD, _PART, _REPLICA)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 Side = tuple[str, bool]
@@ -61,9 +59,72 @@ Shared = Mapping[ResourceName, Sharing]
 """How the devices of each resource are shared, by its name before any is shared."""
 
 
+class ReplicaNames(Struct, frozen=True, kw_only=True):
+    """How a vendor calls replicas: by their card's id, `mark` and a number.
+
+    Their resource is that of the card, or the same with `suffix`.
+    """
+
+    mark: str
+    suffix: str
+
+    def replica(self, card: DeviceId, number: int) -> DeviceId:
+        """Return what kubelet calls a replica of *card*."""
+        return DeviceId(f"{card}{self.mark}{number}")
+
+    def renamed(self, resource: ResourceName) -> ResourceName:
+        """Return the name that replicas can have instead of that of their card's resource."""
+        return ResourceName(f"{resource}{self.suffix}")
+
+    def unshared(self, resource: ResourceName) -> ResourceName:
+        """Return the resource that cards have, whether or not replicas have another."""
+        return ResourceName(resource.removesuffix(self.suffix))
+
+    def whole(self, device: DeviceName) -> DeviceName:
+        """Return the name of the card of which *device* is a replica; any other as it is."""
+        card, number = self.parted(device.id)
+        return DeviceName(self.unshared(device.resource), card) if number else device
+
+    def parted(self, id_: DeviceId) -> tuple[DeviceId, str]:
+        """Return the id of the card, and the number of its replica; empty for the whole card."""
+        card, _, number = id_.partition(self.mark)
+        return DeviceId(card), number if _NUMBER.fullmatch(number) else ""
+
+
+class CardNames(Struct, frozen=True, kw_only=True):
+    """How the vendors of a node call replicas; as each of them does, for whatever is its own."""
+
+    vendors: tuple[ReplicaNames, ...] = ()
+
+    def unshared(self, resource: ResourceName) -> ResourceName:
+        """Return the resource that cards have, whether or not replicas have another."""
+        found = (each.unshared(resource) for each in self.vendors)
+        return next((each for each in found if each != resource), resource)
+
+    def whole(self, device: DeviceName) -> DeviceName:
+        """Return the name of the card of which *device* is a replica; any other as it is."""
+        found = (each.whole(device) for each in self.vendors)
+        return next((each for each in found if each != device), device)
+
+    def parted(self, id_: DeviceId) -> tuple[DeviceId, str]:
+        """Return the id of the card, and the number of its replica; empty for the whole card."""
+        found = (each.parted(id_) for each in self.vendors)
+        return next((each for each in found if each[0] != id_), (id_, ""))
+
+
 def card_key(card: str) -> HardwareKey:
     """Return the key of all of *card*."""
     return HardwareKey(f"{_CARD}{card}")
+
+
+def part_key(card: str, place: str) -> HardwareKey:
+    """Return the key of the part of *card* at *place*, which may have slashes."""
+    return HardwareKey(f"{_PART}{card}/{place}")
+
+
+def is_part(key: HardwareKey) -> bool:
+    """Tell whether *key* is that of a part of a card."""
+    return key.startswith(_PART)
 
 
 def replica_key(card: str, number: int | str) -> HardwareKey:
@@ -79,6 +140,13 @@ def is_replica(key: HardwareKey) -> bool:
 def card_of(key: HardwareKey) -> str:
     """Return the card that *key* is of, empty for hardware that is no part of a card."""
     return key.split("/", 2)[1] if key.startswith(_OF_CARDS) else ""
+
+
+def replicas_in(keys: Iterable[HardwareKey]) -> tuple[tuple[DeviceId, str], ...]:
+    """Return the card and the number of each replica among *keys*, in order."""
+    replicas = [key for key in keys if key.startswith(_REPLICA)]
+    parts = (key.split("/", 2) for key in sorted(replicas))
+    return tuple((DeviceId(card), number) for _, card, number in parts)
 
 
 def sides_of(keys: Collection[HardwareKey], places: Places = NOWHERE) -> set[Side]:
@@ -138,30 +206,3 @@ def shares(one: frozenset[HardwareKey], other: frozenset[HardwareKey]) -> bool:
     """Tell whether *one* and *other* are different replicas of one card."""
     replicas = {side for side in sides_of(one) if side[1]}
     return one.isdisjoint(other) and not replicas.isdisjoint(sides_of(other))
-
-
-def replica_id(card: DeviceId, number: int) -> DeviceId:
-    """Return what kubelet calls a replica, as NVIDIA's plugin does: ``GPU-...::0``."""
-    return DeviceId(f"{card}{_MARK}{number}")
-
-
-def renamed(resource: ResourceName) -> ResourceName:
-    """Return the name that replicas can have instead of that of their card's resource."""
-    return ResourceName(f"{resource}{_SHARED}")
-
-
-def unshared(resource: ResourceName) -> ResourceName:
-    """Return the name of the resource that cards have, whether or not replicas have another."""
-    return ResourceName(resource.removesuffix(_SHARED))
-
-
-def whole(device: DeviceName) -> DeviceName:
-    """Return the name of the card of which *device* is a replica; that of any other as it is."""
-    card, number = parted(device.id)
-    return DeviceName(unshared(device.resource), card) if number else device
-
-
-def parted(id_: DeviceId) -> tuple[DeviceId, str]:
-    """Return the id of the card, and the number of its replica; empty for the whole card."""
-    card, _, number = id_.partition(_MARK)
-    return DeviceId(card), number if _NUMBER.fullmatch(number) else ""

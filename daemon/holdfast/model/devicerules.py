@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.cards import card_of, parted, unshared
+from holdfast.model.cards import card_of
 from holdfast.model.devices import Device, Inventory, LeftOut, OwnSettings, pci_addresses
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 
@@ -34,7 +34,7 @@ class DeviceRule(Struct, frozen=True, kw_only=True):
     own: OwnSettings = OwnSettings()
 
     def __str__(self) -> str:
-        """Return the place of the rule and what it matches: ``devices[0] (uuid GPU-1*)``."""
+        """Return the place of the rule and what it matches: ``devices[0] (uuid 1a*)``."""
         given = {"index": self.index, "uuid": self.uuid, "pci": self.pci, "model": self.model}
         told = (f"{name} {pattern}" for name, pattern in given.items() if pattern is not None)
         return f"{self.place} ({', '.join(told)})"
@@ -126,7 +126,7 @@ class _Assignment:
         if name is None:
             if not kept:
                 self._left_out.append(LeftOut(device=device, reason=why))
-        elif not kept or name.resource in self._had.get(parted(name.id)[0], {}):
+        elif not kept or name.resource in self._had.get(self._card(name), {}):
             self._devices.setdefault(name, _named(device, name))
             self._hardware[device.name] = _named(device, name)
 
@@ -137,7 +137,11 @@ class _Assignment:
         self._used.add(rule.place)
         if rule.exclude:
             return None, f"{rule} leaves it out"
-        resource = rule.resource or device.name.resource
+        own = device.name.resource
+        # Replicas have a name of their own so that no pod gets one that asks for a whole card: the
+        # card's name leaves it to them.
+        same = rule.resource is None or rule.resource == self._found.names.unshared(own)
+        resource = own if same or rule.resource is None else rule.resource
         name = DeviceName(resource, device.name.id)
         if name == device.name:
             return name, ""
@@ -152,7 +156,7 @@ class _Assignment:
         A shared card is let go as a whole: its replicas have the names that any of them has.
         """
         own = device.name
-        had = self._had.get(parted(own.id)[0], {})
+        had, unshared = self._had.get(self._card(own), {}), self._found.names.unshared
         if any(unshared(each) == unshared(own.resource) for each in had):
             yield own
         for resource, keys in had.items():
@@ -161,6 +165,9 @@ class _Assignment:
                 continue
             if resource in self._targets or _is_same(keys, device.keys):
                 yield name
+
+    def _card(self, name: DeviceName) -> DeviceId:
+        return self._found.names.parted(name.id)[0]
 
     def _unseen(self) -> frozenset[ResourceName]:
         """Return what may have more devices: what was not seen may be, or have been, moved there.
@@ -196,7 +203,8 @@ def _by_card(
     cards: dict[DeviceId, dict[ResourceName, frozenset[HardwareKey]]] = {}
     for name, keys in had.items():
         today = found.find(name.resource, name.id)
-        resources = cards.setdefault(parted(name.id if today is None else today.name.id)[0], {})
+        id_ = name.id if today is None else today.name.id
+        resources = cards.setdefault(found.names.parted(id_)[0], {})
         resources[name.resource] = resources.get(name.resource, frozenset()) | keys
     return cards
 
@@ -218,7 +226,7 @@ def _any(pattern: str | None, texts: Sequence[str]) -> bool:
 
 
 def _spellings(address: PciAddress) -> tuple[str, str, str]:
-    """Return how the kernel, nvidia-smi and lspci write *address*."""
+    """Return how the kernel, drivers and lspci write *address*."""
     return address, f"0000{address}", address.partition(":")[2]
 
 

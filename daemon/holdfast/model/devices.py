@@ -11,13 +11,12 @@ from msgspec.structs import replace
 
 from holdfast.model.cards import (
     NOWHERE,
+    CardNames,
     Places,
     card_key,
     card_of,
-    parted,
     replica_key,
-    unshared,
-    whole,
+    replicas_in,
 )
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 
@@ -165,6 +164,8 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
     where no rule has changed anything, and `devices` are the same."""
     idle_rules: tuple[str, ...] = ()
     """The rules of the settings that did nothing, each with the reason."""
+    names: CardNames = CardNames()
+    """How replicas are called."""
 
     def of(self, resource: ResourceName) -> tuple[Device, ...]:
         """Return the devices of *resource*, in order."""
@@ -179,16 +180,17 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         return self._by_name.get(name) or self._from_before(name)
 
     def _from_before(self, name: DeviceName) -> Device | None:
-        card, number = parted(name.id)
-        known = self._cards.get(DeviceName(unshared(name.resource), card))
+        card, number = self.names.parted(name.id)
+        known = self._cards.get(DeviceName(self.names.unshared(name.resource), card))
         if known is None or not (number or name.id == card):
             return None
         key = replica_key(card, number) if number else card_key(card)
         return replace(known, name=name, keys=frozenset({key}))
 
+    @cached_property
     def shared_cards(self) -> tuple[Device, ...]:
         """Return the cards that are shared, each as a whole: `devices` has their replicas."""
-        names = (whole(each.name) for each in self.devices if parted(each.name.id)[1])
+        names = (self.names.whole(each.name) for each in self.devices if replicas_in(each.keys))
         found = (self.get(name) for name in dict.fromkeys(names))
         return tuple(device for device in found if device is not None)
 
@@ -208,9 +210,10 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         """Return a device of each card that is, or could be, shared."""
         found: dict[DeviceName, Device] = {}
         for device in self.devices:
-            card = parted(device.name.id)[0]
+            card = self.names.parted(device.name.id)[0]
             if any(card == card_of(key) for key in device.keys):
-                found.setdefault(DeviceName(unshared(device.name.resource), card), device)
+                resource = self.names.unshared(device.name.resource)
+                found.setdefault(DeviceName(resource, card), device)
         return found
 
     def beside(self, *devices: Device) -> tuple[Device, ...]:
@@ -241,9 +244,9 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         """Return the device that kubelet means by *id_*, or None when the node has none.
 
         The plugin that was here before may have used the name of the node as id (the group's
-        number, ``accelN``, ``nvidiaN``), or have shared a MIG slice as ``MIG-...::1``.
+        number, ``accelN``), or have shared what is not shared any more.
         """
-        card = parted(id_)[0]
+        card = self.names.parted(id_)[0]
         for name in (DeviceName(resource, id_), DeviceName(resource, card)):
             if (device := self.get(name)) is not None:
                 return device
@@ -254,7 +257,7 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         )
         found = next(named, None)
         # It was all of the card.
-        return found and self.get(DeviceName(resource, parted(found.name.id)[0]))
+        return found and self.get(DeviceName(resource, self.names.parted(found.name.id)[0]))
 
     def may_have(self, resource: ResourceName) -> bool:
         """Tell whether devices of *resource* may be there that are not among `devices`."""
@@ -267,7 +270,7 @@ def with_faults(
     """Return *devices*, each with what is *reported* about it added to what it shows itself."""
     return tuple(
         replace(device, faults=(*device.faults, *found))
-        if (found := _counting(device, told_of(device.name.id, reported)))
+        if (found := _counting(device, told_of(device, reported)))
         else device
         for device in devices
     )
@@ -279,9 +282,11 @@ def _counting(device: Device, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     return tuple(each for each in faults if not (ignores and each.kind is FaultKind.ILL))
 
 
-def told_of(id_: DeviceId, told: Mapping[str, tuple[_Told, ...]]) -> tuple[_Told, ...]:
-    """Return the notes on a device by its id; for a replica, also those on its card."""
-    ids = dict.fromkeys((id_, parted(id_)[0]))
+def told_of(device: Device, told: Mapping[str, tuple[_Told, ...]]) -> tuple[_Told, ...]:
+    """Return the notes on *device* by its id; for a replica, also those on its card."""
+    if not told:  # as most of the time, and this is asked of every device
+        return ()
+    ids = (device.name.id, *(card for card, _ in replicas_in(device.keys)))
     return tuple(each for name in ids for each in told.get(name, ()))
 
 

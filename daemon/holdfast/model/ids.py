@@ -33,7 +33,7 @@ NO_CHECKPOINT = CheckpointId("")
 """There was none, or it is not known which."""
 
 
-class DeviceName(Struct, frozen=True, order=True):
+class DeviceName(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A device as kubelet knows it: its resource and its id within that resource."""
 
     resource: ResourceName
@@ -44,7 +44,7 @@ class DeviceName(Struct, frozen=True, order=True):
         return f"{self.resource}/{self.id}"
 
 
-class ClaimRef(Struct, frozen=True, order=True):
+class ClaimRef(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A ResourceClaim as kubelet names it."""
 
     namespace: str
@@ -56,7 +56,7 @@ class ClaimRef(Struct, frozen=True, order=True):
         return f"{self.namespace}/{self.name} ({self.uid})"
 
 
-class ProcessId(Struct, frozen=True, order=True):
+class ProcessId(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A process that cannot be mistaken for a later one with the same pid.
 
     `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot.

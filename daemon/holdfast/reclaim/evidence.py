@@ -1,17 +1,20 @@
 """May what is left of a pod be ended? Gathers the evidence, remembers it, and asks the rule."""
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from msgspec import Struct
 
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import PodRecord
 from holdfast.model.book.claims import has_claim
-from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import (
-    ByHand,
     EndFacts,
+    Grounds,
     Member,
     RuntimeSeen,
     Warrant,
@@ -24,8 +27,13 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
 
-Judge = Callable[[Member, Sequence[Member]], str | None]
-"""Returns why one of a pod's processes, of which all are given, must be spared; None: it may end"""
+
+class Modes(Protocol):
+    """Knows what `reclaim.mode` is for each pod, where devices have one of their own."""
+
+    def mode_of(self, pod: PodUid) -> str:
+        """Return what is done about processes of *pod*; from any thread."""
+        ...
 
 
 class Evidence:
@@ -43,18 +51,13 @@ class Evidence:
         pods: Pods,
         clock: Clock,
         settings: Watched[Reclaim],
-        mode_of: Callable[[PodUid], str] | None = None,
+        modes: Modes,
         question_timeout: Watched[float],
         own_pid: int,
-        judge: Callable[[EndFacts], str | None] = why_spare,
     ) -> None:
         """Judge by *settings*; wait *question_timeout* seconds for an answer of kubelet's.
 
-        *mode_of* says for a pod what `reclaim.mode` is where its devices have one of their own; it
-        is called from any thread.
-
-        *own_pid* is this daemon's as `/proc` shows it, never to be signalled. *judge* is another
-        rule only where a test shows what each guard of `why_spare` is for.
+        *own_pid* is this daemon's as `/proc` shows it, never to be signalled.
         """
         self._ledger = ledger
         self._reader = reader
@@ -63,8 +66,7 @@ class Evidence:
         self.settings = settings
         self._question_timeout = question_timeout
         self._own_pid = own_pid
-        self._judge = judge
-        self._mode_of = mode_of or (lambda _pod: settings.value.mode)
+        self._modes = modes
         self._kubelet: dict[PodUid, tuple[tuple[ProcessId | None, float], float]] = {}
         """What the ledger says of how kubelet let go of each pod, and when that was first seen."""
         self._runtime: dict[PodUid, RuntimeSeen] = {}
@@ -73,6 +75,10 @@ class Evidence:
     def question_timeout(self) -> float:
         """Return for how many seconds an answer of kubelet's is waited for."""
         return self._question_timeout.value
+
+    def may_end(self, pod: PodUid) -> bool:
+        """Tell whether what *pod* leaves behind is ended at all, once every guard agrees."""
+        return self._modes.mode_of(pod) == "terminate"
 
     async def look(self, pod: PodUid) -> tuple[Member, ...]:
         """Return the processes of *pod*; note whether kubelet and the runtime have let go of it."""
@@ -97,68 +103,73 @@ class Evidence:
         """Return what the ledger has of *pod*; from any thread."""
         return self._ledger.book.value.pods.get(pod)
 
-    def why_stale(self, asked_at: float) -> str | None:
-        """Return why kubelet's answer is too old to act on, or None; from any thread.
+    async def judge(self, warrant: Warrant, asked_at: float) -> "PodJudge":
+        """Look at the warrant's pod again; *asked_at*: after it, kubelet gave its answer."""
+        return self.judging(warrant, await self.look(warrant.pod), asked_at)
 
-        *asked_at* is a moment after which kubelet gave it, in seconds since the machine booted.
+    def judging(
+        self, warrant: Warrant, members: tuple[Member, ...], asked_at: float = -math.inf
+    ) -> "PodJudge":
+        """Return a judge of *members* by what is known now; what is the loop's is read here.
+
+        Without *asked_at*, kubelet has not been asked, and the judge calls every warrant void.
         """
+        record = self.record(warrant.pod)
+        return PodJudge(
+            evidence=self,
+            warrant=warrant,
+            members=members,
+            asked_at=asked_at,
+            record=record,
+            let_go_at=self._let_go_since(record),
+            runtime=self._runtime.get(warrant.pod, RuntimeSeen()),
+            kubelet=self._reader.view.value.kubelet,
+        )
+
+    def why_void(self, warrant: Warrant, asked_at: float) -> str | None:
+        """Return why *warrant* does not hold any more, or None; from any thread.
+
+        Its lock must not have moved, its pod must not be counted again, and kubelet's answer not be
+        too old. While kubelet's checkpoint cannot be read, the pod may be counted.
+        """
+        book = self._ledger.book.value
+        if book.locks.get(warrant.lock.device) != warrant.lock:
+            return "the lock of its device has moved"
+        forced = warrant.grounds is Grounds.FORCE
+        counted = _may_count(self._reader.view.value, warrant.pod)
+        if not forced and (counted or has_claim(book, warrant.pod)):
+            return "its pod may be counted again"
         return why_stale(
             asked=asked_at, now=self._clock.uptime(), limit=self.settings.value.evidence_age
         )
 
-    def stands(self, lock: DeviceLock, warrant: Warrant) -> bool:
-        """Tell, from any thread, whether the lock has not moved and its pod is not counted again.
-
-        While kubelet's checkpoint cannot be read, the pod may be counted.
-        """
-        if self._ledger.book.value.locks.get(lock.device) != lock or lock.pod is None:
-            return False
-        if warrant.by_hand is ByHand.FORCE:
-            return True
-        counted = _may_count(self._reader.view.value, lock.pod)
-        return not (counted or has_claim(self._ledger.book.value, lock.pod))
-
-    def judging(self, lock: DeviceLock, warrant: Warrant) -> Judge:
-        """Return a judge of the processes of the lock's pod, by all that is known at this moment.
-
-        It may be called from any thread: what belongs to the event loop is read here.
-        """
-        pod = lock.pod
-        if pod is None:
-            return lambda _each, _members: "the device's pod was never identified"
-        record = self.record(pod)
-        runtime, since = self._runtime.get(pod, RuntimeSeen()), self._let_go_since(record)
-        kubelet = self._reader.view.value.kubelet
-
-        def judge(each: Member, members: Sequence[Member]) -> str | None:
-            settings = self.settings.value  # those of this moment: `observe` ends nothing more
-            return self._judge(
-                EndFacts(
-                    terminate=self._mode_of(pod) == "terminate",
-                    scan_complete=warrant.complete,
-                    process=each.process,
-                    command=each.command,
-                    in_pod=each.in_pod,
-                    inode=each.inode,
-                    granted_to=pod,
-                    pod=record,
-                    let_go_at=since,
-                    kubelet=kubelet,
-                    members=tuple(members),
-                    runtime_gone_at=runtime.gone_at,
-                    sandbox=each.sandbox,
-                    runtime=runtime.state,
-                    only_pause_at=runtime.only_pause_at,
-                    now=self._clock.monotonic(),
-                    own_pid=self._own_pid,
-                    let_go_grace=settings.let_go_grace,
-                    orphan_grace=settings.orphan_grace,
-                    sandbox_grace=settings.sandbox_grace,
-                    by_hand=warrant.by_hand,
-                )
-            )
-
-        return judge
+    def facts(self, judge: "PodJudge", each: Member, members: Sequence[Member]) -> EndFacts:
+        """Return all that decides whether *each* of *members* may be ended; from any thread."""
+        settings = self.settings.value  # those of this moment: `observe` ends nothing more
+        pod = judge.warrant.pod
+        return EndFacts(
+            terminate=self.may_end(pod),
+            scan_complete=judge.warrant.complete,
+            process=each.process,
+            command=each.command,
+            in_pod=each.in_pod,
+            inode=each.inode,
+            granted_to=pod,
+            pod=judge.record,
+            let_go_at=judge.let_go_at,
+            kubelet=judge.kubelet,
+            members=tuple(members),
+            runtime_gone_at=judge.runtime.gone_at,
+            sandbox=each.sandbox,
+            runtime=judge.runtime.state,
+            only_pause_at=judge.runtime.only_pause_at,
+            now=self._clock.monotonic(),
+            own_pid=self._own_pid,
+            let_go_grace=settings.let_go_grace,
+            orphan_grace=settings.orphan_grace,
+            sandbox_grace=settings.sandbox_grace,
+            grounds=judge.warrant.grounds,
+        )
 
     def _let_go_since(self, record: PodRecord | None) -> float | None:
         """Return since when (monotonic seconds) kubelet has let go of the pod; None: it has not.
@@ -175,6 +186,35 @@ class Evidence:
         if known is None or known[0] != said:
             known = self._kubelet[record.uid] = (said, self._clock.monotonic())
         return known[1]
+
+
+class PodJudge(Struct, frozen=True, kw_only=True):
+    """Judges the processes of a pod by what was known of its end at one moment.
+
+    `asked_at` is in seconds since the machine booted, `let_go_at` in monotonic ones.
+    """
+
+    evidence: Evidence
+    warrant: Warrant
+    members: tuple[Member, ...]
+    asked_at: float
+    record: PodRecord | None
+    let_go_at: float | None
+    runtime: RuntimeSeen
+    kubelet: ProcessId | None
+
+    @property
+    def newest(self) -> float | None:
+        """Return when kubelet let go of the pod, by what it wrote: later starts may be new."""
+        return None if self.record is None else self.record.let_go_at
+
+    def why_void(self, _members: Sequence[Member]) -> str | None:
+        """Return why the warrant does not hold any more, or None; from any thread."""
+        return self.evidence.why_void(self.warrant, self.asked_at)
+
+    def why_spare(self, each: Member, members: Sequence[Member]) -> str | None:
+        """Return why *each* of *members* must not be ended, or None; from any thread."""
+        return why_spare(self.evidence.facts(self, each, members))
 
 
 class Uncounted:

@@ -1,29 +1,25 @@
 """Releases a device by hand (`holdfast release`): shows who holds it, and ends those holders."""
 
-import asyncio
-
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import RequestRefusedError
-from holdfast.host.use.look import Look
+from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.book import Book
-from holdfast.model.book.byhand import Target
-from holdfast.model.book.claims import has_claim
+from holdfast.model.book.book import Book, DeviceLock, LockState
+from holdfast.model.book.byhand import Target, lock_meant
+from holdfast.model.book.claims import end_claim, has_claim
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Asker
 from holdfast.model.devices import Inventory
-from holdfast.model.ids import ClaimUid, ProcessId
-from holdfast.model.reclaim.ending import ByHand, Member, Warrant, in_the_way, may_be_at_work
+from holdfast.model.ids import ClaimUid, PodUid
+from holdfast.model.reclaim.ending import Grounds, Member, Warrant, in_the_way, may_be_at_work
 from holdfast.model.reclaim.handrelease import HandFacts, judge_by_hand
-from holdfast.model.reclaim.plan import ReclaimStep
 from holdfast.model.use.free import KernelFacts
+from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
-from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 
@@ -54,24 +50,24 @@ class HandRelease:
         *,
         ledger: Ledger,
         inventory: Watched[Inventory],
-        look: Look,
+        look: DeviceUse,
         pods: Pods,
         evidence: Evidence,
         reclaimer: Reclaimer,
-        clock: Clock,
+        ending: Ending,
     ) -> None:
-        """Have *reclaimer* act."""
+        """Have *reclaimer* act where the pod is over, and *ending* where it may live."""
         self._ledger = ledger
         self._inventory = inventory
         self._look = look
         self._pods = pods
         self._evidence = evidence
         self._reclaimer = reclaimer
-        self._clock = clock
+        self._ending = ending
 
     async def look(self, target: Target) -> Shown:
         """Look at the device and its pod now; kubelet is asked too."""
-        lock = self._ledger.book.value.lock_on(target.keys)
+        lock = lock_meant(target, self._ledger.book.value)
         if lock is None or lock.pod is None:
             return Shown(device=target.device, lock=lock, kernel=await self._kernel(target))
         view = await self._evidence.ask()
@@ -79,7 +75,7 @@ class HandRelease:
         state = await self._pods.runtime_state(lock.pod, members)
         kernel = await self._kernel(target)
         book: Book = self._ledger.book.value
-        now = book.lock_on(target.keys)
+        now = lock_meant(target, book)
         return Shown(
             device=target.device,
             lock=now,
@@ -102,39 +98,41 @@ class HandRelease:
         seen = await self.look(target)
         verdict = judge_by_hand(replace(seen, shown=shown, typed=typed))
         lock = seen.lock
-        if verdict.order is ByHand.NOTHING or lock is None or lock.pod is None:
+        if verdict.grounds is None or lock is None or lock.pod is None:
             raise RequestRefusedError(f"cannot release {target.device}: {verdict.refusal}")
-        forced = " by force" if verdict.order is ByHand.FORCE else ""
+        forced = " by force" if verdict.grounds is Grounds.FORCE else ""
         await self._tell(lock, f"to be released{forced} ({asker})")
+        if verdict.ends_claim and lock.claim is not None:
+            await self._end_claim(lock, lock.claim, asker)
+            self._reclaimer.retry(lock.pod, verdict.grounds)
+            text = f"{lock.device} is free once no process of the claim's pods is left"
+            return Begun(text=text, follows=True, claim=lock.claim)
         if lock.state is not LockState.HELD:
-            self._reclaimer.retry(lock.pod, verdict.order)
+            self._reclaimer.retry(lock.pod, verdict.grounds)
             return Begun(text=f"{lock.device} is being reclaimed", follows=True, claim=lock.claim)
-        return Begun(text=await self._end_holders(seen, lock))
+        return Begun(text=await self._end_holders(seen, lock, lock.pod))
 
-    async def _end_holders(self, seen: Shown, lock: DeviceLock) -> str:
-        """End the holders of a device whose pod lives: SIGTERM, and SIGKILL for who is left."""
-        meant = frozenset(
-            holder.process for holder in seen.kernel.holders or () if holder.pod == lock.pod
-        )
+    async def _end_claim(self, lock: DeviceLock, claim: ClaimUid, asker: Asker) -> None:
+        text = f"ended by force ({asker}): kubelet has no record of the claim"
+        await self._ledger.if_unmoved(lock, lambda draft: end_claim(draft, claim, text))
+
+    async def _end_holders(self, seen: Shown, lock: DeviceLock, pod: PodUid) -> str:
+        """End the holders of a device whose pod lives; return what came of it."""
+        holders = seen.kernel.holders or ()
+        meant = frozenset(holder.process for holder in holders if holder.pod == pod)
         if not meant:
             return (
                 f"no process of pod {seen.pod} holds {lock.device}, which is granted to that pod "
                 "until kubelet no longer counts it: delete the pod"
             )
-        settings = self._evidence.settings.value
-        steps = (
-            (ReclaimStep.TERMINATE, settings.term_grace),
-            (ReclaimStep.KILL, settings.kill_grace),
+        warrant = Warrant(
+            grounds=Grounds.FORCE,
+            lock=lock,
+            pod=pod,
+            complete=not seen.kernel.gaps,
+            only=meant,
         )
-        left, sent = meant, False
-        for step, grace in steps:
-            warrant = Warrant(
-                complete=not seen.kernel.gaps, by_hand=ByHand.FORCE, only=frozenset(left)
-            )
-            sent = await self._reclaimer.signal(lock, step, warrant) or sent
-            left = await self._left(lock, left, grace if sent else 0.0)
-            if not left:
-                break
+        left = await self._ending.end_at_once(warrant, self._evidence)
         names = ", ".join(str(process) for process in sorted(meant - left))
         still = ", ".join(str(process) for process in sorted(left))
         told = [f"ended pid {names}"] if names else []
@@ -143,20 +141,6 @@ class HandRelease:
             f"{'; '.join(told)}. {lock.device} is granted to pod {seen.pod} until kubelet no "
             "longer counts it: delete the pod"
         )
-
-    async def _left(
-        self, lock: DeviceLock, processes: frozenset[ProcessId], grace: float
-    ) -> frozenset[ProcessId]:
-        """Return which of *processes* live after *grace* seconds, or none as soon as none does."""
-        end = self._clock.monotonic() + grace
-        while True:
-            if lock.pod is None:
-                return frozenset()
-            members = await self._pods.members(lock.pod)
-            left = processes & {each.process for each in members}
-            if not left or self._clock.monotonic() >= end:
-                return left
-            await asyncio.sleep(self._evidence.settings.value.release_poll)
 
     async def _kernel(self, target: Target) -> KernelFacts:
         device = self._inventory.value.get(target.device)

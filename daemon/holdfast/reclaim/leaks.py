@@ -3,31 +3,37 @@
 The sandbox keeps the device, so that the pod's next container cannot start on it.
 """
 
-import signal
-from collections.abc import Callable
+import math
+from collections.abc import Sequence
 
-import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError
-from holdfast.host.proc.pidfd import Pidfds
-from holdfast.host.use.look import Look
+from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.book import PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import PodUid, ProcessId
-from holdfast.model.reclaim.ending import Member
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.reclaim.ending import (
+    Grounds,
+    Member,
+    ReclaimStep,
+    RuntimeState,
+    Warrant,
+    retry_pause,
+)
 from holdfast.model.reclaim.leak import HeldUp, LeakFacts, why_keep
-from holdfast.model.reclaim.plan import retry_pause
 from holdfast.model.use.holders import Holder, leaking_pods
-from holdfast.reclaim.pods import Outcome, Pods
-from holdfast.runtime.changes import Changes
+from holdfast.reclaim.ending import Ending
+from holdfast.reclaim.evidence import Modes
+from holdfast.reclaim.pods import Pods
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings.sections import Reclaim
-
-log = structlog.get_logger(__name__)
 
 _LOOK = 1.0
 """Seconds between two looks while a start is held up."""
@@ -35,10 +41,9 @@ _IDLE = 3600.0
 
 
 class LeakedSandboxes:
-    """Follows the starts that are held up by their own pod, and ends what held them up.
+    """Follows the starts that are held up by their own pod, and has ended what held them up.
 
-    Kubelet then makes the pod a new sandbox. Nothing is ended on remembered evidence: with the
-    pidfds open, everything is asked again.
+    Kubelet then makes the pod a new sandbox.
     """
 
     def __init__(
@@ -48,28 +53,28 @@ class LeakedSandboxes:
         inventory: Watched[Inventory],
         reader: KubeletReader,
         starts: Watched[frozenset[HeldUp]],
-        look: Look,
+        look: DeviceUse,
         pods: Pods,
-        pidfds: Pidfds,
+        ending: Ending,
         clock: Clock,
         settings: Watched[Reclaim],
-        mode_of: Callable[[PodUid], str] | None = None,
+        modes: Modes,
     ) -> None:
-        """Act by *settings* on what *starts* says; `mode_of` as in Evidence."""
+        """Act by *settings* on what *starts* says."""
         self._ledger = ledger
         self._inventory = inventory
         self._reader = reader
         self._starts = starts
         self._look = look
         self._pods = pods
-        self._pidfds = pidfds
+        self._ending = ending
         self._clock = clock
         self._settings = settings
-        self._mode_of = mode_of or (lambda _pod: settings.value.mode)
+        self._modes = modes
         self._leaking_since: dict[PodUid, float] = {}
         self._ended: dict[PodUid, list[float]] = {}
-        self._said: dict[PodUid, str] = {}
-        self.observe: Callable[[str], None] = lambda _outcome: None
+        self._noted: dict[PodUid, frozenset[ProcessId]] = {}
+        """Of which processes of a pod the history says that they are being ended."""
 
     async def run(self) -> None:
         """Follow the starts until cancelled."""
@@ -78,13 +83,54 @@ class LeakedSandboxes:
             starts = self._starts.value if self._may_restart else frozenset[HeldUp]()
             self._forget({start.pod for start in starts})
             for start in sorted(starts, key=lambda each: (each.pod, each.device)):
-                try:
-                    await self._consider(start)
-                except (HoldfastError, OSError) as error:
-                    self._say(start.pod, str(error))
+                await self._consider(start)
             await changes.wait(
                 min(_LOOK, self._settings.value.leak_grace or _LOOK) if starts else _IDLE
             )
+
+    async def ask(self) -> KubeletView:
+        """Return what kubelet wrote last: a pod that it still counts needs no new answer."""
+        return self._reader.view.value
+
+    async def judge(self, warrant: Warrant, _asked_at: float) -> "SandboxJudge":
+        """Ask everything; last of all, for a look at all processes takes long, who is at work."""
+        pod = warrant.pod
+        holders, complete = await self._holders(pod)
+        members = await self._pods.members(pod)
+        runtime = await self._pods.runtime_state(pod, members)
+        now = self._clock.monotonic()
+        return SandboxJudge(
+            leaks=self,
+            warrant=warrant,
+            record=self._ledger.book.value.pods.get(pod),
+            members=members,
+            holders=holders,
+            complete=complete,
+            runtime=runtime,
+            leaking_for=self._leaking_for(pod, holders, now),
+            pause=self._pause(pod, now),
+        )
+
+    def facts(self, judge: "SandboxJudge", members: Sequence[Member]) -> LeakFacts:
+        """Return all that decides whether *members* may be ended; from any thread."""
+        book, view = self._ledger.book.value, self._reader.view.value
+        pod, device = judge.warrant.pod, judge.warrant.lock.device
+        return LeakFacts(
+            restart=self._may_restart,
+            terminate=self._modes.mode_of(pod) == "terminate",
+            scan_complete=judge.complete,
+            pod=pod,
+            record=book.pods.get(pod),
+            lock=book.locks.get(device),
+            held_up=HeldUp(pod=pod, device=device) in self._starts.value,
+            counted=view.readable and view.counts(pod),
+            holders=judge.holders,
+            members=tuple(members),
+            runtime=judge.runtime,
+            leaking_for=judge.leaking_for,
+            leak_grace=self._settings.value.leak_grace,
+            pause=judge.pause,
+        )
 
     @property
     def _may_restart(self) -> bool:
@@ -94,98 +140,33 @@ class LeakedSandboxes:
         for pod in self._leaking_since.keys() - waiting:
             del self._leaking_since[pod]
         known = self._ledger.book.value.pods.keys()
-        for pod in (self._ended.keys() | self._said.keys()) - known:
-            self._ended.pop(pod, None)
-            self._said.pop(pod, None)
+        for pod in self._ended.keys() - known:
+            del self._ended[pod]
+        for pod in self._noted.keys() - known:
+            del self._noted[pod]
 
     async def _consider(self, start: HeldUp) -> None:
-        reason = why_keep(await self._facts(start))
-        if reason is not None:
-            self._say(start.pod, reason)
-            return
-        members = await self._pods.members(start.pod)
-        with self._pidfds.holding(each.process for each in members) as opened:
-            await self._end(start, opened)
+        lock = self._ledger.book.value.locks.get(start.device)
+        if lock is None or lock.pod != start.pod:
+            return  # what the start waits for is another's
+        warrant = Warrant(grounds=Grounds.LEAK, lock=lock, pod=start.pod, complete=True)
+        try:
+            await self._end(warrant)
+        except (HoldfastError, OSError) as error:
+            self._ending.spare(lock, str(error))
 
-    async def _end(self, start: HeldUp, opened: frozenset[ProcessId]) -> None:
-        """End what is *opened*, if that is all of the pod and every guard still agrees."""
-        names = ", ".join(f"pid {process}" for process in sorted(opened))
+    async def _end(self, warrant: Warrant) -> None:
+        judge = await self.judge(warrant, 0.0)
+        reason = judge.why_void(judge.members)
+        if reason is not None:
+            self._ending.spare(warrant.lock, reason)
+            return
+        meant = frozenset(each.process for each in judge.members)
         # Written down first: after a crash the history says that we had begun to act.
-        if not await self._note(start, f"ending the pod's own leaking sandbox: {names}"):
+        if not await self._note(warrant, meant):
             return
-        facts = await self._agreed(start, opened)
-        record = None if facts is None else facts.record
-        if facts is None or record is None or record.cgroup is None or record.inode is None:
-            return
-        how = await self._pods.kill(
-            start.pod,
-            path=record.cgroup,
-            inode=record.inode,
-            may_end=lambda members: why_keep(self._by_now(start, facts, members)) is None,
-        )
-        if how is Outcome.IMPOSSIBLE:
-            if await self._agreed(start, opened) is None:  # trying took its time
-                return
-            for process in opened:
-                self._pidfds.send(process, signal.SIGKILL)
-        if how is Outcome.SPARED:
-            return
-        self._ended.setdefault(start.pod, []).append(self._clock.monotonic())
-        done = "sent" if how is Outcome.IMPOSSIBLE else how.value
-        self.observe(done)
-        log.warning(
-            "leaking sandbox killed",
-            pod=start.pod,
-            device=str(start.device),
-            processes=names,
-            how=done,
-        )
-
-    async def _agreed(self, start: HeldUp, opened: frozenset[ProcessId]) -> LeakFacts | None:
-        """Ask everything again; return it where every guard agrees on ending just *opened*."""
-        facts = await self._facts(start)
-        reason = why_keep(facts)
-        if reason is None and {each.process for each in facts.members} != opened:
-            reason = "its processes change"
-        if reason is not None:
-            self._say(start.pod, reason)
-            return None
-        return facts
-
-    def _by_now(self, start: HeldUp, facts: LeakFacts, members: tuple[Member, ...]) -> LeakFacts:
-        """Return *facts* with what others publish as it is now; from any thread."""
-        book, view = self._ledger.book.value, self._reader.view.value
-        return replace(
-            facts,
-            members=members,
-            record=book.pods.get(start.pod),
-            lock=book.locks.get(start.device),
-            held_up=start in self._starts.value,
-            counted=view.readable and view.counts(start.pod),
-        )
-
-    async def _facts(self, start: HeldUp) -> LeakFacts:
-        """Ask everything; last of all, for a look at all processes takes long, who is at work."""
-        holders, complete = await self._holders(start.pod)
-        members = await self._pods.members(start.pod)
-        runtime = await self._pods.runtime_state(start.pod, members)
-        book, view, now = self._ledger.book.value, self._reader.view.value, self._clock.monotonic()
-        return LeakFacts(
-            restart=self._may_restart,
-            terminate=self._mode_of(start.pod) == "terminate",
-            scan_complete=complete,
-            pod=start.pod,
-            record=book.pods.get(start.pod),
-            lock=book.locks.get(start.device),
-            held_up=start in self._starts.value,
-            counted=view.readable and view.counts(start.pod),
-            holders=holders,
-            members=members,
-            runtime=runtime,
-            leaking_for=self._leaking_for(start.pod, holders, now),
-            leak_grace=self._settings.value.leak_grace,
-            pause=self._pause(start.pod, now),
-        )
+        if await self._ending.end(replace(warrant, only=meant), ReclaimStep.KILL, self):
+            self._ended.setdefault(warrant.pod, []).append(self._clock.monotonic())
 
     async def _holders(self, pod: PodUid) -> tuple[tuple[Holder, ...], bool]:
         """Return who holds any device of *pod*, and whether nothing was hidden from the look."""
@@ -211,18 +192,50 @@ class LeakedSandboxes:
         pause = retry_pause(len(ended), first=retry.first, last=retry.last)
         return max(0.0, ended[-1] + pause - now)
 
-    async def _note(self, start: HeldUp, evidence: str) -> bool:
+    async def _note(self, warrant: Warrant, meant: frozenset[ProcessId]) -> bool:
+        """Have the history say once that *meant* are being ended, however often it is tried.
+
+        Return whether the lock is still the pod's.
+        """
+        names = ", ".join(f"pid {process}" for process in sorted(meant))
+        known = meant <= self._noted.get(warrant.pod, frozenset())
+
         def decide(draft: Draft) -> bool:
-            lock = draft.book.locks.get(start.device)
-            if lock is None or lock.pod != start.pod:
+            lock = draft.book.locks.get(warrant.lock.device)
+            if lock is None or lock.pod != warrant.pod:
                 return False
-            draft.note(lock, evidence)
+            if not known:
+                draft.note(lock, f"ending the pod's own leaking sandbox: {names}")
             return True
 
-        return await self._ledger.apply(decide)
+        is_its = await self._ledger.apply(decide)
+        if is_its:
+            self._noted[warrant.pod] = meant
+        return is_its
 
-    def _say(self, pod: PodUid, reason: str) -> None:
-        """Log why a sandbox that holds its own pod up is not ended, once for each reason."""
-        if self._said.get(pod) != reason:
-            self._said[pod] = reason
-            log.info("leaking sandbox not killed", pod=pod, reason=reason)
+
+class SandboxJudge(Struct, frozen=True, kw_only=True):
+    """Judges all of a pod at once, by one look at its processes and at who has its devices."""
+
+    leaks: LeakedSandboxes
+    warrant: Warrant
+    record: PodRecord | None
+    members: tuple[Member, ...]
+    holders: tuple[Holder, ...]
+    complete: bool
+    runtime: RuntimeState | None
+    leaking_for: float
+    pause: float
+
+    @property
+    def newest(self) -> float | None:
+        """Return that a new process keeps no sandbox: only pause runs in it, whatever its age."""
+        return math.inf
+
+    def why_void(self, members: Sequence[Member]) -> str | None:
+        """Return why nothing of the pod may be ended, or None; from any thread."""
+        return why_keep(self.leaks.facts(self, members))
+
+    def why_spare(self, _each: Member, _members: Sequence[Member]) -> str | None:
+        """Return None: what is not part of an idle sandbox keeps all of the pod."""
+        return None

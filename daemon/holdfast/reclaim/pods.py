@@ -7,19 +7,26 @@ from enum import Enum
 import structlog
 
 from holdfast.errors import HostError, LaneStuckError
-from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.pidfd import Pidfds
-from holdfast.host.proc.procfs import Procfs, containing, outside_parent, sandbox_of
+from holdfast.host.proc.procfs import Procfs, SandboxRoles, containing, outside_parent
 from holdfast.model.ids import PodUid
-from holdfast.model.reclaim.ending import Member
-from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.reclaim.ending import Member, RuntimeState
 from holdfast.model.use.holders import Sandbox
 from holdfast.runtime.lane import Lane
 
 log = structlog.get_logger(__name__)
 
 _UNINTERRUPTIBLE = "D"
+_EXITED = "Z"
+_LISTED_AGAIN = 3
+"""How often processes are listed that have ended by the time they are read."""
+_SANDBOX_TIME = 0.3
+"""Seconds in which what takes long to read tells what sandbox a pod's processes are of. It is
+less than `reclaim.evidenceAge`, and the pods of a node share the lane."""
+_FREEZE_TIME = 0.2
+"""Seconds in which a cgroup is frozen, unless a process in it sleeps in the kernel."""
 
 _MayEnd = Callable[[tuple[Member, ...]], bool]
 """Judges all of a pod's processes; it may be called from any thread."""
@@ -36,7 +43,7 @@ class Outcome(Enum):
     """It was judged otherwise at the last moment, or that could not be done in time."""
 
     IMPOSSIBLE = "impossible"
-    """With cgroup v1, or when it is not the same cgroup any more."""
+    """With cgroup v1, an old kernel, or when it is not the same cgroup any more."""
 
 
 class Pods:
@@ -65,28 +72,41 @@ class Pods:
     def members_now(self, pod: PodUid) -> tuple[Member, ...]:
         """Return the same as `members`; this blocks, and belongs on the lane.
 
-        Raise HostError where not all of them can be listed: those that are judge each other.
+        Raise HostError where not all of them can be listed: those that are judge each other. None
+        are returned of a populated cgroup only if all that were listed ended, several times.
         """
-        cgroup = self._cgroups.pod(pod)
-        if cgroup is not None and cgroup.unlisted:
-            raise HostError(cgroup.unlisted)
-        inside = frozenset(cgroup.pids if cgroup is not None else ())
+        for _ in range(_LISTED_AGAIN):
+            cgroup = self._cgroups.pod(pod)
+            if cgroup is None or cgroup.populated is False:
+                break
+            if cgroup.unlisted:
+                raise HostError(cgroup.unlisted)
+            if found := self._members_of(pod, cgroup):
+                return found
+        return ()
+
+    def _members_of(self, pod: PodUid, cgroup: PodCgroup) -> tuple[Member, ...]:
+        inside = frozenset(cgroup.pids)
         shims = containing(self._procfs, inside)
+        roles = SandboxRoles(self._procfs, seconds=_SANDBOX_TIME)
         found: list[Member] = []
         for pid in sorted(inside):
             facts = self._procfs.process(pid)
             if facts is None or not facts.can_act:
                 continue
+            parent = outside_parent(self._procfs, facts, inside)
+            if parent is None and self._procfs.start_ticks(pid) != facts.process.start_ticks:
+                continue  # it has ended, and so tells nothing of a parent
             found.append(
                 Member(
                     process=facts.process,
                     command=facts.comm,
-                    parent=outside_parent(self._procfs, facts, inside),
+                    parent=parent,
                     contains=pid in shims,
                     started_at=self._procfs.started_at(facts.process),
                     in_pod=pod,
-                    inode=cgroup.inode if cgroup is not None else None,
-                    sandbox=self._sandbox(pid),
+                    inode=cgroup.inode,
+                    sandbox=_sandbox(roles, pid),
                     uninterruptible=facts.state == _UNINTERRUPTIBLE,
                 )
             )
@@ -104,22 +124,26 @@ class Pods:
         except LaneStuckError as error:
             return RuntimeState(problem=str(error))
 
-    async def kill(self, pod: PodUid, *, path: str, inode: int, may_end: _MayEnd) -> Outcome:
-        """End the cgroup at *path*, which is still the one with *inode*.
+    async def kill(
+        self, pod: PodUid, *, path: str, inode: int, may_end: _MayEnd, as_one: _MayEnd
+    ) -> Outcome:
+        """End the cgroup at *path*, which is still the one with *inode*, so that none forks away.
 
-        *may_end* judges all of the pod's processes once more, right before the kernel is told to
-        end them. Nothing stays frozen, whatever comes of it.
+        *may_end* judges all of the pod's processes once more, right before they are ended, and
+        *as_one* whether the kernel may be told to end the cgroup. Else it is frozen, listed, and
+        each process in it is judged and ended by itself. Nothing stays frozen.
         """
         try:
-            killed = await self._lane.run(lambda: self._kill(pod, path, inode, may_end))
+            outcome = await self._lane.run(lambda: self._kill(pod, path, inode, may_end, as_one))
         except LaneStuckError as error:
             return _not_now(path, error)
         except HostError as error:
             log.info("cannot use cgroup.kill", cgroup=path, reason=str(error))
         else:
-            return Outcome.KILLED if killed else Outcome.SPARED
+            if outcome is not None:
+                return outcome
         try:
-            await self._freeze(path, inode, frozen=True)
+            await self._lane.run(lambda: self._freeze(path, inode))
             ended = await self._kill_each(pod, may_end)
         except LaneStuckError as error:
             return _not_now(path, error)
@@ -131,12 +155,28 @@ class Pods:
         finally:
             await self._thaw(path, inode)
 
-    def _kill(self, pod: PodUid, path: str, inode: int, may_end: _MayEnd) -> bool:
-        """Judge and end in one call: what was judged before has waited for this lane."""
-        if not may_end(self.members_now(pod)):
-            return False
+    def _kill(
+        self, pod: PodUid, path: str, inode: int, may_end: _MayEnd, as_one: _MayEnd
+    ) -> Outcome | None:
+        """Judge and end in one call: what was judged before has waited for this lane.
+
+        Return None where it may be ended, and not as one.
+        """
+        listed = self.members_now(pod)
+        if not may_end(listed):
+            return Outcome.SPARED
+        if not as_one(listed) or any(map(self._leader_has_exited, listed)):
+            return None
         self._cgroups.kill(path, inode)
-        return True
+        return Outcome.KILLED
+
+    def _leader_has_exited(self, member: Member) -> bool:
+        """Tell whether only other threads of it live: cgroup.kill does not end them.
+
+        It signals the leader alone, for which an exited one takes no signal (Linux 6.1 and 6.18).
+        """
+        facts = self._procfs.process(member.process.pid)
+        return facts is not None and facts.state == _EXITED
 
     async def _kill_each(self, pod: PodUid, may_end: _MayEnd) -> bool:
         found = await self.members(pod)
@@ -150,21 +190,26 @@ class Pods:
                     self._pidfds.send(each.process, signal.SIGKILL)
         return True
 
-    async def _freeze(self, path: str, inode: int, *, frozen: bool) -> None:
-        await self._lane.run(lambda: self._cgroups.freeze(path, inode, frozen=frozen))
+    def _freeze(self, path: str, inode: int) -> None:
+        """Freeze it, and wait until it is: before, one that is listed can still fork."""
+        self._cgroups.freeze(path, inode, frozen=True)
+        if not self._cgroups.await_frozen(path, patience=_FREEZE_TIME):
+            log.info("cgroup not frozen in time", cgroup=path)
 
     async def _thaw(self, path: str, inode: int) -> None:
         """Let go on what was frozen, also where the freeze may still come."""
         try:
-            await self._freeze(path, inode, frozen=False)
+            await self._lane.run(lambda: self._cgroups.freeze(path, inode, frozen=False))
         except (HostError, LaneStuckError) as error:
             log.info("cannot unfreeze a cgroup", cgroup=path, reason=str(error))
 
-    def _sandbox(self, pid: int) -> Sandbox | None:
-        try:
-            return sandbox_of(self._procfs, pid)
-        except HostError:  # it may run a machine, which is spared
-            return Sandbox.MACHINE
+
+def _sandbox(roles: SandboxRoles, pid: int) -> Sandbox | None:
+    try:
+        return roles.of(pid)
+    except HostError as error:
+        log.debug("cannot tell whether it runs a machine", pid=pid, reason=str(error))
+        return Sandbox.MACHINE  # it may run one, which is spared
 
 
 def _not_now(path: str, error: LaneStuckError) -> Outcome:

@@ -5,7 +5,8 @@ A trial resets what may be reset and then sees if the functions answer. Each run
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import structlog
 from msgspec import Struct, field
@@ -13,10 +14,11 @@ from msgspec import Struct, field
 from holdfast.errors import HoldfastError, LaneStuckError
 from holdfast.host.pci.reset import FunctionControl, Written
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, HardwareKey, PciAddress
-from holdfast.model.reclaim.plan import retry_pause
+from holdfast.model.node.readiness import Check, check
+from holdfast.model.reclaim.ending import retry_pause
 from holdfast.model.reclaim.reset import (
     FORCED,
     FunctionState,
@@ -33,7 +35,7 @@ from holdfast.model.reclaim.reset import (
 from holdfast.model.use.free import Freedom, KernelFacts, Opened, judge_kernel
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Nudges, Watched
 from holdfast.settings.sections import Reclaim
 
 _AGAIN = "its functions are tried again"
@@ -151,6 +153,14 @@ class _Running(Struct, kw_only=True):
     ended: float = 0.0
 
 
+class StepObserver(Protocol):
+    """Hears of steps by which devices become free."""
+
+    def reclaimed(self, step: str, outcome: str) -> None:
+        """Hear of one *step* and its *outcome*."""
+        ...
+
+
 class Resetter:
     """Each device has a lane of its own: one that hangs costs that device alone.
 
@@ -164,18 +174,22 @@ class Resetter:
         control: FunctionControl,
         clock: Clock,
         settings: Watched[Reclaim],
-        ended: Callable[[], None],
+        nudges: Nudges,
+        observer: StepObserver,
     ) -> None:
-        """Act by *settings*; *ended* is called on the loop when there is something new to see."""
+        """Act by *settings*; *nudges* say when there is something new to see.
+
+        *observer* hears of each step and what came of it.
+        """
         self._ledger = ledger
         self._control = control
         self._clock = clock
         self._settings = settings
-        self._ended = ended
+        self._nudges = nudges
         self._running: dict[DeviceName, _Running] = {}
         self._numbers: dict[DeviceName, int] = {}
         self._told_forbidden = False
-        self.observe: Callable[[str, str], None] = lambda _step, _outcome: None
+        self._observer = observer
 
     @property
     def stuck(self) -> str:
@@ -186,6 +200,10 @@ class Resetter:
             for it in self._running.values()
             if self._state(it) is TrialState.OVERDUE
         )
+
+    def checks(self) -> Iterator[Check]:
+        """Yield whether no device's reset or check hangs."""
+        yield check("device resets", self.stuck)
 
     def at_work(self, keys: frozenset[HardwareKey]) -> str:
         """Return what is being done to hardware with any of *keys*; empty: nothing."""
@@ -234,7 +252,7 @@ class Resetter:
             moved = await self._ledger.move_if_unmoved(lock, LockState.QUARANTINED, reason)
             if moved is not None:
                 it.fence = moved.fence
-                self.observe("quarantine", "done")
+                self._observer.reclaimed("quarantine", "done")
         return reason
 
     def clears(self, lock: DeviceLock, device: Device | None, facts: KernelFacts) -> str | None:
@@ -278,7 +296,7 @@ class Resetter:
         # Past the deadline the call goes on, and what it finds in the end is taken in then.
         with contextlib.suppress(LaneStuckError):
             await it.lane.run(lambda: it.answered.append(self._tried(trial)))
-        self._ended()
+        self._nudges.nudge()
 
     def _tried(self, trial: Trial) -> Findings:
         """Try on the lane; what cannot even be looked at fails for this device alone."""
@@ -304,7 +322,7 @@ class Resetter:
         it.ended = self._clock.monotonic()
         it.lane.close()
         for each in found.did:
-            self.observe(each.step, each.outcome)
+            self._observer.reclaimed(each.step, each.outcome)
             if each.outcome == Written.FORBIDDEN.value and not self._told_forbidden:
                 self._told_forbidden = True  # the same for every device, until a restart
                 log.warning("device reset not permitted", reason=each.text)

@@ -5,19 +5,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import structlog
 from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.inotify import PathWatcher
-from holdfast.host.proc.procfs import Procfs
-from holdfast.model.book.book import Book
-from holdfast.model.book.locks import LockState
+from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.ids import PodUid
-from holdfast.runtime.clock import Clock
+from holdfast.runtime.clock import Clock, Turns
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.turns import Turns
+from holdfast.runtime.watched import Nudges
+
+log = structlog.get_logger(__name__)
 
 _AT_MOST = 8
 _PAUSE = 10.0
@@ -42,18 +43,16 @@ class PodSightings:
         self,
         *,
         cgroups: Cgroups,
-        procfs: Procfs,
         paths: PathWatcher,
         lane: Lane,
         clock: Clock,
-        changed: Callable[[PodUid], None],
+        nudges: Nudges,
     ) -> None:
-        """Call *changed* on the loop whenever the population of a watched pod changes."""
+        """Have *nudges* say when the population of a watched pod changes."""
         self._cgroups = cgroups
-        self._procfs = procfs
         self._paths = paths
         self._lane = lane
-        self._changed = changed
+        self._nudges = nudges
         self._watched: dict[PodUid, _Watch] = {}
         self._seen: dict[PodUid, PodSighting] = {}
         self._announced: set[PodUid] = set()
@@ -63,7 +62,7 @@ class PodSightings:
     async def sight(
         self, pods: Collection[PodUid], *, anew: Collection[PodUid] = ()
     ) -> dict[PodUid, PodSighting]:
-        """Return the cgroups that exist of *pods*, with the live processes in each and below.
+        """Return the cgroups that exist of *pods*, with the processes in each and below.
 
         Those of *anew* are read now, and all of which the kernel would not tell a change. Of the
         others it tells when the last process ends; which processes they have may be older.
@@ -91,7 +90,7 @@ class PodSightings:
                 self._watch(pod, sighting)
             # Else this watch saw the whole look: it begins after one, and ends with an event. The
             # kernel tells when the last process ends, and not when an empty cgroup is removed.
-            elif sighting.processes and not sighting.unlisted:
+            elif sighting.populated and sighting.processes and not sighting.unlisted:
                 self._announced.add(pod)
 
     def _read(self, pods: Iterable[PodUid]) -> dict[PodUid, PodSighting]:
@@ -102,15 +101,11 @@ class PodSightings:
                 found[uid] = PodSighting(
                     cgroup=cgroup.path,
                     inode=cgroup.inode,
-                    processes=tuple(pid for pid in cgroup.pids if self._lives(pid)),
+                    populated=cgroup.populated,
+                    processes=cgroup.pids,
                     unlisted=cgroup.unlisted,
                 )
         return found
-
-    def _lives(self, pid: int) -> bool:
-        """Tell whether *pid* can still act: a zombie whose threads are gone holds nothing."""
-        facts = self._procfs.process(pid)
-        return facts is not None and facts.can_act
 
     def _watch(self, pod: PodUid, sighting: PodSighting) -> None:
         self._unwatch(pod)
@@ -135,7 +130,8 @@ class PodSightings:
 
     def _happened(self, pod: PodUid) -> None:
         self._unwatch(pod)  # the kernel may have ended it: it begins anew with the next look
-        self._changed(pod)
+        log.debug("pod cgroup changed", pod=pod)
+        self._nudges.nudge()
 
 
 class Sign(Enum):
@@ -244,6 +240,6 @@ def _sign(sighting: PodSighting | None, known: _Shown | None, *, had_cgroup: boo
     """Return what a look at a pod's cgroup says; None for a pod that has not begun."""
     if sighting is None:
         return Sign.GONE if had_cgroup else None
-    if sighting.processes or sighting.unlisted:
+    if sighting.populated is not False:
         return Sign.STARTED
     return Sign.EMPTY if known is not None and known.sign is not Sign.GONE else None

@@ -9,17 +9,15 @@ from functools import partial
 
 from msgspec import Struct
 
+from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, DeviceLock
 from holdfast.model.book.claims import admins_on
-from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.pods import PodSighting
-from holdfast.model.book.proof import hand_to_true_owner, true_owner
+from holdfast.model.book.proof import call_foreign, hand_to_true_owner, true_owner, unlocked
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import DeviceName, PciAddress, PodUid
 from holdfast.model.use.free import Freedom, KernelFacts, is_foreign, judge_kernel
-from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
@@ -43,12 +41,12 @@ class Users:
     """Looks at the devices that are free or held; those in release are the watcher's."""
 
     def __init__(
-        self, *, ledger: Ledger, inventory: Watched[Inventory], kernel: KernelWatch, clock: Clock
+        self, *, ledger: Ledger, inventory: Watched[Inventory], use: DeviceUse, clock: Clock
     ) -> None:
-        """Ask *kernel* about the devices of *inventory*."""
+        """Ask *use* about the devices of *inventory*."""
         self._ledger = ledger
         self._inventory = inventory
-        self._kernel = kernel
+        self._use = use
         self._clock = clock
         self._full_look_at = 0.0
         self._free: _Free | None = None
@@ -63,18 +61,20 @@ class Users:
         found = self._free_in(self._inventory.value, book)
         free = found.devices
         seen: dict[DeviceName, KernelFacts] = {}
-        if at_all or now - self._full_look_at >= self._kernel.rescan_pause:
+        if at_all or now - self._full_look_at >= self._use.rescan_pause:
             self._full_look_at = now
-            seen.update(await self._kernel.look_at_all(free, book.locks) if free else {})
+            seen.update(await self._use.scan(free, book.locks) if free else {})
         elif new := [each for each in free if known.get(each.name) != found.users.get(each.name)]:
             # They have just come, or become free: what is idle memory is seen only now. Or an
             # administrator has left, whose processes were in nobody's way until then.
-            seen.update(await self._kernel.look_at_all(new, book.locks, pids=()))
+            seen.update(await self._use.scan(new, book.locks, pids=()))
+        if self._free is None or self._free.inventory is not found.inventory:
+            self._use.keep([each.name for each in found.inventory.devices])
         self._free = found
         for device in free:
             functions = enabled.get(device.name, ())
             if functions and device.name not in seen:
-                seen[device.name] = await self._kernel.facts(device, book.locks, enabled=functions)
+                seen[device.name] = await self._use.known(device, book.locks, enabled=functions)
         for device in free:
             if device.name in seen or device.name in enabled:
                 await self._judge_free(device, seen.get(device.name))
@@ -84,7 +84,7 @@ class Users:
         found = self._free
         if found is not None and found.inventory is inventory and found.book is book:
             return found
-        devices = tuple(each for each in inventory.devices if not book.lock_on(each.keys))
+        devices = unlocked(inventory.devices, book)
         return _Free(
             inventory=inventory,
             book=book,
@@ -106,33 +106,28 @@ class Users:
         locks, found = self._ledger.book.value.locks, self._inventory.value.get
         devices = {lock.device: found(lock.device) for lock in held}
         in_use = [each for each in devices.values() if each is not None and enabled.get(each.name)]
-        await self._kernel.look_again(in_use, locks)
+        await self._use.look_again(in_use, locks)
         for lock in held:
             device = devices[lock.device]
             if device is not None and device.name not in enabled:
                 continue  # nothing new is known of it
             functions = enabled.get(device.name, ()) if device is not None else ()
             if device is None or not functions:
-                self._kernel.forget(lock.device)
+                self._use.forget_unless_awaited(lock.device)
                 continue
             pod = sightings.get(lock.pod) if lock.pod is not None else None
             pids = pod.processes if pod is not None else ()
-            facts = await self._kernel.facts(device, locks, enabled=functions, pids=pids)
+            facts = await self._use.known(device, locks, enabled=functions, pids=pids)
             if true_owner(self._ledger.book.value, lock, facts) is not None:
                 prove = partial(hand_to_true_owner, lock=lock, facts=facts)
                 await self._ledger.if_unmoved(lock, prove)
 
     async def _judge_free(self, device: Device, facts: KernelFacts | None) -> None:
         if facts is not None and is_foreign(facts):
-            facts = await self._kernel.tried(device, facts)
+            facts = await self._use.tried(device, facts)
         verdict = judge_kernel(facts) if facts is not None else None
         if facts is None or verdict is None or verdict.freedom is not Freedom.IN_USE:
-            self._kernel.forget(device.name)
+            self._use.forget_unless_awaited(device.name)
         elif is_foreign(facts):
-            withhold = partial(_withhold, device=device, reason=verdict.reason)
+            withhold = partial(call_foreign, device=device, reason=verdict.reason)
             await self._ledger.apply_or_log(withhold)
-
-
-def _withhold(draft: Draft, device: Device, reason: str) -> None:
-    if draft.book.lock_on(device.keys) is None:
-        draft.withhold(device.name, device.keys, reason)

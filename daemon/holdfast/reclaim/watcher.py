@@ -5,21 +5,24 @@ reclaimer acts.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError
+from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.book import Book
-from holdfast.model.book.claims import release
-from holdfast.model.book.locks import ENDING, DeviceLock, LockState
+from holdfast.ledger.standings import Emptied
+from holdfast.model.book.book import ENDING, Book, DeviceLock, LockState
+from holdfast.model.book.claims import following, release
+from holdfast.model.book.messages import Blocked
 from holdfast.model.book.places import on_vfio
-from holdfast.model.book.pods import PodSighting
-from holdfast.model.book.reconcile import (
+from holdfast.model.book.pods import (
     Observed,
+    PodSighting,
     changes_with_time,
     reconcile,
     without_retired,
@@ -27,25 +30,24 @@ from holdfast.model.book.reconcile import (
 from holdfast.model.devices import DeviceKind, Inventory
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
+from holdfast.model.node.readiness import Check, check_openly, check_result, longest_wait
 from holdfast.model.use.free import (
     FormerPod,
     Freedom,
     KernelFacts,
     OnVfio,
     ReleaseFacts,
+    Verdict,
     judge_release,
 )
-from holdfast.model.use.holders import held_by
 from holdfast.reclaim.evidence import Uncounted
-from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import Endings, PodSightings
 from holdfast.reclaim.users import Users
-from holdfast.runtime.changes import Changes
-from holdfast.runtime.clock import Clock
-from holdfast.runtime.turns import Turns
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.clock import Clock, Turns
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Changes, Nudges, Watched
 from holdfast.settings.sections import Reclaim
 
 _ENABLE_AT_ONCE = 64
@@ -80,23 +82,29 @@ class Watcher:
         ledger: Ledger,
         inventory: Watched[Inventory],
         reader: KubeletReader,
-        kernel: KernelWatch,
+        use: DeviceUse,
         pods: PodSightings,
         reclaimer: Reclaimer,
         resetter: Resetter,
         clock: Clock,
         settings: Watched[Reclaim],
         pending_timeout: Watched[float],
-        is_retired: Callable[[ResourceName], bool] = lambda _resource: False,
+        is_retired: Callable[[ResourceName], bool],
+        obstacles: Watched[Mapping[DeviceName, Blocked]],
+        emptied: Emptied,
+        nudges: Nudges,
     ) -> None:
         """Have *reclaimer* act on what is not free, and *resetter* check what was forced.
 
-        *is_retired* tells which resources kubelet hears nothing of by its device plugins.
+        *is_retired* tells which resources kubelet hears nothing of by its device plugins. What is
+        seen to keep a device that is not HELD from its next pod is published in *obstacles*, and
+        which pods have processes are noted in *emptied*. Each of *nudges* has it look again
+        now.
         """
         self._ledger = ledger
         self._inventory = inventory
         self._reader = reader
-        self._kernel = kernel
+        self._use = use
         self._pods = pods
         self._reclaimer = reclaimer
         self._resetter = resetter
@@ -105,42 +113,49 @@ class Watcher:
         self._pending_timeout = pending_timeout
         self._is_retired = is_retired
         self._endings = Endings(clock)
+        self._exits = use.exits.value
         self._uncounted = Uncounted(clock)
-        self._users = Users(ledger=ledger, inventory=inventory, kernel=kernel, clock=clock)
+        self._users = Users(ledger=ledger, inventory=inventory, use=use, clock=clock)
         self._turns: Turns[DeviceName] = Turns(clock, at_most=_ENABLE_AT_ONCE)
         self._agreed: _Agreed | None = None
-        self._not_free: dict[DeviceName, str] = {}
+        self._not_free: dict[DeviceName, Verdict] = {}
         """What was last seen to keep the device of each lock in release from its next pod."""
-        self._unrecorded: dict[DeviceName, str] = {}
-        self.nudges: Watched[int] = Watched(0)
-        """Changes when something on the node has, such as the exit of a holder."""
+        self._unrecorded: dict[DeviceName, Verdict] = {}
+        self._obstacles = obstacles
+        self._emptied = emptied
+        self.nudges = nudges
+        """Change when something on the node has, such as the processes of a pod."""
         self.looked = asyncio.Event()
         """Set after the first full look at the node."""
-        self.problem = ""
+        self.problem = Problem(log, "cannot reconcile locks")
         self.compared_at: float | None = None
         """When book, kubelet and kernel were last compared, in monotonic seconds."""
 
-    def nudge(self) -> None:
-        """Look again now; something on the node has changed."""
-        self.nudges.set(self.nudges.value + 1)
+    def checks(self) -> Iterator[Check]:
+        """Yield whether all processes were scanned once, and locks were compared recently.
 
-    def pod_changed(self, pod: PodUid) -> None:
-        """Hear that the population of *pod*'s cgroup changed."""
-        log.debug("pod cgroup changed", pod=pod)
-        self.nudge()
+        No container passes the gate before the one, and nothing becomes free without the other.
+        """
+        unseen = "" if self.looked.is_set() else "the first scan of all processes has not finished"
+        yield check_openly("first process scan", unseen)
+        within, now = longest_wait(self._settings.value.poll), self._clock.monotonic()
+        name, at = "lock reconciliation", self.compared_at
+        yield check_result(name, self.problem.text, at=at, now=now, within=within)
 
-    def holder_exited(self) -> None:
-        """Hear that a process which had a device open has ended."""
-        self._endings.holder_exited()
-        self.nudge()
-
-    def obstacle(self, device: DeviceName) -> str:
-        """Return what was last seen to keep *device* from its next pod; empty: nothing was."""
-        holders = self._kernel.holders.get(device, ())
-        if holders:
-            return f"{device} is {held_by(holders)}"
-        reason = self._not_free.get(device)
-        return f"{device} is not free: {reason}" if reason else ""
+    def obstacle(self, device: DeviceName) -> Blocked | None:
+        """Return what was last seen to keep *device* from its next pod; None: nothing was."""
+        holders = self._use.holders.get(device, ())
+        seen = self._not_free.get(device, _NOTHING)
+        if not holders and not seen.reason:
+            return None
+        lock = self._ledger.book.value.locks.get(device) if holders else None
+        return Blocked(
+            device=device,
+            holders=holders,
+            reason=seen.reason,
+            brief=seen.brief,
+            ends_after=None if lock is None else self._reclaimer.ends_after(lock),
+        )
 
     async def catch_up(self) -> None:
         """Bring the book in line with kubelet's checkpoint, before anything is offered."""
@@ -155,6 +170,7 @@ class Watcher:
                     self._reader.view,
                     self._inventory,
                     self.nudges,
+                    self._use.exits,
                     self._settings,
                     self._pending_timeout,
                 ]
@@ -163,16 +179,21 @@ class Watcher:
                 await self._beat()
             except (HoldfastError, OSError) as error:
                 # Degraded, not dead: locks stay as they are until the node can be looked at again.
-                if str(error) != self.problem:
-                    log.warning("cannot reconcile locks", reason=str(error))
-                self.problem = str(error)
+                self.problem.set(str(error))
             else:
-                self.problem = ""
+                self.problem.set("")
                 self.compared_at = self._clock.monotonic()
             await changes.wait(self._pause())
 
     async def _beat(self) -> None:
+        if self._exits != self._use.exits.value:
+            self._exits = self._use.exits.value
+            self._endings.holder_exited()
+        registrations = self._emptied.registrations
         sightings = await self._sight()
+        # At once: kubelet soon gives on what an ended pod has.
+        self._emptied.note({pod: each.populated for pod, each in sightings.items()}, registrations)
+        self._emptied.keep(self._ledger.book.value.pods.keys())
         await self._reconcile(sightings)
         if self._endings.is_question_due(self._ledger.book.value, sightings):
             self._reader.ask("a pod seems to have ended")
@@ -180,12 +201,14 @@ class Watcher:
         if self.looked.is_set():
             turns = frozenset(self._turns.next([each.name for each in devices]))
             devices = tuple(each for each in devices if each.name in turns)
-        enabled = await self._kernel.enabled(devices)
+        enabled = await self._use.enabled(devices)
         await self._users.look_at_free(enabled, at_all=not self.looked.is_set())
         held = [each for each in self._locks() if each.state is LockState.HELD]
         self._reclaimer.start_over({lock.pod for lock in held if lock.pod is not None})
         await self._users.look_at_held(held, sightings, enabled)
         await self._release(sightings)
+        found = {each: self.obstacle(each) for each in self._not_free}
+        self._obstacles.set({device: each for device, each in found.items() if each is not None})
         self.looked.set()
 
     async def _sight(self) -> dict[PodUid, PodSighting]:
@@ -225,9 +248,9 @@ class Watcher:
         book = self._ledger.book.value
         ending = [lock for lock in self._locks() if _waits_to_be_free(lock)]
         before = self._not_free
-        self._not_free = {lock.device: before.get(lock.device, "") for lock in ending}
+        self._not_free = {lock.device: before.get(lock.device, _NOTHING) for lock in ending}
         self._unrecorded = {
-            device: text for device, text in self._unrecorded.items() if device in self._not_free
+            device: each for device, each in self._unrecorded.items() if device in self._not_free
         }
         # Of a claim's pods each has its turn, and the time for which none is counted runs for all.
         self._uncounted.keep({pod for lock in ending for pod in book.pods_of(lock)})
@@ -239,23 +262,24 @@ class Watcher:
         rest: list[tuple[DeviceLock, ReleaseFacts]] = []
         for lock in ending:
             if detained := await self._resetter.detains(lock):
-                self._not_free[lock.device] = detained
+                self._not_free[lock.device] = _not_free(detained)
                 continue
             facts = await self._facts(lock, book, sightings)
             verdict = judge_release(facts)
             if verdict.freedom is Freedom.FREE:
                 # What may keep it from now on is that its release cannot be recorded: see _free.
-                self._not_free[lock.device] = self._unrecorded.pop(lock.device, "")
-                await self._free(lock, facts, verdict.reason)
+                self._not_free[lock.device] = self._unrecorded.pop(lock.device, _NOTHING)
+                over = self._over_as_well(lock, facts, book, sightings)
+                await self._free(lock, facts, verdict.reason, over)
                 continue
-            self._not_free[lock.device] = verdict.reason
+            self._not_free[lock.device] = verdict
             self._unrecorded.pop(lock.device, None)
             # Processes that cannot all be listed cannot be judged: each is judged by the others.
             listed = facts.pod is None or not facts.pod.unlisted
             if lock.state in ENDING and listed:
                 rest.append((lock, facts))
         for lock, facts in rest:
-            await self._reclaimer.step(lock, facts, self._not_free[lock.device])
+            await self._reclaimer.step(lock, facts, self._not_free[lock.device].reason)
 
     async def _look_ahead(
         self, ending: Iterable[DeviceLock], book: Book, sightings: Sightings
@@ -263,23 +287,41 @@ class Watcher:
         found = self._inventory.value.get
         over = [each for each in ending if not _may_live(self._former_pod(each, book, sightings))]
         devices = [device for each in over if (device := found(each.device)) is not None]
-        await self._kernel.look_ahead(devices, book.locks)
+        await self._use.look_ahead(devices, book.locks)
 
-    async def _free(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
+    def _over_as_well(
+        self, lock: DeviceLock, facts: ReleaseFacts, book: Book, sightings: Sightings
+    ) -> frozenset[PodUid]:
+        """Return which other pods of *lock*'s claim are over: a beat for each could take minutes.
+
+        *facts* freed the device of the lock's own pod.
+        """
+        return frozenset(
+            pod
+            for pod in following(book, lock)
+            if judge_release(
+                replace(facts, pod=self._former_pod(replace(lock, pod=pod), book, sightings))
+            ).freedom
+            is Freedom.FREE
+        )
+
+    async def _free(
+        self, lock: DeviceLock, facts: ReleaseFacts, reason: str, over: frozenset[PodUid]
+    ) -> None:
         cleared = self._resetter.clears(lock, self._inventory.value.get(lock.device), facts.kernel)
         if cleared is None:
             return
         self._reclaimer.forget(lock)
-        self._kernel.forget(lock.device)
+        self._use.forget(lock.device)
         evidence = "; ".join(filter(None, (reason, cleared)))
 
         def failed(reason: str) -> None:
             text = f"its release cannot be recorded: {reason}"
-            self._not_free[lock.device] = self._unrecorded[lock.device] = text
+            self._not_free[lock.device] = self._unrecorded[lock.device] = _not_free(text)
 
         # Where it moved while we looked, the next beat judges it again.
         await self._ledger.if_unmoved(
-            lock, lambda draft: release(draft, lock, evidence), failed=failed
+            lock, lambda draft: release(draft, lock, evidence, over=over), failed=failed
         )
 
     async def _facts(self, lock: DeviceLock, book: Book, sightings: Sightings) -> ReleaseFacts:
@@ -303,10 +345,10 @@ class Watcher:
             return KernelFacts()
         if device is None:  # unplugged: nothing is left that anybody could hold
             return KernelFacts(holders=())
-        return await self._kernel.facts(
+        return await self._use.known(
             device,
             book.locks,
-            enabled=(await self._kernel.enabled([device]))[device.name],
+            enabled=(await self._use.enabled([device]))[device.name],
             pids=(pod.processes or ()) if pod is not None else (),
             to_free=not _may_live(pod),
         )
@@ -327,6 +369,7 @@ class Watcher:
         return FormerPod(
             counted=counted,
             unreadable=unreadable,
+            populated=False if sighting is None or replaced else sighting.populated,
             processes=None if sighting is None or replaced else sighting.processes,
             unlisted="" if sighting is None or replaced else sighting.unlisted,
             cgroup_seen=record is not None and (record.cgroup is not None or rebooted),
@@ -354,6 +397,14 @@ class Watcher:
         return min(poll, self._endings.pause())
 
 
+def _not_free(reason: str) -> Verdict:
+    return Verdict(freedom=Freedom.IN_USE, reason=reason)
+
+
+_NOTHING = _not_free("")
+"""Of a lock in release that was not looked at yet."""
+
+
 def _waits_to_be_free(lock: DeviceLock) -> bool:
     return lock.state in ENDING or lock.state is LockState.FOREIGN
 
@@ -363,7 +414,7 @@ def _may_live(pod: FormerPod | None) -> bool:
     if pod is None:
         return False
     counted = pod.counted is not False and not pod.unreadable
-    return counted or bool(pod.processes or pod.unlisted)
+    return counted or pod.populated is not False
 
 
 def _heir(lock: DeviceLock, book: Book) -> PodUid | None:

@@ -117,6 +117,14 @@ class Lane:
             task.loop.call_soon_threadsafe(act)
 
 
+class Lanes(Protocol):
+    """Opens lanes, so that it is known which calls hang."""
+
+    def open_lane(self, name: str, deadline: Watched[float]) -> Lane:
+        """Return a new lane, of which every call may take *deadline* seconds."""
+        ...
+
+
 class _Timed(Protocol):
     due: float
 

@@ -1,8 +1,10 @@
-"""A published value: the latest one counts, and anybody may follow it."""
+"""Published values: the latest counts, anybody may follow it or wait for the first of several."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from holdfast.runtime.clock import Clock
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -68,3 +70,56 @@ class Watched(Generic[T]):
             if predicate(self._value):
                 return self._value
             await changed.wait()
+
+
+class Nudges(Watched[int]):
+    """Says again and again that something has changed, and counts how often."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def nudge(self) -> None:
+        """Have whoever follows this look again now."""
+        self.set(self.value + 1)
+
+
+class Changes:
+    """Remembers what has been seen of some values, so that no change after that is missed."""
+
+    def __init__(self, values: Iterable[Watched[Any]]) -> None:
+        """Take the present versions of *values* as seen."""
+        self._seen = [(value, value.version) for value in values]
+
+    async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - the end of the wait is no error
+        """Return at the first change since construction, or after *timeout* seconds.
+
+        Tell whether there was one.
+        """
+        waits = [asyncio.ensure_future(_beyond(value, seen)) for value, seen in self._seen]
+        try:
+            changed, _ = await asyncio.wait(
+                waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        return bool(changed)
+
+
+async def pause(clock: Clock, settings: Watched[T], seconds: Callable[[T], float]) -> None:
+    """Return after so many *seconds* as *settings* say; a change of them counts at once."""
+    began = clock.monotonic()
+    while (left := began + seconds(settings.value) - clock.monotonic()) > 0:
+        sleep = asyncio.ensure_future(clock.sleep(left))
+        change = asyncio.ensure_future(_beyond(settings, settings.version))
+        try:
+            await asyncio.wait((sleep, change), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleep.cancel()
+            change.cancel()
+            await asyncio.gather(sleep, change, return_exceptions=True)
+
+
+async def _beyond(value: Watched[Any], version: int) -> None:
+    await value.until(lambda _: value.version != version)

@@ -4,28 +4,27 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from holdfast.model.cards import renamed
 from holdfast.model.devices import OwnSettings
 from holdfast.model.gate.cdi import is_kind
 from holdfast.model.gate.gate import LONGEST_WAIT
 from holdfast.model.ids import ResourceName
 from holdfast.model.tpu.generations import GENERATIONS
-from holdfast.model.vfio.pools import PoolSpec
+from holdfast.model.vfio import PoolSpec
 from holdfast.names import (
     CONTROL_SOCKET,
     DRA_SOCKET,
     KUBELET_SOCKET,
+    LONGEST_SOCKET_PATH,
+    PLUGIN_SOCKET_BYTES,
     PLUGINS,
     PLUGINS_REGISTRY,
 )
-from holdfast.settings.hardware import DeviceSettings
+from holdfast.settings.hardware import GPU_NAME, SHARED_GPU_NAME, SLICE_NAMES, DeviceSettings
 from holdfast.settings.sections import Settings
 
-_GPU, _MIG = ResourceName("nvidia.com/gpu"), "nvidia.com/mig-"
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit of its own, and admits no other pod
 _LONGEST_DRIVER = 63
 _DRIVER = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_SOCKET_PATH_BYTES = 107  # the kernel takes no longer path
 _ANNOTATION_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/")
 
 
@@ -66,7 +65,7 @@ def _paths(settings: Settings) -> Iterator[str]:
     plugin_dir, state_dir = Path(kubelet.plugin_dir), Path(settings.state_dir)
     if plugin_dir == state_dir or plugin_dir in state_dir.parents:
         yield "stateDir: kubelet may clean its plugin folder; choose a folder outside of it"
-    if len(bytes(state_dir / CONTROL_SOCKET)) > _SOCKET_PATH_BYTES:
+    if len(bytes(state_dir / CONTROL_SOCKET)) > LONGEST_SOCKET_PATH:
         yield "stateDir: the path is too long for a Unix socket in it; choose a shorter one"
     prefix = kubelet.socket_prefix
     # The daemon removes old sockets with this prefix.
@@ -76,6 +75,12 @@ def _paths(settings: Settings) -> Iterator[str]:
         yield (
             f"kubelet.socketPrefix: {prefix!r} begins the name of kubelet's own socket too, which "
             "the daemon would remove; choose another"
+        )
+    elif len(bytes(plugin_dir / prefix)) + PLUGIN_SOCKET_BYTES > LONGEST_SOCKET_PATH:
+        yield (
+            f"kubelet.socketPrefix: no socket in {plugin_dir} can have a name that begins with "
+            f"{prefix!r}: its path would be longer than {LONGEST_SOCKET_PATH} bytes; choose a "
+            "shorter one"
         )
 
 
@@ -116,7 +121,7 @@ def _moved(
     """Yield why devices cannot have the resource of *each*; *apis* are those of earlier rules."""
     for problem in PoolSpec(resource=ResourceName(each.resource), addresses=("*",)).problems():
         yield f"{path}.{problem}"
-    known = settings.api_of(each.resource) or apis.get(each.resource)
+    known = settings.hardware_api(each.resource) or apis.get(each.resource)
     if each.api and known is not None and known != each.api:
         yield f"{path}.api: {each.resource} is served by {known}; give the same, or another name"
     elif known is None and not each.api and len(settings.apis()) > 1:
@@ -145,20 +150,15 @@ def _dra(settings: Settings) -> Iterator[str]:
     registry = Path(dra.kubelet_root) / PLUGINS_REGISTRY / f"{dra.driver_name}-reg.sock"
     service = Path(dra.kubelet_root) / PLUGINS / dra.driver_name / DRA_SOCKET
     for path in (registry, service):
-        if len(bytes(path)) > _SOCKET_PATH_BYTES:
+        if len(bytes(path)) > LONGEST_SOCKET_PATH:
             yield f"dra.driverName: the path {path} is too long for a socket; choose a shorter name"
     yield from _both_apis(settings)
 
 
 def _both_apis(settings: Settings) -> Iterator[str]:
     """Yield what would be served by both APIs at once, or can be served by neither."""
-    apis: dict[str, set[str]] = {}
-    if settings.tpu.enabled:
-        apis[settings.tpu.resource_name] = {settings.tpu.api}
-    for pool in settings.pools:
-        apis.setdefault(pool.resource_name, set()).add(pool.api)
-    for name, those in apis.items():
-        if len(those) > 1:
+    for name in dict.fromkeys(pool.resource_name for pool in settings.pools):
+        if len({each.api for each in settings.served if each.enabled and each.has(name)}) > 1:
             yield f"pools: {name} is served by both APIs; give its pools the same `api`"
     gpu = settings.gpu
     only = set(gpu.device_list_strategy)
@@ -232,15 +232,12 @@ def _sharing(settings: Settings) -> Iterator[str]:
         seen.add(each.name)
         if each.name in unshared:
             yield f"{where}.name: TPUs and VFIO devices are never shared; leave {each.name} out"
-        elif each.name.startswith(_MIG):
+        elif each.name != GPU_NAME and not each.name.startswith(SLICE_NAMES):
+            yield f"{where}.name: there is no {each.name!r} that can be shared; {GPU_NAME} can be"
+        if each.rename not in {"", SHARED_GPU_NAME}:
             yield (
-                f"{where}.name: MIG slices are not shared; divide the GPUs into more slices, and "
-                f"leave {each.name} out"
+                f"{where}.rename: {each.rename!r} is not a name for replicas; use {SHARED_GPU_NAME}"
             )
-        elif each.name != _GPU:
-            yield f"{where}.name: there is no {each.name!r} that can be shared; {_GPU} can be"
-        if each.rename not in {"", renamed(_GPU)}:
-            yield f"{where}.rename: {each.rename!r} is not a name for replicas; use {renamed(_GPU)}"
 
 
 def _times(settings: Settings) -> Iterator[str]:

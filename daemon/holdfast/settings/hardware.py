@@ -9,18 +9,45 @@ from holdfast.model.cards import Sharing as Rule
 from holdfast.model.devicerules import DeviceRule
 from holdfast.model.devices import OwnSettings
 from holdfast.model.ids import ResourceName
-from holdfast.model.vfio.pools import PoolSpec
+from holdfast.model.vfio import PoolSpec
 from holdfast.settings.types import Duration, Index, Interval, Replicas, Section
 
 Api = Literal["device-plugin", "dra"]
 """By which API of Kubernetes pods come to a device."""
 
-GPU_NAME = "nvidia.com/gpu"
+GPU_NAME, SHARED_GPU_NAME = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 SLICE_NAMES = "nvidia.com/mig-"
 """How the names of MIG slices begin, where GPUs have GPU_NAME."""
 
 
-class Tpu(Section, frozen=True):
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """What a section of hardware serves: its resources, and the API by which pods get them.
+
+    `beginning` is how further names begin, empty for none. Names of hardware that is not `enabled`
+    are still its own: pods may have some of it.
+    """
+
+    enabled: bool
+    api: Api
+    names: frozenset[str]
+    beginning: str = ""
+
+    def has(self, resource: str) -> bool:
+        """Tell whether *resource* is one of its names."""
+        return resource in self.names or (
+            self.beginning != "" and resource.startswith(self.beginning)
+        )
+
+
+class Hardware(Section, frozen=True):
+    """A section of hardware with a key `api`; what has none comes by the device plugin."""
+
+    def served(self) -> Served:
+        """Return which resources are its own, also those of hardware that was not seen yet."""
+        raise NotImplementedError  # a Struct cannot be abstract: each section says it
+
+
+class Tpu(Hardware, frozen=True):
     """TPU chips, and what the programs on them are told.
 
     An empty value is taken from envFile, or else from the hardware.
@@ -54,8 +81,13 @@ class Tpu(Section, frozen=True):
     """The address that programs get as VBAR_CONTROL_SERVICE_URL. Empty: the variable is not set.
     Set it when your TPU runtime asks for that service."""
 
+    def served(self) -> Served:
+        """Return the one resource of chips."""
+        names = frozenset({self.resource_name})
+        return Served(enabled=self.enabled, api=self.api, names=names)
 
-class Gpu(Section, frozen=True):
+
+class Gpu(Hardware, frozen=True):
     """NVIDIA GPUs. They are advertised once the driver shows them.
 
     Settings that NVIDIA's device plugin has too have the same names (nvidia.md).
@@ -68,15 +100,16 @@ class Gpu(Section, frozen=True):
     """By which API pods get GPUs and MIG slices, as `tpu.api` says. Change it on a drained node."""
     driver_root: str = ""
     """The root of the file system with the driver's library, such as `/run/nvidia/driver`, as the
-    daemon's process sees it. Empty: driverRootOnHost, or, where that is empty too, GPU Operator's
-    if there is one, or what the dynamic loader finds. Set it when the driver is elsewhere."""
+    daemon's process sees it. Empty: `/driver-root` where that exists, driverRootOnHost, or, where
+    that is empty too, GPU Operator's if there is one, or what the dynamic loader finds. Set it when
+    the driver is elsewhere."""
     dev_root: str = ""
     """The root of the file system with /dev/nvidia*, as the daemon's process sees it. Empty:
     driverRoot, the host's own, or GPU Operator's. Set it when the device files are elsewhere."""
     driver_root_on_host: str = ""
     """The path that the host has for driverRoot; CDI specs and paths of device files are written
-    with it. Empty: the same path. Set it when holdfast runs in a container that has the driver at
-    another path than the host."""
+    with it. Empty: the same path, or `/` for `/driver-root`. Set it when holdfast runs in a
+    container that has the driver at another path than the host."""
     device_list_strategy: tuple[
         Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"], ...
     ] = ("envvar",)
@@ -190,10 +223,10 @@ class Gpu(Section, frozen=True):
     """Xids that count whatever else is ignored, separated by commas, or `all`. Set it when an Xid
     that is ignored by default matters to you."""
 
-    @property
-    def driver_root_seen(self) -> str:
-        """Return the driver's root as this process sees it; empty: it is searched for."""
-        return self.driver_root or self.driver_root_on_host
+    def served(self) -> Served:
+        """Return the resources of GPUs, of their replicas and of MIG slices."""
+        names = frozenset({GPU_NAME, SHARED_GPU_NAME})
+        return Served(enabled=self.enabled, api=self.api, names=names, beginning=SLICE_NAMES)
 
 
 class SharedResource(Section, frozen=True):
@@ -201,7 +234,9 @@ class SharedResource(Section, frozen=True):
 
     name: str
     """The resource that is shared. Set it to nvidia.com/gpu: MIG slices, TPUs and VFIO devices are
-    never shared, nor are GPUs that a rule of `devices` moves to another resource."""
+    never shared, nor are GPUs that a rule of `devices` moves to another resource. A name of MIG
+    slices is taken, so that one file can be for all nodes; where there are such slices they are
+    offered unshared, and `holdfast status` says so."""
     replicas: Replicas
     """How many pods, or claims, may have each GPU at the same time. Choose as many as its memory is
     enough for: nothing keeps a pod from using all of it."""
@@ -245,7 +280,7 @@ class Sharing(Section, frozen=True):
         }
 
 
-class Pool(Section, frozen=True):
+class Pool(Hardware, frozen=True):
     """VFIO devices that are advertised under one resource name.
 
     A PCI function belongs to the pool when it matches each list that is not empty.
@@ -273,6 +308,10 @@ class Pool(Section, frozen=True):
             classes=self.classes,
             addresses=self.addresses,
         )
+
+    def served(self) -> Served:
+        """Return the pool's resource."""
+        return Served(enabled=True, api=self.api, names=frozenset({self.resource_name}))
 
 
 class Match(Section, frozen=True):

@@ -4,19 +4,30 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import msgspec
+
 from holdfast.errors import SettingsError
-from holdfast.names import CONFIG_LABEL
+from holdfast.names import CONFIG_DOCUMENT, CONFIG_LABEL
 from holdfast.settings.cluster import Named
 from holdfast.settings.sections import Settings
+from holdfast.settings.yamltext import read_text
 
 _DEFAULT = "default"
 """The document that the fallback strategy `named` means."""
 
 
-def chosen_document(named: Named, state_dir: str) -> Path | None:
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A named document, as it was read."""
+
+    name: str
+    text: str
+
+
+def chosen_document(named: Named, label: str) -> Document | None:
     """Return the document that the settings are read from; None: none is used.
 
-    Raise SettingsError where the node's label, or no rule, names one that is there.
+    *label* is the value of the node's label, empty for none. Raise SettingsError where it, or no
+    rule, names one that is there.
     """
     if not named.folder:
         return None
@@ -30,17 +41,8 @@ def chosen_document(named: Named, state_dir: str) -> Path | None:
         raise SettingsError(f"cannot read the documents in {folder}: {error.strerror}") from error
     except ValueError as error:  # the path has a character that no path has
         raise SettingsError(f"cannot read the documents in {folder}: {error}") from error
-    name = choice(named, remembered_label(state_dir) or "", names)
-    return folder / name if name else None
-
-
-def document_name(settings: Settings) -> str:
-    """Return the name of the document that *settings* were read from, empty for none."""
-    try:
-        document = chosen_document(settings.named, settings.state_dir)
-    except SettingsError:  # it is there no more; a reload says so
-        return ""
-    return document.name if document is not None else ""
+    name = choice(named, label if named.labels else "", names)
+    return Document(name=name, text=read_text(folder / name)) if name else None
 
 
 def choice(named: Named, label: str, names: Collection[str]) -> str:
@@ -81,26 +83,42 @@ def label_in(named: Named, labels: Mapping[str, str]) -> str:
 
 
 def remembered_label(state_dir: str) -> str | None:
-    """Return the label's value as it was last read, empty: there was none; None: never read."""
+    """Return the label's last value that could be used, empty: there was none; None: unknown."""
     try:
         text = (Path(state_dir) / CONFIG_LABEL).read_text("utf-8")
-    except FileNotFoundError:
+    except (OSError, ValueError):  # the API server is asked instead
         return None
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"cannot read the node's label in {state_dir}: {error}") from error
     return text.strip() if text else None  # of a power cut a file without a line may be left
 
 
-def remember_label(state_dir: str, value: str) -> None:
-    """Keep the label's value: a start uses it, also while the API server cannot be reached.
+def last_good_document(state_dir: str) -> Document | None:
+    """Return the document that could be used last; None where there was none, or it is lost."""
+    try:
+        return msgspec.json.decode((Path(state_dir) / CONFIG_DOCUMENT).read_bytes(), type=Document)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return None
 
-    Raise OSError where it cannot be written.
+
+def remember(state_dir: str, label: str | None, document: Document | None) -> None:
+    """Keep what is good: a start uses it where what there is by then cannot be used.
+
+    *label* is the value of the node's label, which a start goes by also while the API server cannot
+    be reached; None: unknown. Raise OSError where it cannot be written.
     """
-    file = Path(state_dir) / CONFIG_LABEL
+    folder = Path(state_dir)
+    if label is not None and label != remembered_label(state_dir):
+        _write(folder / CONFIG_LABEL, f"{label}\n".encode())
+    if document is None:
+        (folder / CONFIG_DOCUMENT).unlink(missing_ok=True)
+    elif document != last_good_document(state_dir):
+        _write(folder / CONFIG_DOCUMENT, msgspec.json.encode(document))
+
+
+def _write(file: Path, content: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # it is the ledger's
     draft = file.with_suffix(".new")
-    with draft.open("w", encoding="utf-8") as written:
-        written.write(f"{value}\n")
+    with draft.open("wb") as written:
+        written.write(content)
         written.flush()
         os.fsync(written.fileno())  # before it takes the place of the former one
     draft.replace(file)

@@ -51,6 +51,10 @@ _BOOLEANS = frozenset(
 )
 _SHORTER = {"driver-root": "NVIDIA_DRIVER_ROOT", "dev-root": "NVIDIA_DEV_ROOT"}
 """Flags with another name than their variable."""
+LISTS = frozenset(
+    {"device-list-strategy", "imex-channel-ids", "cdi-feature-flags", "cdi-disable-hooks"}
+)
+"""Flags that can be given several times: all of their values count."""
 _NO_FLAG = frozenset({"DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"})
 _ELSEWHERE = frozenset({"version", "resources", "flags.gfd", "flags.usenodefeatureapi"})
 """Keys of its file that are read elsewhere, or that are for another program."""
@@ -92,6 +96,7 @@ _BY_LOWER = {path.lower(): path for path in _IN_FILE}
 """Go ignores the case of these keys."""
 _RENAMED = {"nvidiacdihookpath": "nvidiactkpath"}
 """The one key with another name than its newer variable and flag."""
+IDLE = "has no effect, as with NVIDIA's plugin"
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 """What Go's strconv.ParseBool takes, by which NVIDIA's plugin reads them."""
@@ -134,16 +139,23 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     for name in names:
         if name in environ:
             found |= _meaning(name, environ[name], f"the environment variable {name}")
+    if not environ.get(CONFIG_FILE):  # which may say what the host calls it
+        _with_root_on_host(found)
     return found
 
 
-def from_flags(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what NVIDIA's flags set, by path; raise SettingsError. *given* is by flag."""
+def from_flags(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what NVIDIA's flags set, by path; raise SettingsError. *given* is by flag.
+
+    *environ* has the variables that count where there is no flag.
+    """
     found: dict[str, str] = {}
     for flag, text in given.items():
         name = _SHORTER.get(flag, flag.replace("-", "_").upper())
         if name != CONFIG_FILE:
             found |= _meaning(name, text, f"--{flag}")
+    if not environ.keys() & {"NVIDIA_DRIVER_ROOT", CONFIG_FILE} and "config-file" not in given:
+        _with_root_on_host(found)
     return found
 
 
@@ -172,13 +184,14 @@ def from_file(content: Mapping[str, object], file: str) -> FromFile:
         if value is None and lower in _SECTIONS:
             continue
         if lower.startswith("sharing."):
-            found |= _sharing(lower, value, where)
+            found |= _sharing(path, value, file, ignored)
             continue
         if lower not in _BY_LOWER:
             ignored.append(_misplaced(lower, where))
         elif value is not None:
             name = _IN_FILE[_BY_LOWER[lower]]
             found |= _meaning(name, _text(name, value, where), where)
+    _with_root_on_host(found)
     from holdfast.settings.nvidia_resources import rules_from  # noqa: PLC0415 - memory
 
     if rules := rules_from(content, file):
@@ -186,29 +199,38 @@ def from_file(content: Mapping[str, object], file: str) -> FromFile:
     return FromFile(found=found, ignored=tuple(ignored))
 
 
-def _sharing(path: str, value: object, called: str) -> dict[str, str]:
-    """Return what a key of the section sharing sets, by path."""
-    if path.startswith("sharing.mps"):
+def _with_root_on_host(found: dict[str, str]) -> None:
+    """Add the default of NVIDIA_DRIVER_ROOT where *found* has the container's path alone."""
+    if found.get("gpu.driverRoot"):
+        found.setdefault("gpu.driverRootOnHost", "/")
+
+
+def _sharing(path: str, value: object, file: str, ignored: list[str]) -> dict[str, str]:
+    """Return what a key of the section sharing sets, by path; add to *ignored* what has no effect.
+
+    Go ignores the case of the sections, and not that of the keys in them.
+    """
+    lower, called = path.lower(), f"{path} in {file}"
+    if lower.startswith("sharing.mps"):
         if value in (None, False, []):
             return {}
         raise SettingsError(f"cannot use {called}: {NO_MPS.why}")
-    if path not in _TIME_SLICING:
+    if lower not in _TIME_SLICING:
         raise SettingsError(
             f"cannot use {called}: NVIDIA's plugin has no such key; it has "
             "sharing.timeSlicing.resources"
         )
+    ours = _TIME_SLICING[lower]
+    if path.rpartition(".")[2] != ours.rpartition(".")[2]:
+        ignored.append(f"{called} {IDLE}: it is written {ours} there; write it so, or leave it out")
+        return {}
     if value is None:
         return {}
     if isinstance(value, list):
-        value = [_entry(each) for each in value]
-    return {_TIME_SLICING[path]: json.dumps(value)}
+        from holdfast.settings.nvidia_resources import shared_of  # noqa: PLC0415 - memory
 
-
-def _entry(given: object) -> object:
-    """Return an entry of the resources with its name in full, as NVIDIA's plugin reads it."""
-    if not isinstance(given, Mapping) or "/" in str(given.get("name", "/")):
-        return given
-    return {**given, "name": f"nvidia.com/{given['name']}"}
+        value = shared_of(value, file, ignored)
+    return {ours: json.dumps(value)}
 
 
 def _misplaced(path: str, where: str) -> str:
@@ -221,10 +243,7 @@ def _misplaced(path: str, where: str) -> str:
             f"cannot use {where}: NVIDIA's plugin has no such key; put keys of holdfast in "
             "the file of --config"
         )
-    return (
-        f"{where} has no effect, as with NVIDIA's plugin: it belongs at {right}; "
-        "move it there, or leave it out"
-    )
+    return f"{where} {IDLE}: it belongs at {right}; move it there, or leave it out"
 
 
 def _meaning(name: str, text: str, called: str) -> dict[str, str]:

@@ -1,14 +1,11 @@
-"""Translates the resources of NVIDIA's file, which name GPUs by their model, to rules for devices.
-
-NVIDIA's plugin has the keys and ignores them with a warning. Here they mean what it documents: the
-first pattern that a GPU's name, or a slice's profile, matches gives it its resource.
-"""
+"""Translates what NVIDIA's file names: the resources of devices, and those that are shared."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import SettingsError
-from holdfast.settings.hardware import GPU_NAME
+from holdfast.settings.hardware import GPU_NAME, SLICE_NAMES
+from holdfast.settings.nvidia_plugin import IDLE
 
 _PREFIX = "nvidia.com/"
 _KINDS = ("gpus", "mig")
@@ -18,6 +15,8 @@ _KEYS = ("pattern", "name")
 def rules_from(content: Mapping[str, object], file: str) -> list[dict[str, Any]]:
     """Return the entries of `devices` that mean what the resources in *content* say.
 
+    NVIDIA's plugin has the keys and ignores them with a warning. Here they mean what it documents:
+    the first pattern that a GPU's name, or a slice's profile, matches gives it its resource.
     None where all GPUs keep their own name. Raises SettingsError.
     """
     lists: dict[str, object] = {}
@@ -62,3 +61,52 @@ def _entries(value: object, where: str) -> Iterator[tuple[str, str]]:
         # Only * stands for other characters there.
         pattern = pattern.replace("[", "[[]").replace("?", "[?]")
         yield pattern, name if "/" in name else _PREFIX + name
+
+
+def shared_of(entries: Sequence[object], file: str, ignored: list[str]) -> list[object]:
+    """Return *entries* of the resources that *file* shares as ours are written.
+
+    One file is for all nodes, so what can be shared on none is left out, as NVIDIA's plugin leaves
+    out what a node does not have. Of a name that is there twice the first counts. *ignored* gets a
+    text for each that has no effect. Raise SettingsError where only some devices are to be shared.
+    """
+    found: dict[str, object] = {}
+    for place, given in enumerate(entries):
+        where = f"sharing.timeSlicing.resources[{place}]"
+        name = given.get("name") if isinstance(given, Mapping) else None
+        if not isinstance(given, Mapping) or not isinstance(name, str):
+            found[where] = given  # which is no entry, and is refused as one of ours would be
+            continue
+        name = name if "/" in name else _PREFIX + name
+        entry = {**given, "name": name}
+        if name in found:
+            ignored.append(_idle(f"{where} in {file}", "the first entry with this name counts"))
+            continue
+        if name.startswith(_PREFIX) and name != GPU_NAME and not name.startswith(SLICE_NAMES):
+            ignored.append(_idle(f"{where} in {file}", f"there is no {name} that can be shared"))
+            continue
+        if not isinstance(entry.get("devices", "all"), str):
+            ignored += _fewer(entry, f"{where}.devices in {file}")
+        if entry.pop("rename", None):
+            which = "renameByDefault alone decides what replicas are called"
+            ignored.append(_idle(f"{where}.rename in {file}", which))
+        found[name] = entry
+    return list(found.values())
+
+
+def _fewer(entry: dict[str, object], where: str) -> Iterator[str]:
+    """Take from *entry* that only some of its devices are to be shared, which is never so.
+
+    Yield that it has no effect, of slices; of GPUs raise SettingsError.
+    """
+    del entry["devices"]
+    if entry["name"] == GPU_NAME:
+        raise SettingsError(
+            f"cannot use {where}: NVIDIA's plugin ignores it and shares every GPU, and here no GPU "
+            "is shared that the file leaves out; write all, or leave it out"
+        )
+    yield _idle(where, "MIG slices are not shared")
+
+
+def _idle(where: str, why: str) -> str:
+    return f"{where} {IDLE}: {why}; leave it out"

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
+from holdfast.settings.hardware import Api
 from holdfast.settings.sections import Settings
-from holdfast.settings.sources import plain
+from holdfast.settings.types import plain
 
 
 class TakeUp(StrEnum):
@@ -74,10 +75,16 @@ def changed(before: Settings, after: Settings) -> tuple[str, ...]:
     names = {each.resource for each in (*before.devices, *after.devices) if each.resource}
     # What serves claims is there from the start or not at all.
     if before.has_dra() == after.has_dra() and all(
-        before.is_dra(name) == after.is_dra(name) for name in names
+        _apis(before, name) == _apis(after, name) for name in names
     ):
         return paths
     return tuple("devices[].api" if path == "devices" else path for path in paths)
+
+
+def _apis(settings: Settings, resource: str) -> frozenset[Api]:
+    """Return the APIs of *resource*'s devices, or those that they have without a rule for them."""
+    api = settings.api_of(resource)
+    return settings.apis() if api is None else frozenset({api})
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[str]:

@@ -72,10 +72,9 @@ def _writable(section: type[Section]) -> type[msgspec.Struct]:
 def _of_duration(kind: type) -> dict[str, Any]:
     if not issubclass(kind, Duration):
         raise NotImplementedError(f"cannot describe a {kind.__name__}")
-    bound = "exclusiveMinimum" if issubclass(kind, Interval) else "minimum"
-    return {
-        "anyOf": [
-            {"type": "number", bound: 0},
-            {"type": "string", "pattern": f"^({PATTERN})$"},
-        ]
-    }
+    above = issubclass(kind, Interval)
+    text: dict[str, Any] = {"type": "string", "pattern": f"^({PATTERN})$"}
+    if above:
+        text["not"] = {"pattern": "^[^1-9]*$"}
+    bound = "exclusiveMinimum" if above else "minimum"
+    return {"anyOf": [{"type": "number", bound: 0}, text]}

@@ -1,9 +1,6 @@
-"""Every setting, with its type, its default and when to change it, or where its section is.
+"""Every setting, with its type, its default and when to change it, or where its section is."""
 
-The text below each key is its whole documentation: `make chart` writes docs/configuration.md and
-the chart's schema from it. Keys are written in camelCase; a duration is in seconds once it is read.
-"""
-
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -12,17 +9,62 @@ import msgspec
 from holdfast.model.devicerules import DeviceRule
 from holdfast.settings.cluster import Dra, Events, Labels, Named
 from holdfast.settings.hardware import (
-    GPU_NAME,
-    SLICE_NAMES,
     Api,
     DeviceSettings,
     Gpu,
+    Hardware,
     Pool,
+    Served,
     Sharing,
     Tpu,
 )
-from holdfast.settings.telling import History, Http, Liveness, Log, Readiness
-from holdfast.settings.types import Duration, Interval, Section
+from holdfast.settings.types import Count, Duration, Interval, Port, Section
+
+
+class History(Section, frozen=True):
+    """How much of each device's history is kept in the ledger."""
+
+    per_device: Count = 200
+    """How many changes of state are kept for each device; older ones are dropped. Raise it to look
+    back further with `holdfast history`; the ledger's file grows with it."""
+
+
+class Http(Section, frozen=True):
+    """The HTTP server for probes (/livez, /readyz) and metrics (/metrics)."""
+
+    address: str = ""
+    """The IP address to listen on. Empty: every address of the host, IPv4 and IPv6. Set it to
+    127.0.0.1 when only programs on the node may ask; the daemon then needs the node's network."""
+    port: Port = 8008
+    """The TCP port to listen on. 0 turns probes and metrics off. Change it when another program on
+    the host network has the port."""
+
+
+class Log(Section, frozen=True):
+    """What is logged, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe messages that are logged. Set it to debug to look into a problem."""
+    format: Literal["auto", "json", "text"] = "auto"
+    """How a message is written. auto: text on a terminal, JSON elsewhere. Set it to json or text
+    when what collects your logs needs one of them."""
+
+
+class Liveness(Section, frozen=True):
+    """When /livez fails, so that kubelet restarts the container."""
+
+    loop_stall: Interval = Interval(30)
+    """How long the event loop may stand still before /livez fails. Raise it when the container is
+    restarted on nodes that are only overloaded."""
+
+
+class Readiness(Section, frozen=True):
+    """What /readyz checks in addition to a daemon that works."""
+
+    require_devices: bool = False
+    """Whether a node without any device counts as not ready. By default it is ready and says so: a
+    node may come up before its driver, and a node without accelerators is not broken. Set it to
+    true where every node that holdfast runs on must have devices."""
 
 
 class Host(Section, frozen=True):
@@ -243,7 +285,7 @@ class Drift(Section, frozen=True):
     sooner that no event announces."""
 
 
-class Settings(Section, frozen=True):
+class Settings(Section, frozen=True, dict=True):
     """The settings that belong to no section."""
 
     state_dir: str = "/var/lib/holdfast"
@@ -289,31 +331,40 @@ class Settings(Section, frozen=True):
         """Return the rules for single devices, in order."""
         return tuple(each.rule(place) for place, each in enumerate(self.devices))
 
+    @cached_property
+    def served(self) -> tuple[Served, ...]:
+        """What each section of hardware serves, first what is enabled."""
+        values = (getattr(self, name) for name in self.__struct_fields__)
+        entries = (value if isinstance(value, tuple) else (value,) for value in values)
+        sections = (each for few in entries for each in few if isinstance(each, Hardware))
+        return tuple(
+            sorted((each.served() for each in sections), key=lambda each: not each.enabled)
+        )
+
     def has_dra(self) -> bool:
         """Tell whether any hardware is served by DRA."""
         return "dra" in self.apis() or any(each.api == "dra" for each in self.devices)
 
-    def apis(self) -> frozenset[str]:
+    def apis(self) -> frozenset[Api]:
         """Return the APIs by which the hardware is served, but for what single devices have."""
-        sections = ((self.tpu.enabled, self.tpu.api), (self.gpu.enabled, self.gpu.api))
-        enabled = (api for is_enabled, api in sections if is_enabled)
-        return frozenset({*enabled, *(each.api for each in self.pools)})
+        return frozenset(each.api for each in self.served if each.enabled)
+
+    def hardware_api(self, resource: str) -> Api | None:
+        """Return by which API hardware of this name is served, None where no section has it."""
+        for each in self.served:
+            if each.has(resource):
+                return each.api
+        return None
 
     def api_of(self, resource: str) -> Api | None:
-        """Return by which API hardware of this name is served, None where only rules give it."""
-        for pool in self.pools:
-            if pool.resource_name == resource:
-                return pool.api
-        if resource == self.tpu.resource_name:
-            return self.tpu.api
-        is_gpu = resource == GPU_NAME or resource.startswith(SLICE_NAMES)
-        return self.gpu.api if is_gpu else None
-
-    def is_dra(self, resource: str) -> bool:
-        """Tell whether the devices of *resource* are served by DRA: what is no other's is a GPU."""
-        if (api := self.api_of(resource)) is not None:
-            return api == "dra"
+        """Return by which API *resource* is served, None where no section and no rule has it."""
+        if (api := self.hardware_api(resource)) is not None:
+            return api
         for each in self.devices:
             if each.resource == resource:
-                return "dra" in ((each.api,) if each.api else self.apis())
-        return self.gpu.api == "dra"
+                return each.api or ("dra" if "dra" in self.apis() else "device-plugin")
+        return None
+
+    def is_dra(self, resource: str) -> bool:
+        """Tell whether DRA serves *resource*. What nobody here knows comes by the device plugin."""
+        return self.api_of(resource) == "dra"

@@ -1,17 +1,24 @@
 """Reads the settings from a YAML file, the environment and flags; a later source wins."""
 
+import contextlib
 import copy
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from holdfast.errors import SettingsError
 from holdfast.settings.checks import problems
-from holdfast.settings.named import chosen_document, follows_label, remembered_label
+from holdfast.settings.named import (
+    Document,
+    chosen_document,
+    follows_label,
+    last_good_document,
+    remembered_label,
+)
 from holdfast.settings.nvidia_plugin import (
     CONFIG_FILE,
     NO_MPS,
@@ -19,9 +26,10 @@ from holdfast.settings.nvidia_plugin import (
     from_file,
     from_flags,
 )
+from holdfast.settings.reloading import TakeUp, take_up
 from holdfast.settings.sections import Settings
 from holdfast.settings.types import Duration, Section, entry_of
-from holdfast.settings.yamltext import parse, read_mapping
+from holdfast.settings.yamltext import mapping, parse, read_mapping
 
 _PREFIX = "HOLDFAST_"
 # Kubernetes gives each container variables of its namespace's Services; one may be named holdfast.
@@ -32,9 +40,69 @@ _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.+")
 
 _THEIRS = frozenset({"version", "flags"})
 """By one of these keys a document is known to be of NVIDIA's format."""
-_FILES_ALONE = frozenset({"named", "stateDir"})
 
 Tree = dict[str, Any]
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that work, and what they were read from."""
+
+    settings: Settings
+    label: str | None = None
+    """The value of the node's label, empty for none; None: unknown."""
+    document: Document | None = None
+    refused: str = ""
+    """Why what there is now cannot be used, so that these are used instead; empty: these are it."""
+    instead: str = ""
+    """What these are, where it is refused."""
+
+
+class Sources:
+    """What the settings are made of, each read once; a named document comes on top."""
+
+    def __init__(
+        self,
+        file: Path | None,
+        environ: Mapping[str, str],
+        overrides: Mapping[str, str] | None = None,
+        *,
+        theirs: Mapping[str, str] | None = None,
+        told: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        """Read *file*, to be changed by variables, then by *overrides*.
+
+        Variables are those of NVIDIA's plugin that mean the same, and HOLDFAST_…, which win over
+        them. *overrides* are by path, such as ``gate.wait``; *theirs* are flags of NVIDIA's plugin
+        by name. Its own file is read where one is named; *told* is called with a text for each key
+        in it that has no effect. Raise SettingsError with the path of the key.
+        """
+        theirs = theirs or {}
+        tree = _nvidias_file(_theirs_named(environ, theirs), known_paths(), told)
+        self._tree = _over(tree, read_mapping(file)) if file is not None else tree
+        self._change = partial(_change, environ=environ, theirs=theirs, overrides=overrides or {})
+        self._told = told
+        self.own = _understood(self._change(self._tree))
+        """The settings without a document; they may need one to work."""
+
+    def found(self, label: str | None) -> Found:
+        """Return the settings where *label* is the node's value; raise SettingsError."""
+        document = chosen_document(self.own.named, label or "")
+        return Found(settings=self.settings(document), label=label, document=document)
+
+    def with_remembered_label(self) -> Found:
+        """Return the settings by the label's last value that could be used; as `found`."""
+        return self.found(remembered_label(self.own.state_dir))
+
+    def settings(self, document: Document | None) -> Settings:
+        """Return the settings, in which *document* wins over the files; raise SettingsError."""
+        if document is None:
+            return convert(self._change(self._tree))
+        file = str(Path(self.own.named.folder) / document.name)
+        content = _document(document.text, file, known_paths(), self._told)
+        try:
+            return convert(self._change(_over(self._tree, content)))
+        except SettingsError as error:
+            raise SettingsError(f"{error} (with the document {file})") from error
 
 
 def load(
@@ -44,34 +112,74 @@ def load(
     *,
     theirs: Mapping[str, str] | None = None,
     told: Callable[[str], None] = lambda _text: None,
-    ask_label: Callable[[Settings], None] | None = None,
 ) -> Settings:
-    """Return the settings of *file*, changed by variables, then by *overrides*.
+    """Return the settings of `Sources`, with the document of the label that is remembered."""
+    sources = Sources(file, environ, overrides, theirs=theirs, told=told)
+    return sources.with_remembered_label().settings
 
-    Variables are those of NVIDIA's plugin that mean the same, and HOLDFAST_…, which win over them.
-    *overrides* are by path, such as ``gate.wait``; *theirs* are flags of NVIDIA's plugin by name.
-    Its own file is read where one is named; *told* is called with a text for each key in it that
-    has no effect. A document that `named` has for this node wins over the files;
-    *ask_label* is called, with what is known without it, where the node's label was never read.
-    Raises SettingsError with the path of the key.
+
+def for_start(
+    read: Callable[[], Sources],
+    ask_label: Callable[[Settings], str | None] = lambda _settings: None,
+    former: Found | None = None,
+) -> Found:
+    """Return the settings to start with, which no label and no document can prevent.
+
+    *ask_label* has the API server tell the label, None where it does not: where none is remembered,
+    or what it names cannot be used. If that does not help, *former* counts, which this process went
+    by before a restart; else the document that worked last; else what a node without the label
+    uses, or no document. Raise SettingsError where that does not work either, or where the sources
+    themselves cannot be used and there is no *former*.
     """
-    theirs = theirs or {}
-    paths = known_paths()
-    tree = _nvidias_file(_theirs_named(environ, theirs), paths, told)
-    if file is not None:
-        tree = _over(tree, read_mapping(file))
-    changes = partial(_change, environ=environ, theirs=theirs, overrides=overrides or {})
-    plainly = changes(tree)
-    first = _understood(plainly)
-    if ask_label is not None and follows_label(first) and remembered_label(first.state_dir) is None:
-        ask_label(first)
-    document = chosen_document(first.named, first.state_dir)
-    if document is None:
-        return convert(plainly)
     try:
-        return convert(changes(_over(tree, _document(document, paths, told))))
+        sources = read()
     except SettingsError as error:
-        raise SettingsError(f"{error} (with the document {document})") from error
+        if former is None:
+            raise
+        return msgspec.structs.replace(former, refused=str(error), instead=_FORMER)
+    label: str | None = None
+    refused = SettingsError()
+    for label in _labels(sources.own, ask_label):
+        try:
+            return sources.found(label)
+        except SettingsError as error:
+            refused = error
+    why = str(refused)
+    if former is not None:
+        return msgspec.structs.replace(former, label=label, refused=why, instead=_FORMER)
+    for instead, document in _others(sources.own):
+        with contextlib.suppress(SettingsError):
+            settings = sources.settings(document)
+            return Found(
+                settings=settings, label=label, document=document, refused=why, instead=instead
+            )
+    raise refused
+
+
+_FORMER = "the former configuration stays in use"
+
+
+def _labels(own: Settings, ask: Callable[[Settings], str | None]) -> Iterator[str | None]:
+    """Yield what the node's label may say, the likeliest first."""
+    if not follows_label(own):
+        yield None
+        return
+    remembered = remembered_label(own.state_dir)
+    if remembered is not None:
+        yield remembered
+    told = ask(own)
+    if remembered is None or told not in {None, remembered}:
+        yield told
+
+
+def _others(own: Settings) -> Iterator[tuple[str, Document | None]]:
+    """Yield what may be used where the document that counts cannot be, the best first."""
+    if (last := last_good_document(own.state_dir)) is not None:
+        yield f"the document {last.name} is used, as it was when it worked last", last
+    with contextlib.suppress(SettingsError):
+        document = chosen_document(own.named, "")
+        yield "the node counts as one without the label", document
+    yield "no document is used", None
 
 
 def _change(
@@ -93,7 +201,7 @@ def _change(
             hint = _hint(name, by_variable)
             raise SettingsError(f"cannot use the environment variable {name}: {hint}")
         _put(tree, by_variable[name], text, paths)
-    for path, text in (from_flags(theirs) | dict(overrides)).items():
+    for path, text in (from_flags(theirs, environ) | dict(overrides)).items():
         if path not in paths:
             raise SettingsError(f"cannot set {path}: {_hint(path, paths)}")
         _put(tree, path, text, paths)
@@ -133,17 +241,13 @@ def _understood(tree: Mapping[str, Any]) -> Settings:
         raise SettingsError(f"cannot use the configuration: {_explain(str(error))}") from error
 
 
-def plain(settings: Settings) -> Tree:
-    """Return *settings* as plain values for YAML and JSON; `convert` reads them again."""
-    return cast("Tree", msgspec.to_builtins(settings, enc_hook=float))
-
-
-def known_paths(struct: type[Section] = Settings, prefix: str = "") -> dict[str, object]:
+@cache  # each start needs them three times, and reading the types of one takes longest
+def known_paths(struct: type[Section] = Settings, prefix: str = "") -> Mapping[str, object]:
     """Return the path of each single key, such as ``gate.wait``, with its type."""
     hints = get_type_hints(struct)
     found: dict[str, object] = {}
-    for field in msgspec.structs.fields(struct):
-        path, kind = prefix + field.encode_name, hints[field.name]
+    for name, key in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
+        path, kind = prefix + key, hints[name]
         if isinstance(kind, type) and issubclass(kind, Section):
             found |= known_paths(kind, f"{path}.")
         else:
@@ -168,16 +272,29 @@ def _theirs(
     return tree
 
 
-def _document(file: Path, paths: Mapping[str, object], told: Callable[[str], None]) -> Tree:
-    content = read_mapping(file)
+def _document(
+    text: str, file: str, paths: Mapping[str, object], told: Callable[[str], None]
+) -> Tree:
+    """Return what a named document sets, of whose *file* this is the *text*."""
+    content = mapping(text, file)
     if not _THEIRS.isdisjoint(content):
-        return _theirs(content, str(file), paths, told)
-    if misplaced := sorted(_FILES_ALONE & content.keys()):
+        return _theirs(content, file, paths, told)
+    if misplaced := next(_of_files_alone(content), None):
         raise SettingsError(
-            f"cannot use {file}: {misplaced[0]} is the same for every document; put it in the file "
-            "of --config"
+            f"cannot use {file}: {misplaced} is the same for every document; put it in the file of "
+            "--config"
         )
     return content
+
+
+def _of_files_alone(content: Tree, prefix: str = "") -> Iterator[str]:
+    """Yield the keys in *content* that no document may set: mounts and probes depend on them."""
+    for key, value in content.items():
+        path = f"{prefix}{key}"
+        if path == "named" or take_up(path) is TakeUp.POD:
+            yield path
+        elif isinstance(value, dict):
+            yield from _of_files_alone(value, f"{path}.")
 
 
 def _over(tree: Tree, other: Tree) -> Tree:
@@ -255,7 +372,7 @@ def _explain(text: str) -> str:
     path = where.rstrip("`").removeprefix("$").removeprefix(".")
     unknown = re.fullmatch(r"Object contains unknown field `(?P<key>.*)`", what)
     if unknown is None:
-        known = _choices(path) if what.startswith("Invalid enum value") else ()
+        known = _choices(path) if what.startswith(("Invalid enum value", "Expected `str`")) else ()
         use = f"; use {' or '.join(map(str, known))}" if known else ""
         return f"{path or 'the top level'}: {what}{use}"
     full = f"{path}.{unknown['key']}" if path else unknown["key"]
@@ -266,7 +383,10 @@ def _explain(text: str) -> str:
 
 def _choices(path: str) -> tuple[object, ...]:
     """Return the values that a key, or each entry of its list, can have; none where any can."""
-    kind = known_paths().get(re.sub(r"\[.*\]$", "", path))
+    name, _, key = path.partition("].")
+    entry = entry_of(known_paths().get(name.partition("[")[0]))
+    paths = known_paths() if entry is None or not key else known_paths(entry)
+    kind = paths.get(re.sub(r"\[.*\]$", "", key or path))
     kinds = (kind, *get_args(kind))
     return next((get_args(each) for each in kinds if get_origin(each) is Literal), ())
 

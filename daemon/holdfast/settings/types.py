@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Annotated, get_args
+from typing import Annotated, Any, cast, get_args
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,11 @@ class Section(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
     """The rules that all sections share: unknown keys are refused, names are camelCase."""
+
+
+def plain(section: Section) -> dict[str, Any]:
+    """Return *section* as plain values for YAML and JSON; `sources.convert` reads them again."""
+    return cast("dict[str, Any]", msgspec.to_builtins(section, enc_hook=float))
 
 
 def entry_of(kind: object) -> type[Section] | None:

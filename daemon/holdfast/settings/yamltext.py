@@ -22,10 +22,23 @@ _PATIENCE = 5_000
 
 def read_mapping(file: Path) -> dict[str, Any]:
     """Return what *file* says, empty where it says nothing; raise SettingsError with the reason."""
+    return mapping(read_text(file), str(file))
+
+
+def read_text(file: Path) -> str:
+    """Return the text of *file*; raise SettingsError with the reason."""
     try:
-        content = parse(_read(file).decode("utf-8"))
+        return _read(file).decode("utf-8")
     except OSError as error:
         raise SettingsError(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"cannot read {file}: {error}") from error
+
+
+def mapping(text: str, file: str) -> dict[str, Any]:
+    """Return what the *text* of *file* says; raise SettingsError with the reason."""
+    try:
+        content = parse(text)
     except ValueError as error:
         raise SettingsError(f"cannot read {file}: {error}") from error
     if content is None:

@@ -95,7 +95,7 @@ class HttpServer:
         port: int,
         answer: Callable[[Request], Response],
         *,
-        seconds: float = SECONDS,
+        seconds: float,
     ) -> None:
         """Listen on *address* and *port*; raises OSError when that fails.
 

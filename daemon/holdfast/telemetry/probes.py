@@ -14,9 +14,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from holdfast.errors import SettingsError
 from holdfast.runtime.watched import Watched
-from holdfast.telemetry.board import Board
-from holdfast.telemetry.httpserver import HttpServer, Request, Response
-from holdfast.telemetry.readyz import as_json, as_text, freshness, public_rows
+from holdfast.telemetry.httpserver import SECONDS, HttpServer, Request, Response
+from holdfast.telemetry.readyz import Board, as_json, as_text, freshness, public_rows
 
 _JSON = "application/json"
 _REUSE = 0.2
@@ -50,7 +49,7 @@ class ProbeServer:
             "/metrics": self._metrics_page,
         }
         try:
-            self._server = HttpServer(address, port, self._answer)
+            self._server = HttpServer(address, port, self._answer, seconds=SECONDS)
         except OSError as error:
             where = f"port {port}" + (f" of {address}" if address else "")
             raise SettingsError(

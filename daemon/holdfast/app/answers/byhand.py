@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 
 from holdfast.app.answers import reports
-from holdfast.app.wiring.parts import Parts
+from holdfast.app.wiring.assembly import Assembly
 from holdfast.control.server import Handler
 from holdfast.errors import RequestRefusedError
 from holdfast.model.book.byhand import (
@@ -30,7 +30,7 @@ _LONGEST_REASON = 500
 Question = Mapping[str, Any]
 
 
-def handlers(parts: Parts) -> dict[str, Handler]:
+def handlers(parts: Assembly) -> dict[str, Handler]:
     """Return the requests that change something, and who carries them out."""
     hand = _Hand(parts)
     return {
@@ -45,33 +45,37 @@ def handlers(parts: Parts) -> dict[str, Handler]:
 
 
 class _Hand:
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, parts: Assembly) -> None:
+        self._core = parts.core
+        self._sources = parts.discovery.sources
+        self._kubelet = parts.kubelet
+        self._reclaim = parts.reclaim
+        self._dra = parts.dra
 
     async def quarantine(self, question: Question) -> reports.Report:
         what, asker = self._target(question, cards=True), _asker(question)
         reason = _reason(question)
         if not reason:
             raise RequestRefusedError(f"cannot quarantine {what.device}: give a reason (--reason)")
-        text = await self._parts.ledger.apply(
+        text = await self._core.ledger.apply(
             lambda draft: quarantine(draft, what, Mark(asker=asker, at=draft.now, reason=reason))
         )
         return self._done("quarantined by hand", asker, text, device=what.device, reason=reason)
 
     async def unquarantine(self, question: Question) -> reports.Report:
         what, asker = self._target(question, cards=True), _asker(question)
-        overruled = [(each, each.errors(what.device)) for each in self._parts.sources]
+        overruled = [(each, each.errors(what.device)) for each in self._sources]
         texts = [error.text for _, errors in overruled for error in errors]
-        lifted = await self._parts.ledger.apply(
+        lifted = await self._core.ledger.apply(
             lambda draft: unquarantine(draft, what, Mark(asker=asker, at=draft.now), forgiven=texts)
         )
         for source, errors in overruled:
             if errors:
                 source.forgive(what.device, errors)
         if lifted.retry is not None:
-            self._parts.reclaimer.retry(lifted.retry)
-            self._parts.resetter.retry(what.device)
-            self._parts.watcher.nudge()
+            self._reclaim.reclaimer.retry(lifted.retry)
+            self._reclaim.resetter.retry(what.device)
+            self._core.nudges.nudge()
         return self._done("unquarantined by hand", asker, lifted.text, device=what.device)
 
     async def drain(self, question: Question) -> reports.Report:
@@ -79,31 +83,31 @@ class _Hand:
 
     async def undrain(self, question: Question) -> reports.Report:
         report = await self._mark_all(undrain, "drain ended by hand", question)
-        for source in self._parts.sources:
+        for source in self._sources:
             await source.take_up()
         return report
 
     async def releasable(self, question: Question) -> reports.Report:
         """Return what a person is to see before they agree to a release."""
-        seen = await self._parts.hand.look(self._target(question))
-        return reports.release_report(seen, patience=self._parts.reclaimer.patience)
+        seen = await self._reclaim.hand.look(self._target(question))
+        return reports.release_report(seen, patience=self._reclaim.reclaimer.patience)
 
     async def release(self, question: Question) -> reports.Report:
         what, asker, shown = self._target(question), _asker(question), question.get("fence")
         if not isinstance(shown, int):
             raise RequestRefusedError(f"cannot release {what.device}: say which lock you saw")
         typed = question.get("pod")
-        begun = await self._parts.hand.release(
+        begun = await self._reclaim.hand.release(
             what,
             asker,
             shown=shown,
             typed=None if typed is None else str(typed),
         )
-        self._parts.resetter.retry(what.device)
-        if begun.claim is not None and self._parts.dra is not None:
-            self._parts.dra.door.unpreparing.release(begun.claim)
+        self._reclaim.resetter.retry(what.device)
+        if begun.claim is not None and self._dra is not None:
+            self._dra.door.unpreparing.release(begun.claim)
         if begun.follows:
-            self._parts.watcher.nudge()
+            self._core.nudges.nudge()
         report = self._done("released by hand", asker, begun.text, device=what.device, pod=typed)
         return report | {"follow": begun.follows}
 
@@ -115,17 +119,16 @@ class _Hand:
         if needed := await self._needed():
             return needed
         reason = "holdfast is drained for removal and has closed the driver's library"
-        return [left for each in self._parts.sources if (left := await each.let_go(reason))]
+        return [left for each in self._sources if (left := await each.let_go(reason))]
 
     async def _needed(self) -> list[str]:
-        parts = self._parts
-        claims = () if parts.dra is None else await parts.dra.why_stays()
-        view = parts.reader.view.value
-        offers = parts.offering.offers.value.devices
+        claims = () if self._dra is None else await self._dra.why_stays()
+        view = self._core.view.value
+        offers = self._kubelet.offering.offers.value.devices
         return list(
             why_not_removable(
                 RemovalFacts(
-                    book=parts.ledger.book.value,
+                    book=self._core.ledger.book.value,
                     offered=tuple(
                         DeviceName(resource, each.id)
                         for resource, devices in offers.items()
@@ -134,9 +137,9 @@ class _Hand:
                     ),
                     # A node that never had a pod with devices has no checkpoint.
                     problem=view.problem
-                    if not view.readable and parts.folder.state.value.checkpoint is not None
+                    if not view.readable and self._kubelet.folder.state.value.checkpoint is not None
                     else "",
-                    looked=parts.watcher.looked.is_set(),
+                    looked=self._reclaim.watcher.looked.is_set(),
                     claims=claims,
                 )
             )
@@ -150,10 +153,9 @@ class _Hand:
     ) -> reports.Report:
         asker, reason = _asker(question), _reason(question)
         devices = tuple(
-            Target(device=each.name, keys=each.keys)
-            for each in self._parts.scanner.inventory.value.devices
+            Target(device=each.name, keys=each.keys) for each in self._core.inventory.value.devices
         )
-        text = await self._parts.ledger.apply(
+        text = await self._core.ledger.apply(
             lambda draft: change(draft, devices, Mark(asker=asker, at=draft.now, reason=reason))
         )
         return self._done(what, asker, text, reason=reason)
@@ -161,8 +163,8 @@ class _Hand:
     def _target(self, question: Question, *, cards: bool = False) -> Target:
         return target(
             str(question.get("device")),
-            self._parts.scanner.inventory.value,
-            self._parts.ledger.book.value,
+            self._core.inventory.value,
+            self._core.ledger.book.value,
             cards=cards,
         )
 

@@ -19,73 +19,72 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 import holdfast
-from holdfast.app.answers.claims import claim_reports
 from holdfast.app.answers.readiness import readiness
-from holdfast.app.wiring.parts import Parts
+from holdfast.app.answers.reports import claim_reports
+from holdfast.app.wiring.assembly import Assembly
 from holdfast.settings import plain
-from holdfast.telemetry.board import Board
-from holdfast.telemetry.readyz import check_rows
+from holdfast.telemetry.readyz import Board, check_rows
 
 _LIBRARIES = ("grpcio", "protobuf", "msgspec", "prometheus-client", "structlog")
 _FRAMES = 6
 """The innermost ones of each thread and task: enough to see what it waits for."""
 
 
-def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
+def debug_state(parts: Assembly, board: Board) -> dict[str, Any]:
     """Return everything; reads nothing from the node, so that it answers when the node does not."""
     board.publish(readiness(parts))
-    now = parts.clock.monotonic()
+    core, discovery, kubelet = parts.core, parts.discovery, parts.kubelet
+    allocation, reclaim = parts.allocation, parts.reclaim
+    now = core.clock.monotonic()
     return {
         "versions": _versions(),
         "process": {
             "pid": os.getpid(),
-            "bootId": parts.host.boot,
+            "bootId": core.host.boot,
             "loopSilentFor": board.silent_for,
             "tasks": {task.get_name(): _task(task) for task in asyncio.all_tasks()},
             "threads": _threads(),
         },
-        "settings": plain(parts.settings),
+        "settings": plain(core.settings),
         "checks": check_rows(board.readiness),
-        "inventory": as_json(parts.scanner.inventory.value),
+        "inventory": as_json(core.inventory.value),
         "discovery": {
-            "problem": parts.scanner.problem,
-            "scans": parts.scanner.scans,
-            "lookedAgo": _ago(parts.scanner.looked_at, now),
+            "problem": discovery.scanner.problem,
+            "scans": discovery.scanner.scans,
+            "lookedAgo": _ago(discovery.scanner.looked_at, now),
         },
-        "book": as_json(parts.ledger.book.value),
-        "claims": claim_reports(parts.ledger.book.value),
+        "book": as_json(core.ledger.book.value),
+        "claims": claim_reports(core.ledger.book.value, core.obstacles.value),
         "ledger": {
-            "failingFor": _ago(parts.ledger.failing_since, now),
-            "problem": parts.ledger.problem,
-            "provenAgo": _ago(parts.ledger.proven_at, now),
+            "failingFor": _ago(core.ledger.failing_since, now),
+            "problem": core.ledger.problem,
+            "provenAgo": _ago(core.ledger.proven_at, now),
         },
         "kubelet": {
-            "view": as_json(parts.reader.view.value),
-            "folder": as_json(parts.folder.state.value),
-            "registrations": as_json(parts.registrar.registrations.value),
-            "offers": as_json(parts.offering.offers.value),
-            "sockets": as_json(
-                parts.watches.sockets.known(tuple(parts.offering.offers.value.devices))
-            ),
+            "view": as_json(core.view.value),
+            "folder": as_json(kubelet.folder.state.value),
+            "registrations": as_json(allocation.registrar.registrations.value),
+            "offers": as_json(kubelet.offering.offers.value),
+            "sockets": as_json(parts.watches.sockets.results),
         },
-        "cdi": as_json(parts.specs.published),
+        "cdi": as_json(discovery.specs.published),
         "gate": {
-            "waiting": parts.gate.starts.count,
-            "heldUp": as_json(parts.gate.starts.held_up.value),
+            "waiting": allocation.gate.entry.count,
+            "heldUp": as_json(allocation.gate.entry.held_up.value),
         },
         "watch": {
-            "problem": parts.watcher.problem,
-            "comparedAgo": _ago(parts.watcher.compared_at, now),
-            "looked": parts.watcher.looked.is_set(),
-            "holders": as_json(parts.kernel.holders),
+            "problem": reclaim.watcher.problem.text,
+            "comparedAgo": _ago(reclaim.watcher.compared_at, now),
+            "looked": reclaim.watcher.looked.is_set(),
+            "holders": as_json(discovery.use.holders),
         },
         "dra": _dra(parts, now),
-        "resets": parts.resetter.stuck,
+        "resets": reclaim.resetter.stuck,
         "scan": {
-            "last": as_json(parts.look.last_scan),
-            "fullAgo": _ago(parts.look.full_scan_at, now),
-            "fullSeconds": parts.look.full_scan_seconds,
-            "fullGaps": list(parts.look.full_gaps),
+            "last": as_json(discovery.look.last_scan),
+            "fullAgo": _ago(discovery.look.full_scan_at, now),
+            "fullSeconds": discovery.look.full_scan_seconds,
+            "fullGaps": list(discovery.look.full_gaps),
         },
         "lanes": {
             name: {
@@ -93,17 +92,17 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
                 "lastSeconds": lane.latency,
                 "stuckFor": _ago(lane.stuck_since, now),
             }
-            for name, lane in parts.host.lanes.items()
+            for name, lane in core.host.lanes.items()
         },
         "drift": [
             {"since": since, **as_json(each)}
             for each, since in parts.watches.drift.standing.items()
         ],
-        "adapters": {each.name: as_json(each.state()) for each in parts.sources},
+        "adapters": {each.name: as_json(each.state()) for each in discovery.sources},
     }
 
 
-def _dra(parts: Parts, now: float) -> dict[str, Any] | None:
+def _dra(parts: Assembly, now: float) -> dict[str, Any] | None:
     dra = parts.dra
     if dra is None:
         return None

@@ -1,77 +1,67 @@
-"""Collects the facts of the readiness checks from what the parts publish."""
+"""Reads off the parts how they stand: readiness checks, and readings for the gauges."""
 
-from holdfast.app.watches.proof import PATIENCE
-from holdfast.app.wiring.parts import Parts
-from holdfast.model.ids import ResourceName
-from holdfast.model.kubelet import Registration
-from holdfast.model.node.readiness import Check, Known, ReadinessFacts, judge_readiness
+import math
+from collections import Counter
+from itertools import chain
 
-_SLACK = 60.0
-"""More than the deadlines of all lanes that a scan needs: a later result means it hangs."""
-
-
-def readiness(parts: Parts) -> tuple[Check, ...]:
-    """Return every check, with its reason."""
-    return judge_readiness(_facts(parts))
+from holdfast.app.wiring.assembly import Assembly
+from holdfast.model.node.readiness import Check, check_openly
+from holdfast.telemetry.gauges import Readings
 
 
-def registrations(parts: Parts) -> dict[ResourceName, Registration]:
-    """Return each resource's registration, including those that kubelet does not know yet."""
-    known = parts.registrar.registrations.value
-    return dict.fromkeys(parts.offering.offers.value.devices, Registration()) | dict(known)
-
-
-def drivers(parts: Parts) -> dict[str, Registration]:
-    """Return the registration of the DRA driver by its name, where there is one."""
-    dra = parts.dra
-    return {} if dra is None else {dra.driver: dra.registrar.registration.value}
-
-
-def _facts(parts: Parts) -> ReadinessFacts:
-    inventory = parts.scanner.inventory.value
-    offered = tuple(parts.offering.offers.value.devices)
-    view, watcher, look, settings = (
-        parts.reader.view.value,
-        parts.watcher,
-        parts.look,
-        parts.settings,
+def readings(parts: Assembly, checks: tuple[Check, ...]) -> Readings:
+    """Return how things stand now, with the readiness *checks* made just before."""
+    core, dra, look = parts.core, parts.dra, parts.discovery.look
+    now = core.clock.monotonic()
+    memory, lanes = parts.watches.memory, core.host.lanes
+    holders: Counter[str] = Counter()
+    for device, found in parts.discovery.use.holders.items():
+        holders[device.resource] += len(found)
+    return Readings(
+        now=core.clock.wall(),
+        inventory=core.inventory.value,
+        book=core.ledger.book.value,
+        standings=core.standings.now(),
+        looked=parts.discovery.scanner.looked_at is not None,
+        checks={check.name: check.passes for check in checks},
+        registrations={str(name): it for name, it in parts.allocation.registrar.states.items()},
+        drivers={} if dra is None else {dra.driver: dra.registrar.registration.value},
+        questions=core.view.value.questions,
+        starts_waiting=parts.allocation.gate.entry.count,
+        slices_failing_for=_since(None if dra is None else dra.publisher.failing_since, now),
+        ledger_failing_for=_since(core.ledger.failing_since, now),
+        lanes_took={name: lane.latency for name, lane in lanes.items()},
+        lanes_stuck_for={name: _since(lane.stuck_since, now) for name, lane in lanes.items()},
+        scan_seconds=look.full_scan_seconds,
+        scan_gaps=len(look.full_gaps),
+        scan_age=math.nan if look.full_scan_at is None else now - look.full_scan_at,
+        holders=holders,
+        tightest=memory.tightest,
+        own_memory=memory.own,
+        drift=tuple(each.kind for each in parts.watches.drift.standing),
     )
-    last = look.last_scan
-    return ReadinessFacts(
-        now=parts.clock.monotonic(),
-        resources=offered,
-        kubelet=registrations(parts),
-        sockets=parts.watches.sockets.known(offered),
-        checkpoint_readable=view.readable,
-        # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
-        checkpoint_missing=parts.folder.state.value.checkpoint is None,
-        checkpoint_problem=view.problem,
-        ledger=Known(at=parts.ledger.proven_at, patience=PATIENCE, problem=parts.ledger.problem),
-        ledger_failing_since=parts.ledger.failing_since,
-        lanes={name: lane.stuck_since for name, lane in parts.host.lanes.items()},
-        resets=parts.resetter.stuck,
-        hardware=Known(
-            at=parts.scanner.looked_at,
-            patience=2 * settings.discovery.rescan + _SLACK,
-            problem=parts.scanner.problem,
-        ),
-        devices=len(inventory.devices),
-        require_devices=settings.readiness.require_devices,
-        specs=parts.specs.published.problem,
-        configuration=parts.live.refused,
-        document=parts.live.document,
-        node_label=parts.live.unread(),
-        labels=parts.watches.labels.problem,
-        looked=watcher.looked.is_set(),
-        watch=Known(
-            at=watcher.compared_at,
-            patience=2 * settings.reclaim.poll + _SLACK,
-            problem=watcher.problem,
-        ),
-        sight=look.full_gaps or (last.gaps if last is not None else ()),
-        sighted=look.full_scan_at,
-        lacks=parts.lacks,
-        idle_rules=inventory.idle_rules,
-        vendors=tuple(check for each in parts.sources for check in each.checks()),
-        dra=() if parts.dra is None else tuple(parts.dra.checks()),
+
+
+def _since(moment: float | None, now: float) -> float:
+    return 0.0 if moment is None else max(0.0, now - moment)
+
+
+def readiness(parts: Assembly) -> tuple[Check, ...]:
+    """Return every check, with its reason."""
+    return (
+        *parts.allocation.registrar.checks(),
+        *(() if parts.dra is None else parts.dra.checks()),
+        *parts.watches.sockets.checks(),
+        *parts.kubelet.reader.checks(),
+        *parts.watches.proof.checks(),
+        *parts.core.host.checks(parts.core.clock.monotonic()),
+        *parts.reclaim.resetter.checks(),
+        *parts.discovery.scanner.checks(required=parts.core.settings.readiness.require_devices),
+        *parts.discovery.specs.checks(),
+        *parts.watches.labels.checks(),
+        *chain.from_iterable(source.checks() for source in parts.discovery.sources),
+        *parts.reclaim.watcher.checks(),
+        *parts.discovery.look.checks(),
+        check_openly("privileges", "; ".join(parts.lacks.value)),
+        *parts.core.live.checks(),
     )

@@ -1,19 +1,19 @@
-"""What the daemon tells the command line about itself, as plain dictionaries."""
+"""What the daemon tells the command line about itself and its claims, as plain dictionaries."""
 
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import asdict
 
-from holdfast.app.answers.claims import admin_reports, claim_by, claim_report
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, ClaimRecord, DeviceLock, LockState, Move
+from holdfast.model.book.claims import ClaimPhase, locks_of, phase_of, said_of_not_free
 from holdfast.model.book.drift import Disagreement
-from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks
-from holdfast.model.book.withheld import why_withheld
+from holdfast.model.book.messages import Blocked, sentence
+from holdfast.model.book.standing import FreeFor, Standing, Standings
 from holdfast.model.devices import Device, Inventory, LeftOut, told_of
-from holdfast.model.gate.waiting import missing, why_queued
-from holdfast.model.ids import DeviceName, PodUid
+from holdfast.model.gate.gate import missing, told_queued, why_queued
+from holdfast.model.ids import ClaimUid, DeviceName, PodUid, ResourceName
 from holdfast.model.node.memory import HolderMemory, Memory
 from holdfast.model.reclaim.handrelease import judge_by_hand
 from holdfast.model.text import MOST_MOVES
@@ -24,59 +24,126 @@ from holdfast.reclaim.handrelease import Shown
 Report = dict[str, Any]
 
 
+def claim_reports(
+    book: Book, seen: Mapping[DeviceName, Blocked] | None = None
+) -> list[dict[str, Any]]:
+    """Return one report for each claim that has or waits for a device: its pods, what it waits for.
+
+    `adminDevices` are those that it uses beside whoever has them (adminAccess). `waits` says what
+    it waits for, or why its devices are not free yet; *seen* is what keeps devices from being free.
+    """
+    blocked = dict(seen or {})
+    return [
+        {
+            "claim": str(record.ref),
+            "claimUid": record.ref.uid,
+            "phase": phase.value,
+            "pods": _pods(record, book),
+            "devices": [str(name) for name in _devices_of(record, book)],
+            "adminDevices": [str(name) for name in sorted(record.admin)],
+            "waits": _what_for(record, book, blocked),
+        }
+        for record in sorted(book.claims.values(), key=lambda each: each.ref)
+        if (phase := phase_of(book, record)) is not ClaimPhase.OVER
+    ]
+
+
+def claim_report(uid: ClaimUid | None, book: Book) -> dict[str, Any]:
+    """Return the fields of the claim that has or waits for a device; null without one."""
+    record = None if uid is None else book.claims.get(uid)
+    return {
+        "claim": None if record is None else str(record.ref),
+        "claimUid": uid,
+        "claimPhase": None if record is None else phase_of(book, record).value,
+        "claimPods": None if record is None else _pods(record, book),
+    }
+
+
+def claim_by(holder: Holder, device: DeviceName, book: Book) -> ClaimUid | None:
+    """Return the claim by which the pod of *holder* has *device*, None for the device plugin's."""
+    lock = book.locks.get(device)
+    record = None if lock is None or lock.claim is None else book.claims.get(lock.claim)
+    return record.ref.uid if record is not None and holder.pod in record.pods else None
+
+
+def admin_reports(book: Book) -> list[dict[str, Any]]:
+    """Return one report for each device that a claim uses beside whoever has it (adminAccess)."""
+    return [
+        {
+            "device": str(name),
+            "state": "admin",
+            "fence": None,
+            "pod": None,
+            "podName": None,
+            **claim_report(record.ref.uid, book),
+            "since": None,
+            "reason": "it has adminAccess: it has no lock, and keeps nobody from the device",
+            "until": None,
+            "keys": sorted(keys),
+        }
+        for record in sorted(book.claims.values(), key=lambda each: each.ref)
+        for name, keys in sorted(record.admin.items())
+    ]
+
+
+def _devices_of(record: ClaimRecord, book: Book) -> list[DeviceName]:
+    """Return what the claim has or waits for."""
+    asked = {name for each in book.holdings.of_claim(record.ref.uid) for name, _ in each.names()}
+    return sorted(asked | {lock.device for lock in locks_of(book, record.ref.uid)})
+
+
+def _what_for(record: ClaimRecord, book: Book, seen: Mapping[DeviceName, Blocked]) -> str | None:
+    mine = book.holdings.of_claim(record.ref.uid)
+    if waits := next(filter(None, (told_queued(book, each, seen) for each in mine)), None):
+        return waits
+    said = said_of_not_free(book, record.ref.uid, seen.get)
+    return None if said is None else sentence(said)
+
+
+def _pods(record: ClaimRecord, book: Book) -> list[str]:
+    return [str(book.pods.get(pod, pod)) for pod in sorted(record.pods)]
+
+
 def device_reports(
-    inventory: Inventory,
+    standings: Standings,
+    left_out: Iterable[LeftOut],
     book: Book,
     offered: Container[DeviceName],
     notes: Mapping[str, tuple[str, ...]],
 ) -> list[Report]:
-    """Return one report for each device, with its lock's state and pod.
+    """Return one report for each device, with its lock's state and pod, and for what is *left_out*.
 
     *offered* are those that kubelet or the scheduler may give to a pod. *notes* are reasons by
     device id that make nothing Unhealthy, such as what cannot be seen.
     """
-    reports = []
-    for device in inventory.devices:
-        lock = book.lock_on(device.keys)
-        reports.append(
-            {
-                "resource": device.name.resource,
-                "id": device.name.id,
-                "model": device.model,
-                "health": "Healthy" if device.healthy else "Unhealthy",
-                "offered": device.name in offered,
-                "reasons": [
-                    *(fault.text for fault in device.faults),
-                    *told_of(device.name.id, notes),
-                    *filter(None, [device.leaving]),
-                    *_withheld(book, device),
-                ],
-                "numa": device.numa_node,
-                "nodes": [node.path for node in device.nodes],
-                "lock": lock.state.value if lock is not None else "free",
-                "pod": lock.pod if lock is not None else None,
-                **claim_report(lock.claim if lock is not None else None, book),
-            }
-        )
-    return reports + [_left_out_report(each) for each in inventory.left_out]
+    reports = [
+        _device_report(device, each, book, offered, notes)
+        for each in standings.listed
+        if (device := each.device) is not None
+    ]
+    return reports + [_left_out_report(each, book) for each in left_out]
 
 
-def lock_reports(book: Book, inventory: Inventory) -> list[Report]:
+def lock_reports(book: Book, standings: Standings) -> list[Report]:
     """Return one report for each lock, for each Allocation that waits, and for administrators.
 
     The reason also says whether the settings take the device away when it is free.
     """
-    locks = [_lock_report(book.locks[device], book, inventory) for device in sorted(book.locks)]
+    locks = [
+        _lock_report(book.locks[device], book, standings.get(device))
+        for device in sorted(book.locks)
+    ]
     queued = [
         {
             "device": str(name),
             "state": "queued",
             "fence": None,
             "pod": allocation.pod,
-            "podName": _pod_name(allocation.pod, book),
+            "podName": pod_name(allocation.pod, book),
             **claim_report(allocation.claim, book),
             "since": allocation.created_at,
             "reason": why_queued(book, allocation, lacks),
+            "until": None,
             "keys": sorted(keys),
         }
         for allocation in book.queue()
@@ -105,6 +172,7 @@ def holder_reports(
             "uid": holder.uid,
             "grips": sorted(grip.value for grip in holder.grips),
             "pod": holder.pod,
+            "podName": pod_name(holder.pod, book),
             "container": holder.container,
             **claim_report(claim_by(holder, device, book), book),
             "cause": cause(holder, found),
@@ -120,8 +188,8 @@ def moves_wanted(limit: object) -> int:
     return min(max(int(str(limit)), 1), MOST_MOVES)
 
 
-def history_reports(moves: Iterable[Move]) -> list[Report]:
-    """Return one report for each move, oldest first."""
+def history_reports(moves: Iterable[Move], book: Book) -> list[Report]:
+    """Return one report for each move, oldest first; *book* may know names that came later."""
     return [
         {
             "at": move.at,
@@ -130,6 +198,7 @@ def history_reports(moves: Iterable[Move]) -> list[Report]:
             "from": move.before.value,
             "to": move.after.value,
             "pod": move.pod,
+            "podName": move.pod_name or pod_name(move.pod, book),
             "claim": move.claim,
             "evidence": move.evidence,
         }
@@ -178,18 +247,19 @@ def release_report(seen: Shown, *, patience: float) -> Report:
 
 
 def resource_reports(
-    inventory: Inventory, book: Book, offered: Container[DeviceName]
+    resources: Iterable[ResourceName], standings: Standings, offered: Container[DeviceName]
 ) -> list[Report]:
     """Return one report for each resource: how many devices, and how many of which kind."""
     return [
         {
             "name": resource,
-            "devices": len(inventory.of(resource)),
-            "healthy": sum(device.healthy for device in inventory.of(resource)),
-            "offered": sum(device.name in offered for device in inventory.of(resource)),
-            "locked": sum(book.lock_on(each.keys) is not None for each in inventory.of(resource)),
+            "devices": len(devices),
+            "healthy": sum(each.healthy for each in devices),
+            "offered": sum(each.name in offered for each in devices),
+            "locked": sum(each.lock is not None for each in devices),
         }
-        for resource in inventory.resources
+        for resource in resources
+        for devices in [standings.of(resource)]
     ]
 
 
@@ -224,12 +294,40 @@ def _memory_report(found: HolderMemory | None) -> Report:
     }
 
 
-def _withheld(book: Book, device: Device) -> list[str]:
-    reason = why_withheld(book, device.keys)
-    return [] if reason is None else [reason]
+def _device_report(
+    device: Device,
+    standing: Standing,
+    book: Book,
+    offered: Container[DeviceName],
+    notes: Mapping[str, tuple[str, ...]],
+) -> Report:
+    lock = standing.lock
+    return {
+        "resource": device.name.resource,
+        "id": device.name.id,
+        "model": device.model,
+        "health": "Healthy" if standing.healthy else "Unhealthy",
+        "offered": device.name in offered,
+        "reasons": [
+            *(fault.text for fault in device.faults),
+            *told_of(device, notes),
+            *filter(None, [standing.leaving, standing.withheld]),
+        ],
+        "faults": [fault.text for fault in device.faults],
+        "obstacle": str(standing.obstacle) if standing.obstacle else None,
+        "numa": device.numa_node,
+        "nodes": [node.path for node in device.nodes],
+        "lock": standing.state.value,
+        "lockDevice": str(lock.device) if lock is not None else None,
+        "pod": lock.pod if lock is not None else None,
+        "podName": pod_name(lock.pod, book) if lock is not None else None,
+        **claim_report(lock.claim if lock is not None else None, book),
+        "freeFor": standing.free_for.value,
+        "until": standing.until or None,
+    }
 
 
-def _left_out_report(left: LeftOut) -> Report:
+def _left_out_report(left: LeftOut, book: Book) -> Report:
     """Return the report of a device that pods are not given: nobody looks who uses it."""
     device = left.device
     return {
@@ -239,29 +337,37 @@ def _left_out_report(left: LeftOut) -> Report:
         "health": "LeftOut",
         "offered": False,
         "reasons": [left.reason],
+        "faults": [],
+        "obstacle": None,
         "numa": device.numa_node,
         "nodes": [node.path for node in device.nodes],
         "lock": None,
+        "lockDevice": None,
         "pod": None,
+        "podName": None,
+        **claim_report(None, book),
+        "freeFor": FreeFor.NONE.value,
+        "until": "the settings no longer leave it out",
     }
 
 
-def _lock_report(lock: DeviceLock, book: Book, inventory: Inventory) -> Report:
-    device = inventory.get(lock.device)
-    leaving = "" if device is None else device.leaving
+def _lock_report(lock: DeviceLock, book: Book, standing: Standing | None) -> Report:
+    leaving = "" if standing is None else standing.leaving
     return {
         "device": str(lock.device),
         "state": lock.state.value,
         "fence": lock.fence,
         "pod": lock.pod,
-        "podName": _pod_name(lock.pod, book),
+        "podName": pod_name(lock.pod, book),
         **claim_report(lock.claim, book),
         "since": lock.since,
         "reason": "; ".join(filter(None, (lock.evidence, leaving))),
+        "until": None if standing is None else standing.until or None,
         "keys": sorted(lock.keys),
     }
 
 
-def _pod_name(pod: PodUid | None, book: Book) -> str | None:
+def pod_name(pod: PodUid | None, book: Book) -> str | None:
+    """Return ``namespace/name`` of a pod, None where it is not known."""
     record = book.pods.get(pod) if pod is not None else None
-    return f"{record.namespace}/{record.name}" if record is not None and record.name else None
+    return None if record is None else record.full_name

@@ -2,15 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from stat import S_ISDIR
+from typing import Protocol
 
 import structlog
 
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
 
 log = structlog.get_logger(__name__)
 
@@ -24,8 +26,16 @@ _LOOK = 60.0
 _Seen = tuple[object, ...]
 
 
+class ConfigurationReader(Protocol):
+    """Reads the configuration when that is asked for; see `app.reload.Orders`."""
+
+    def read(self) -> None:
+        """Ask for the configuration to be read."""
+        ...
+
+
 class ConfigurationFiles:
-    """Calls `changed` whenever one of some files, or a file in one of some folders, has changed.
+    """Has the configuration read when one of some files, or a file in some folders, has changed.
 
     Kubelet renews a ConfigMap by renaming one symbolic link in the folder where it is mounted,
     through which all its files are read. A mount by subPath is never renewed.
@@ -37,15 +47,17 @@ class ConfigurationFiles:
         *,
         paths: PathWatcher,
         lane: Lane,
-        changed: Callable[[], None],
+        reader: ConfigurationReader,
     ) -> None:
         """Watch *files*, each a file or a folder, with *paths*; they are looked at on *lane*."""
         self._files = files
         self._paths = paths
         self._lane = lane
-        self._changed = changed
+        self._reader = reader
         self._stirred = asyncio.Event()
-        self._problem = ""
+        self._problem = Problem(
+            log, "cannot watch the configuration", next=f"a look each {_LOOK:g} s"
+        )
         self._seen: _Seen = ()
 
     async def run(self) -> None:
@@ -58,7 +70,7 @@ class ConfigurationFiles:
                 self._stirred.clear()
                 before, self._seen = self._seen, await self._standing_still()
                 if self._seen != before:
-                    self._changed()
+                    self._reader.read()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK):
                         await self._stirred.wait()
@@ -75,15 +87,9 @@ class ConfigurationFiles:
     def _watch(self, folder: Path, watches: contextlib.ExitStack) -> None:
         try:
             watches.callback(self._paths.watch(folder, lambda _name, _mask: self._stirred.set()))
-            self._problem = ""
+            self._problem.set("")
         except HostError as error:
-            if self._problem != str(error):
-                self._problem = str(error)
-                log.warning(
-                    "cannot watch the configuration",
-                    reason=str(error),
-                    next=f"a look each {_LOOK:g} s",
-                )
+            self._problem.set(str(error))
 
     async def _folders(self) -> Iterable[Path]:
         with contextlib.suppress(LaneStuckError):

@@ -1,22 +1,22 @@
 """Reports each disagreement between the ledger, kubelet's checkpoint and the kernel once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 import structlog
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from holdfast.allocation.preference import Preference
-from holdfast.ledger.ages import LockAges
+from holdfast.allocation.allocator import Preference
+from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.claimdrift import (
-    ClaimDriftFacts,
-    claim_disagreements,
-    claims_undecided,
-)
+from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.book.drift import (
+    ClaimDriftFacts,
     Disagreement,
     DriftFacts,
+    claim_disagreements,
+    claims_undecided,
     disagreements,
     undecided,
 )
@@ -24,15 +24,21 @@ from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.reclaim.kernel import KernelWatch
-from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings.sections import Drift
 
 log = structlog.get_logger(__name__)
 
 _LEAST_PAUSE = 0.1
+
+
+class ClaimSide(Protocol):
+    """What DRA knows of claims; see `app.wiring.dra`."""
+
+    def drift_facts(self) -> ClaimDriftFacts:
+        """Return what the ledger and kubelet say of claims."""
+        ...
 
 
 class _Seen(Struct, frozen=True):
@@ -80,25 +86,26 @@ class DriftWatch:
         *,
         ledger: Ledger,
         view: Watched[KubeletView],
+        standings: DeviceStandings,
         inventory: Watched[Inventory],
         offers: Watched[Offers],
-        kernel: KernelWatch,
+        use: DeviceUse,
         preference: Preference,
         clock: Clock,
         settings: Watched[Drift],
         pending_timeout: Watched[float],
-        claims: Callable[[], ClaimDriftFacts | None] = lambda: None,
+        claims: ClaimSide | None,
     ) -> None:
-        """Compare what the other parts publish; *claims* returns None where there is no DRA."""
+        """Compare what the other parts publish; *claims* is None where there is no DRA."""
         self._claims = claims
         self._ledger = ledger
         self._view = view
+        self._standings = standings
         self._inventory = inventory
         self._offers = offers
-        self._kernel = kernel
+        self._use = use
         self._preference = preference
         self._clock = clock
-        self._ages = LockAges(clock)
         self._settings = settings
         self._pending_timeout = pending_timeout
         self._seen: dict[Disagreement, _Seen] = {}
@@ -121,7 +128,8 @@ class DriftWatch:
         now = self._clock.monotonic()
         elapsed, self._compared_at = now - self._compared_at, now
         facts = self._facts()
-        found, claims = disagreements(facts), self._claims()
+        found = disagreements(facts)
+        claims = None if self._claims is None else self._claims.drift_facts()
         if claims is not None:
             found += claim_disagreements(claims)
         for each, seen in self._seen.items():
@@ -142,17 +150,16 @@ class DriftWatch:
 
     def _facts(self) -> DriftFacts:
         book, view, offers = self._ledger.book.value, self._view.value, self._offers.value
-        self._ages.note(book)
         self._sent = self._sent.follow(offers, view.questions)
         return DriftFacts(
             book=book,
             view=view,
             inventory=self._inventory.value,
             offers=offers,
-            holders=self._kernel.holders,
+            holders=self._use.holders,
             kept_back=self._preference.kept_back,
             list_answered=self._sent.answered(view.questions),
-            locked_at={lock.device: self._ages.since(lock) for lock in book.locks.values()},
+            locked_at={each.name: each.since for each in self._standings.now() if each.lock},
             lock_patience=self._pending_timeout.value,
         )
 

@@ -1,20 +1,22 @@
 """Keeps the node labels up to date: what the adapters know about their hardware, in one file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
+from holdfast.discovery.source import Sources
 from holdfast.errors import HoldfastError
-from holdfast.host.files.features import FeatureFile
+from holdfast.host.files.cdi import FeatureFile
 from holdfast.model.devices import Inventory
 from holdfast.model.node.labels import feature_file
-from holdfast.runtime.changes import Changes
+from holdfast.model.node.readiness import Check, check
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.lane import Lane, Lanes
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings.cluster import Labels
 
 T = TypeVar("T")
@@ -36,31 +38,37 @@ _LONG = 3600.0
 class LabelWatch:
     """Writes the labels of each inventory, or removes the file where none are wanted.
 
-    Nothing depends on it: what fails is told in `problem` and tried again.
+    Nothing depends on it: what fails is a readiness check, and is tried again.
     """
 
     def __init__(
         self,
         settings: Watched[Labels],
         *,
-        labels: Callable[[Inventory], Mapping[str, str]],
+        sources: Sources,
         inventory: Watched[Inventory],
-        open_lane: Callable[[str, Watched[float]], Lane],
+        lanes: Lanes,
         clock: Clock,
     ) -> None:
-        """Write what *labels* returns of each *inventory*; it is called on a lane of its own."""
+        """Write the labels that *sources* have for each *inventory*, on a lane of its own."""
         self._settings = settings
-        self._labels = labels
+        self._sources = sources
         self._inventory = inventory
-        self._open_lane = open_lane
+        self._lanes = lanes
         self._clock = clock
         self._file = FeatureFile(Path(settings.value.folder))
         self._lane: Lane | None = None
         self._began = clock.monotonic()
         self._settled = False
         self._good_until = 0.0
-        self.problem: str | None = None
-        """Why the labels may be old, empty when they are not; None where none are wanted."""
+        self._problem = Problem(log, "cannot write node labels")
+        self._concerned = False
+        """Whether labels are wanted, or those that were cannot be removed."""
+
+    def checks(self) -> Iterator[Check]:
+        """Yield whether the labels are written, where they are wanted."""
+        if self._concerned:
+            yield check("node labels", self._problem.text)
 
     async def run(self) -> None:
         """Keep the file until cancelled."""
@@ -82,9 +90,8 @@ class LabelWatch:
             else:
                 await self._remove()
         except HoldfastError as error:
-            if str(error) != self.problem:
-                log.warning("cannot write node labels", reason=str(error))
-            self.problem = str(error)
+            self._concerned = True
+            self._problem.set(str(error))
 
     async def _write(self) -> None:
         now, inventory = self._clock.wall(), self._inventory.value
@@ -95,20 +102,22 @@ class LabelWatch:
             self._good_until = now + _GOOD_FOR
         hold = partial(self._hold, self._file, inventory, self._good_until)
         changed = await self._on_lane(hold)
-        self.problem = ""
+        self._concerned = True
+        self._problem.set("")
         if changed:
             log.info(changed, file=str(self._file.path))
 
     async def _remove(self) -> None:
         if self._file.exists and await self._on_lane(self._file.remove):
             log.info(_REMOVED, file=str(self._file.path))
-        self.problem = None
+        self._concerned = False
+        self._problem.set("")
 
     def _hold(self, file: FeatureFile, inventory: Inventory, until: float) -> str:
         """Return what was done to the file, empty for nothing; on the lane."""
         if not self._settled and file.exists:
             return ""
-        labels = self._labels(inventory)
+        labels = self._sources.labels(inventory)
         if not labels:
             return _REMOVED if file.remove() else ""
         return _WRITTEN if file.hold(feature_file(labels, until=until)) else ""
@@ -116,5 +125,5 @@ class LabelWatch:
     async def _on_lane(self, call: Callable[[], T]) -> T:
         # Its own: a disk that hangs must not hold up what pods depend on.
         if self._lane is None:
-            self._lane = self._open_lane("labels", Watched(_DEADLINE))
+            self._lane = self._lanes.open_lane("labels", Watched(_DEADLINE))
         return await self._lane.run(call)

@@ -1,18 +1,18 @@
 """Follows memory: the daemon's own against its limit, and that of the processes with devices."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import structlog
 
 from holdfast.errors import HoldfastError
 from holdfast.host.cgroup.memory import MemoryReader
-from holdfast.host.own.process import give_back_memory
+from holdfast.host.own import give_back_memory
 from holdfast.model.ids import DeviceName
-from holdfast.model.node.memory import HolderMemory, Memory, is_tight, least, own_share
+from holdfast.model.node.memory import HolderMemory, Memory, OwnMemory, is_tight, least, own_share
 from holdfast.model.use.holders import Holder
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
-from holdfast.telemetry.memory import MemoryMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -22,8 +22,17 @@ _BEAT = 15.0
 Held = Mapping[DeviceName, tuple[Holder, ...]]
 
 
+class Holders(Protocol):
+    """Knows who has devices; see `inuse.deviceuse`."""
+
+    @property
+    def holders(self) -> Held:
+        """Return the present holders."""
+        ...
+
+
 class MemoryWatch:
-    """Shows memory use, warns once when the daemon is near its limit, and then frees what it can.
+    """Follows memory use, warns once when the daemon is near its limit, and then frees what it can.
 
     Each part bounds what it keeps. This is for a limit that is too low for the sum of them.
     """
@@ -34,36 +43,38 @@ class MemoryWatch:
         *,
         lane: Lane,
         clock: Clock,
-        relieve: Callable[[], None] = give_back_memory,
     ) -> None:
-        """Read on *lane*; *relieve* is called there at each look while memory is near the limit."""
+        """Read on *lane*, and free memory there at each look while it is near the limit."""
         self._reader = reader
         self._lane = lane
         self._clock = clock
-        self._relieve = relieve
         self._tight = False
+        self.own = OwnMemory()
+        """The daemon's own memory at the last look."""
+        self.tightest: Mapping[DeviceName, Memory] = {}
+        """The memory of the holder with the least headroom, for each device that has one."""
 
     async def of_holders(self, held: Held) -> dict[int, HolderMemory]:
         """Return what each process of *held* may use and lock, by pid."""
         holders = {each.process.pid: each for found in held.values() for each in found}
         return await self._lane.run(lambda: self._read(holders.values()))
 
-    async def run(self, held: Callable[[], Held], metrics: MemoryMetrics) -> None:
-        """Look at every beat until cancelled; *held* returns the present holders."""
+    async def run(self, use: Holders) -> None:
+        """Look at every beat until cancelled, at the daemon and at those whom *use* knows."""
         while True:
             try:
-                await self.refresh(held(), metrics)
+                await self.refresh(use.holders)
             except HoldfastError as error:
                 log.warning("cannot read memory usage", reason=str(error))
             await self._clock.sleep(_BEAT)
 
-    async def refresh(self, held: Held, metrics: MemoryMetrics) -> None:
-        """Show and judge the present use."""
+    async def refresh(self, held: Held) -> None:
+        """Look at and judge the present use."""
         memory, resident = await self._lane.run(
             lambda: (self._reader.own(), self._reader.resident())
         )
         share = own_share(memory, resident)
-        metrics.show_own(memory, resident=resident, share=share)
+        self.own = OwnMemory(memory=memory, resident=resident, share=share)
         await self._judge(memory, share)
         found = await self.of_holders(held)
         seen = {pid: each.memory for pid, each in found.items() if each.memory.cgroups}
@@ -71,12 +82,12 @@ class MemoryWatch:
             name: least(seen[each.process.pid] for each in holders if each.process.pid in seen)
             for name, holders in held.items()
         }
-        metrics.show_holders({name: each for name, each in tightest.items() if each is not None})
+        self.tightest = {name: each for name, each in tightest.items() if each is not None}
 
     async def _judge(self, memory: Memory, share: float) -> None:
         before, self._tight = self._tight, is_tight(share, before=self._tight)
         if self._tight:
-            await self._lane.run(self._relieve)
+            await self._lane.run(give_back_memory)
         if self._tight and not before:
             tightest = memory.tightest
             log.warning(

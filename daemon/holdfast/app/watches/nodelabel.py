@@ -2,44 +2,56 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from holdfast.apiserver.access import Access, in_cluster, node_name
-from holdfast.apiserver.client import ApiServer
+from holdfast.apiserver.client import ApiServer, RequestObserver
 from holdfast.apiserver.nodes import NodeOnServer, labels_now
-from holdfast.errors import ApiServerError, LaneStuckError, SettingsError
-from holdfast.runtime.clock import Clock, backoff
-from holdfast.runtime.lane import Lane
+from holdfast.apiserver.wire import Access, in_cluster, node_name
+from holdfast.app.watches.configuration import ConfigurationReader
+from holdfast.errors import ApiServerError
+from holdfast.runtime.clock import Clock, SystemClock, backoff
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
-from holdfast.settings.named import label_in, remember_label, remembered_label
+from holdfast.settings.named import label_in
 
 log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
 _PATIENCE = 5.0
-"""Seconds that the very first start on a node waits for the API server."""
+"""Seconds that a start waits for the API server, where it does not know the label."""
 
 
 class NodeLabel:
-    """Keeps the label's value in the state folder, where the settings are chosen by it.
+    """Publishes what the API server says of the node's label.
 
-    While the API server cannot be asked, the value that was read last counts.
+    While it cannot be asked, the value that was read last counts.
     """
 
     def __init__(
-        self, settings: Settings, *, lane: Lane, clock: Clock, changed: Callable[[], None]
+        self,
+        settings: Settings,
+        label: Watched[str | None],
+        *,
+        clock: Clock,
+        reader: ConfigurationReader,
+        problem: Problem,
+        observer: RequestObserver,
     ) -> None:
-        """Call *changed* when the label has another value; it is written down on *lane*."""
+        """Set *label*, and ask *reader* when it has another value.
+
+        *problem* is why the label cannot be read, *observer* hears of requests to the API server.
+        """
         self._settings = settings
-        self._lane = lane
+        self._label = label
         self._clock = clock
-        self._changed = changed
-        self.problem = ""
-        """Why the label cannot be read; empty: it is followed."""
+        self._reader = reader
+        self._problem = problem
+        self._observer = observer
 
     async def run(self) -> None:
         """Follow the label until cancelled."""
@@ -48,8 +60,10 @@ class NodeLabel:
             began = self._clock.monotonic()
             try:
                 await self._follow()
-            except (ApiServerError, LaneStuckError, OSError) as error:
-                self._report(str(error))
+            except ApiServerError as error:
+                self._problem.set(
+                    str(error), next="the value that was read last names the configuration"
+                )
             if self._clock.monotonic() - began >= _LAST_PAUSE:
                 pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
             await self._clock.sleep(next(pauses))
@@ -57,54 +71,34 @@ class NodeLabel:
     async def _follow(self) -> None:
         """Follow the label until the server ends the watch, which is normal after some minutes."""
         access, name = _place(self._settings)
-        server = ApiServer(access, name="node on API server", clock=self._clock)
+        server = ApiServer(
+            access, name="node on API server", clock=self._clock, observer=self._observer
+        )
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(server.close)
-            node = NodeOnServer(server, access, node=name)
+            node = NodeOnServer(server, node=name)
             labels, version = await node.read()
-            await self._take(labels)
-            async for labels in node.follow(version, begun=lambda: self._report("")):
-                await self._take(labels)
+            self._take(labels)
+            begun = partial(self._problem.set, "")
+            async for labels in node.follow(version, begun=begun):
+                self._take(labels)
 
-    async def _take(self, labels: Mapping[str, str]) -> None:
-        state, value = self._settings.state_dir, label_in(self._settings.named, labels)
-        if await self._lane.run(partial(_remember_other, state, value)):
-            log.info("node label changed", value=value, labels=list(self._settings.named.labels))
-            self._changed()
-
-    def _report(self, problem: str) -> None:
-        if problem and problem != self.problem:
-            log.warning(
-                "cannot read the node's label",
-                reason=problem,
-                next="the value that was read last names the configuration",
-            )
-        elif self.problem and not problem:
-            log.info("node label can be read again")
-        self.problem = problem
+    def _take(self, labels: Mapping[str, str]) -> None:
+        named = self._settings.named
+        value = label_in(named, labels)
+        if value != self._label.value:
+            self._label.set(value)
+            log.info("node label changed", value=value, labels=list(named.labels))
+            self._reader.read()
 
 
-def _remember_other(state_dir: str, value: str) -> bool:
-    """Write the label's value down; tell whether it was another before."""
+def label_now(settings: Settings) -> str | None:
+    """Return the label's value before a start; None where the server does not tell it in time."""
     try:
-        if value == remembered_label(state_dir):
-            return False
-    except SettingsError:  # what cannot be read is written anew
-        pass
-    remember_label(state_dir, value)
-    return True
-
-
-def first_label(settings: Settings) -> None:
-    """Read the label before the first start on a node, so that it begins with the right document.
-
-    Where the server does not answer in time, it begins as a node without the label.
-    """
-    try:
-        labels = labels_now(*_place(settings), timeout=_PATIENCE)
-        remember_label(settings.state_dir, label_in(settings.named, labels))
-    except (ApiServerError, OSError):  # `NodeLabel` tries again, and tells
-        return
+        labels = labels_now(*_place(settings), SystemClock(), timeout=_PATIENCE)
+    except ApiServerError:  # `NodeLabel` tries again, and tells
+        return None
+    return label_in(settings.named, labels)
 
 
 def _place(settings: Settings) -> tuple[Access, str]:

@@ -12,16 +12,26 @@ from typing import Protocol
 import structlog
 
 from holdfast.errors import ApiServerError
-from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.locks import Move
-from holdfast.model.events.condition import Condition, Stored, condition_of, is_due
-from holdfast.model.events.kept import KeptDevice, kept_devices
-from holdfast.model.events.notices import History, Notice, due, noted, notices
-from holdfast.model.events.reclaims import reclaims_in
-from holdfast.model.gate.waiting import Waiting
-from holdfast.model.ids import DeviceName
+from holdfast.ledger.standings import DeviceStandings
+from holdfast.model.book.book import Move
+from holdfast.model.events import (
+    Condition,
+    History,
+    KeptDevice,
+    Notice,
+    Stored,
+    condition_of,
+    due,
+    is_due,
+    kept_devices,
+    noted,
+    notices,
+    reclaims_in,
+)
+from holdfast.model.gate.gate import Waiting
 from holdfast.runtime.clock import Clock, backoff
+from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
@@ -51,6 +61,31 @@ class ConditionOfNode(Protocol):
         ...
 
 
+class WaitingPods(Protocol):
+    """Knows which pods wait at a door; see `allocation.entry`."""
+
+    def waiting(self, now: float) -> Iterable[Waiting]:
+        """Return who waits at *now*, in monotonic seconds."""
+        ...
+
+
+class ConfigurationState(Protocol):
+    """Knows whether the configuration can be used; see `app.wiring.live`."""
+
+    @property
+    def refused(self) -> str:
+        """Return why it is not in use as it is now; empty: it is."""
+        ...
+
+
+class NoticeObserver(Protocol):
+    """Hears of what is written of waiting pods and held devices."""
+
+    def wrote_notice(self, about: str, written: bool) -> None:
+        """Hear of a try about a ``pod``, the ``node`` or its ``condition``; if it worked."""
+        ...
+
+
 class Notices:
     """Looks every second at what is to be told, and writes what is due."""
 
@@ -58,41 +93,36 @@ class Notices:
         self,
         *,
         ledger: Ledger,
-        waiting: Callable[[float], Iterable[Waiting]],
-        obstacle: Callable[[DeviceName], str],
+        entries: Iterable[WaitingPods],
+        standings: DeviceStandings,
         looked: asyncio.Event,
         events: Events,
         condition: ConditionOfNode,
         clock: Clock,
         patience: Watched[float],
-        refused: Callable[[], str] = lambda: "",
+        configuration: ConfigurationState,
+        observer: NoticeObserver,
     ) -> None:
         """Tell of devices that are not free for *patience* seconds, once the node was *looked* at.
 
-        *waiting* returns who waits at a moment (monotonic seconds); *obstacle* says what was last
-        seen to keep a device from its next pod, empty for nothing; *refused* why the configuration
-        as it is now is not in use.
+        Pods wait at each of *entries*.
         """
         self._ledger = ledger
-        self._waiting = waiting
-        self._obstacle = obstacle
+        self._entries = tuple(entries)
+        self._standings = standings
         self._looked = looked
         self._events = events
         self._condition = condition
         self._clock = clock
         self._patience = patience
-        self._refused = refused
-        self._ages = LockAges(clock)
-        self._inherited = ledger.book.value.fence
-        """The last move before this daemon: what was held then has been told, and still counts."""
+        self._configuration = configuration
+        self._observer = observer
         self._history: History = {}
         self._reclaims = reclaims_in(ledger.book.value)
         self._stored: Stored | None = None
         self._stored_at = -math.inf
-        self.observe: Callable[[str, bool], None] = lambda _about, _written: None
-        """Hears of each try: about the ``pod``, the ``node`` or its ``condition``; if it worked."""
 
-    def moved(self, moves: Iterable[Move]) -> None:
+    def committed(self, moves: tuple[Move, ...], _seconds: float) -> None:
         """Hear that locks moved."""
         book, now = self._ledger.book.value, self._clock.monotonic()
         self._reclaims = self._reclaims.followed(moves, book, now)
@@ -110,19 +140,18 @@ class Notices:
         It tells whether it wrote anything: only that shows that the server takes it again.
         """
         pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
-        problem = ""
+        problem = Problem(
+            log, "cannot notify the cluster", over="cluster can be notified again", what=what
+        )
         while True:
             try:
                 written = await act()
             except ApiServerError as error:
-                if str(error) != problem:
-                    log.warning("cannot notify the cluster", what=what, reason=str(error))
-                problem = str(error)
+                problem.set(str(error))
                 await self._clock.sleep(next(pauses))
             else:
-                if written and problem:
-                    log.info("cluster can be notified again", what=what)
-                    problem = ""
+                if written and problem.text:
+                    problem.set("")
                     pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
             await self._clock.sleep(_BEAT)
 
@@ -131,7 +160,9 @@ class Notices:
         now = self._clock.monotonic()
         self._reclaims = self._reclaims.lately(now)
         book, done = self._ledger.book.value, self._reclaims.done.values()
-        found = notices(book, self._waiting(now), self._kept(), done, self._refused())
+        waiting = [each for entry in self._entries for each in entry.waiting(now)]
+        refused = self._configuration.refused
+        found = notices(book, waiting, self._kept(), done, refused)
         wanted = due(found, self._history, now)
         for notice in wanted:
             about = "node" if notice.pod is None else "pod"
@@ -158,19 +189,18 @@ class Notices:
         return True
 
     def _kept(self) -> tuple[KeptDevice, ...]:
-        book = self._ledger.book.value
-        self._ages.note(book)
-        ages = {
-            name: math.inf if lock.fence <= self._inherited else self._ages.age(lock)
-            for name, lock in book.locks.items()
-        }
-        return kept_devices(book, ages, patience=self._patience.value, obstacle=self._obstacle)
+        return kept_devices(
+            self._standings.now(),
+            self._ledger.book.value.marks,
+            patience=self._patience.value,
+            now=self._clock.uptime(),
+        )
 
     @contextlib.contextmanager
     def _counted(self, about: str) -> Iterator[None]:
         try:
             yield
         except ApiServerError:
-            self.observe(about, False)
+            self._observer.wrote_notice(about, False)
             raise
-        self.observe(about, True)
+        self._observer.wrote_notice(about, True)

@@ -1,100 +1,134 @@
-"""Builds the second door: what serves Dynamic Resource Allocation, over the parts of the first."""
+"""Builds the second door: what serves Dynamic Resource Allocation, beside the first."""
 
 import os
 from collections.abc import Collection, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
-from holdfast.allocation.granting import Granting
-from holdfast.apiserver.access import Access, node_name
-from holdfast.apiserver.claims import ClaimsOnServer
-from holdfast.apiserver.client import ApiServer
-from holdfast.apiserver.connections import ApiServers
-from holdfast.apiserver.resourceslices import NodeSlices
-from holdfast.dra.claimdoor import ClaimDoor
-from holdfast.dra.health import HealthServer
-from holdfast.dra.mirror import SliceMirror
-from holdfast.dra.pool import NodePool
-from holdfast.dra.preparing import Node, Preparing
-from holdfast.dra.publisher import Publisher
-from holdfast.dra.records import ClaimRecords
+from holdfast.allocation.allocator import Granting
+from holdfast.apiserver.client import AT_ONCE, ApiServer, ApiServers
+from holdfast.apiserver.resourceslices import ClaimsOnServer, NodeSlices
+from holdfast.apiserver.wire import Access, node_name
+from holdfast.app.wiring.core import Core
+from holdfast.app.wiring.parts import (
+    DiscoveryParts,
+    KubeletParts,
+    ReclaimParts,
+    build_entry,
+)
+from holdfast.discovery.source import Sources
+from holdfast.dra.claimdoor import LONGEST, ClaimDoor
+from holdfast.dra.door import Offer
+from holdfast.dra.health import SEND_EVERY, HealthServer
+from holdfast.dra.preparing import POLL, Preparing, Unpreparing
+from holdfast.dra.publisher import WRITE_EVERY, NodePool, Publisher, SliceMirror
+from holdfast.dra.records import ClaimRecords, ClaimSight
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
-from holdfast.dra.server import ClaimServer
+from holdfast.dra.server import DEADLINE, ClaimServer
 from holdfast.dra.specs import ClaimSpecs
-from holdfast.dra.unpreparing import Unpreparing
 from holdfast.errors import HostError
+from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.cdi import SpecFolder
-from holdfast.host.files.kernelfile import device_number
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import read
 from holdfast.kubelet.folder import FolderWatch
-from holdfast.model.book.claimdrift import ClaimDriftFacts
+from holdfast.model.book.claims import claims_left
+from holdfast.model.book.drift import ClaimDriftFacts
 from holdfast.model.dra.advertised import Advertised
-from holdfast.model.dra.leaving import LeavingFacts, why_driver_stays
-from holdfast.model.ids import DeviceName, PodUid
+from holdfast.model.dra.claims import LeavingFacts, why_driver_stays
+from holdfast.model.dra.handing import as_whole
+from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.node.readiness import Check
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
-from holdfast.runtime.watched import Watched
-
-if TYPE_CHECKING:
-    from holdfast.app.wiring.parts import Parts
+from holdfast.runtime.watched import Nudges, Watched
 
 log = structlog.get_logger(__name__)
 
-_MOST_DEBOUNCE = 3.0
-"""Seconds for which a device may be withheld before it gets a taint: unlike Unhealthy devices of a
-device plugin, a tainted one fails no pod that is on its way."""
+
+class NodeSight(ClaimSight, Offer):
+    """What the inventory and the pods' cgroups show of claims."""
+
+    def __init__(self, core: Core, sources: Sources, cgroups: Cgroups) -> None:
+        """Have *sources* describe the devices."""
+        self._core = core
+        self._sources = sources
+        self._cgroups = cgroups
+
+    def advertised(self) -> Sequence[Advertised]:
+        """Return the devices that the scheduler knows of."""
+        return self._sources.told(self._core.inventory.value, self._core.naming.is_dra)
+
+    def serves(self, resource: ResourceName) -> bool:
+        """Tell whether the scheduler knows of the devices of *resource*, by patterns too."""
+        return self._core.naming.is_dra(resource)
+
+    async def with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
+        """Return those of *pods* that have a cgroup."""
+        cgroups, lane = self._cgroups, self._core.host.lanes["pods"]
+        return await lane.run(lambda: [pod for pod in pods if cgroups.pod(pod) is not None])
 
 
 class Dra:
     """The parts of DRA, each built in one place. Nothing runs yet."""
 
-    def __init__(self, parts: "Parts", access: Access) -> None:
-        """Build everything over *parts*; the API server is asked by *access*."""
-        self._parts = parts
-        settings, host = parts.settings, parts.host
+    def __init__(
+        self,
+        core: Core,
+        discovery: DiscoveryParts,
+        kubelet: KubeletParts,
+        reclaim: ReclaimParts,
+        access: Access,
+    ) -> None:
+        """Build everything; the API server is asked by *access*."""
+        self._core = core
+        self._sight = NodeSight(core, discovery.sources, reclaim.cgroups)
+        settings, host = core.settings, core.host
         dra = settings.dra
         self.driver = dra.driver_name
         self.node = node_name(dra.node_name, os.environ)
         # Neither a slow read of another claim nor a slow write of a slice keeps a claim waiting.
-        self.server = ApiServers(access, name="API server", clock=parts.clock)
-        self._slices = ApiServer(access, name="slices on API server", clock=parts.clock)
+        observer = core.metrics.claims
+        self.server = ApiServers(
+            access, name="API server", clock=core.clock, observer=observer, at_once=AT_ONCE
+        )
+        self._slices = ApiServer(
+            access, name="slices on API server", clock=core.clock, observer=observer
+        )
         self.specs = ClaimSpecs(
             SpecFolder(Path(settings.cdi.spec_dir), prefix=f"{self.driver}-claim"),
             driver=self.driver,
-            node_rdev=lambda path: device_number(host.root.node(path)),
+            root=host.root,
             lane=host.lanes["cdi"],
         )
         claims = ClaimsOnServer(self.server)
-        self.door = self._door(claims)
-        service = ClaimServer(self.door)
+        self.entry = build_entry(core, discovery.use, reclaim, Watched(POLL))
         health = HealthServer(
             pool=self.node,
-            serves=parts.naming.is_dra,
-            advertised=self.advertised,
-            inventory=parts.scanner.inventory,
-            book=parts.ledger.book,
-            obstacle=parts.watcher.obstacle,
-            clock=parts.clock,
+            advertised=self._sight.advertised,
+            standings=core.standings,
+            clock=core.clock,
+            send_every=SEND_EVERY,
         )
-        self._written: Watched[int] = Watched(0)
+        self._written = Nudges()
         self.records = ClaimRecords(
             driver=self.driver,
             pool=self.node,
             state=Path(dra.claim_file()),
             claims=claims,
-            ledger=parts.ledger,
-            inventory=parts.scanner.inventory,
-            advertised=self.advertised,
-            sight=self._with_cgroup,
+            ledger=core.ledger,
+            inventory=core.inventory,
+            sight=self._sight,
             specs=self.specs,
             lane=host.lanes["kubelet"],
             written=self._written,
-            clock=parts.clock,
+            kubelet=lambda: kubelet.reader.view.value.kubelet,
+            clock=core.clock,
         )
+        self.door = self._door(claims, discovery.sources, kubelet, reclaim)
+        service = ClaimServer(self.door, deadline=DEADLINE)
         root = Path(dra.kubelet_root)
         self._plugins = self._watch(root / PLUGINS / self.driver, "")
         self._registry = self._watch(root / PLUGINS_REGISTRY, self.driver)
@@ -104,46 +138,39 @@ class Dra:
             registry=self._registry,
             services=(service, health),
             lane=host.lanes["kubelet"],
-            clock=parts.clock,
+            clock=core.clock,
             times=DriverTimes(),
         )
-        slices = NodeSlices(self._slices, access, driver=self.driver, node=self.node)
-        self._mirror = SliceMirror(slices, clock=parts.clock)
-        self.publisher = self._publisher(slices)
-
-    @property
-    def servers(self) -> tuple[ApiServer | ApiServers, ...]:
-        """Return every connection to the API server."""
-        return self.server, self._slices
-
-    def advertised(self) -> Sequence[Advertised]:
-        """Return the devices that the scheduler knows of."""
-        parts = self._parts
-        return parts.sources.told(parts.scanner.inventory.value, parts.naming.is_dra)
+        slices = NodeSlices(self._slices, driver=self.driver, node=self.node)
+        self._mirror = SliceMirror(slices, clock=core.clock)
+        self.publisher = self._publisher(slices, discovery.sources)
 
     def offered(self) -> frozenset[DeviceName]:
         """Return the devices that the scheduler may allocate: the server has them untainted."""
         untainted = set(self.publisher.offered or ())
         return frozenset(
-            name for each in self.advertised() if each.name in untainted for name in each.devices
+            name
+            for each in self._sight.advertised()
+            if each.name in untainted
+            for name in each.devices
         )
 
     def drift_facts(self) -> ClaimDriftFacts:
         """Return what the ledger and kubelet say of claims."""
         return ClaimDriftFacts(
-            book=self._parts.ledger.book.value,
-            boot=self._parts.ledger.boot,
+            book=self._core.ledger.book.value,
+            boot=self._core.ledger.boot,
             driver=self.driver,
             pool=self.node,
             entries=self.records.entries,
             read_at=self.records.read_at,
-            devices={each.name: each.devices for each in self.advertised()},
+            devices={each.name: as_whole(each).devices for each in self._sight.advertised()},
         )
 
     async def why_stays(self) -> tuple[str, ...]:
         """Return what still needs the driver; it has to leave the node after every claim."""
-        path = Path(self._parts.settings.dra.claim_file())
-        record = await self._parts.host.lanes["kubelet"].run(lambda: read(path))
+        path = Path(self._core.settings.dra.claim_file())
+        record = await self._core.host.lanes["kubelet"].run(lambda: read(path))
         # Kubelet makes the file at its first start with DRA.
         unread = "" if record.state is CheckpointState.MISSING else record.problem
         return why_driver_stays(
@@ -165,25 +192,31 @@ class Dra:
 
     async def catch_up(self) -> None:
         """Bring the book in line with kubelet's record of claims, before anything is served."""
-        record = Path(self._parts.settings.dra.claim_file())
+        record = Path(self._core.settings.dra.claim_file())
 
         def happened(name: str, _mask: int) -> None:
             # Kubelet writes a file of another name first; without a name events were lost.
             if name in {record.name, ""}:
-                self._written.set(self._written.value + 1)
+                self._written.nudge()
 
         try:
-            self._parts.host.paths.watch(record.parent, happened)
+            self._core.host.paths.watch(record.parent, happened)
         except HostError as error:
             log.warning("cannot watch kubelet's record of claims", reason=str(error))
         await self.records.catch_up()
 
     def checks(self) -> Iterator[Check]:
-        """Yield whether kubelet and the scheduler know of the driver and its devices."""
+        """Yield whether kubelet and the scheduler know of the driver and its devices.
+
+        Nothing where it is there for claims from before, and they are over.
+        """
+        core = self._core
+        if not (core.settings.has_dra() or claims_left(core.ledger.book.value)):
+            return
         state = self.registrar.registration.value
         problem = "" if state.registered else state.problem
         yield Check(name=f"registered {self.driver}", passes=not problem, reason=problem)
-        problem = self.publisher.problem or self._mirror.problem
+        problem = self.publisher.problem
         if self.publisher.agreed_at is None and not problem:
             problem = "not published yet"
         yield Check(name="ResourceSlices", passes=not problem, reason=problem)
@@ -194,81 +227,72 @@ class Dra:
         await self.server.close()
         await self._slices.close()
 
-    def _door(self, claims: ClaimsOnServer) -> ClaimDoor:
-        parts = self._parts
+    def _door(
+        self, claims: ClaimsOnServer, sources: Sources, kubelet: KubeletParts, reclaim: ReclaimParts
+    ) -> ClaimDoor:
+        core = self._core
         return ClaimDoor(
             Preparing(
                 driver=self.driver,
                 pool=self.node,
+                entry=self.entry,
                 claims=claims,
-                ledger=parts.ledger,
-                node=Node(
-                    inventory=parts.scanner.inventory,
-                    advertised=self.advertised,
-                    serves=parts.naming.is_dra,
-                    look=parts.gate.look,
-                    looked=parts.watcher.looked,
-                    obstacle=parts.watcher.obstacle,
-                    at_work=parts.resetter.at_work,
-                    grant=Granting(parts.sources).grant,
-                    refuses=lambda shares: parts.sources.of(shares).refuses(shares),
-                    stirred=parts.watcher.nudges,
-                ),
+                record=self.records,
+                offer=self._sight,
+                ledger=core.ledger,
+                inventory=core.inventory,
+                sources=sources,
+                granting=Granting(sources, None),
                 specs=self.specs,
-                clock=parts.clock,
+                clock=core.clock,
+                observer=core.metrics.claims,
             ),
             Unpreparing(
-                ledger=parts.ledger,
-                view=parts.reader.view,
-                ask=parts.reader.ask,
+                ledger=core.ledger,
+                reader=kubelet.reader,
+                record=self.records,
                 specs=self.specs,
-                obstacle=parts.watcher.obstacle,
-                nudges=parts.watcher.nudges,
-                clock=parts.clock,
-                patience=parts.live.dra.part(lambda now: now.unprepare_wait),
+                watcher=reclaim.watcher,
+                clock=core.clock,
+                patience=core.live.dra.part(lambda now: now.unprepare_wait),
+                observer=core.metrics.claims,
             ),
-            clock=parts.clock,
+            clock=core.clock,
+            longest=LONGEST,
         )
 
-    def _publisher(self, slices: NodeSlices) -> Publisher:
-        parts = self._parts
-        debounce: Watched[float] = parts.live.withhold_after.part(
-            lambda now: min(now, _MOST_DEBOUNCE)
-        )
-        evict_lost = parts.live.dra.part(lambda now: now.evict_lost)
+    def _publisher(self, slices: NodeSlices, sources: Sources) -> Publisher:
+        core = self._core
+        evict_lost = core.live.dra.part(lambda now: now.evict_lost)
         return Publisher(
             driver=self.driver,
             node=self.node,
             pool=NodePool(
                 driver=self.driver,
-                serves=parts.naming.is_dra,
-                ledger=parts.ledger,
-                inventory=parts.scanner.inventory,
-                sources=parts.sources,
-                pcie_root=Sysfs(parts.host.root).pcie_root,
-                lane=parts.host.lanes["discovery"],
-                clock=parts.clock,
-                withhold_after=debounce,
+                serves=core.naming.is_dra,
+                standings=core.standings,
+                inventory=core.inventory,
+                sources=sources,
+                pcie_root=Sysfs(core.host.root).pcie_root,
+                lane=core.host.lanes["discovery"],
                 evict_lost=evict_lost,
             ),
             server=slices,
             mirror=self._mirror,
-            changes=(parts.scanner.inventory, parts.ledger.book, debounce, evict_lost),
+            changes=(core.inventory, core.standings.latest, evict_lost),
             registration=self.registrar.registration,
-            clock=parts.clock,
-            publishes=parts.settings.has_dra(),
+            clock=core.clock,
+            observer=core.metrics.claims,
+            publishes=core.settings.has_dra(),
+            write_every=WRITE_EVERY,
         )
 
-    async def _with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
-        cgroups, lane = self._parts.cgroups, self._parts.host.lanes["pods"]
-        return await lane.run(lambda: [pod for pod in pods if cgroups.pod(pod) is not None])
-
     def _watch(self, folder: Path, prefix: str) -> FolderWatch:
-        parts = self._parts
+        core = self._core
         return FolderWatch(
             folder=folder,
             prefix=prefix,
-            paths=parts.host.paths,
-            lane=parts.host.lanes["kubelet"],
-            interval=parts.live.kubelet.part(lambda now: now.poll),
+            paths=core.host.paths,
+            lane=core.host.lanes["kubelet"],
+            interval=core.live.kubelet.part(lambda now: now.poll),
         )

@@ -1,47 +1,45 @@
 """Builds what tells the cluster of waiting pods and held devices; loaded only with events on."""
 
 import os
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from holdfast.apiserver.access import in_cluster, node_name
+from holdfast.allocation.entry import Entry
 from holdfast.apiserver.client import ApiServer
-from holdfast.apiserver.events import NodeEvents
-from holdfast.apiserver.nodecondition import NodeCondition
+from holdfast.apiserver.events import NodeCondition, NodeEvents
+from holdfast.apiserver.wire import in_cluster, node_name
 from holdfast.app.watches.notices import Notices
-from holdfast.model.gate.waiting import Waiting
-
-if TYPE_CHECKING:
-    from holdfast.app.wiring.parts import Parts
+from holdfast.app.wiring.core import Core
+from holdfast.reclaim.watcher import Watcher
 
 
 class ClusterEvents:
     """The notices and their own connection to the API server. Nothing runs yet."""
 
-    def __init__(self, parts: "Parts") -> None:
-        """Build everything over *parts*; raise ApiServerError outside of a pod."""
-        self._parts = parts
-        settings = parts.settings
+    def __init__(self, core: Core, watcher: Watcher, entries: Iterable[Entry]) -> None:
+        """Build everything; raise ApiServerError outside of a pod.
+
+        Pods wait at *entries*, and nothing is told before *watcher* has looked.
+        """
+        settings = core.settings
         node = node_name(settings.dra.node_name, os.environ)
         access = in_cluster(os.environ, Path(settings.dra.service_account))
         access.check()
         # Its own: an event that is slow to write keeps no claim waiting.
-        self.server = ApiServer(access, name="events on API server", clock=parts.clock)
+        claims = core.metrics.claims
+        self.server = ApiServer(
+            access, name="events on API server", clock=core.clock, observer=claims
+        )
         self.notices = Notices(
-            ledger=parts.ledger,
-            waiting=self._waiting,
-            obstacle=parts.watcher.obstacle,
-            looked=parts.watcher.looked,
+            ledger=core.ledger,
+            entries=entries,
+            standings=core.standings,
+            looked=watcher.looked,
             events=NodeEvents(self.server, node=node),
             condition=NodeCondition(self.server, node=node),
-            clock=parts.clock,
-            patience=parts.live.withhold_after,
-            refused=lambda: parts.live.refused,
+            clock=core.clock,
+            patience=core.live.withhold_after,
+            configuration=core.live,
+            observer=claims,
         )
-
-    def _waiting(self, now: float) -> Iterator[Waiting]:
-        dra = self._parts.dra
-        claims = () if dra is None else dra.door.preparing.waiting(now)
-        return chain(self._parts.gate.starts.waiting(now), claims)
+        core.ledger.observe(self.notices)

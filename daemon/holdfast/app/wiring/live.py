@@ -1,25 +1,44 @@
-"""The settings in use, and what the parts follow of them while the daemon runs."""
+"""The settings in use, what parts follow of them, and the rules for devices beside the pods'."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
-from holdfast.runtime.watched import Watched
+import structlog
+
+from holdfast.discovery.scanner import DeviceNames
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.offers import names_had
+from holdfast.model.devicerules import assigned, rule_for, taken
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.ids import DeviceName, PodUid, ResourceName
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.node.readiness import Check
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings import Settings
-from holdfast.settings.named import document_name
+from holdfast.settings.sources import Found
+
+log = structlog.get_logger(__name__)
+_OBSERVE = "observe"
 
 
 class LiveSettings:
     """Publishes the settings in use, and whatever parts follow of them."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Begin with *settings*."""
-        self.in_use = all_of = Watched(settings)
+    def __init__(self, found: Found) -> None:
+        """Begin with *found*."""
+        self.in_use = all_of = Watched(found.settings)
         """All keys; those that take a restart never change here (settings.reloading)."""
-        self.document = document_name(settings)
-        """The named document that they were read from, empty for none."""
-        self.refused = ""
+        self.document = ""
+        """Which named document is in use, empty for none."""
+        self.goes_by(found)
+        self.label = Watched(found.label)
+        """The value of the label that names it, as it was read last; None: unknown."""
+        self.refused = found.refused
         """Why the configuration as it is now is not the one in use; empty: it is."""
-        self.unread: Callable[[], str] = lambda: ""
-        """Returns why the node's label that names its document cannot be read; empty: it is."""
+        self.node_label = Problem(
+            log, "cannot read the node's label", over="node label can be read again"
+        )
+        """Why the label that names the document cannot be read, see `NodeLabel`."""
         self.allocate = all_of.part(lambda now: now.allocate)
         self.discovery = all_of.part(lambda now: now.discovery)
         self.dra = all_of.part(lambda now: now.dra)
@@ -36,6 +55,88 @@ class LiveSettings:
         """All settings as they are now."""
         return self.in_use.value
 
+    def checks(self) -> Iterator[Check]:
+        """Yield whether the configuration as it is now is the one in use."""
+        reasons = (self.refused, self.document, self.node_label.text)
+        public = "the configuration as it is now cannot be used; another is in use"
+        yield Check(
+            name="configuration",
+            passes=not self.refused,
+            reason="; ".join(filter(None, reasons)),
+            public=public if self.refused else "",
+        )
+
+    def goes_by(self, found: Found) -> None:
+        """Note what the settings in use were read from."""
+        self.document = found.instead
+        if found.document is not None and not found.instead:
+            self.document = f"document {found.document.name}"
+
     def put(self, settings: Settings) -> None:
         """Publish *settings*, which differ from those before only in keys that are live."""
         self.in_use.set(settings)
+
+
+class Naming(DeviceNames):
+    """Knows what the rules for devices make of each: its name, its API, what may be ended."""
+
+    def __init__(
+        self,
+        live: LiveSettings,
+        ledger: Ledger,
+        view: Watched[KubeletView],
+        inventory: Watched[Inventory],
+    ) -> None:
+        """Go by the settings in use, by *ledger*, and by kubelet's checkpoint in *view*."""
+        self._live = live
+        self._ledger = ledger
+        self._view = view
+        self._inventory = inventory
+
+    def is_dra(self, resource: ResourceName) -> bool:
+        """Tell whether the devices of *resource* are served by DRA.
+
+        Where the settings do not have the name, the devices come by the device plugin, unless a
+        rule gave it that is no more: then it ends with the pods that still have devices so.
+        """
+        settings = self._live.whole
+        if (api := settings.api_of(resource)) is not None:
+            return api == "dra"
+        if (device := next(iter(self._inventory.value.of(resource)), None)) is not None:
+            return device.found_as is not None and settings.is_dra(device.found_as)
+        return any(
+            lock.claim is not None and lock.device.resource == resource
+            for lock in self._ledger.book.value.locks.values()
+        )
+
+    def assigned(self, found: Inventory) -> Inventory:
+        """Give the devices that were *found* the names that rules and pods make of them."""
+        # Nothing makes kubelet write its checkpoint anew where hardware comes by claims.
+        entries = [each for each in self._view.value.entries if not self.is_dra(each.resource)]
+        had = names_had(self._ledger.book.value, entries)
+        return assigned(found, self._live.whole.device_rules(), had)
+
+    def taken(self, device: Device) -> bool:
+        """Tell whether a rule of the settings takes *device* out of its resource."""
+        return taken(device, self._live.whole.device_rules())
+
+    def mode_of(self, pod: PodUid) -> str:
+        """Return what is done about processes of *pod*: none is ended that may have a device so."""
+        general, book = self._live.whole.reclaim.mode, self._ledger.book.value
+        had = {name for name, lock in book.locks.items() if pod in book.pods_of(lock)}
+        # What pods use beside its owner, by a claim with adminAccess, has no lock of theirs.
+        had.update(*(each.admin for each in book.claims.values() if pod in each.pods))
+        modes = {self._mode_on(name) or general for name in had}
+        return _OBSERVE if _OBSERVE in modes else (modes or {general}).pop()
+
+    def _mode_on(self, name: DeviceName) -> str:
+        rules, device = self._live.whole.device_rules(), self._inventory.value.get(name)
+        if device is None:  # which rule was for hardware that is gone cannot be told
+            return _OBSERVE if any(rule.own.mode == _OBSERVE for rule in rules) else ""
+        # By the rules of this moment: a scan, which would apply them, may hang with the hardware.
+        rule = rule_for(device, rules)
+        return "" if rule is None else rule.own.mode
+
+    def changes(self) -> Changes:
+        """Return what changes when the names may have to."""
+        return Changes([self._ledger.book, self._view])

@@ -1,55 +1,47 @@
-"""Builds the parts of the daemon and connects them: which part needs which is read off here."""
+"""Builds the parts of the daemon by rooms: which part needs which is read off here."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from holdfast.allocation.allocator import Allocator
-from holdfast.allocation.cdi import CdiSpecs, SpecWriter
+from msgspec import Struct
+
+from holdfast.allocation.allocator import Allocator, Granting, Preference
+from holdfast.allocation.cdi import CdiSpecs, SpecWriters
+from holdfast.allocation.entry import Entry
 from holdfast.allocation.gate import Gate
-from holdfast.allocation.granting import Granting
-from holdfast.allocation.preference import Preference
-from holdfast.app.wiring.doors import cluster_events, is_silent, second_door, something_offered
-from holdfast.app.wiring.hosts import Hosts
-from holdfast.app.wiring.lacks import lacks
+from holdfast.app.wiring.core import Core
 from holdfast.app.wiring.live import LiveSettings
-from holdfast.app.wiring.naming import Naming
-from holdfast.app.wiring.watches import Watches
-from holdfast.discovery.scanner import Scanner
-from holdfast.discovery.source import Source, Sources
+from holdfast.discovery.scanner import Preparation, Scanner
+from holdfast.discovery.source import Sources
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
-from holdfast.host.files.cdi import SpecFolder
-from holdfast.host.files.kernelfile import device_number
 from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.pci.sysfs import Sysfs
-from holdfast.host.proc.peer import peer_of
 from holdfast.host.use.look import Look
-from holdfast.kubelet.checkpoint import FileId
+from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.folder import FolderWatch
-from holdfast.kubelet.offering import Offering
-from holdfast.kubelet.plugin import DevicePlugin
-from holdfast.kubelet.podresources import PodResources
-from holdfast.kubelet.reader import ViewReader
+from holdfast.kubelet.plugin import DEADLINES, DeviceDoor, Ids, Offering, PluginParts
+from holdfast.kubelet.podresources import PodResources, Traffic
+from holdfast.kubelet.reader import CALM, DeviceLists, ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
-from holdfast.kubelet.traffic import Traffic
 from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.book.places import place
 from holdfast.model.devices import Inventory
-from holdfast.model.gate.promise import names_of_ours
-from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, PodUid, ResourceName
+from holdfast.model.grants import ContainerGrant
+from holdfast.model.ids import ResourceName
+from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.handrelease import HandRelease
-from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
-from holdfast.runtime.clock import Clock
-from holdfast.settings import Settings
+from holdfast.runtime.watched import Changes, Watched
 from holdfast.vendors.context import Context, Vendor
 from holdfast.vendors.nvidia.adapter import nvidia
 from holdfast.vendors.tpu.adapter import tpus
@@ -62,318 +54,349 @@ VENDORS: tuple[Vendor, ...] = (
 )
 """The adapters of this daemon, one line each; of a device that two find the first one's counts."""
 
-Called = Callable[[str, str, str, float], None]
-"""Takes one call of kubelet's: the resource, the call's name, its status code, its seconds."""
-Count = Callable[[str, str, str], None]
-"""Takes one event of the hardware: its kind, its code, and what clears it."""
+_LONG = 3600.0
 
 
-class Parts:
-    """The parts of the daemon, each built in one place, from the lower to the upper ones.
+class DevicePreparation(Preparation):
+    """Does what has to be done about devices, in order."""
 
-    Where a lower part needs an upper one, it gets a function that looks it up when called. Nothing
-    runs yet.
-    """
+    def __init__(self, ledger: Ledger, specs: CdiSpecs, sources: Sources) -> None:
+        """Record in *ledger*, write *specs*, then have *sources* prepare theirs."""
+        self._ledger = ledger
+        self._specs = specs
+        self._sources = sources
 
-    def __init__(
-        self,
-        live: LiveSettings,
-        host: Hosts,
-        ledger: Ledger,
-        clock: Clock,
-        *,
-        vendors: Iterable[Vendor],
-        called: Called,
-        count: Count,
-    ) -> None:
-        """Build everything; *called* gets kubelet's calls, *count* hardware events."""
-        self.live, self.host, self.ledger, self.clock = live, host, ledger, clock
-        self.lacks = lacks(self.settings, host.root)
-        """What the daemon may not do although its settings ask for it."""
-        self.naming = Naming(live, ledger, lambda: self.reader.view, lambda: self.scanner.inventory)
-        self._build_discovery(vendors, count)
-        self._build_kubelet_side()
-        self._build_reclaim()
-        self._build_allocation(called)
-        self._build_leaks()
-        self.watches = Watches(self, self._preference)
-        self.dra = second_door(self)
-        self.events = cluster_events(self)
-
-    @property
-    def settings(self) -> Settings:
-        """The settings in use."""
-        return self.live.whole
-
-    def take_up(self, settings: Settings) -> None:
-        """Use *settings*, which differ from those in use only in keys that are live."""
-        self.live.put(settings)
-        self.scanner.poke()
-        self.lacks = lacks(settings, self.host.root)
-
-    def _build_discovery(self, vendors: Iterable[Vendor], count: Count) -> None:
-        settings, host = self.settings, self.host
-        self.specs = CdiSpecs(
-            self._spec_writer(settings.kubelet.socket_prefix, "_"), wanted=self._names_wanted
-        )
-        context = Context(
-            settings=self.live.in_use,
-            root=host.root,
-            boot=host.boot,
-            ledger=self.ledger,
-            clock=self.clock,
-            open_lane=host.open_lane,
-            spec_writer=self._spec_writer,
-            answers=lambda: self.reader.view.value.entries,
-            look_again=self._look_again,
-            taken=self.naming.taken,
-            report=self._report,
-            count=count,
-            replace=self._replace,
-        )
-        self.sources = Sources(vendor(context) for vendor in vendors)
-        self.scanner = Scanner(
-            host.root,
-            Sysfs(host.root),
-            lane=host.lanes["discovery"],
-            clock=self.clock,
-            sources=self.sources,
-            held=lambda: tuple(self.ledger.book.value.locks),
-            assign=self.naming.assigned,
-            changes=self.naming.changes,
-            before=self._prepared,
-            settings=self.live.discovery,
-        )
-        self.look = Look(
-            host.root, host.lanes["scan"], self.sources.ask, monotonic=self.clock.monotonic
-        )
-
-    def _build_kubelet_side(self) -> None:
-        host, kubelet, live = self.host, self.settings.kubelet, self.live.kubelet
-        self.folder = FolderWatch(
-            folder=Path(kubelet.plugin_dir),
-            prefix=f"{kubelet.socket_prefix}-",
-            paths=host.paths,
-            lane=host.lanes["kubelet"],
-            interval=live.part(lambda now: now.poll),
-        )
-        self._traffic = Traffic()
-        self.reader = ViewReader(
-            folder=self.folder,
-            pods=PodResources(
-                Path(kubelet.pod_resources_socket),
-                deadline=live.part(lambda now: now.question.timeout),
-            ),
-            traffic=self._traffic,
-            peer=lambda socket: peer_of(socket, host.procfs),
-            resend=self._resend,
-            active=lambda: bool(self.ledger.book.value.locks),
-            promised=self.sources.promised,
-            offered=lambda: something_offered(self.offering, self.ledger, self._silent),
-            silent=self._silent,
-            lane=host.lanes["kubelet"],
-            clock=self.clock,
-            settings=live.part(lambda now: now.question),
-        )
-        self.offering = Offering(
-            ledger=self.ledger,
-            inventory=self.scanner.inventory,
-            view=self.reader.view,
-            clock=self.clock,
-            withhold_after=self.live.withhold_after,
-            elsewhere=self.naming.is_dra,
-        )
-
-    def _build_reclaim(self) -> None:
-        host, live, reclaim = self.host, self.live, self.live.reclaim
-        self.kernel = KernelWatch(
-            look=self.look,
-            pidfds=host.pidfds,
-            clock=self.clock,
-            exited=lambda _process: self.watcher.holder_exited(),
-            rescan=reclaim.part(lambda now: now.foreign_scan),
-            exclusive_open=live.gate.part(lambda now: now.exclusive_open),
-        )
-        self.cgroups = cgroups = Cgroups(host.root, monotonic=self.clock.monotonic)
-        self._pods = pods = Pods(
-            cgroups=cgroups,
-            runtimes=RuntimeFiles(host.root),
-            procfs=host.procfs,
-            pidfds=host.pidfds,
-            lane=host.lanes["pods"],
-        )
-        sightings = PodSightings(
-            cgroups=cgroups,
-            procfs=host.procfs,
-            paths=host.paths,
-            lane=host.lanes["pods"],
-            clock=self.clock,
-            changed=self._pod_changed,
-        )
-        evidence = Evidence(
-            ledger=self.ledger,
-            reader=self.reader,
-            pods=pods,
-            clock=self.clock,
-            settings=reclaim,
-            mode_of=self.naming.mode_of,
-            question_timeout=live.kubelet.part(lambda now: now.question.timeout),
-            own_pid=os.getpid(),
-        )
-        self.reclaimer = Reclaimer(
-            ledger=self.ledger,
-            evidence=evidence,
-            pods=pods,
-            pidfds=host.pidfds,
-            clock=self.clock,
-        )
-        self.resetter = Resetter(
-            ledger=self.ledger,
-            control=FunctionControl(host.root),
-            clock=self.clock,
-            settings=reclaim,
-            ended=self._nudge,
-        )
-        self.watcher = Watcher(
-            ledger=self.ledger,
-            inventory=self.scanner.inventory,
-            reader=self.reader,
-            kernel=self.kernel,
-            pods=sightings,
-            reclaimer=self.reclaimer,
-            resetter=self.resetter,
-            clock=self.clock,
-            settings=reclaim,
-            pending_timeout=live.allocate.part(lambda now: now.pending_timeout),
-            is_retired=self.naming.is_dra,
-        )
-        self.hand = HandRelease(
-            ledger=self.ledger,
-            inventory=self.scanner.inventory,
-            look=self.look,
-            pods=pods,
-            evidence=evidence,
-            reclaimer=self.reclaimer,
-            clock=self.clock,
-        )
-
-    def _build_allocation(self, called: Called) -> None:
-        inventory = self.scanner.inventory
-        self.gate = Gate(
-            ledger=self.ledger,
-            inventory=inventory,
-            reader=self.reader,
-            look=self.look,
-            looked=self.watcher.looked,
-            obstacle=self.watcher.obstacle,
-            at_work=self.resetter.at_work,
-            clock=self.clock,
-            settings=self.live.gate,
-            published=lambda: self.specs.published,
-            sources=self.sources,
-            stirred=self.watcher.nudges,
-        )
-        allocator = Allocator(
-            ledger=self.ledger,
-            inventory=inventory,
-            grant=Granting(
-                self.sources, published=(lambda: self.specs.published) if self._by_name else None
-            ).grant,
-            node_rdev=lambda path: device_number(self.host.root.node(path)),
-            checkpoint=self._checkpoint,
-            lane=self.host.lanes["kubelet"],
-            clock=self.clock,
-            commit_timeout=self.live.allocate.part(lambda now: now.commit_timeout),
-            refuses=lambda devices: self.sources.of(devices).refuses(devices),
-        )
-        self._preference = Preference(ledger=self.ledger, inventory=inventory, sources=self.sources)
-
-        def plugin(resource: ResourceName) -> DevicePlugin:
-            return DevicePlugin(
-                resource=resource,
-                offers=self.offering.offers,
-                allocate=allocator.allocate,
-                pre_start=self.gate.pre_start,
-                prefer=self._preference.preferred,
-                traffic=self._traffic,
-                clock=self.clock,
-                observe=partial(called, resource),
-            )
-
-        self.registrar = Registrar(
-            offers=self.offering.offers,
-            plugin=plugin,
-            folder=self.folder,
-            prefix=self.settings.kubelet.socket_prefix,
-            clock=self.clock,
-            times=self.live.kubelet.part(
-                lambda now: RegistrationTimes(register=now.register_timeout)
-            ),
-        )
-
-    def _build_leaks(self) -> None:
-        self.leaks = LeakedSandboxes(
-            ledger=self.ledger,
-            inventory=self.scanner.inventory,
-            reader=self.reader,
-            starts=self.gate.starts.held_up,
-            look=self.look,
-            pods=self._pods,
-            pidfds=self.host.pidfds,
-            clock=self.clock,
-            settings=self.live.reclaim,
-            mode_of=self.naming.mode_of,
-        )
-
-    @property
-    def _by_name(self) -> bool:
-        return self.settings.device_list_strategy == "cdi"
-
-    def _names_wanted(self) -> bool:
-        # Pods that were promised names need them also where new ones get their nodes by path.
-        resources = self.scanner.inventory.value.resources
-        return self._by_name or any(
-            entry.resource in resources and names_of_ours(entry)
-            for entry in self.reader.view.value.entries
-        )
-
-    def _spec_writer(self, prefix: str, joint: str) -> SpecWriter:
-        folder = SpecFolder(Path(self.settings.cdi.spec_dir), prefix=prefix, joint=joint)
-        return SpecWriter(folder, lane=self.host.lanes["cdi"])
-
-    async def _prepared(self, found: Inventory) -> Inventory:
+    async def prepared(self, found: Inventory) -> Inventory:
         """Write the CDI specs of what discovery *found* before it is published.
 
         Record where its cards are, too: a lock of a card excludes all that gives the card away.
         """
-        await self.ledger.apply_if_changing(partial(place, found=found.cards))
-        await self.specs.publish(found)
-        return await self.sources.prepare(found)
+        await self._ledger.apply_if_changing(partial(place, found=found.cards))
+        await self._specs.publish(found)
+        return await self._sources.prepare(found)
 
-    def _checkpoint(self) -> CheckpointId:
-        file = FileId.of(self.folder.checkpoint)
-        return NO_CHECKPOINT if file is None else file.checkpoint
 
-    # Each of these is handed to a part that is built before the one it calls.
+class PluginLists(DeviceLists):
+    """The device lists of a daemon whose devices may all come by claims."""
 
-    def _look_again(self) -> None:
-        self.scanner.poke()
+    def __init__(self, offering: Offering, standings: DeviceStandings, live: LiveSettings) -> None:
+        """Send the lists of *offering*."""
+        self._offering = offering
+        self._standings = standings
+        self._live = live
 
-    def _report(self) -> None:
-        self.scanner.publish()
+    @property
+    def silent(self) -> bool:
+        """Whether no device comes by the device plugin: all of them come by claims."""
+        if not self._live.whole.has_dra() or self._offering.offers.value.devices:
+            return False
+        return not any(each.granted for each in self._standings.now())
 
-    def _replace(self, source: Source) -> None:
-        self.sources.put(source)
+    async def ready(self) -> None:
+        """Return once something is offered, or nothing is to come."""
+        while not (self._offering.offers.value.devices or self.silent):
+            await Changes([self._offering.offers, self._standings.latest]).wait(_LONG)
 
-    def _resend(self) -> None:
-        """Send the device lists once more, so that kubelet writes its checkpoint."""
-        self.offering.resend()
+    def resend(self) -> None:
+        """Send every list once more, so that kubelet writes its checkpoint."""
+        self._offering.resend()
 
-    def _silent(self) -> bool:
-        return is_silent(self.settings, self.offering.offers.value, self.ledger.book.value)
 
-    def _pod_changed(self, pod: PodUid) -> None:
-        self.watcher.pod_changed(pod)
+class PluginDoor(DeviceDoor):
+    """Has each call decided by the part that it is for."""
 
-    def _nudge(self) -> None:
-        self.watcher.nudge()
+    def __init__(self, allocator: Allocator, gate: Gate, preference: Preference) -> None:
+        """Ask *allocator* for Allocate, *gate* for starts, *preference* which devices go first."""
+        self._allocator = allocator
+        self._gate = gate
+        self._preference = preference
+
+    async def allocate(self, resource: ResourceName, ids: Ids) -> ContainerGrant:
+        """Record the Allocation and return what the container is given."""
+        return await self._allocator.allocate(resource, ids)
+
+    async def pre_start(self, resource: ResourceName, ids: Ids) -> None:
+        """Return when the container may start."""
+        await self._gate.pre_start(resource, ids)
+
+    def preferred(
+        self, resource: ResourceName, available: Ids, must_include: Ids, size: int
+    ) -> Ids:
+        """Return the devices that go together."""
+        return self._preference.preferred(resource, available, must_include, size)
+
+
+class DiscoveryParts(Struct, frozen=True, kw_only=True):
+    """Which devices there are, and who has them open."""
+
+    sources: Sources
+    specs: CdiSpecs
+    scanner: Scanner
+    look: Look
+    use: DeviceUse
+
+
+class KubeletParts(Struct, frozen=True, kw_only=True):
+    """What kubelet is sent, and what it has written down."""
+
+    folder: FolderWatch
+    traffic: Traffic
+    offering: Offering
+    reader: ViewReader
+
+
+class ReclaimParts(Struct, frozen=True, kw_only=True):
+    """The way out: what moves locks towards free."""
+
+    cgroups: Cgroups
+    pods: Pods
+    ending: Ending
+    reclaimer: Reclaimer
+    resetter: Resetter
+    watcher: Watcher
+    hand: HandRelease
+
+
+class AllocationParts(Struct, frozen=True, kw_only=True):
+    """The way in, by the device plugin."""
+
+    gate: Gate
+    preference: Preference
+    registrar: Registrar
+    leaks: LeakedSandboxes
+    """It ends sandboxes that keep a start at the gate waiting."""
+
+
+def build_discovery(core: Core, vendors: Iterable[Vendor]) -> DiscoveryParts:
+    """Build what finds devices.
+
+    Adapters ask discovery to look again, and discovery asks adapters what there is: it is made
+    first, without any, and then adopts them.
+    """
+    settings, host, live, sources = core.settings, core.host, core.live, Sources()
+    writers = SpecWriters(Path(settings.cdi.spec_dir), lane=host.lanes["cdi"])
+    specs = CdiSpecs(
+        writers.writer(settings.kubelet.socket_prefix, "_"),
+        by_name=_by_name(core),
+        inventory=core.inventory,
+        view=core.view,
+    )
+    scanner = Scanner(
+        host.root,
+        Sysfs(host.root),
+        lane=host.lanes["discovery"],
+        clock=core.clock,
+        sources=sources,
+        book=core.ledger.book,
+        names=core.naming,
+        preparation=DevicePreparation(core.ledger, specs, sources),
+        inventory=core.inventory,
+        settings=live.discovery,
+    )
+    context = Context(
+        settings=live.in_use,
+        root=host.root,
+        boot=host.boot,
+        ledger=core.ledger,
+        clock=core.clock,
+        lanes=host,
+        specs=writers,
+        view=core.view,
+        discovery=scanner,
+        rules=core.naming,
+        observer=core.metrics,
+    )
+    scanner.adopt(vendor(context) for vendor in vendors)
+    look = Look(host.root, host.lanes["scan"], sources, core.clock)
+    use = DeviceUse(
+        look=look,
+        pidfds=host.pidfds,
+        clock=core.clock,
+        book=core.ledger.book,
+        rescan=live.reclaim.part(lambda now: now.foreign_scan),
+        exclusive_open=live.gate.part(lambda now: now.exclusive_open),
+    )
+    return DiscoveryParts(sources=sources, specs=specs, scanner=scanner, look=look, use=use)
+
+
+def build_kubelet_side(core: Core, sources: Sources) -> KubeletParts:
+    """Build what reads kubelet's checkpoint and sends device lists."""
+    host, kubelet, live = core.host, core.settings.kubelet, core.live.kubelet
+    folder = FolderWatch(
+        folder=Path(kubelet.plugin_dir),
+        prefix=f"{kubelet.socket_prefix}-",
+        paths=host.paths,
+        lane=host.lanes["kubelet"],
+        interval=live.part(lambda now: now.poll),
+    )
+    traffic = Traffic()
+    offering = Offering(standings=core.standings, inventory=core.inventory)
+    reader = ViewReader(
+        view=core.view,
+        folder=folder,
+        pods=PodResources(
+            Path(kubelet.pod_resources_socket),
+            deadline=live.part(lambda now: now.question.timeout),
+        ),
+        traffic=traffic,
+        procfs=host.procfs,
+        lists=PluginLists(offering, core.standings, core.live),
+        book=core.ledger.book,
+        promises=sources,
+        lane=host.lanes["kubelet"],
+        clock=core.clock,
+        settings=live.part(lambda now: now.question),
+        calm=CALM,
+    )
+    return KubeletParts(folder=folder, traffic=traffic, offering=offering, reader=reader)
+
+
+def build_reclaim(core: Core, use: DeviceUse, reader: ViewReader) -> ReclaimParts:
+    """Build the way out."""
+    host, live, reclaim = core.host, core.live, core.live.reclaim
+    cgroups = Cgroups(host.root, monotonic=core.clock.monotonic)
+    pods = Pods(
+        cgroups=cgroups,
+        runtimes=RuntimeFiles(host.root),
+        procfs=host.procfs,
+        pidfds=host.pidfds,
+        lane=host.lanes["pods"],
+    )
+    sightings = PodSightings(
+        cgroups=cgroups,
+        paths=host.paths,
+        lane=host.lanes["pods"],
+        clock=core.clock,
+        nudges=core.nudges,
+    )
+    evidence = Evidence(
+        ledger=core.ledger,
+        reader=reader,
+        pods=pods,
+        clock=core.clock,
+        settings=reclaim,
+        modes=core.naming,
+        question_timeout=live.kubelet.part(lambda now: now.question.timeout),
+        own_pid=os.getpid(),
+    )
+    ending = Ending(
+        pods=pods, pidfds=host.pidfds, clock=core.clock, settings=reclaim, steps=core.metrics
+    )
+    reclaimer = Reclaimer(ledger=core.ledger, evidence=evidence, ending=ending, clock=core.clock)
+    resetter = Resetter(
+        ledger=core.ledger,
+        control=FunctionControl(host.root),
+        clock=core.clock,
+        settings=reclaim,
+        nudges=core.nudges,
+        observer=core.metrics,
+    )
+    watcher = Watcher(
+        ledger=core.ledger,
+        inventory=core.inventory,
+        reader=reader,
+        use=use,
+        pods=sightings,
+        reclaimer=reclaimer,
+        resetter=resetter,
+        clock=core.clock,
+        settings=reclaim,
+        pending_timeout=live.allocate.part(lambda now: now.pending_timeout),
+        is_retired=core.naming.is_dra,
+        obstacles=core.obstacles,
+        emptied=core.emptied,
+        nudges=core.nudges,
+    )
+    hand = HandRelease(
+        ledger=core.ledger,
+        inventory=core.inventory,
+        look=use,
+        pods=pods,
+        evidence=evidence,
+        reclaimer=reclaimer,
+        ending=ending,
+    )
+    return ReclaimParts(
+        cgroups=cgroups,
+        pods=pods,
+        ending=ending,
+        reclaimer=reclaimer,
+        resetter=resetter,
+        watcher=watcher,
+        hand=hand,
+    )
+
+
+def build_entry(core: Core, use: DeviceUse, reclaim: ReclaimParts, poll: Watched[float]) -> Entry:
+    """Build an entry for a door at which a visit tries again every *poll* seconds."""
+    return Entry(
+        ledger=core.ledger,
+        inventory=core.inventory,
+        view=core.view,
+        look=use,
+        watcher=reclaim.watcher,
+        resetter=reclaim.resetter,
+        clock=core.clock,
+        poll=poll,
+    )
+
+
+def build_allocation(
+    core: Core, discovery: DiscoveryParts, kubelet: KubeletParts, reclaim: ReclaimParts
+) -> AllocationParts:
+    """Build the way in by the device plugin."""
+    ledger, inventory, live, sources = core.ledger, core.inventory, core.live, discovery.sources
+    gate = Gate(
+        entry=build_entry(core, discovery.use, reclaim, live.gate.part(lambda now: now.poll)),
+        ledger=ledger,
+        inventory=inventory,
+        reader=kubelet.reader,
+        sources=sources,
+        specs=discovery.specs,
+        clock=core.clock,
+        settings=live.gate,
+        observer=core.metrics,
+    )
+    allocator = Allocator(
+        ledger=ledger,
+        inventory=inventory,
+        standings=core.standings,
+        granting=Granting(sources, discovery.specs if _by_name(core) else None),
+        root=core.host.root,
+        checkpoint=kubelet.folder.checkpoint,
+        lane=core.host.lanes["kubelet"],
+        clock=core.clock,
+        commit_timeout=live.allocate.part(lambda now: now.commit_timeout),
+    )
+    preference = Preference(standings=core.standings, inventory=inventory, sources=sources)
+    registrar = Registrar(
+        plugins=PluginParts(
+            offers=kubelet.offering.offers,
+            door=PluginDoor(allocator, gate, preference),
+            traffic=kubelet.traffic,
+            emptied=core.emptied,
+            calls=core.metrics,
+            clock=core.clock,
+            deadlines=DEADLINES,
+        ),
+        folder=kubelet.folder,
+        prefix=core.settings.kubelet.socket_prefix,
+        times=live.kubelet.part(lambda now: RegistrationTimes(register=now.register_timeout)),
+    )
+    leaks = LeakedSandboxes(
+        ledger=ledger,
+        inventory=inventory,
+        reader=kubelet.reader,
+        starts=gate.entry.held_up,
+        look=discovery.use,
+        pods=reclaim.pods,
+        ending=reclaim.ending,
+        clock=core.clock,
+        settings=live.reclaim,
+        modes=core.naming,
+    )
+    return AllocationParts(gate=gate, preference=preference, registrar=registrar, leaks=leaks)
+
+
+def _by_name(core: Core) -> bool:
+    return core.settings.device_list_strategy == "cdi"

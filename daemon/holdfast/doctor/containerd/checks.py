@@ -2,11 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 
-from holdfast.doctor.cdi.specs import CDI_DIRS, CLAIMS, handed_over_by_name
-from holdfast.doctor.containerd.facts import ContainerdFacts, containerd_facts
-from holdfast.doctor.containerd.merge import NEW, OLD, OLD_VERSION, ignored_tables, lost_runtimes
-from holdfast.doctor.finding import Check, Finding
-from holdfast.doctor.node import Node
+from holdfast.doctor.cdi import CDI_DIRS, CLAIMS, handed_over_by_name
+from holdfast.doctor.containerd.facts import (
+    NEW,
+    OLD,
+    OLD_VERSION,
+    ContainerdFacts,
+    containerd_facts,
+    ignored_tables,
+    lost_runtimes,
+)
+from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import Ask, ask_for, find_program, is_program
 from holdfast.settings import Settings
 

@@ -5,12 +5,16 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from holdfast.doctor.cdi.specs import nodes_without_mode
-from holdfast.doctor.containerd.facts import ContainerdFacts, Unreadable, read_toml
-from holdfast.doctor.containerd.merge import RuntimeTable, table
-from holdfast.doctor.node import Node
-from holdfast.doctor.nvidia.facts import loaded_version
-from holdfast.doctor.nvidia.runtime import LowLevel, low_level
+from holdfast.doctor.cdi import nodes_without_mode
+from holdfast.doctor.containerd.facts import (
+    ContainerdFacts,
+    RuntimeTable,
+    Unreadable,
+    read_toml,
+    table,
+)
+from holdfast.doctor.finding import Node
+from holdfast.doctor.nvidia.facts import LowLevel, loaded_version, low_level
 from holdfast.doctor.programs import Ask, find_program, is_program
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import text_or_empty

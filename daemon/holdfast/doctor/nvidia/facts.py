@@ -1,4 +1,4 @@
-"""What a node shows of NVIDIA's driver: its version, library, nodes and daemons."""
+"""What a node has of NVIDIA: the driver, its device nodes, and the low-level runtime."""
 
 import os
 import re
@@ -8,21 +8,26 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from holdfast.doctor.node import Node
-from holdfast.doctor.programs import running
+from holdfast.doctor.containerd.facts import Unreadable, read_toml, table
+from holdfast.doctor.finding import Node
+from holdfast.doctor.programs import find_program, is_program, running
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import (
-    device_major,
-    names_or_empty,
-    read_bytes,
-    text_or_empty,
-)
-from holdfast.host.nvidia.driver import NvidiaFiles
+from holdfast.host.files.kernelfile import device_major, names_or_empty, read_bytes, text_or_empty
+from holdfast.host.nvidia.driver import MOUNTED, NvidiaFiles
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.roots import DeviceRoot, DriverFacts, device_root
 
+PROGRAM = "nvidia-container-runtime"
+TOOLKIT = "/usr/local/nvidia/toolkit"
+"""Where GPU Operator's toolkit container installs its programs."""
+CONFIGS = (
+    f"{TOOLKIT}/.config/{PROGRAM}/config.toml",
+    f"/etc/{PROGRAM}/config.toml",
+)
+_NAMES = frozenset({PROGRAM, *(f"{PROGRAM}.{mode}" for mode in ("cdi", "legacy", "experimental"))})
+_DEFAULT = ("docker-runc", "runc", "crun")
 OPERATOR = "/run/nvidia/driver"
 """Where GPU Operator's driver container has its root."""
 OPERATOR_DEV = f"{OPERATOR}/dev"
@@ -44,6 +49,52 @@ _SOCKETS = {
 """The folders below /run that have the daemons' sockets, and the daemons' programs."""
 _COMM = 15
 """How many letters of a program's name the kernel keeps."""
+
+
+class LowLevel(Struct, frozen=True, kw_only=True):
+    """The runtime to which one nvidia-container-runtime hands containers on."""
+
+    config: str = ""
+    """Its configuration; empty if there is none, and it uses its defaults."""
+    problem: str = ""
+    """Why the configuration cannot be read."""
+    runtimes: tuple[str, ...] = _DEFAULT
+    starts: str = ""
+    """The first of `runtimes` on the node, which is the one it starts; empty if none is there."""
+
+    def starts_any(self, name: str) -> bool:
+        """Tell whether it starts a program whose name begins with *name*."""
+        return self.starts.rpartition("/")[2].startswith(name)
+
+
+def low_level(node: Node, program: str, folders: tuple[str, ...]) -> LowLevel | None:
+    """Return what *program* starts; None if it is not nvidia-container-runtime.
+
+    *folders* are where it looks for programs.
+    """
+    folder, _, name = program.rpartition("/")
+    if name not in _NAMES:
+        return None
+    # GPU Operator's is a script that sets where its configuration and programs are.
+    operators = folder == TOOLKIT
+    config = CONFIGS[0] if operators else CONFIGS[1]
+    if not node.path(config).is_file():
+        return LowLevel(starts=_first(node, _DEFAULT, folders))
+    read = read_toml(node, config)
+    if isinstance(read, Unreadable):
+        return LowLevel(config=config, problem=read.reason)
+    told = table(read.content, PROGRAM).get("runtimes")
+    runtimes = tuple(map(str, told)) if isinstance(told, list) and told else _DEFAULT
+    places = (TOOLKIT, *folders) if operators else folders
+    return LowLevel(config=config, runtimes=runtimes, starts=_first(node, runtimes, places))
+
+
+def _first(node: Node, names: tuple[str, ...], folders: tuple[str, ...]) -> str:
+    for name in names:
+        found = name if "/" in name else find_program(node, name, folders)
+        if found and is_program(node, found):
+            return found
+    return ""
 
 
 class NvidiaDeviceNode(Struct, frozen=True, kw_only=True):
@@ -108,12 +159,18 @@ def of_node(node: Node, path: str | Path) -> str:
     return str(path) if node.live else "/" + str(path).removeprefix(str(node.root)).lstrip("/")
 
 
+def _below(node: Node, path: str) -> str:
+    return str(node.path(path)) if path else ""
+
+
 def _files(node: Node) -> NvidiaFiles:
     gpu = node.settings.gpu
     return NvidiaFiles(
         node.host,
-        driver_root=str(node.path(gpu.driver_root_seen)) if gpu.driver_root_seen else "",
-        dev_root=str(node.path(gpu.dev_root)) if gpu.dev_root else "",
+        driver_root=_below(node, gpu.driver_root),
+        driver_root_on_host=_below(node, gpu.driver_root_on_host),
+        dev_root=_below(node, gpu.dev_root),
+        mounted=node.path(str(MOUNTED)),
     )
 
 

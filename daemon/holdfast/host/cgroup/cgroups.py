@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +11,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import link_or_none, read_text, text_or_empty
-from holdfast.host.proc.procfs import INIT_CGROUP_NAMESPACE
+from holdfast.host.files.kernelfile import field_of, link_or_none, read_text, text_or_empty
+from holdfast.host.proc.procfs import INIT_CGROUP_NAMESPACE, INIT_PID_NAMESPACE
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PodUid
 from holdfast.model.node.cgroup_names import is_root, pod_of, pod_paths
@@ -25,17 +26,21 @@ _SEARCH_PAUSE = 5.0
 # Version 1 has one tree for each controller, and kubelet makes the pods' folders in all of them.
 # Every kernel that runs containers has the first ones.
 _V1_TREES = ("pids", "memory", "cpu,cpuacct", "cpu", "cpuset", "freezer", "devices", "systemd")
+_SMALL = 4096
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
 
 
 class PodCgroup(Struct, frozen=True, kw_only=True):
-    """A pod's cgroup. `path` is absolute in the host's tree; `pids` include those below it.
+    """A pod's cgroup. `path` is absolute in the host's tree; `pids` name who is in it or below.
 
-    `unlisted` says which part could not be read, so that there may be more pids; empty if none.
+    `populated` tells whether anybody is, None where that is unknown. A list of pids proves nothing:
+    processes come and go while it is read. `unlisted` says which part could not be read, so that
+    there may be more pids; empty if all could. It is never empty where `populated` is None.
     """
 
     path: str
     inode: int
+    populated: bool | None
     pids: tuple[int, ...]
     unlisted: str = ""
 
@@ -71,8 +76,42 @@ class Cgroups:
             inode = folder.stat().st_ino
         except OSError:
             return None
-        pids, unlisted = _pids_below(folder)
-        return PodCgroup(path=self._name(folder), inode=inode, pids=pids, unlisted=unlisted)
+        pids, unlisted = self._list(folder)
+        if not self._is_v2:
+            return self._pod_of_v1(folder, inode, pids, unlisted)
+        # Read last, so that it is as new as can be. It covers all that is below.
+        populated, problem = _populated(folder)
+        if populated is None and not folder.is_dir():  # it was removed meanwhile
+            return None
+        return PodCgroup(
+            path=self._name(folder),
+            inode=inode,
+            populated=populated,
+            # Who is in another pid namespace than ours is listed as 0.
+            pids=() if populated is False else tuple(filter(None, pids)),
+            unlisted="" if populated is False else problem or unlisted,
+        )
+
+    def _pod_of_v1(
+        self, folder: Path, inode: int, pids: tuple[int, ...], unlisted: str
+    ) -> PodCgroup:
+        """Return a pod's cgroup of version 1, where only lists of pids tell whether it is empty.
+
+        That is weaker than the kernel's word: a list is not made at one moment, and leaves out who
+        ends while it is. So two lists have to be empty, one after the other.
+        """
+        if not pids and not unlisted:
+            pids, unlisted = self._list(folder)
+        namespace = link_or_none(self._proc / "self/ns/pid")
+        if not pids and namespace not in {None, INIT_PID_NAMESPACE}:
+            unlisted = "cgroup v1 lists no process from outside our own pid namespace"
+        return PodCgroup(
+            path=self._name(folder),
+            inode=inode,
+            populated=True if pids else None if unlisted else False,
+            pids=pids,
+            unlisted=unlisted,
+        )
 
     def inode(self, path: str) -> int | None:
         """Return the inode of the cgroup at *path*, or None if there is none."""
@@ -86,7 +125,7 @@ class Cgroups:
 
         Raise HostError if a part of it cannot be read.
         """
-        pids, unlisted = _pids_below(self._folder(path))
+        pids, unlisted = self._list(self._folder(path))
         if unlisted:
             raise HostError(unlisted)
         return pids
@@ -129,9 +168,31 @@ class Cgroups:
         """Freeze all processes in the cgroup and below, or let them run again.
 
         Raise HostError if the kernel cannot (version 1), or if *path* is no longer the cgroup with
-        *inode*.
+        *inode*. Frozen processes end by SIGKILL, and none of them can fork.
         """
         self._write(path, inode, "cgroup.freeze", b"1" if frozen else b"0")
+
+    def await_frozen(self, path: str, *, patience: float) -> bool:
+        """Wait until all processes in the cgroup and below are frozen; tell whether they are.
+
+        It takes the kernel a moment, in which they can still fork. One in uninterruptible sleep
+        cannot be frozen: then *patience*, in seconds, is waited in vain.
+        """
+        until = self._monotonic() + patience
+        with (
+            contextlib.suppress(OSError),
+            open(self._folder(path) / "cgroup.events", "rb", buffering=0) as events,
+        ):
+            changes = select.poll()
+            changes.register(events, select.POLLPRI)
+            while True:
+                if field_of(os.pread(events.fileno(), _SMALL, 0).decode(), "frozen") == "1":
+                    return True
+                left = until - self._monotonic()
+                if left <= 0:
+                    return False
+                changes.poll(1000 * left)
+        return False
 
     def _write(self, path: str, inode: int, name: str, content: bytes) -> None:
         """Write into the cgroup. Its open folder makes sure that it stays the same cgroup."""
@@ -172,6 +233,9 @@ class Cgroups:
         new = [root for root in seen if root not in self._kubepods]
         self._kubepods = tuple(seen)
         return next((found for root in new if (found := _pod_below(root, uid))), None)
+
+    def _list(self, folder: Path) -> tuple[tuple[int, ...], str]:
+        return _pids_below(folder)
 
     def _trees(self) -> tuple[Path, ...]:
         if self._is_v2:
@@ -250,6 +314,22 @@ def _folder_with(folder: Path, pid: int) -> Path | None:
                 if pid in _pids_in(path):
                     return Path(path)
     return None
+
+
+def _populated(folder: Path) -> tuple[bool | None, str]:
+    """Return whether a process is in a cgroup of version 2 or below, None with why it is unknown.
+
+    The kernel counts tasks: a process whose leader has exited counts as long as a thread of it
+    runs, a zombie does not. A task is not counted any more only after its files are closed.
+    """
+    events = folder / "cgroup.events"
+    try:
+        told = field_of(read_text(events) or "", "populated")
+    except HostError as error:
+        return None, str(error)
+    if told in {"0", "1"}:
+        return told == "1", ""
+    return None, f"{events} does not say whether it is populated"
 
 
 def _pids_below(folder: Path) -> tuple[tuple[int, ...], str]:

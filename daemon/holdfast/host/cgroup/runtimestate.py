@@ -12,7 +12,7 @@ from holdfast.host.files.kernelfile import list_names, read_bytes
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PodUid
 from holdfast.model.node.cgroup_names import pod_of
-from holdfast.model.reclaim.runtime_state import RuntimeState, RuntimeTask, state_of
+from holdfast.model.reclaim.ending import RuntimeState, RuntimeTask, state_of
 
 _BUNDLES = ("containerd", "k3s/containerd")
 """Where containerd keeps its state: by default, and with k3s and RKE2."""

@@ -1,7 +1,10 @@
-"""Where a path leads: through the links of another root, and onto which mounted filesystem."""
+"""Where a path leads, onto which mounted filesystem, and the device number of a file."""
 
+import ctypes
 import os
 import re
+import stat
+import sys
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
@@ -9,10 +12,152 @@ from msgspec import Struct
 from holdfast.host.files.kernelfile import text_or_empty
 from holdfast.host.root import HostRoot
 
+_AT_FDCWD = -100
+_AT_NO_AUTOMOUNT = 0x800
+_AT_STATX_DONT_SYNC = 0x4000
+_FLAGS = _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC
+_STATX_TYPE = 1
+_STATX_INO = 0x100
+_SIZE = 256
+# Places of struct statx's fields, counted in words of 32 bits.
+_MODE = 7
+_INODE = 8
+_RDEV_MAJOR = 32
+_RDEV_MINOR = 33
+_DEV_MAJOR = 34
+_DEV_MINOR = 35
+_MODE_BITS = 0xFFFF
+_TYPE_BITS = 0xF000
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _ROOT, _POINT, _OPTIONS = 3, 4, 5
 _MOST_LINKS = 40
 """As many as Linux follows; more is a circle."""
+
+
+class DeviceNumbers:
+    """Reads device numbers by statx(2), which os.stat cannot do.
+
+    stat(2) of an open file on NFS or FUSE waits for its server, so one dead server would stop
+    each look at the node's processes. With AT_STATX_DONT_SYNC the kernel answers from its cache.
+    Not for two threads at once: the answers share a buffer.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = ctypes.create_string_buffer(_SIZE)
+        self._answer = ctypes.byref(self._buffer)
+        self._words = memoryview(self._buffer).cast("B").cast("I")
+        try:
+            self._statx = ctypes.CDLL(None, use_errno=False).statx
+        except AttributeError:  # a C library before glibc 2.28 or musl 1.2.5
+            self.waits = True
+        else:
+            self.waits = bool(self._ask(_AT_FDCWD, b"/"))  # a seccomp profile may forbid it
+        self._anonymous = _filesystem_of_anonymous_files()
+        self._waited = 0
+
+    @property
+    def shows_socket(self) -> bool:
+        """Tell whether the open file that was looked at last, and is no device, is a socket."""
+        kind = self._waited if self.waits else self._words[_MODE]
+        return kind & _TYPE_BITS == stat.S_IFSOCK
+
+    def of(self, folder: int | None, path: bytes) -> int | None:
+        """Return the device number of the character device at *path*, 0 for other files.
+
+        *folder* is an open directory that *path* starts from. None if *path* cannot be looked at.
+        """
+        if self.waits:
+            return _by_stat(folder, path)
+        if self._ask(_AT_FDCWD if folder is None else folder, path):
+            return None
+        words = self._words
+        if not stat.S_ISCHR(words[_MODE] & _MODE_BITS):
+            return 0
+        return os.makedev(words[_RDEV_MAJOR], words[_RDEV_MINOR])
+
+    def of_open_file(self, folder: int, name: bytes) -> int | None:
+        """Return the device number of the open file that the link *name* stands for.
+
+        0 for what is no device: a plain file, a socket, a pipe, a folder. None where only the text
+        of the link can tell: an anonymous file, or one that cannot be looked at.
+        """
+        if self.waits:
+            return self._by_stat_of_open_file(folder, name)
+        # Called for each open file of the node: no argtypes, which cost more than the system call's
+        # own way in, and no call between.
+        if self._statx(folder, name, _FLAGS, _STATX_TYPE, self._answer):
+            return None
+        words = self._words
+        kind = words[_MODE] & _TYPE_BITS
+        if kind == stat.S_IFCHR:
+            return os.makedev(words[_RDEV_MAJOR], words[_RDEV_MINOR])
+        known = kind and self._anonymous is not None and words[_DEV_MINOR] != self._anonymous
+        return 0 if known else None
+
+    def file_at(self, path: bytes) -> "FileAt | None":
+        """Return which file is at *path*; None if it cannot be looked at."""
+        rdev = self.of(None, path)
+        if rdev is None:
+            return None
+        if self.waits:
+            return _file_at(path, rdev)
+        words = self._words
+        inode = int.from_bytes(words[_INODE : _INODE + 2].tobytes(), sys.byteorder)
+        filesystem = os.makedev(words[_DEV_MAJOR], words[_DEV_MINOR])
+        return FileAt(rdev=rdev, filesystem=filesystem, inode=inode)
+
+    def _by_stat_of_open_file(self, folder: int, name: bytes) -> int | None:
+        try:
+            status = os.stat(name, dir_fd=folder)
+        except OSError:
+            return None
+        self._waited = status.st_mode
+        if stat.S_ISCHR(status.st_mode):
+            return status.st_rdev
+        known = stat.S_IFMT(status.st_mode) and os.minor(status.st_dev) != self._anonymous
+        return 0 if known and self._anonymous is not None else None
+
+    def _ask(self, folder: int, path: bytes) -> int:
+        return int(self._statx(folder, path, _FLAGS, _STATX_TYPE | _STATX_INO, self._answer))
+
+
+def _filesystem_of_anonymous_files() -> int | None:
+    """Return the minor number of the kernel's filesystem for anonymous files, None if unknown.
+
+    Such files have no type so far, which no document promises. An eventfd is on the same one.
+    """
+    try:
+        opened = os.eventfd(0)
+    except OSError:  # no more files can be opened, or a seccomp profile forbids it
+        return None
+    try:
+        return os.minor(os.fstat(opened).st_dev)
+    finally:
+        os.close(opened)
+
+
+class FileAt(Struct, frozen=True, kw_only=True):
+    """One file: its device number, 0 for none, the device of its filesystem, and its inode."""
+
+    rdev: int
+    filesystem: int
+    inode: int
+
+
+def _file_at(path: bytes, rdev: int) -> FileAt | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return FileAt(rdev=rdev, filesystem=status.st_dev, inode=status.st_ino)
+
+
+def _by_stat(folder: int | None, path: bytes) -> int | None:
+    try:
+        status = os.stat(path, dir_fd=folder)
+    except OSError:
+        return None
+    return status.st_rdev if stat.S_ISCHR(status.st_mode) else 0
 
 
 class Mount(Struct, frozen=True, kw_only=True):

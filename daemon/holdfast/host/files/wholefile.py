@@ -1,8 +1,12 @@
-"""Replaces files as a whole: who reads one finds what it said before or what it says now."""
+"""Replaces files as a whole, and tells whether another file or a later write is at a path."""
 
 import contextlib
 import os
 from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.model.ids import CheckpointId
 
 _MODE = 0o644
 
@@ -34,3 +38,34 @@ def _sync(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+class FileId(Struct, frozen=True):
+    """Which file lies at a path, and which of its contents.
+
+    Inode numbers are given away again at once, so the time of the last write (ns) is part of it.
+    """
+
+    device: int
+    inode: int
+    written_ns: int
+    size: int
+
+    @property
+    def checkpoint(self) -> CheckpointId:
+        """Return the same for the ledger, which compares it and reads nothing out of it."""
+        return CheckpointId(f"{self.device}:{self.inode}:{self.written_ns}:{self.size}")
+
+    @classmethod
+    def of(cls, path: Path) -> "FileId | None":
+        """Return the identity of what lies at *path*, None where nothing can be seen there."""
+        try:
+            found = path.lstat()
+        except OSError:
+            return None
+        return cls.from_stat(found)
+
+    @classmethod
+    def from_stat(cls, found: os.stat_result) -> "FileId":
+        """Return the identity in an answer of stat."""
+        return cls(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)

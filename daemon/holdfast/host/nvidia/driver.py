@@ -34,6 +34,8 @@ LIBRARY_FOLDERS = (
     "lib/aarch64-linux-gnu",
 )
 """Where distributions have libraries, below a root."""
+MOUNTED = Path("/driver-root")
+"""Where NVIDIA's chart mounts the driver's root in its container."""
 OPERATOR = "nvidia/driver"
 """Where GPU Operator mounts the driver container's root, below /run."""
 _VALIDATIONS, _READY = "nvidia/validations", ".driver-ctr-ready"
@@ -88,12 +90,18 @@ class NvidiaFiles:
         driver_root: str = "",
         driver_root_on_host: str = "",
         dev_root: str = "",
+        mounted: Path = MOUNTED,
     ) -> None:
         """Look below *root*, and first below the configured roots.
 
         *driver_root* and *dev_root* are the roots of filesystems; empty: not configured.
-        *driver_root_on_host* is the path of *driver_root* on the host; empty: the same.
+        *driver_root_on_host* is the path of *driver_root* on the host; empty: the same. If only
+        that one is configured, or none, *mounted* is the driver's root where it exists: what the
+        host calls it is then the host's own root, unless it is configured.
         """
+        if not driver_root and mounted.is_dir():
+            driver_root, driver_root_on_host = str(mounted), driver_root_on_host or "/"
+        driver_root = driver_root or driver_root_on_host
         self._root = root
         self._procfs = Procfs(root)
         self.driver_root = driver_root

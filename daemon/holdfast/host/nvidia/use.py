@@ -1,6 +1,5 @@
 """Asks NVML who uses GPUs, on a lane, and remembers what idle GPUs show."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
@@ -9,22 +8,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import LaneStuckError
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, DeviceLock
 from holdfast.model.book.claims import admins_on
-from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName
 from holdfast.model.nvidia.free import (
     GpuRules,
     Granted,
+    IdleLevel,
+    IdleMemory,
+    follow,
     granted_on,
+    restored,
     sort,
     unused,
     uuids,
     with_level,
 )
 from holdfast.model.nvidia.gpu import GpuUse
-from holdfast.model.nvidia.idle import IdleLevel, IdleMemory, follow, restored
 from holdfast.model.use.free import KernelFacts
 from holdfast.model.use.holders import Holder
 from holdfast.runtime.lane import Lane
@@ -46,11 +47,11 @@ class GpuUses:
         source: Callable[[], "Nvml | None"],
         *,
         rules: Watched[GpuRules],
-        book: Callable[[], Book] = Book,
-        load: Callable[[], str] = str,
-        kept: Mapping[str, IdleMemory] | None = None,
-        patience: float = 5.0,
-        monotonic: Callable[[], float] = time.monotonic,
+        book: Callable[[], Book],
+        load: Callable[[], str],
+        kept: Mapping[str, IdleMemory],
+        patience: float,
+        monotonic: Callable[[], float],
     ) -> None:
         """Ask what *source* gives, None while the driver is not there, on *lane*.
 
@@ -69,7 +70,7 @@ class GpuUses:
         self._loaded: str | None = None
         self._levels: dict[str, IdleLevel] = {}
         self._unknown_since: dict[DeviceName, float] = {}
-        self.idle: Watched[Mapping[str, IdleMemory]] = Watched(dict(kept or {}))
+        self.idle: Watched[Mapping[str, IdleMemory]] = Watched(kept)
 
     async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, "Told"]:
         """Return what NVML says of the GPUs *devices*; a failure never looks like no user."""

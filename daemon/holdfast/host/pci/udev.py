@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import errno
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import pyudev
 import structlog
@@ -13,12 +12,17 @@ from holdfast.errors import HostError
 
 log = structlog.get_logger(__name__)
 
-Happened = Callable[[str, str, str], None]
-"""Called with subsystem, action and devpath; the action ``lost`` stands for dropped events."""
-
 _RECEIVE_BUFFER = 1 << 20
 _BATCH = 256
 """How many events are handled in one turn of the loop, so that a flood does not block it."""
+
+
+class UeventListener(Protocol):
+    """Hears of device events."""
+
+    def uevent(self, subsystem: str, action: str, devpath: str) -> None:
+        """Note an event; the action ``lost`` stands for those that were dropped."""
+        ...
 
 
 class Uevents:
@@ -29,8 +33,8 @@ class Uevents:
         self._monitor: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def start(self, happened: Happened) -> None:
-        """Call *happened* on the running loop for each event; raise HostError if that fails."""
+    def start(self, listener: UeventListener) -> None:
+        """Tell *listener* of each event on the running loop; raise HostError if that fails."""
         try:
             monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
             with contextlib.suppress(OSError):  # needs CAP_NET_ADMIN; the default size works too
@@ -40,7 +44,7 @@ class Uevents:
             raise HostError(f"cannot listen to the kernel's device events: {error}") from error
         self._monitor = monitor
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(monitor.fileno(), self._read, happened)
+        self._loop.add_reader(monitor.fileno(), self._read, listener)
 
     def close(self) -> None:
         """Stop listening."""
@@ -48,13 +52,13 @@ class Uevents:
             self._loop.remove_reader(self._monitor.fileno())
             self._monitor = None
 
-    def _read(self, happened: Happened) -> None:
+    def _read(self, listener: UeventListener) -> None:
         for _ in range(_BATCH):
             try:
                 device = self._monitor.poll(timeout=0)
             except OSError as error:
                 if error.errno == errno.ENOBUFS:  # the kernel dropped some; the next are good
-                    happened("", "lost", "")
+                    listener.uevent("", "lost", "")
                     continue
                 log.warning(
                     "kernel device events lost",
@@ -62,8 +66,8 @@ class Uevents:
                     next="periodic scans go on",
                 )
                 self.close()
-                happened("", "lost", "")
+                listener.uevent("", "lost", "")
                 return
             if device is None:
                 return
-            happened(device.subsystem or "", device.action or "", device.device_path)
+            listener.uevent(device.subsystem or "", device.action or "", device.device_path)

@@ -5,9 +5,19 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from holdfast.host.files.statx import DeviceNumbers
+from holdfast.host.files.paths import DeviceNumbers
 from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
-from holdfast.host.proc.openfiles import BEAT, FileTables, Many, fdinfo, open_files
+from holdfast.host.proc.openfiles import (
+    BEAT,
+    RING,
+    FileTables,
+    Many,
+    fdinfo,
+    newer_files,
+    open_files,
+    registered_files,
+)
+from holdfast.host.proc.procfs import process_at
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.model.use.holders import Grip, ScanTarget
@@ -16,8 +26,21 @@ _ALONE = 3
 """How many links the task folder has for a process with one thread; one more for each other."""
 _TABLES = 4
 """With how many of a process's file tables a thread is compared, before its files are read."""
+_WORTH_KEEPING = 64
+"""A table with so many files is kept, for others that share it."""
+_MOST_RETURNS = 3
+"""How often a file is asked for that may be closed and open again by turns."""
 _SYSPATH = b"vfio-device-syspath:"
 """The line of fdinfo that names a VFIO device fd's function, since Linux 6.18."""
+_MOST_LISTS = 8
+"""How often the files of a process are listed that closes some while they are looked at."""
+_NAMED_BELOW = (b"/dev/", b"/dev/accel/", b"/dev/vfio/")
+"""Where a node may be of which the kernel tells the last part of the name only."""
+_REMOVED = b" (deleted)"
+_IN_FLIGHT = b"scm_fds:"
+"""The line of a unix socket's fdinfo with how many files are in messages to it (Linux 5.6)."""
+_PIDFDS = (b"anon_inode:[pidfd]", b"pidfd:")
+"""Before Linux 6.9, and since."""
 
 
 class ProcessUse:
@@ -31,9 +54,30 @@ class ProcessUse:
         """How many device fds belong to each target, or other group, whose node is open."""
         self.maps_left_out = False
         """Whether its mappings were asked for but not read, because that could hang."""
+        self.unseen = ""
+        """What else of it could not be seen, and why."""
+        self.has_rings = False
+        """Whether it has an io_uring, whose files are told apart by the process's own root."""
+        self.in_flight = False
+        """Whether files are in messages to its unix sockets; which files, nobody is told."""
+        self.exiting = False
+        """Whether its files may be being closed, which it shows no more."""
+        self.takes = False
+        """Whether it has a pidfd, by which it can take files out of another process."""
 
     def __bool__(self) -> bool:
         return bool(self.grips or self.unnamed)
+
+    def add_files(self, other: "ProcessUse") -> None:
+        """Add the open files of *other*."""
+        for device, grips in other.grips.items():
+            self.grips[device] |= grips
+        self.unnamed |= other.unnamed
+        self.unnamed_fds += other.unnamed_fds
+        self.groups.update(other.groups)
+        self.in_flight |= other.in_flight
+        self.takes |= other.takes
+        self.unseen = self.unseen or other.unseen
 
     def attribute(self) -> None:
         """Attribute unnamed device fds to the group nodes that the process has open.
@@ -61,17 +105,21 @@ class GripSearch:
         tables: FileTables,
         *,
         maps: bool,
+        hidden: bool,
     ) -> None:
         """Look below *root*; *vfio* is the major number of VFIO's group nodes, if known.
 
         *tables* tells which threads have their own file table. *maps*: look at mappings too.
+        *hidden*: and for signs of files that no process shows.
         """
         self._root = root
         self._proc = str(root.proc)
         self._vfio = vfio
         self._tables = tables
         self._maps = maps
+        self._hidden = hidden
         self._numbers = DeviceNumbers()
+        self._read: dict[int, tuple[int, ProcessUse]] = {}
         self._by_rdev: dict[int, list[ScanTarget]] = defaultdict(list)
         self._by_address: dict[PciAddress, list[DeviceName]] = defaultdict(list)
         self._mapped = MappedDevices(root, self._numbers, self._by_rdev.keys())
@@ -87,23 +135,78 @@ class GripSearch:
         return self._mapped.unexplained
 
     def at(
-        self, pid: int, *, careful: bool = False, beat: Callable[[], None] = lambda: None
+        self,
+        pid: int,
+        *,
+        careful: bool = False,
+        beat: Callable[[], None] = lambda: None,
+        most: int | None = None,
     ) -> ProcessUse:
         """Return what *pid* has. Raise OSError if it is gone or cannot be looked at.
 
-        *careful*: read nothing that can hang. *beat* is called every few reads.
+        *careful*: read nothing that can hang. *beat* is called every few reads. Raise TooMuchError
+        if it has more than *most* files open, None for any number.
         """
         use = ProcessUse()
         folder = f"{self._proc}/{pid}"
-        names = open_files(f"{folder}/fd", beat)
-        self._files(f"{folder}/fd", names, use, beat)
-        self._other_tables(folder, pid, use, compare=not careful, exited=not names, beat=beat)
+        shared = None if careful else self._of_same_table(pid)
+        if shared is not None:
+            use.add_files(shared)
+            exited = False
+        else:
+            names = open_files(f"{folder}/fd", beat, most=most)
+            self._files(f"{folder}/fd", names, use, beat)
+            self._note_exit(folder, pid, names, use)
+            exited = not names
+            if isinstance(names, Many) or len(names) >= _WORTH_KEEPING:
+                self._keep(pid, use)
+        self._other_tables(folder, pid, use, compare=not careful, exited=exited, beat=beat)
         if self._maps and careful:
             use.maps_left_out = True
         elif self._maps:
             self._mappings(folder, pid, use, beat)
         use.attribute()
         return use
+
+    def _keep(self, pid: int, use: ProcessUse) -> None:
+        """Keep the open files of *pid*: others may share its table, as all of a gVisor sandbox."""
+        inode = self._folder(pid)
+        if use.has_rings or inode is None:
+            return
+        if pid not in self._read and len(self._read) >= _TABLES:
+            del self._read[next(iter(self._read))]
+        kept = ProcessUse()
+        kept.add_files(use)
+        self._read[pid] = inode, kept
+
+    def _of_same_table(self, pid: int) -> ProcessUse | None:
+        """Return what was read of another process, if *pid* has the same table of open files.
+
+        Tables are shared from a process's birth on, so what is said of one is said of both.
+        """
+        if not self._tables.usable:
+            return None
+        for other, (inode, use) in self._read.items():
+            # In this order: a pid that went to another process meanwhile has another inode.
+            same = other != pid and self._tables.same(other, pid)
+            # Two that have closed all of their files in their exit have the same table: none.
+            if same and self._folder(other) == inode and self._has_files(pid):
+                return use
+        return None
+
+    def _has_files(self, pid: int) -> bool:
+        try:
+            with os.scandir(f"{self._proc}/{pid}/fd") as files:
+                return next(files, None) is not None
+        except OSError:
+            return False
+
+    def _folder(self, pid: int) -> int | None:
+        """Return the inode that procfs made for the process: no other has it."""
+        try:
+            return os.stat(f"{self._proc}/{pid}").st_ino
+        except OSError:
+            return None
 
     def _other_tables(
         self,
@@ -129,10 +232,19 @@ class GripSearch:
             try:
                 names = open_files(f"{folder}/task/{thread}/fd", beat)
                 self._files(f"{folder}/task/{thread}/fd", names, use, beat)
+                self._note_exit(f"{folder}/task/{thread}", thread, names, use)
             except (FileNotFoundError, ProcessLookupError):  # this thread alone has ended
                 continue
             if len(known) < _TABLES:
                 known.append(thread)
+
+    def _note_exit(
+        self, folder: str, pid: int, names: "list[bytes] | Many", use: ProcessUse
+    ) -> None:
+        """Note that a process or thread exits and shows no files: one can take long to close."""
+        if self._hidden and not names:
+            facts = process_at(folder, pid)
+            use.exiting |= facts is not None and facts.exiting and not facts.kernel_thread
 
     def _threads(self, folder: str, pid: int) -> list[int]:
         """Return the process's threads except its leader."""
@@ -146,9 +258,27 @@ class GripSearch:
     def _files(
         self, folder: str, names: "list[bytes] | Many", use: ProcessUse, beat: Callable[[], None]
     ) -> None:
-        if not names:
-            return
+        """Look at the open files *names*, and at those that came while some of them were closed.
+
+        Else a file that is moved from number to number is never seen. One list of what came can
+        miss it, too, so it takes two in a row of which nothing was closed meanwhile.
+        """
+        quiet = 1
+        for _ in range(_MOST_LISTS):
+            vanished = names and self._some_vanished(folder, names, use, beat)
+            quiet = 2 if vanished else quiet - 1
+            if not quiet:
+                return
+            names = newer_files(folder, names, beat)
+        use.unseen = "it opens and closes files faster than they can be looked at"
+
+    def _some_vanished(
+        self, folder: str, names: "list[bytes] | Many", use: ProcessUse, beat: Callable[[], None]
+    ) -> bool:
+        """Look at the open files *names*; return whether some were closed before."""
         number, by_rdev, vfio = self._numbers.of_open_file, self._by_rdev, self._vfio
+        hidden = self._hidden
+        vanished = False
         opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for place, name in enumerate(names):
@@ -156,16 +286,58 @@ class GripSearch:
                     beat()
                 rdev = number(opened, name)
                 if rdev is None:
-                    text = _text(opened, name)
-                    if text == VFIO_DEVICE:
-                        self._device_fd(f"{folder}info/{name.decode()}", use)
-                    # A security module can refuse the file itself, and still show its path.
-                    elif text.startswith(b"/dev/") and self._numbers.of(opened, name) is None:
-                        raise PermissionError(errno.EACCES, "an open device cannot be looked at")
+                    vanished |= not self._by_text(opened, name, folder, use)
                 elif rdev and (rdev in by_rdev or os.major(rdev) == vfio):
                     self._node(f"{folder}info/{name.decode()}", rdev, use)
+                elif hidden and not rdev and self._numbers.shows_socket:
+                    use.in_flight |= _has_files_in_flight(f"{folder}info/{name.decode()}")
         finally:
             os.close(opened)
+        return vanished
+
+    def _by_text(self, opened: int, name: bytes, folder: str, use: ProcessUse) -> bool:
+        """Look at an open file of which only the text of its link tells; return if it is open."""
+        text = _text(opened, name)
+        if text is None:
+            return False
+        if text == VFIO_DEVICE:
+            self._device_fd(f"{folder}info/{name.decode()}", use)
+        elif text == RING:
+            self._ring(f"{folder}info/{name.decode()}", folder, use)
+        elif text.startswith(_PIDFDS):
+            use.takes = self._hidden
+        elif text.startswith(b"/"):
+            # It was closed when its number was asked for, and is back now: not looked at yet.
+            for _ in range(_MOST_RETURNS):
+                if self._numbers.of_open_file(opened, name) is not None or not _text(opened, name):
+                    return False
+            # A security module can refuse the file itself, and still show its path.
+            if text.startswith(b"/dev/"):
+                raise PermissionError(errno.EACCES, "an open device cannot be looked at")
+        return True
+
+    def _ring(self, info: str, folder: str, use: ProcessUse) -> None:
+        """Look at the files that an io_uring has, of which no number need be open any more."""
+        use.has_rings = True
+        files = registered_files(info)
+        if files is None:
+            use.unseen = "what its io_uring has registered cannot be read"
+            return
+        root = f"{folder.removesuffix('/fd')}/root".encode()
+        for file in files:
+            if file in {VFIO_DEVICE, VFIO_DEVICE.partition(b":")[2]}:
+                use.unnamed.add(Grip.DEVICE_FD)
+                use.unnamed_fds += 1
+            elif file.startswith(b"/"):
+                gone = file.endswith(_REMOVED)
+                rdev = None if gone else self._numbers.of(None, root + file)
+                if rdev is None:
+                    name = file.decode(errors="backslashreplace").encode("unicode_escape").decode()
+                    use.unseen = f"its io_uring has {name}, which is gone: it cannot be told apart"
+                for target in self._by_rdev.get(rdev or 0, ()):
+                    use.grips[target.device].add(Grip.NODE)
+            elif any(self._numbers.of(None, root + at + file) for at in _NAMED_BELOW):
+                use.unseen = "its io_uring has a file with the name of a device"
 
     def _node(self, info: str, rdev: int, use: ProcessUse) -> None:
         if _is_reference(info):
@@ -204,19 +376,27 @@ class GripSearch:
                 use.grips[target.device].add(Grip.MAPPED)
 
 
-def _text(folder: int, name: bytes) -> bytes:
-    """Return what the link of an open file says; empty if it was closed, or says too much.
+def _text(folder: int, name: bytes) -> bytes | None:
+    """Return what the link of an open file says; empty if it says too much, None if it was closed.
 
     Raise OSError if this process may not know.
     """
     try:
         return os.readlink(name, dir_fd=folder)
     except FileNotFoundError:
-        return b""
+        return None
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
         return b""
+
+
+def _has_files_in_flight(info: str) -> bool:
+    """Tell whether a socket has messages with files that nobody has taken."""
+    return any(
+        line.startswith(_IN_FLIGHT) and line.partition(b":")[2].strip() != b"0"
+        for line in fdinfo(info)
+    )
 
 
 def _is_reference(info: str) -> bool:

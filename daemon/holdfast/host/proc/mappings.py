@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import Struct
 
-from holdfast.host.files.statx import DeviceNumbers
+from holdfast.host.files.paths import DeviceNumbers
 from holdfast.host.root import HostRoot
 
 VFIO_DEVICE = b"anon_inode:[vfio-device]"
@@ -33,7 +33,7 @@ _MOST_DETAILS = 1 << 27
 """How many bytes of smaps files one look reads, to tell what removed files were."""
 
 
-class Mapping(Struct, frozen=True):
+class Mapping(Struct, frozen=True, kw_only=True):
     """A file that is mapped at `start`, by its path in the process's own mounts.
 
     `filesystem` and `inode` tell which file it is, whatever is at its path now.
@@ -43,6 +43,8 @@ class Mapping(Struct, frozen=True):
     path: bytes
     filesystem: int
     inode: int
+    shared: bool
+    removed: bool
 
 
 class Mapped(Struct, frozen=True, kw_only=True):
@@ -105,7 +107,10 @@ class MappedDevices:
         rdev = at.rdev if at is not None else 0
         # The file at the path now need not be the one that was mapped.
         same = at is not None and (at.filesystem, at.inode) == (mapping.filesystem, mapping.inode)
-        return rdev, same or not (rdev in self._wanted or _NAMES_A_DEVICE.match(mapping.path))
+        # A node may be made anywhere, and be removed once it is mapped.
+        gone = mapping.shared and mapping.removed
+        named = rdev in self._wanted or _NAMES_A_DEVICE.match(mapping.path) is not None
+        return rdev, same or not (gone or named)
 
     def _leave_unexplained(self, pid: int, path: bytes) -> None:
         name = path.decode(errors="replace")
@@ -128,13 +133,19 @@ def _mapped_files(maps: bytes) -> Iterator[Mapping]:
     """Yield the file behind each mapping that can be a device's, each file once."""
     seen: set[tuple[bytes, bytes, bytes]] = set()
     for match in _CANDIDATE.finditer(maps):
-        path = (match["shared"] or match["private"]).removesuffix(_REMOVED)
+        shown = match["shared"] or match["private"]
+        path = shown.removesuffix(_REMOVED)
         filesystem, inode = match["fs1"] or match["fs2"], match["inode1"] or match["inode2"]
         if (path, filesystem, inode) not in seen:
             seen.add((path, filesystem, inode))
             major, _, minor = filesystem.partition(b":")
             yield Mapping(
-                match["start"], path, os.makedev(int(major, 16), int(minor, 16)), int(inode)
+                start=match["start"],
+                path=path,
+                filesystem=os.makedev(int(major, 16), int(minor, 16)),
+                inode=int(inode),
+                shared=match["shared"] is not None,
+                removed=shown != path,
             )
 
 

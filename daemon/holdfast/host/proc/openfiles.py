@@ -1,13 +1,23 @@
-"""The open files of a process, and whether two threads share one table of them."""
+"""The open files of a process, and those that one of its io_urings keeps open."""
 
 import ctypes
 import os
+import re
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
 from holdfast.host.root import HostRoot
 
+RING = b"anon_inode:[io_uring]"
+"""The kernel's name for the file behind a ring."""
+
+_COUNT = b"UserFiles:"
+_FILE = re.compile(rb"^ *\d+: (.*)$")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+_TRIES = 64
+_ALL_OR_NOTHING = (6, 17)
+"""Since then a ring that is at work shows nothing at all; before, their number without them."""
 _A_LOT = 1 << 14
 """More open files than this are kept as bits, not as names."""
 BEAT = 256
@@ -17,6 +27,44 @@ _KCMP = {"x86_64": 312, "aarch64": 272}
 _KCMP_FILES = 2
 _PROC_ROOT = 1
 """The inode of procfs's own root, on every kernel."""
+
+
+def registered_files(info: str) -> tuple[bytes, ...] | None:
+    """Return the paths of the files that a ring has, by its fdinfo file; None if not all are told.
+
+    The kernel does not tell while the ring is at work, so it is asked a few times. Before Linux
+    6.13 it tells the last part of each path only.
+    """
+    for _ in range(_TRIES):
+        found = _registered(fdinfo(info))
+        if found is not None:
+            return found
+    return None if os.path.lexists(info) else ()
+
+
+def _registered(lines: list[bytes]) -> tuple[bytes, ...] | None:
+    place = next((at for at, line in enumerate(lines) if line.startswith(_COUNT)), None)
+    if place is None:
+        return None
+    count = lines[place].partition(b":")[2].strip()
+    found: list[bytes] = []
+    for line in lines[place + 1 :]:
+        file = _FILE.match(line)
+        if file is None:
+            break
+        found.append(_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), file[1]))
+    if not found and count != b"0" and _release() < _ALL_OR_NOTHING:
+        return None
+    return tuple(each for each in found if each != b"<none>")
+
+
+def _release() -> tuple[int, ...]:
+    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return tuple(int(each) for each in numbers.groups()) if numbers else ()
+
+
+class TooMuchError(Exception):
+    """A process has more than may be read of it now."""
 
 
 class Many(Struct, frozen=True):
@@ -33,6 +81,12 @@ class Many(Struct, frozen=True):
                 if bits >> bit & 1:
                     yield b"%d" % (8 * byte + bit)
 
+    def besides(self, known: "Many") -> "Many":
+        """Return those of these numbers that are not among *known*."""
+        size = len(self.bits)
+        kept = int.from_bytes(known.bits[:size], "little")
+        return Many((int.from_bytes(self.bits, "little") & ~kept).to_bytes(size, "little"))
+
 
 def _many(folder: str, beat: Callable[[], None]) -> Many:
     bits = bytearray()
@@ -46,12 +100,35 @@ def _many(folder: str, beat: Callable[[], None]) -> Many:
     return Many(bytes(bits))
 
 
-def open_files(folder: str, beat: Callable[[], None] = lambda: None) -> list[bytes] | Many:
-    """Return the names in an fd folder; of very many, *beat* is called every few."""
-    # The size tells how many there are since Linux 6.2, and is 0 before.
-    if os.stat(folder).st_size > _A_LOT:
+def open_files(
+    folder: str, beat: Callable[[], None] = lambda: None, *, most: int | None = None
+) -> list[bytes] | Many:
+    """Return the names in an fd folder; of very many, *beat* is called every few.
+
+    Raise TooMuchError if there are more than *most*.
+    """
+    # The size tells how many there are since Linux 6.2, and is 0 before. That of a folder on a disk
+    # tells something else.
+    status = os.stat(folder)
+    size = 0 if status.st_blocks else status.st_size
+    if most is not None and size > most:
+        raise TooMuchError
+    if size > _A_LOT:
         return _many(folder, beat)
-    return os.listdir(folder.encode())
+    names = os.listdir(folder.encode())
+    if most is not None and len(names) > most:
+        raise TooMuchError
+    return names
+
+
+def newer_files(
+    folder: str, known: list[bytes] | Many, beat: Callable[[], None]
+) -> list[bytes] | Many:
+    """Return the names in an fd folder that are not among *known*."""
+    now = open_files(folder, beat)
+    if isinstance(now, Many):
+        return now.besides(known) if isinstance(known, Many) else now
+    return list(set(now).difference(known))
 
 
 def fdinfo(path: str) -> list[bytes]:

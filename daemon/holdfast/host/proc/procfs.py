@@ -2,9 +2,11 @@
 
 import os
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from itertools import islice
 
 from msgspec import Struct
 
@@ -18,8 +20,7 @@ from holdfast.host.files.kernelfile import (
     read_link,
     text_or_empty,
 )
-from holdfast.host.proc.openfiles import open_files
-from holdfast.host.proc.visits import Visits
+from holdfast.host.proc.visits import PATIENCE, Visits
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import ProcessId
 from holdfast.model.reclaim.ending import Parent
@@ -31,10 +32,20 @@ INIT_CGROUP_NAMESPACE = "cgroup:[4026531835]"
 """PROC_CGROUP_INIT_INO, likewise."""
 
 _KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD among the flags of a process."""
+_EXITING = 0x4
+"""PF_KTHREAD and PF_EXITING among the flags of a process."""
+_EXITED = frozenset({"Z", "X"})
 _MACHINE = "anon_inode:kvm-vm"
+_VIRTUAL_CPU = b"anon_inode:kvm-vcpu"
+_FEW = 128
+"""Up to so many open files of a process are looked at one by one."""
+_LONGEST_MAPS = 1 << 22
+"""So much of a list of mappings is read; that of a monitor has some hundred lines."""
+_CHUNK = 1 << 16
 _LONGEST = 1 << 16
 _LONGEST_NAME = 64
+_TRIES = 4
+"""How often another parent is looked for, of a process whose parents end meanwhile."""
 _FARTHEST = 16
 """How many ancestors are read at most. gVisor's helpers are children of its children."""
 _MASK = re.compile(r"[0-9a-fA-F]{1,16}")
@@ -52,17 +63,19 @@ class ProcessFacts(Struct, frozen=True, kw_only=True):
     ppid: int
     threads: int
     kernel_thread: bool = False
+    exiting: bool = False
+    """It shows no open files any more, and the kernel may not have closed all of them yet."""
 
     @property
     def can_act(self) -> bool:
         """Tell whether any thread of it still runs; a zombie can have live threads."""
-        return self.state not in {"Z", "X"} or self.threads > 1
+        return self.state not in _EXITED or self.threads > 1
 
 
 class Procfs:
     """Reads below one root. What cannot be read counts as gone: None, or empty."""
 
-    def __init__(self, root: HostRoot, *, patience: float = 2.0) -> None:
+    def __init__(self, root: HostRoot, *, patience: float = PATIENCE) -> None:
         """Read below *root*'s proc folder. *patience*: how long arguments may take, in seconds."""
         self._root = root
         self._proc = str(root.proc)
@@ -92,21 +105,7 @@ class Procfs:
 
     def process(self, pid: int) -> ProcessFacts | None:
         """Return the process, or None if there is none."""
-        try:
-            text = read_bytes(f"{self._proc}/{pid}/stat") or b""
-            # The name is in parentheses and may have any character, also a parenthesis.
-            head, _, tail = text.rpartition(b")")
-            fields = tail.split()
-            return ProcessFacts(
-                process=ProcessId(pid, int(fields[19])),
-                comm=head.partition(b"(")[2].decode(errors="replace"),
-                state=fields[0].decode(),
-                ppid=int(fields[1]),
-                threads=int(fields[17]),
-                kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),
-            )
-        except (HostError, IndexError, ValueError):
-            return None
+        return process_at(f"{self._proc}/{pid}", pid)
 
     def start_ticks(self, pid: int) -> int | None:
         """Return when the process started, in clock ticks since boot."""
@@ -131,18 +130,54 @@ class Procfs:
         return frozenset(int(child) for text in told for child in text.split() if child.isdecimal())
 
     def runs_a_machine(self, pid: int) -> bool:
-        """Tell whether a process has a KVM virtual machine open, whatever its name is.
+        """Tell whether a process has a KVM virtual machine at work, whatever its name is.
 
-        Raise HostError if its files cannot be read: then it may have one.
+        Its first open files tell, of which its monitor opens the machine early, and where it has
+        more, its mappings: none runs a guest but by mapping its virtual CPUs. Neither costs more
+        for a process that has a million files open.
+
+        Raise HostError if that cannot be read: then it may have one.
         """
         folder = f"{self._proc}/{pid}/fd"
         try:
-            names = open_files(folder)
+            with os.scandir(folder) as files:
+                names = [each.name for each in islice(files, _FEW + 1)]
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
             return False
         except OSError as error:
             raise HostError(f"cannot list {folder}: {error.strerror}") from error
-        return any(read_link(f"{folder}/{fd.decode()}") == _MACHINE for fd in names)
+        if any(read_link(f"{folder}/{fd}") == _MACHINE for fd in names):
+            return True
+        return len(names) > _FEW and self._maps_a_cpu(pid)
+
+    def _maps_a_cpu(self, pid: int) -> bool:
+        found, _ = self._visits.each([pid], lambda: self._virtual_cpu)
+        if pid not in found:
+            raise HostError(
+                f"cannot read the mappings of pid {pid}: they are too many, or it hangs"
+            )
+        return found[pid]
+
+    def _virtual_cpu(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> bool | None:
+        """Look for a virtual CPU among the mappings; None if they are not read to their end."""
+        if careful:
+            return None
+        before = b""
+        try:
+            with open(f"{self._proc}/{pid}/maps", "rb", buffering=0) as maps:
+                for _ in range(_LONGEST_MAPS // _CHUNK):
+                    beat()
+                    part = maps.read(_CHUNK)
+                    if _VIRTUAL_CPU in before + part:
+                        return True
+                    if not part:
+                        return False
+                    before = part[-len(_VIRTUAL_CPU) :]
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        except OSError:
+            return None
+        return None
 
     def uid(self, pid: int) -> int | None:
         """Return the effective uid of a process."""
@@ -206,6 +241,27 @@ class Procfs:
         return text_or_empty(f"{self._proc}/{name}")
 
 
+def process_at(folder: str, pid: int) -> ProcessFacts | None:
+    """Return the process or thread *pid* by its folder in /proc, or None if it is gone."""
+    try:
+        text = read_bytes(f"{folder}/stat") or b""
+        # The name is in parentheses and may have any character, also a parenthesis.
+        head, _, tail = text.rpartition(b")")
+        fields = tail.split()
+        state, flags = fields[0].decode(), int(fields[6])
+        return ProcessFacts(
+            process=ProcessId(pid, int(fields[19])),
+            comm=head.partition(b"(")[2].decode(errors="replace"),
+            state=state,
+            ppid=int(fields[1]),
+            threads=int(fields[17]),
+            kernel_thread=bool(flags & _KERNEL_THREAD),
+            exiting=bool(flags & _EXITING) and state not in _EXITED,
+        )
+    except (HostError, IndexError, ValueError):
+        return None
+
+
 def effective_capabilities(status: str) -> int | None:
     """Return the capabilities in the text of a status file as a mask; None if it has none."""
     mask = field_of(status, "CapEff")
@@ -218,10 +274,14 @@ def outside_parent(procfs: Procfs, child: ProcessFacts, inside: AbstractSet[int]
     None if the way up cannot be read. Processes come and go meanwhile: a parent that is younger
     than its child is another process that got the former parent's pid.
     """
-    for _ in inside:
+    for _ in range(len(inside) + _TRIES):
         parent = procfs.process(child.ppid)
         if parent is None or parent.process.start_ticks > child.process.start_ticks:
-            return None
+            now = procfs.process(child.process.pid)
+            if now is None or now.process != child.process or now.ppid == child.ppid:
+                return None
+            child = now  # its parent ended meanwhile, and it has another
+            continue
         if parent.process.pid not in inside:
             # Only init has no parent. A pid namespace below the node's has more of these, so
             # nothing is judged from there (`Visibility.hides`).
@@ -251,25 +311,52 @@ def containing(procfs: Procfs, inside: AbstractSet[int]) -> frozenset[int]:
     )
 
 
-def sandbox_of(procfs: Procfs, pid: int) -> Sandbox | None:
-    """Return what process *pid* is in a sandbox; None for any other process, or if it is gone.
+class SandboxRoles:
+    """What processes are in a sandbox. Of each the program is read once: gVisor's are many."""
 
-    Raise HostError if it cannot be told whether it runs a virtual machine.
-    """
-    programs: list[Program] = []
-    above = pid
-    while above > 1 and len(programs) <= _FARTHEST:
-        facts = procfs.process(above)
-        if facts is None:
-            break
-        # Only gVisor's arguments say something, and a stuck program's take long to read.
-        arguments = procfs.arguments(above) if facts.comm in GVISORS else ()
-        programs.append(Program(command=facts.comm, arguments=arguments))
-        above = facts.ppid
-    role = sandbox_role(programs[0], programs[1:]) if programs else None
-    if role is None and procfs.runs_a_machine(pid):
-        return Sandbox.MACHINE
-    return role
+    def __init__(self, procfs: Procfs, *, seconds: float) -> None:
+        """Read by *procfs* for one look, and for so many *seconds* what takes long to read."""
+        self._procfs = procfs
+        self._until = time.monotonic() + seconds
+        self._read: dict[int, tuple[Program, int] | None] = {}
+
+    def of(self, pid: int) -> Sandbox | None:
+        """Return what process *pid* is in a sandbox; None for any other process, or if it is gone.
+
+        Raise HostError if it cannot be told whether it runs a virtual machine.
+        """
+        programs: list[Program] = []
+        above = pid
+        while above > 1 and len(programs) <= _FARTHEST:
+            known = self._program(above)
+            if known is None:
+                break
+            program, above = known
+            programs.append(program)
+        role = sandbox_role(programs[0], programs[1:]) if programs else None
+        if role is not None:
+            return role
+        if not self.in_time:
+            raise HostError(f"cannot tell what pid {pid} runs: no time was left for it")
+        return Sandbox.MACHINE if self._procfs.runs_a_machine(pid) else None
+
+    @property
+    def in_time(self) -> bool:
+        """Tell whether what takes long may still be read."""
+        return time.monotonic() < self._until
+
+    def _program(self, pid: int) -> tuple[Program, int] | None:
+        """Return what *pid* runs, and its parent."""
+        if pid not in self._read:
+            self._read[pid] = None
+            facts = self._procfs.process(pid)
+            if facts is not None:
+                # Only gVisor's arguments say something, and a stuck program's take long to read.
+                asked = facts.comm in GVISORS and self.in_time
+                arguments = self._procfs.arguments(pid) if asked else ()
+                program = Program(command=facts.comm, arguments=arguments)
+                self._read[pid] = program, facts.ppid
+        return self._read[pid]
 
 
 def _apart(procfs: Procfs, pid: int, child: int) -> bool:

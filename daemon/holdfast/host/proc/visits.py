@@ -7,13 +7,20 @@ server, any reader of that process's maps or arguments waits behind it.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-_MOST = 16
+PATIENCE = 1.0
+"""How long one read may take, in seconds."""
+_STALL = 0.05
+"""After so many seconds without an answer the rest is looked at by another thread meanwhile."""
+_NEXT_STALL = 0.01
+"""The same, after `_FEW` reads got stuck."""
+_FEW = 4
+_MOST = 64
 """With more stuck threads than this, each process is looked at only carefully."""
 
 
@@ -32,20 +39,13 @@ class Visits:
     blocks a careful look too, it is not looked at. Several threads may use this at once.
     """
 
-    def __init__(
-        self,
-        start_ticks: Callable[[int], int | None],
-        *,
-        patience: float = 2.0,
-        later: float = 0.25,
-    ) -> None:
-        """Wait *patience* seconds for a read, and *later* seconds after one read got stuck.
+    def __init__(self, start_ticks: Callable[[int], int | None], *, patience: float) -> None:
+        """Wait *patience* seconds for a read, for all that are stuck at the same time.
 
         *start_ticks* tells a process from a later one with the same pid.
         """
         self._start_ticks = start_ticks
         self.patience = patience
-        self._later = later
         self._lock = threading.Lock()
         self._held_up: dict[int, _HeldUp] = {}
 
@@ -60,49 +60,48 @@ class Visits:
     ) -> tuple[dict[int, T], tuple[int, ...]]:
         """Return what the looks at *pids* found, and the pids that could not be looked at.
 
-        *begin* makes a look. It is called again after a thread was left behind, so that the two
-        threads share nothing. What a look raises is raised here.
+        *begin* makes a look. It is called again when a thread gets stuck, so that no two threads
+        share anything. What a look raises is raised here.
         """
         found: dict[int, T] = {}
-        unread: list[int] = []
-        left = self._queue(pids, unread)
-        patience = self.patience
-        while left:
-            stint = _Stint(left, found, begin())
-            hung = stint.wait(patience)
-            if hung is None:
-                break
-            pid, careful = hung
-            patience = min(patience, self._later)
-            self._remember(pid, stint.thread)
-            again = [pid] if not careful else []
-            unread += [pid] if careful else []
-            # The number of stuck threads now decides how the rest are looked at.
-            left = self._queue([*again, *(each for each, _ in left)], unread)
-        return found, tuple(unread)
+        queue = _Queue(pids, self._stuck())
+        while stalled := self._go_through(queue, found, begin):
+            # This whole process may have been stopped for a while; then the threads go on now.
+            grace = self.patience / 4
+            for stint in stalled:
+                if stint.wait(self.patience, grace=grace):
+                    continue
+                grace = 0.0
+                hung = stint.abandon()
+                if hung is not None:
+                    self._remember(hung[0], stint.thread)
+                    queue.hung(*hung)
+        return found, tuple(queue.unread)
 
-    def _queue(self, pids: Iterable[int], unread: list[int]) -> "deque[tuple[int, bool]]":
-        """Return *pids*, each with whether to be careful; add those to skip to *unread*."""
+    def _go_through(
+        self, queue: "_Queue", found: dict[int, T], begin: Callable[[], Visitor[T]]
+    ) -> "list[_Stint[T]]":
+        """Look at all in *queue*; return the threads that are stuck, each on one process."""
+        stalled: list[_Stint[T]] = []
+        stint = _Stint(queue, found, begin())
+        while not stint.wait(
+            min(self.patience, _STALL if len(stalled) < _FEW else _NEXT_STALL), grace=0.0
+        ):
+            stint.overtake()
+            stalled.append(stint)
+            queue.threads = queue.before + sum(each.thread.is_alive() for each in stalled)
+            stint = _Stint(queue, found, begin())
+        return stalled
+
+    def _stuck(self) -> dict[int, int]:
+        """Return how many threads are stuck on each process that still is the same."""
         with self._lock:
             self._held_up = {pid: each for pid, each in self._held_up.items() if each.hangs}
             held_up = dict(self._held_up)
-        if not held_up:
-            return deque((pid, False) for pid in pids)
-        threads = sum(each.hangs for each in held_up.values())
-        left: deque[tuple[int, bool]] = deque()
-        for pid in pids:
-            times = self._times(pid, held_up)
-            if times > 1 or threads >= 2 * _MOST:
-                unread.append(pid)
-            else:
-                left.append((pid, times == 1 or threads >= _MOST))
-        return left
-
-    def _times(self, pid: int, held_up: "dict[int, _HeldUp]") -> int:
-        known = held_up.get(pid)
-        if known is None or known.start_ticks != self._start_ticks(pid):
-            return 0
-        return known.hangs
+        return {
+            pid: each.hangs if each.start_ticks == self._start_ticks(pid) else 0
+            for pid, each in held_up.items()
+        }
 
     def _remember(self, pid: int, thread: threading.Thread) -> None:
         ticks = self._start_ticks(pid)
@@ -124,60 +123,101 @@ class _HeldUp:
         return sum(each.is_alive() for each in self.threads)
 
 
-class _Stint(Generic[T]):
-    """The work of one thread through the queue, until it is done or left behind."""
+class _Queue:
+    """Who is still to be looked at, and how carefully; shared by the threads of one call."""
 
-    def __init__(
-        self, left: "deque[tuple[int, bool]]", found: dict[int, T], look: Visitor[T]
-    ) -> None:
-        self._left = left
+    def __init__(self, pids: Iterable[int], stuck: Mapping[int, int]) -> None:
+        self._left = deque((pid, False) for pid in pids)
+        self._stuck = stuck
+        self._lock = threading.Lock()
+        self.before = sum(stuck.values())
+        self.threads = self.before
+        self.unread: list[int] = []
+
+    def take(self) -> tuple[int, bool] | None:
+        """Return the next process, and whether to be careful; None: nobody is left."""
+        with self._lock:
+            while self._left:
+                pid, careful = self._left.popleft()
+                if not self.threads:  # as nearly always
+                    return pid, careful
+                times = self._stuck.get(pid, 0)
+                if times <= 1 and self.threads < 2 * _MOST:
+                    return pid, careful or times == 1 or self.threads >= _MOST
+                self.unread.append(pid)
+            return None
+
+    def hung(self, pid: int, careful: bool) -> None:
+        """Put a process back on which a thread got stuck; *careful*: it was looked at so."""
+        with self._lock:
+            if careful:
+                self.unread.append(pid)
+            else:
+                self._left.append((pid, True))
+
+
+class _Stint(Generic[T]):
+    """The work of one thread through the queue, until it is done, overtaken or left behind."""
+
+    def __init__(self, queue: _Queue, found: dict[int, T], look: Visitor[T]) -> None:
+        self._queue = queue
         self._found = found
         self._look = look
         self._lock = threading.Lock()
         self._done = threading.Event()
+        self._overtaken = False
         self._abandoned = False
         self._error: BaseException | None = None
-        self._at = (0, False)
+        self._at: tuple[int, bool] | None = None
         self._since = time.monotonic()
         self.thread = threading.Thread(target=self._work, name="visits", daemon=True)
         self.thread.start()
 
-    def wait(self, patience: float) -> tuple[int, bool] | None:
-        """Return None when all is done, or the pid on which the thread is stuck, and abandon it."""
+    def wait(self, patience: float, *, grace: float) -> bool:
+        """Tell whether its work is done, after waiting as long as there is some progress.
+
+        Without any for *patience* seconds, *grace* seconds more are waited, once.
+        """
         while not self._done.wait(max(0.001, self._since + patience - time.monotonic())):
             since = self._since
             if time.monotonic() - since < patience:
                 continue
-            # This whole process may have been stopped for a while; then the thread continues now.
-            self._done.wait(patience / 4)
-            with self._lock:
-                if self._since == since and not self._done.is_set():
-                    self._abandoned = True
-                    return self._at
+            if not self._done.wait(grace) and self._since == since:
+                return False
         if self._error is not None:
             raise self._error
-        return None
+        return True
+
+    def overtake(self) -> None:
+        """Have it take nobody after the one where it is."""
+        with self._lock:
+            self._overtaken = True
+
+    def abandon(self) -> tuple[int, bool] | None:
+        """Ignore what it may still find; return where it is, None if it has just finished."""
+        with self._lock:
+            self._abandoned = not self._done.is_set()
+            return self._at if self._abandoned else None
 
     def _work(self) -> None:
         try:
-            while self._next():
-                pid, careful = self._at
-                answer = self._look(pid, careful=careful, beat=self._beat)
-                with self._lock:
-                    if answer is not None and not self._abandoned:
-                        self._found[pid] = answer
+            at = self._next(None)
+            while at is not None:
+                pid, careful = at
+                at = self._next(self._look(pid, careful=careful, beat=self._beat))
         except BaseException as error:  # noqa: BLE001 - handed to the caller, not hidden
             self._error = error
         finally:
             self._done.set()
 
-    def _next(self) -> bool:
+    def _next(self, answer: T | None) -> tuple[int, bool] | None:
+        """Keep the answer of the process where it is, and go on to the next."""
         with self._lock:
-            if self._abandoned or not self._left:
-                return False
-            self._at = self._left.popleft()
-            self._beat()
-            return True
+            if answer is not None and self._at is not None and not self._abandoned:
+                self._found[self._at[0]] = answer
+            self._at = None if self._abandoned or self._overtaken else self._queue.take()
+            self._since = time.monotonic()
+            return self._at
 
     def _beat(self) -> None:
         self._since = time.monotonic()

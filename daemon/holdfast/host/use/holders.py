@@ -1,35 +1,58 @@
 """Which processes have a device open or mapped: one pass through /proc."""
 
-import errno
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.own.privileges import Visibility, visibility
-from holdfast.host.proc.grips import GripSearch, ProcessUse
+from holdfast.host.own import visibility
+from holdfast.host.proc.grips import GripSearch
 from holdfast.host.proc.openfiles import FileTables
-from holdfast.host.proc.procfs import Procfs, sandbox_of
-from holdfast.host.proc.visits import Visitor, Visits
+from holdfast.host.proc.procfs import Procfs, SandboxRoles
+from holdfast.host.proc.visits import Visits
 from holdfast.host.root import HostRoot
-from holdfast.model.ids import DeviceName, PodUid
+from holdfast.host.use.survey import Survey
+from holdfast.model.ids import DeviceName, PodUid, ProcessId
 from holdfast.model.node.cgroup_names import pod_of
-from holdfast.model.use.holders import Grip, Holder, Sandbox, Scan, ScanTarget
+from holdfast.model.node.privileges import Visibility
+from holdfast.model.use.holders import (
+    SANDBOXES,
+    Grip,
+    Holder,
+    Sandbox,
+    Scan,
+    ScanTarget,
+)
 
-_GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR})
 _REEXEC = "exe"
 """The name of a program that was started through /proc/self/exe, such as gVisor's sentry."""
+_SOON = 0.25
+_NAMING = 1.0
+"""How long one read of arguments may take, and all of one scan together, in seconds."""
+_MOST_ALIKE = 64
+"""Of one device: a pod may have it open in thousands of processes."""
 
 
-class _Refused(Struct, frozen=True):
-    """A process that could not be inspected, with the kernel's error."""
+class _Targets(Struct, frozen=True):
+    """What one scan looks for, and where."""
 
-    reason: str
+    root: HostRoot
+    targets: Sequence[ScanTarget]
+    vfio: int | None
+    tables: FileTables
+    maps: bool
+    hidden: bool
+
+    def search(self) -> GripSearch:
+        """Return a new search for all of it."""
+        return GripSearch(
+            self.root, self.targets, self.vfio, self.tables, maps=self.maps, hidden=self.hidden
+        )
 
 
 class HolderScan:
@@ -42,10 +65,10 @@ class HolderScan:
     holds a device only for the moment of an exclusive open.
     """
 
-    def __init__(self, root: HostRoot, *, patience: float = 2.0) -> None:
+    def __init__(self, root: HostRoot, *, patience: float) -> None:
         """Scan below *root*'s proc folder. *patience*: how long one read may take, in seconds."""
         self._root = root
-        self._procfs = Procfs(root, patience=patience)
+        self._procfs = Procfs(root, patience=min(patience, _SOON))
         self._visits = Visits(self._procfs.start_ticks, patience=patience)
         self._tables = FileTables(root)
         self._cgroups = Cgroups(root)
@@ -57,56 +80,53 @@ class HolderScan:
         *,
         pids: Iterable[int] | None = None,
         maps: bool = False,
+        hidden: bool = False,
+        granted: Collection[PodUid] = frozenset(),
     ) -> Scan:
         """Return who holds each of *targets*, among *pids* (None: every process).
 
         *maps*: also look for holders that closed all files and only have the memory mapped. This
-        is much slower.
+        is much slower. *hidden*: signs of files that no process shows are gaps. Of what takes long
+        to read the processes of *granted* pods come first.
         """
         started, worked = time.perf_counter(), time.process_time()
         sight = self._sight()
-        gaps = _Gaps(sight)
-        own = self._procfs.own_pid()
+        vfio = self._procfs.char_major("vfio")
+        survey = Survey(
+            self._root,
+            _Targets(self._root, targets, vfio, self._tables, maps, hidden),
+            self._visits,
+            self._procfs,
+            self._cgroups,
+            sight=sight,
+            granted=granted,
+        )
         try:
-            wanted = [pid for pid in (self._procfs.pids() if pids is None else pids) if pid != own]
+            if pids is None:
+                survey.look_at_all()
+            else:
+                survey.look_at(pids)
         except HostError as error:
             return Scan(gaps=(str(error),))
-        searches: list[GripSearch] = []
-        vfio = self._procfs.char_major("vfio")
-
-        def begin() -> Visitor[ProcessUse | _Refused]:
-            search = GripSearch(self._root, targets, vfio, self._tables, maps=maps)
-            searches.append(search)
-            return lambda pid, *, careful, beat: _look_at(search, pid, careful=careful, beat=beat)
-
-        holders: dict[DeviceName, list[Holder]] = defaultdict(list)
-        unattributed: list[Holder] = []
-        known: dict[frozenset[Grip], frozenset[Grip]] = {}
-
-        def shared(grips: set[Grip]) -> frozenset[Grip]:
-            frozen = frozenset(grips)
-            return known.setdefault(frozen, frozen)
-
-        for holder, use in self._holders(wanted, begin, gaps):
-            for device, grips in use.grips.items():
-                holders[device].append(replace(holder, grips=shared(grips)))
-            if use.unnamed:
-                unattributed.append(replace(holder, grips=shared(use.unnamed)))
-        unexplained = dict.fromkeys(each for search in searches for each in search.unexplained)
+        kept = self._kept(survey)
         return Scan(
-            holders={device: tuple(found) for device, found in holders.items()},
-            unattributed=tuple(unattributed),
-            gaps=(*sight.hides, *gaps.texts(), *unexplained),
-            unread=gaps.pids,
-            processes=len(wanted),
+            holders={device: tuple(found) for device, found in kept.holders.items()},
+            unattributed=tuple(kept.unattributed),
+            more=dict(kept.more),
+            gaps=(*sight.hides, *survey.gaps.texts(), *dict.fromkeys(survey.unexplained)),
+            unread=survey.gaps.pids,
+            processes=survey.processes,
             seconds=time.perf_counter() - started,
             cpu_seconds=time.process_time() - worked,
         )
 
     def named(self, pid: int) -> Holder | None:
         """Return *pid* as a holder without devices; None if it has ended, reaped or not."""
-        facts = self._procfs.process(pid)
-        return self._describe(pid) if facts is not None and facts.can_act else None
+        cgroup, facts = self._cgroups.of_process(pid), self._procfs.process(pid)
+        if facts is None or not facts.can_act:
+            return None
+        roles = SandboxRoles(self._procfs, seconds=_NAMING)
+        return self._describe(facts.process, facts.comm, cgroup, roles)
 
     @property
     def hanging(self) -> frozenset[int]:
@@ -119,117 +139,84 @@ class HolderScan:
             self._visibility = visibility(self._root)
         return self._visibility
 
-    def _holders(
-        self,
-        pids: Sequence[int],
-        begin: Callable[[], Visitor[ProcessUse | _Refused]],
-        gaps: "_Gaps",
-    ) -> list[tuple[Holder, ProcessUse]]:
-        """Return the holders among *pids*, in their order."""
-        found: dict[int, tuple[Holder, ProcessUse]] = {}
-        suspects = self._uses(pids, begin, gaps)
-        while suspects:
-            # A process may have ended since, and another may have its pid. Only what is found
-            # between two readings of the same start time is this process's own.
-            before = {pid: self._procfs.start_ticks(pid) for pid in suspects}
-            uses = self._uses(list(suspects), begin, gaps)
-            suspects = {}
-            for pid, use in uses.items():
-                holder = self._describe(pid)
-                if holder is not None and holder.process.start_ticks == before[pid]:
-                    found[pid] = holder, use
-                elif holder is not None:
-                    suspects[pid] = use
-        return [found[pid] for pid in pids if pid in found]
-
-    def _uses(
-        self,
-        pids: Sequence[int],
-        begin: Callable[[], Visitor[ProcessUse | _Refused]],
-        gaps: "_Gaps",
-    ) -> dict[int, ProcessUse]:
-        """Return what those of *pids* have that have anything; add to *gaps* what was not seen.
-
-        A read that takes too long counts as a refusal.
-        """
-        found, unread = self._visits.each(pids, begin)
-        late = f"no answer within {self._visits.patience:g} s"
-        for pid in unread:
-            self._refused(pid, late, gaps)
-        uses: dict[int, ProcessUse] = {}
-        for pid, answer in found.items():
-            if isinstance(answer, _Refused):
-                self._refused(pid, answer.reason, gaps)
+    def _kept(self, survey: Survey) -> "_Kept":
+        """Return who was found, of many that are alike the first few."""
+        kept = _Kept()
+        roles = SandboxRoles(self._procfs, seconds=_NAMING)
+        for pid in sorted(survey.found):
+            uses = survey.found[pid]
+            wanted = kept.wanted(uses.command, uses.cgroup, uses.grips, uses.unnamed)
+            if not wanted:
                 continue
-            if answer.maps_left_out:
-                self._refused(pid, f"{late} of what it has mapped", gaps)
-            if answer:
-                uses[pid] = answer
-        return uses
+            holder = self._describe(uses.process, uses.command, uses.cgroup, roles)
+            for device, grips in wanted:
+                kept.add(device, replace(holder, grips=grips))
+        return kept
 
-    def _refused(self, pid: int, reason: str, gaps: "_Gaps") -> None:
-        facts = self._procfs.process(pid)
-        # Kernel threads and exited processes have no files, so nothing is hidden.
-        if facts is not None and facts.can_act and not facts.kernel_thread:
-            gaps.add(pid, facts.comm, reason)
+    def _describe(self, process: ProcessId, comm: str, cgroup: str, roles: SandboxRoles) -> Holder:
+        """Return a process as a holder without devices; what is not known in time is left out.
 
-    def _describe(self, pid: int) -> Holder | None:
-        """Return *pid* as a holder without devices, or None if it is gone."""
-        cgroup, uid = self._cgroups.of_process(pid), self._procfs.uid(pid)
-        facts = self._procfs.process(pid)
-        if facts is None:
-            return None
-        program = self._procfs.program(pid) if facts.comm == _REEXEC else None
+        Arguments are in the process's own memory, and a read of that can hang.
+        """
+        program = None
+        if comm == _REEXEC and roles.in_time:
+            program = self._procfs.program(process.pid)
         pod, container = pod_of(cgroup)
         return Holder(
-            process=facts.process,
+            process=process,
             # Thousands of processes of one pod may have a device open: equal strings are shared.
-            command=sys.intern(program or facts.comm),
+            command=sys.intern(program or comm),
             grips=frozenset(),
             cgroup=sys.intern(cgroup),
             pod=None if pod is None else PodUid(sys.intern(pod)),
             container=None if container is None else sys.intern(container),
-            uid=uid,
-            sandbox=self._sandbox(pid),
+            uid=self._procfs.uid(process.pid),
+            sandbox=_role(roles, process.pid),
         )
 
-    def _sandbox(self, pid: int) -> Sandbox | None:
-        try:
-            return sandbox_of(self._procfs, pid)
-        except HostError:  # no pod starts beside it as beside a machine of its own
-            return None
 
-
-def _look_at(
-    search: GripSearch, pid: int, *, careful: bool, beat: Callable[[], None]
-) -> ProcessUse | _Refused | None:
-    """Return what *pid* has; None: nothing, or it is gone."""
+def _role(roles: SandboxRoles, pid: int) -> Sandbox | None:
     try:
-        use = search.at(pid, careful=careful, beat=beat)
-    except OSError as error:
-        return None if error.errno in _GONE else _Refused(error.strerror or str(error))
-    return use if use or use.maps_left_out else None
+        return roles.of(pid)
+    except HostError:  # then no pod starts beside it as beside a machine of its own
+        return None
 
 
-class _Gaps:
-    """Collects the processes that could not be inspected, and makes short texts of them."""
+class _Kept:
+    """The holders that a scan tells of, and how many more there are.
 
-    def __init__(self, sight: Visibility) -> None:
-        self._hint = f"; holdfast lacks {', '.join(sight.blinding)}" if sight.blinding else ""
-        self._seen: dict[str, dict[int, str]] = defaultdict(dict)
+    Of those that are alike in all that decides anything, the first few stand for all.
+    """
 
-    def add(self, pid: int, command: str, reason: str) -> None:
-        self._seen[reason][pid] = command
+    def __init__(self) -> None:
+        self.holders: dict[DeviceName, list[Holder]] = defaultdict(list)
+        self.unattributed: list[Holder] = []
+        self.more: Counter[DeviceName] = Counter()
+        self._alike: Counter[object] = Counter()
 
-    @property
-    def pids(self) -> frozenset[int]:
-        return frozenset().union(*self._seen.values())
+    def wanted(
+        self,
+        command: str,
+        cgroup: str,
+        grips: Iterable[tuple[DeviceName, frozenset[Grip]]],
+        unnamed: frozenset[Grip],
+    ) -> list[tuple[DeviceName | None, frozenset[Grip]]]:
+        """Return what of a process is to be kept; None stands for what is unattributed."""
+        kind = command if command in SANDBOXES or command.startswith("qemu-") else ""
+        where = pod_of(cgroup) if "pod" in cgroup else (None, None)
+        had: list[tuple[DeviceName | None, frozenset[Grip]]] = [*grips]
+        if unnamed:
+            had.append((None, unnamed))
+        wanted: list[tuple[DeviceName | None, frozenset[Grip]]] = []
+        for device, each in had:
+            alike = (device, each, where, kind)
+            self._alike[alike] += 1
+            if self._alike[alike] <= _MOST_ALIKE:
+                wanted.append((device, each))
+            elif device is not None:
+                self.more[device] += 1
+        return wanted
 
-    def texts(self) -> list[str]:
-        return [self._text(reason, commands) for reason, commands in self._seen.items()]
-
-    def _text(self, reason: str, commands: dict[int, str]) -> str:
-        first = min(commands)
-        others = f" and {len(commands) - 1} others" if len(commands) > 1 else ""
-        who = f"pid {first} ({commands[first]}){others}"
-        return f"{who} cannot be inspected: {reason}{self._hint}"
+    def add(self, device: DeviceName | None, holder: Holder) -> None:
+        """Keep *holder*, of *device* or unattributed."""
+        (self.unattributed if device is None else self.holders[device]).append(holder)

@@ -1,20 +1,21 @@
 """One look at the kernel: gathers, for given devices, the facts that decide if they are free."""
 
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from holdfast.host.pci.enabling import Enabled, EnableLevels
 from holdfast.host.pci.sysfs import Sysfs
-from holdfast.host.pci.vfio import are_groups, exclusive_open, holding
+from holdfast.host.pci.vfio import Enabled, EnableLevels, are_groups, exclusive_open, holding
+from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
-from holdfast.model.book.attribution import attribute
-from holdfast.model.book.locks import DeviceLock
+from holdfast.model.book.book import DeviceLock
+from holdfast.model.book.proof import attribute
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, PciAddress
+from holdfast.model.node.readiness import Check, check
 from holdfast.model.use.free import KernelFacts, Opened
 from holdfast.model.use.holders import Holder, Scan, ScanTarget
+from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 
 
@@ -40,12 +41,15 @@ class Answer(Protocol):
         ...
 
 
-Ask = Callable[[Iterable[Device]], Awaitable[Mapping[DeviceName, Answer]]]
-"""Asks drivers who uses the devices of kind DRIVER; no device is left out by mistake."""
+class Drivers(Protocol):
+    """Whoever can ask the vendors' drivers."""
 
+    async def ask(self, devices: Iterable[Device], /) -> Mapping[DeviceName, Answer]:
+        """Return who uses those of *devices* that are of kind DRIVER; none is left out by mistake.
 
-async def _no_driver(_devices: Iterable[Device]) -> Mapping[DeviceName, Answer]:
-    return {}
+        One without an answer is not known to be free.
+        """
+        ...
 
 
 class Look:
@@ -55,25 +59,15 @@ class Look:
     EBUSY from it, so it is for the gate alone.
     """
 
-    def __init__(
-        self,
-        root: HostRoot,
-        lane: Lane,
-        ask: Ask = _no_driver,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Look below *root*, with every blocking call on *lane*; *ask* asks the vendors' drivers.
-
-        *monotonic* is the clock, in seconds, of `full_scan_at`.
-        """
-        self._monotonic = monotonic
+    def __init__(self, root: HostRoot, lane: Lane, drivers: Drivers, clock: Clock) -> None:
+        """Look below *root*, with every blocking call on *lane*."""
+        self._clock = clock
         self._root = root
         self._sysfs = Sysfs(root)
         self._levels = EnableLevels(self._sysfs)
-        self._holders = HolderScan(root)
+        self._holders = HolderScan(root, patience=PATIENCE)
         self._lane = lane
-        self._ask = ask
+        self._drivers = drivers
         self.last_scan: Scan | None = None
         self.full_scan_seconds = 0.0
         """How long the last full scan took."""
@@ -88,6 +82,14 @@ class Look:
     def hanging(self) -> frozenset[int]:
         """Return the processes on which a read is stuck."""
         return self._holders.hanging
+
+    def checks(self) -> Iterator[Check]:
+        """Yield whether the last scan could see every process; otherwise less can be proven."""
+        gaps = self.full_gaps or (self.last_scan.gaps if self.last_scan is not None else ())
+        public = f"the last scan had gaps: {len(gaps)}" if gaps else ""
+        yield check(
+            "process visibility", gaps[0] if gaps else "", public=public, seen=self.full_scan_at
+        )
 
     async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:
         """Return each device's functions that are enabled, which for VFIO means in use."""
@@ -106,7 +108,7 @@ class Look:
         """Return what the kernel shows of each device, after a scan of *pids* (None: all)."""
         wanted = tuple(devices)
         # Drivers first: a process that they name is then found in /proc, or has ended since.
-        answers = await self._ask(wanted)
+        answers = await self._drivers.ask(wanted)
         found = await self._lane.run(lambda: self._scan(wanted, locks, pids))
         if not answers:
             return found
@@ -144,7 +146,17 @@ class Look:
         enabled = {device.name: self._enabling(device) for device in devices}
         # A device whose `enable` cannot be read may be in use.
         busy = frozenset(name for name, each in enabled.items() if each.above or each.unread)
-        scan = self._holders.scan([self._target(device) for device in devices], pids=pids)
+        granted = frozenset(lock.pod for lock in locks.values() if lock.pod is not None)
+        # Of these only the mappings show every use, so one look at all of it is enough.
+        maps = all(device.kind is DeviceKind.ACCEL for device in devices)
+        scan = self._holders.scan(
+            [self._target(device) for device in devices],
+            pids=pids,
+            maps=maps,
+            hidden=maps,
+            granted=granted,
+        )
+        more = dict(scan.more)
         holders = attribute(scan, busy, locks)
         gaps = {device.name: scan.gaps for device in devices}
         unread = {device.name: scan.unread for device in devices}
@@ -152,11 +164,14 @@ class Look:
         # A mapping without an open file is rare, and reading all maps is expensive: do it only if
         # nothing else explains the use, or if nothing else would show it.
         puzzling = [device for device in devices if self._puzzles(device, busy, holders)]
-        if puzzling:
+        if puzzling and not maps:
             targets = [self._target(device) for device in puzzling]
-            scan = self._holders.scan(targets, pids=pids, maps=True)
+            # Of other kinds `enable` or the driver tells of what is hidden.
+            hidden = any(device.kind is DeviceKind.ACCEL for device in puzzling)
+            scan = self._holders.scan(targets, pids=pids, maps=True, hidden=hidden, granted=granted)
             names = frozenset(device.name for device in puzzling)
             holders.update(attribute(scan, busy & names, locks))
+            more.update({name: scan.more.get(name, 0) for name in names})
             gaps.update(dict.fromkeys(names, scan.gaps))
             unread.update(dict.fromkeys(names, scan.unread))
             worked += scan.cpu_seconds
@@ -164,12 +179,13 @@ class Look:
         if pids is None:
             self.full_scan_seconds, self.full_gaps = scan.seconds, scan.gaps
             self.full_scan_cpu_seconds = worked
-            self.full_scan_at = self._monotonic()
+            self.full_scan_at = self._clock.monotonic()
         return {
             device.name: KernelFacts(
                 kind=device.kind,
                 enabled=enabled[device.name].above,
                 holders=holders.get(device.name, ()),
+                more=more.get(device.name, 0),
                 gaps=(*gaps[device.name], *enabled[device.name].gaps),
                 unread=unread[device.name],
             )

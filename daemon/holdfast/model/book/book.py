@@ -1,13 +1,12 @@
-"""The book: every live Allocation and lock at one moment, as one frozen value."""
+"""The book: every live Allocation and lock at one moment, as one frozen value; and lock states."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
 
-from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.marks import Marks
 from holdfast.model.cards import NOWHERE, Places, Side, rivals, sides_of
 from holdfast.model.devices import places_of
@@ -36,6 +35,75 @@ _Index = dict[_Key, tuple[_Value, ...]]
 """Allocations by number, or locks by device, by something that they have in common."""
 
 
+class LockState(Enum):
+    """The state of a device's lock. A device without a lock in the ledger is FREE."""
+
+    FREE = "free"
+    HELD = "held"
+    RELEASING = "releasing"
+    RECLAIMING = "reclaiming"
+    QUARANTINED = "quarantined"
+    FOREIGN = "foreign"
+
+
+# One entry per arrow in docs/lock-states.md; any other move is refused.
+NEXT = {
+    LockState.FREE: frozenset({LockState.HELD, LockState.FOREIGN}),
+    # HELD to HELD: another Allocation gets a lock whose gate never passed, or a holder is proven.
+    LockState.HELD: frozenset({LockState.HELD, LockState.RELEASING}),
+    # Back to HELD: kubelet counts the pod again; its absence from the checkpoint was not an end.
+    LockState.RELEASING: frozenset({LockState.FREE, LockState.RECLAIMING, LockState.HELD}),
+    LockState.RECLAIMING: frozenset({LockState.FREE, LockState.QUARANTINED, LockState.HELD}),
+    LockState.QUARANTINED: frozenset({LockState.RECLAIMING, LockState.HELD}),
+    LockState.FOREIGN: frozenset({LockState.FREE, LockState.HELD}),
+}
+
+ENDING = frozenset({LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANTINED})
+"""The states of a lock whose pod has ended while the device is not yet free."""
+
+
+class DeviceLock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The exclusive hold on one device's keys.
+
+    `fence` grows with each move and never repeats, across all devices. `allocation` is the
+    Allocation that has the lock, None once its pod has ended or if there never was one. `pod` is
+    None while it is unknown; of a `claim` that pods share it is one of them, and once the claim is
+    over the one whose end is waited for. `since` is when this state was entered, in seconds since
+    the epoch. `started`: a container of its pod may have passed the gate; without, the pod has no
+    process.
+    """
+
+    device: DeviceName
+    keys: frozenset[HardwareKey]
+    state: LockState
+    fence: int
+    since: float
+    boot: BootId
+    allocation: int | None = None
+    pod: PodUid | None = None
+    claim: ClaimUid | None = None
+    evidence: str = ""
+    started: bool = True
+
+
+class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of a device's history: what moved, and what had been seen.
+
+    `claim` is ``namespace/name (uid)`` of the claim that had or gets the device, and `pod_name`
+    ``namespace/name`` of the pod: the history outlives what the book knows of them.
+    """
+
+    at: float
+    device: DeviceName
+    fence: int
+    before: LockState
+    after: LockState
+    pod: PodUid | None
+    evidence: str
+    pod_name: str | None = None
+    claim: str | None = None
+
+
 class Phase(Enum):
     """How far an Allocation has come; one that ended is no longer in the book."""
 
@@ -46,7 +114,7 @@ class Phase(Enum):
     """Its gate has passed, or its claim is prepared: that is a hold before the first open."""
 
 
-class Allocation(Struct, frozen=True, kw_only=True, dict=True):
+class Allocation(Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
     """The record of one Allocate call: its devices with their keys, and its pod once known.
 
     Or, with `claim`, of a ResourceClaim: its devices of this resource. `pod` is then one of the
@@ -85,7 +153,7 @@ class Allocation(Struct, frozen=True, kw_only=True, dict=True):
         return ((DeviceName(self.resource, id_), keys) for id_, keys in self.devices.items())
 
 
-class PodRecord(Struct, frozen=True, kw_only=True):
+class PodRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known of a pod that has or recently had a lock.
 
     `cgroup` and `inode` identify its cgroup, as seen in `boot`; None: never seen. `counted_by` is
@@ -111,24 +179,43 @@ class PodRecord(Struct, frozen=True, kw_only=True):
         """
         return self.boot != boot or self.inode not in {None, inode}
 
+    @property
+    def full_name(self) -> str | None:
+        """Return ``namespace/name``; None while it is not known."""
+        return f"{self.namespace}/{self.name}" if self.name else None
+
     def __str__(self) -> str:
         """Return ``namespace/name (uid)``, or as much of it as is known."""
-        return f"{self.namespace}/{self.name} ({self.uid})" if self.name else self.uid
+        return f"{self.full_name} ({self.uid})" if self.name else self.uid
 
 
-class ClaimRecord(Struct, frozen=True, kw_only=True):
+class ClaimRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known of a ResourceClaim that has or recently had devices, and the pods sharing it.
 
     `over_at` is when kubelet unprepared it, or it was found to be over, in seconds since `boot`;
     None while it is in preparation or prepared. `admin` are the devices, with their keys, that it
     was given with adminAccess: it uses them beside whoever has them, and has no lock on them.
+    `let_go` are the pods that kubelet was done with when it was over. `former` are those of an
+    earlier allocation of the claim, which has not given all of that back yet. `forgotten`: kubelet
+    has no record of it, so that it will not unprepare it.
     """
 
     ref: ClaimRef
     pods: frozenset[PodUid]
     boot: BootId
     over_at: float | None = None
+    let_go: frozenset[PodUid] = frozenset()
+    former: frozenset[PodUid] = frozenset()
+    forgotten: bool = False
     admin: Mapping[DeviceName, frozenset[HardwareKey]] = field(default_factory=dict)
+
+    def had_before(self, lock: DeviceLock) -> bool:
+        """Tell whether *lock*, one of this claim's, is left of an earlier allocation of it."""
+        return lock.pod in self.former
+
+    def users(self, lock: DeviceLock) -> frozenset[PodUid]:
+        """Return the pods that may use what *lock*, one of this claim's, locks."""
+        return self.former if self.had_before(lock) else self.pods
 
 
 class Holdings:
@@ -364,10 +451,15 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         record = self.pods.get(uid)
         return f"pod {record or uid}"
 
+    def pod_name(self, uid: PodUid | None) -> str:
+        """Return the shortest that tells a person which pod it is: no uid where a name is known."""
+        record = None if uid is None else self.pods.get(uid)
+        return (record and record.full_name) or self.pod(uid)
+
     def pods_of(self, lock: DeviceLock) -> frozenset[PodUid]:
         """Return the known pods that may use what *lock* locks: several may share its claim."""
         claim = None if lock.claim is None else self.claims.get(lock.claim)
-        shared = frozenset[PodUid]() if claim is None else claim.pods
+        shared = frozenset[PodUid]() if claim is None else claim.users(lock)
         return shared if lock.pod is None else shared | {lock.pod}
 
     def holder(self, each: "Allocation | DeviceLock") -> str:
@@ -375,12 +467,22 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
 
         Of a lock that is not free of its claim yet, the pod is named whose end is waited for.
         """
+        return self._whose(each, self.pod, MOST_NAMED)
+
+    def owner(self, each: "Allocation | DeviceLock") -> str:
+        """Return the same in the fewest words: one pod, and no uid where a name is known."""
+        return self._whose(each, self.pod_name, 1)
+
+    def _whose(
+        self, each: "Allocation | DeviceLock", name: Callable[[PodUid | None], str], most: int
+    ) -> str:
         claim = None if each.claim is None else self.claims.get(each.claim)
         if claim is None:
-            return self.pod(each.pod)
-        pods = sorted(claim.pods) if claim.over_at is None else [each.pod]
-        named = " and ".join(self.pod(pod) for pod in pods[:MOST_NAMED])
-        more = f" and {len(pods) - MOST_NAMED} more" if len(pods) > MOST_NAMED else ""
+            return name(each.pod)
+        left = isinstance(each, DeviceLock) and claim.had_before(each)
+        pods = sorted(claim.pods) if claim.over_at is None and not left else [each.pod]
+        named = " and ".join(name(pod) for pod in pods[:most])
+        more = f" and {len(pods) - most} more" if len(pods) > most else ""
         return f"{named}{more} by claim {claim.ref.namespace}/{claim.ref.name}"
 
 

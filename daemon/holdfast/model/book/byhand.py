@@ -6,12 +6,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import RequestRefusedError
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Mark, Quarantine
 from holdfast.model.book.queue import settle
-from holdfast.model.book.withheld import quarantines_on
+from holdfast.model.book.standing import belongs_to, quarantines_on
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 
@@ -36,9 +35,14 @@ def target(text: str, inventory: Inventory, book: Book, *, cards: bool = False) 
     known |= {lock.device: lock.keys for lock in book.locks.values()}
     known |= {device.name: device.keys for device in inventory.devices}
     if cards:
-        known |= {card.name: card.keys for card in inventory.shared_cards()}
+        known |= {card.name: card.keys for card in inventory.shared_cards}
     meant = device_meant(text, known)
     return Target(device=meant, keys=known[meant])
+
+
+def lock_meant(what: Target, book: Book) -> DeviceLock | None:
+    """Return the lock that excludes what a person means; None: there is none."""
+    return book.lock_on(what.keys)
 
 
 def device_meant(text: str, known: Collection[DeviceName]) -> DeviceName:
@@ -67,7 +71,7 @@ def quarantine(draft: Draft, what: Target, mark: Mark) -> str:
         book.marks.with_quarantine(Quarantine(device=what.device, keys=what.keys, mark=mark))
     )
     draft.tell(what.device, what.keys, f"quarantined by hand: {mark}")
-    lock = book.lock_on(what.keys)
+    lock = lock_meant(what, book)
     done = f"{what.device} is quarantined: no new pod gets it"
     if lock is not None and lock.state is LockState.HELD:
         return f"{done}; {book.holder(lock)} has it and keeps it"
@@ -89,7 +93,7 @@ def unquarantine(draft: Draft, what: Target, mark: Mark, *, forgiven: Sequence[s
     RequestRefusedError where there is nothing to lift.
     """
     book = draft.book
-    lock = book.lock_on(what.keys)
+    lock = lock_meant(what, book)
     by_hand = what.device in book.marks.quarantines
     stuck = lock is not None and lock.state is LockState.QUARANTINED
     others = [
@@ -175,13 +179,7 @@ def why_not_removable(facts: RemovalFacts) -> tuple[str, ...]:
         found.append("holdfast is not draining")
     # A device that was granted to no pod does not have to be waited for.
     locks = [lock for lock in book.locks.values() if lock.state is not LockState.FOREIGN]
-    found += [
-        f"{lock.device} is {lock.state.value} by {book.holder(lock)}"
-        if lock.state is LockState.HELD
-        else f"{lock.device} is not free of {book.holder(lock)} yet ({lock.state.value}): "
-        f"{lock.evidence}"
-        for lock in locks
-    ]
+    found += [belongs_to(lock, book) for lock in locks]
     locked = frozenset().union(*(lock.keys for lock in locks))
     found += [
         f"{name} is waited for by {book.holder(allocation)}: delete the pod"

@@ -4,18 +4,27 @@ A claim has one Allocation for each resource, and so the same queue and the same
 that come by the device plugin.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.errors import ClaimRefusedError
-from holdfast.model.book.book import Allocation, Book, ClaimRecord, Phase, PodRecord
+from holdfast.model.book.book import (
+    Allocation,
+    Book,
+    ClaimRecord,
+    DeviceLock,
+    LockState,
+    Phase,
+    PodRecord,
+)
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.messages import Blocked, Said, of_lock
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
+from holdfast.model.book.standing import belongs_to
 from holdfast.model.cards import clash
 from holdfast.model.ids import (
     BootId,
@@ -48,13 +57,15 @@ class ClaimPhase(Enum):
 class Wish(Struct, frozen=True, kw_only=True):
     """What a claim is to have: devices with their keys by resource, for *pods* with their names.
 
-    `admin` are devices with adminAccess: it gets no lock on them, and waits for nobody.
+    `admin` are devices with adminAccess: it gets no lock on them, and waits for nobody. `recorded`
+    are the pods that kubelet's own record has for the claim.
     """
 
     ref: ClaimRef
     pods: Mapping[PodUid, str]
     devices: Mapping[ResourceName, Mapping[DeviceId, frozenset[HardwareKey]]]
     admin: Mapping[DeviceName, frozenset[HardwareKey]] = field(default_factory=dict)
+    recorded: frozenset[PodUid] = frozenset()
 
     @property
     def keys(self) -> frozenset[HardwareKey]:
@@ -64,8 +75,35 @@ class Wish(Struct, frozen=True, kw_only=True):
 
 
 def locks_of(book: Book, claim: ClaimUid) -> list[DeviceLock]:
-    """Return the locks that *claim* has, or has to give back."""
-    return [lock for lock in book.locks.values() if lock.claim == claim]
+    """Return the locks that *claim* has, or has to give back, but of no earlier allocation."""
+    record = book.claims.get(claim)
+    return [
+        lock
+        for lock in book.locks.values()
+        if lock.claim == claim and (record is None or not record.had_before(lock))
+    ]
+
+
+def why_not_free(book: Book, claim: ClaimUid) -> str | None:
+    """Return who has the first device that *claim* has to give back; None: it has none to give."""
+    lock = _first_left(book, claim)
+    return None if lock is None else belongs_to(lock, book)
+
+
+def said_of_not_free(
+    book: Book, claim: ClaimUid, seen: Callable[[DeviceName], Blocked | None]
+) -> Said | None:
+    """Return the same as people are told it; *seen* is what was last seen on a device."""
+    lock = _first_left(book, claim)
+    return None if lock is None else of_lock(lock.device, lock, seen(lock.device), book)
+
+
+def _first_left(book: Book, claim: ClaimUid) -> DeviceLock | None:
+    return next((each for each in locks_of(book, claim) if _is_left(each)), None)
+
+
+def _is_left(lock: DeviceLock) -> bool:
+    return lock.state is not LockState.HELD
 
 
 def admins_on(book: Book, keys: frozenset[HardwareKey]) -> frozenset[PodUid]:
@@ -89,31 +127,41 @@ def phase_of(book: Book, record: ClaimRecord) -> ClaimPhase:
     return ClaimPhase.PREPARED if ready else ClaimPhase.PREPARING
 
 
-def enlist(draft: Draft, wish: Wish) -> str | None:
-    """Put the claim into the book and the queue; return why it has to wait before even that.
+def enlist(draft: Draft, wish: Wish) -> DeviceLock | None:
+    """Put the claim into the book and the queue; return what it has to wait for before even that.
+
+    That is a lock that it has to give back first.
 
     A claim that is in the book already is joined by the pods of *wish*. Raises ClaimRefusedError
     for what no wait changes.
     """
     ref, book = wish.ref, draft.book
     _refuse_late(draft, wish)
-    former = [each for each in locks_of(book, ref.uid) if each.state is not LockState.HELD]
-    if former:
-        first = former[0]
-        return (
-            f"{first.device} is not free of {book.holder(first)} yet ({first.state.value}): "
-            f"{first.evidence}"
-        )
+    # What it had before, and is not to have now, keeps nobody but others waiting.
+    left = [each for each in book.locks.values() if each.claim == ref.uid and _is_left(each)]
+    for each in left:
+        if clash(each.keys, wish.keys):
+            return each
+    _give_up_locks(draft, wish)
     mine = draft.holdings.of_claim(ref.uid)
     wanted = {(resource, id_) for resource, ids in wish.devices.items() for id_ in ids}
     if stray := {(each.resource, id_) for each in mine for id_ in each.ids} - wanted:
         names = ", ".join(sorted(f"{resource}/{id_}" for resource, id_ in stray))
-        message = f"it was given {names}, and is now allocated others; delete the pods that use it"
+        message = (
+            f"it was given {names}, and is now allocated others; delete the pods that use it "
+            "(where kubelet has no record of them, it is over within a minute of their end)"
+        )
         raise ClaimRefusedError(message)
     record = book.claims.get(ref.uid)
-    known = record.pods if record is not None and record.over_at is None else frozenset()
+    lives = record is not None and record.over_at is None
+    known = record.pods if record is not None and lives else frozenset[PodUid]()
     pods = known | wish.pods.keys()
-    draft.note_claim(ClaimRecord(ref=ref, pods=pods, boot=draft.boot, admin=wish.admin))
+    former = frozenset[PodUid]()
+    if record is not None and left:
+        former = (record.former if lives else record.former | record.pods) - pods
+    draft.note_claim(
+        ClaimRecord(ref=ref, pods=pods, boot=draft.boot, former=former, admin=wish.admin)
+    )
     for uid, name in wish.pods.items():
         _note_pod(draft, uid, ref.namespace, name)
     for resource, devices in wish.devices.items():
@@ -125,29 +173,93 @@ def enlist(draft: Draft, wish: Wish) -> str | None:
     return None
 
 
-def adopt(draft: Draft, wish: Wish) -> None:
-    """Put a claim into the book that kubelet has prepared, and the book has not: its pods run.
+def _give_up_locks(draft: Draft, wish: Wish) -> None:
+    """Free what the claim has a lock on and is to have with adminAccess, beside who has it.
 
-    Raises ClaimRefusedError as `enlist` does.
+    It was taken over while nothing told that: kubelet's record does not.
     """
+    for each in draft.holdings.of_claim(wish.ref.uid):
+        rest = {name.id: keys for name, keys in each.names() if name not in wish.admin}
+        if len(rest) == len(each.devices):
+            continue
+        if rest:
+            kept = draft.allocate(each.resource, rest, pod=each.pod, claim=each.claim)
+            if each.phase is Phase.ACTIVE:
+                draft.activate(kept)
+        draft.end(each, "it has adminAccess")
+        for lock in draft.holdings.locks_on(each.keys):
+            if lock.claim == each.claim and lock.state is LockState.RELEASING:
+                draft.move(lock.device, LockState.FREE, "it has adminAccess, and needs no lock")
+        settle(draft, near=each.keys)
+
+
+def adopt(draft: Draft, wish: Wish, kubelet: ProcessId | None = None) -> bool:
+    """Put a claim into the book that *kubelet* has prepared, and the book has not: its pods run.
+
+    Return False where it has to wait for what it had before. Raises ClaimRefusedError as `enlist`
+    does.
+    """
+    if joined_after_end(draft.book, wish.ref.uid, wish.pods.keys(), kubelet, draft.boot):
+        _revive(draft, wish)
     if enlist(draft, wish) is not None:
-        return
+        return False
     for allocation in draft.holdings.of_claim(wish.ref.uid):
         # But not on what another had at that time.
         if could_have_started(allocation, draft.holdings):
             draft.activate(allocation)
+    return True
+
+
+def joined_after_end(
+    book: Book,
+    claim: ClaimUid,
+    recorded: Collection[PodUid],
+    kubelet: ProcessId | None,
+    boot: BootId,
+) -> frozenset[PodUid]:
+    """Return which pods, *recorded* by kubelet with devices, use *claim* although it is over here.
+
+    A pod can join while kubelet still waits for the claim's end. Kubelet then makes no call for
+    it, and none for the end of the former pod. A *kubelet* that was started since prepares anew
+    whatever its record has.
+    """
+    record = book.claims.get(claim)
+    if record is None or record.over_at is None or record.boot != boot:
+        return frozenset()
+    ended = (book.pods[pod].counted_by for pod in record.let_go if pod in book.pods)
+    said = {each for each in ended if each is not None}
+    if said and kubelet is not None and kubelet not in said:
+        return frozenset()
+    return frozenset(recorded) - record.let_go
+
+
+def _revive(draft: Draft, wish: Wish) -> None:
+    """Let a claim that is over go on for the pods of *wish*, with what it has not given back yet.
+
+    What a former pod of it left on the device is its own as long as it lives.
+    """
+    uid = wish.ref.uid
+    record = draft.book.claims[uid]
+    pods = record.pods | wish.pods.keys()
+    draft.note_claim(replace(record, pods=pods, over_at=None, let_go=frozenset()))
+    for resource, devices in wish.devices.items():
+        allocation = draft.allocate(resource, devices, pod=min(wish.pods), claim=uid)
+        for lock in draft.holdings.locks_on(allocation.keys):
+            if lock.claim == uid and lock.state is not LockState.HELD:
+                text = "another pod joined its claim before kubelet had unprepared it"
+                draft.move(lock.device, LockState.HELD, text, allocation=allocation.id)
 
 
 def _refuse_late(draft: Draft, wish: Wish) -> None:
     """Refuse a claim that kubelet has unprepared for every pod that *wish* is for.
 
     Kubelet prepares nothing for a pod whose claims it has unprepared, so the call is an old one
-    that comes late. Another pod may use the claim anew.
+    that comes late. Another pod may use the claim anew: kubelet writes it down before it calls.
     """
     record = draft.book.claims.get(wish.ref.uid)
     if record is None or record.over_at is None or _is_old(record, draft.uptime, draft.boot):
         return
-    if wish.pods.keys() <= record.pods:
+    if wish.pods.keys() <= record.pods and not wish.recorded - record.let_go:
         message = "kubelet has unprepared it, and no other pod is to use it since"
         raise ClaimRefusedError(message)
 
@@ -155,24 +267,50 @@ def _refuse_late(draft: Draft, wish: Wish) -> None:
 def share(draft: Draft, claim: ClaimUid, pods: Iterable[PodUid]) -> None:
     """Write down that *pods* use a claim of the book, too: its devices are not free before theirs.
 
-    A claim that is over is left as it is: kubelet unprepares it for all its pods.
+    A claim that is over is left as it is: see `joined_after_end`.
     """
     record = draft.book.claims.get(claim)
     if record is None or record.over_at is not None:
         return
-    for pod in sorted(frozenset(pods) - record.pods):
+    new = frozenset(pods) - record.pods
+    for pod in sorted(new):
         _note_pod(draft, pod, record.ref.namespace, "")
-        record = replace(record, pods=record.pods | {pod})
-    draft.note_claim(record)
+    draft.note_claim(replace(record, pods=record.pods | new, forgotten=False))
+
+
+def forget(draft: Draft, claim: ClaimUid) -> None:
+    """Write down that kubelet has no record of *claim*, which is prepared."""
+    record = draft.book.claims.get(claim)
+    if record is not None and phase_of(draft.book, record) is ClaimPhase.PREPARED:
+        draft.note_claim(replace(record, forgotten=True))
+
+
+def part(draft: Draft, claim: ClaimUid, pods: Collection[PodUid]) -> None:
+    """Forget that *pods* used a claim of the book which others use: nothing is left of them.
+
+    The pods that its locks and Allocations name stay.
+    """
+    record = draft.book.claims.get(claim)
+    if record is None or record.over_at is not None:
+        return
+    named = {each.pod for each in locks_of(draft.book, claim)}
+    named |= {each.pod for each in draft.holdings.of_claim(claim)}
+    draft.note_claim(replace(record, pods=record.pods - (frozenset(pods) - named)))
 
 
 def end_claim(
-    draft: Draft, claim: ClaimUid, evidence: str, *, kubelet: ProcessId | None = None
+    draft: Draft,
+    claim: ClaimUid,
+    evidence: str,
+    *,
+    kubelet: ProcessId | None = None,
+    recorded: Collection[PodUid] = (),
 ) -> None:
     """Take what *claim* has out of the book; its locks wait until each of its pods is over.
 
     *kubelet* is the one that says so, as evidence against what is left of the pods; None: nobody
-    says so. Locks of a claim that never was prepared are free at once: no container had them.
+    says so. *recorded* are the pods that its record had for the claim, none where that is not
+    known. Locks of a claim that never was prepared are free at once: no container had them.
     """
     record = draft.book.claims.get(claim)
     if record is None:
@@ -180,7 +318,13 @@ def end_claim(
     for allocation in draft.holdings.of_claim(claim):
         _end(draft, allocation, record, evidence)
     if record.over_at is None:
-        record = replace(record, boot=draft.boot, over_at=draft.uptime, admin={})
+        record = replace(
+            record,
+            boot=draft.boot,
+            over_at=draft.uptime,
+            let_go=frozenset(recorded) or record.pods,
+            admin={},
+        )
         draft.note_claim(record)
     if kubelet is not None:
         _let_go(draft, record, kubelet)
@@ -204,9 +348,16 @@ def _end(draft: Draft, allocation: Allocation, record: ClaimRecord, evidence: st
             draft.pass_on(lock, min(record.pods), evidence)
 
 
-def release(draft: Draft, lock: DeviceLock, evidence: str) -> None:
-    """Free *lock*, whose pod is over; or let it wait for the next pod that had its claim."""
-    other = _next_pod(draft.book, lock)
+def release(
+    draft: Draft, lock: DeviceLock, evidence: str, *, over: Collection[PodUid] = ()
+) -> None:
+    """Free *lock*, whose pod is over; or let it wait for the next pod that had its claim.
+
+    Those of the claim's pods that are *over* as well are not waited for: there can be thousands.
+    """
+    other = min((pod for pod in following(draft.book, lock) if pod not in over), default=None)
+    if over:
+        evidence = f"with {len(over)} other pods of its claim; {evidence}"
     if other is not None:
         draft.pass_on(lock, other, f"{draft.book.pod(lock.pod)} is over; {evidence}")
         return
@@ -216,12 +367,12 @@ def release(draft: Draft, lock: DeviceLock, evidence: str) -> None:
     settle(draft, near=lock.keys)
 
 
-def _next_pod(book: Book, lock: DeviceLock) -> PodUid | None:
-    """Return which pod's end comes after that of `lock.pod`: they are gone through in order."""
+def following(book: Book, lock: DeviceLock) -> list[PodUid]:
+    """Return the pods whose end comes after that of `lock.pod`: they are gone through in order."""
     record = None if lock.claim is None else book.claims.get(lock.claim)
     if record is None or lock.pod is None:
-        return None
-    return min((pod for pod in record.pods if pod > lock.pod), default=None)
+        return []
+    return [pod for pod in record.users(lock) if pod > lock.pod]
 
 
 def pods_of_claims(book: Book, *, over: bool) -> frozenset[PodUid]:
@@ -229,10 +380,17 @@ def pods_of_claims(book: Book, *, over: bool) -> frozenset[PodUid]:
     left = {lock.claim for lock in book.locks.values()} if over else frozenset()
     return frozenset[PodUid]().union(
         *(
-            each.pods
+            each.pods | each.former if each.ref.uid in left else each.pods
             for each in book.claims.values()
             if each.over_at is None or each.ref.uid in left
         )
+    )
+
+
+def claims_left(book: Book) -> bool:
+    """Tell whether a claim is not over, or has something to give back."""
+    return any(each.over_at is None for each in book.claims.values()) or any(
+        lock.claim is not None for lock in book.locks.values()
     )
 
 

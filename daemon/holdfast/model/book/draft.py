@@ -8,15 +8,18 @@ from msgspec.structs import replace
 from holdfast.errors import LedgerError
 from holdfast.model.book.book import (
     CARDS,
+    NEXT,
     Allocation,
     Book,
     ClaimRecord,
+    DeviceLock,
     Holdings,
+    LockState,
+    Move,
     Phase,
     PodRecord,
     same_holder,
 )
-from holdfast.model.book.locks import NEXT, DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks
 from holdfast.model.devices import places_of
 from holdfast.model.ids import (
@@ -289,6 +292,7 @@ class Draft:
                 before=state,
                 after=state,
                 pod=lock.pod if lock is not None else None,
+                pod_name=None if lock is None else self._name_of(lock.pod),
                 claim=None if lock is None else self._claim_of(lock),
                 evidence=evidence,
             )
@@ -384,10 +388,15 @@ class Draft:
                 before=before,
                 after=lock.state,
                 pod=lock.pod,
+                pod_name=self._name_of(lock.pod),
                 claim=self._claim_of(lock),
                 evidence=lock.evidence,
             )
         )
+
+    def _name_of(self, pod: PodUid | None) -> str | None:
+        record = None if pod is None else self._pods.get(pod)
+        return None if record is None else record.full_name
 
     def _claim_of(self, lock: DeviceLock) -> str | None:
         claim = None if lock.claim is None else self._claims.get(lock.claim)

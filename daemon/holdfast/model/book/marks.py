@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.model.ids import DeviceName, HardwareKey
 
 
-class Asker(Struct, frozen=True, kw_only=True):
+class Asker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who asked for something by hand, as the kernel reports the peer of the socket."""
 
     uid: int
@@ -24,7 +24,7 @@ class Asker(Struct, frozen=True, kw_only=True):
         return f"asked by uid {self.uid}, pid {self.pid}"
 
 
-class Mark(Struct, frozen=True, kw_only=True):
+class Mark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """That a person asked, when (seconds since the epoch), and why; the reason may be empty."""
 
     asker: Asker
@@ -38,7 +38,7 @@ class Mark(Struct, frozen=True, kw_only=True):
         return f"{self.reason} ({told})" if self.reason else told
 
 
-class Quarantine(Struct, frozen=True, kw_only=True):
+class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device that a person withholds, with the hardware that it had when they asked."""
 
     device: DeviceName

@@ -4,12 +4,10 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
-from holdfast.model.book.book import Book
-from holdfast.model.book.locks import DeviceLock, LockState
-from holdfast.model.book.withheld import why_withheld
-from holdfast.model.devices import Inventory
+from holdfast.model.book.book import Book, LockState
+from holdfast.model.book.standing import FreeFor, Standing
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
-from holdfast.model.kubelet import CheckpointEntry, KubeletView
+from holdfast.model.kubelet import CheckpointEntry
 
 
 class OfferedDevice(Struct, frozen=True, kw_only=True, order=True):
@@ -24,72 +22,18 @@ class Offers(Struct, frozen=True, kw_only=True):
     """The device lists of all resources.
 
     `resend` grows when an unchanged list must be sent once more, which makes kubelet write its
-    checkpoint.
+    checkpoint. `by_claims` are the resources that are served by DRA, listed or not; of those that
+    are `ungated` kubelet is not to ask before a container starts.
     """
 
     devices: Mapping[ResourceName, tuple[OfferedDevice, ...]] = field(default_factory=dict)
     resend: int = 0
+    by_claims: frozenset[ResourceName] = frozenset()
+    ungated: frozenset[ResourceName] = frozenset()
 
     def of(self, resource: ResourceName) -> tuple[OfferedDevice, ...]:
         """Return the devices of *resource*; none when it is not advertised."""
         return self.devices.get(resource, ())
-
-
-class OfferFacts(Struct, frozen=True, kw_only=True):
-    """What decides whether a device is reported to kubelet as Healthy.
-
-    `lock` is any lock on its keys. `has_or_awaits`: a pod that kubelet counts, or will count, has
-    the device or waits for it under this resource name and id. `owner_counted`: kubelet counts the
-    lock's pod, under any name. `releasing_for` are the seconds the lock has been RELEASING,
-    `uncommitted_for` those in which the ledger could not commit. `withheld`: a person withholds it.
-    `leaving`: the settings leave the device out, or give it another name, once no pod has it.
-    """
-
-    healthy: bool
-    name: DeviceName
-    lock: DeviceLock | None = None
-    has_or_awaits: bool = False
-    owner_counted: bool = False
-    releasing_for: float = 0.0
-    uncommitted_for: float = 0.0
-    withhold_after: float
-    withheld: bool = False
-    leaving: bool = False
-
-
-def offered(facts: OfferFacts) -> bool:
-    """Return whether the device is shown Healthy.
-
-    Reluctant on purpose: Unhealthy for the seconds between two pods makes kubelet refuse the second
-    one for good, and Unhealthy under a pod that has the device makes it refuse its re-admission.
-    """
-    if not facts.healthy:
-        return False
-    if facts.has_or_awaits:
-        return True
-    if facts.withheld or facts.leaving or facts.uncommitted_for > facts.withhold_after:
-        return False
-    lock = facts.lock
-    if lock is None:
-        return True
-    if lock.device != facts.name or lock.claim is not None:
-        return False
-    if lock.state is LockState.HELD:
-        # No pod has it under this id: its pod has it under a former plugin's, or has just ended.
-        return not facts.owner_counted
-    return lock.state is LockState.RELEASING and facts.releasing_for <= facts.withhold_after
-
-
-def has_or_awaits(name: DeviceName, book: Book, view: KubeletView) -> bool:
-    """Return whether a pod that kubelet counts, or will count, has *name* or waits for it.
-
-    While kubelet's checkpoint cannot be read, every pod whose Allocation has not ended may be one.
-    """
-    naming = book.holdings.naming(name.resource, [name.id])
-    ours = [each for each in naming if each.claim is None]
-    if not view.readable:
-        return bool(ours)
-    return bool(view.pods_with(name)) or any(each.pod is None for each in ours)
 
 
 def names_had(
@@ -113,23 +57,19 @@ def names_had(
     return found
 
 
-def kept_back(
-    resource: ResourceName, available: Iterable[DeviceId], inventory: Inventory, book: Book
-) -> frozenset[DeviceId]:
-    """Return the devices that kubelet could grant but does not call available.
+def kept_back(available: Iterable[DeviceId], standings: Iterable[Standing]) -> frozenset[DeviceId]:
+    """Return which devices of a resource kubelet could grant and does not call available.
 
     Under a topology policy kubelet names only the devices of some NUMA nodes, so its answer counts
     only for those nodes.
     """
-    named = frozenset(available)
-    devices = inventory.of(resource)
-    nodes = {device.numa_node for device in devices if device.name.id in named}
+    named, free = frozenset(available), [each for each in standings if each.device is not None]
+    nodes = {each.device.numa_node for each in free if each.device and each.name.id in named}
     return frozenset(
-        device.name.id
-        for device in devices
-        if device.healthy
-        and device.name.id not in named
-        and device.numa_node in nodes
-        and book.lock_on(device.keys) is None
-        and why_withheld(book, device.keys) is None
+        each.name.id
+        for each in free
+        if each.free_for is FreeFor.ANY
+        and each.name.id not in named
+        and each.device is not None
+        and each.device.numa_node in nodes
     )

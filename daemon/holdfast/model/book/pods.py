@@ -1,25 +1,44 @@
-"""What the book has of pods: their cgroups, their names, and whether kubelet let go of them."""
+"""What the book has of pods, and how it is reconciled with kubelet: whose is what, who ended."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.model.book.book import PodRecord
-from holdfast.model.book.claims import pods_of_claims
+from holdfast.model.book.book import (
+    ENDING,
+    Allocation,
+    Book,
+    DeviceLock,
+    LockState,
+    Phase,
+    PodRecord,
+    same_holder,
+)
+from holdfast.model.book.claims import drop_old_claims, pods_of_claims
 from holdfast.model.book.draft import Draft
-from holdfast.model.ids import BootId, DeviceName, PodUid
-from holdfast.model.kubelet import KubeletView
+from holdfast.model.book.places import place
+from holdfast.model.book.proof import could_have_started
+from holdfast.model.book.queue import settle
+from holdfast.model.devices import Inventory
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
+
+LONGEST_START = 600.0
+"""Seconds after the gate in which a container can still start: kubelet gives its runtime two
+minutes by default, so after this time it has started or never will."""
 
 
 class PodSighting(Struct, frozen=True, kw_only=True):
-    """A pod's cgroup as just seen; `processes` are the live pids in it and below.
+    """A pod's cgroup as just seen.
 
-    `unlisted` says what could not be read, so that there may be others; empty: nothing.
+    `populated` tells whether a process is in it or below, None where that is unknown; `processes`
+    are the pids that could be listed, and `unlisted` says what could not be read of them.
     """
 
     cgroup: str
     inode: int
+    populated: bool | None
     processes: tuple[int, ...] = ()
     unlisted: str = ""
 
@@ -103,3 +122,358 @@ def _with_count(
     if record.let_go_at is None:
         return replace(record, let_go_at=view.asked_at)
     return record
+
+
+class Observed(Struct, frozen=True, kw_only=True):
+    """What the book is compared with."""
+
+    view: KubeletView
+    inventory: Inventory
+    boot: BootId
+    sightings: Mapping[PodUid, PodSighting] = field(default_factory=dict)
+    pending_timeout: float
+
+
+def changes_with_time(book: Book) -> bool:
+    """Tell whether time alone may make `reconcile` change *book*.
+
+    A pod may be named by nobody in time, and a claim that is over is forgotten. Otherwise the same
+    observations of the same book have the same result at any time.
+    """
+    unnamed = (
+        each.pod is None and each.phase is Phase.PENDING for each in book.allocations.values()
+    )
+    return any(unnamed) or any(each.over_at is not None for each in book.claims.values())
+
+
+def without_retired(
+    view: KubeletView,
+    book: Book,
+    sightings: Mapping[PodUid, PodSighting],
+    boot: BootId,
+    *,
+    is_retired: Callable[[ResourceName], bool],
+) -> KubeletView:
+    """Return *view* without the entries of retired resources whose pods have no cgroup any more.
+
+    A resource is retired when its hardware came by the device plugin and comes by claims now. Then
+    nothing makes kubelet write its checkpoint, which names a pod that is over until it does; and it
+    admits no pod that would begin to use the resource. A pod that was seen in this boot, and has
+    had no cgroup yet, may be about to get one.
+    """
+    without = {entry.pod for entry in view.entries if is_retired(entry.resource)} - sightings.keys()
+    gone = frozenset(pod for pod in without if not _may_begin(book.pods.get(pod), boot))
+    if not gone:
+        return view
+    left = (each for each in view.entries if each.pod not in gone or not is_retired(each.resource))
+    return replace(view, entries=tuple(left), retired=gone)
+
+
+def _may_begin(record: PodRecord | None, boot: BootId) -> bool:
+    return record is not None and record.boot == boot and record.cgroup is None
+
+
+def reconcile(draft: Draft, observed: Observed) -> None:
+    """Identify, end and adopt Allocations as *observed* shows, then hand out what became free."""
+    place(draft, observed.inventory.cards)
+    _identify(draft, observed)
+    _end(draft, observed)
+    _adopt(draft, observed)
+    _hand_back(draft, observed)
+    drop_old_claims(draft)
+    note_pods(draft, observed.view, observed.sightings, observed.boot)
+    settle(draft)
+
+
+def _identify(draft: Draft, observed: Observed) -> None:
+    view = observed.view
+    if not view.readable:
+        return
+    unnamed: dict[tuple[ResourceName, frozenset[DeviceId]], list[Allocation]] = {}
+    for each in draft.book.queue():
+        if each.pod is None and is_newer(view, each, observed.boot):
+            unnamed.setdefault((each.resource, each.ids), []).append(each)
+    for (resource, ids), allocations in unnamed.items():
+        entries = view.entries_of(resource, ids)
+        pods = {entry.pod for entry in entries}
+        if len(pods) == 1:
+            _name(draft, allocations, pods.pop(), containers=len(entries))
+
+
+def _name(draft: Draft, allocations: Sequence[Allocation], pod: PodUid, *, containers: int) -> None:
+    """Write down that *allocations*, of the same devices and the oldest first, are those of *pod*.
+
+    Kubelet allocates once for each of its *containers*. What is older was a pod's that kubelet did
+    not admit: it has no right to a place in the queue, which *pod* would inherit.
+    """
+    for allocation in allocations[:-containers]:
+        if allocation.phase is Phase.PENDING:
+            draft.withdraw(allocation, f"its devices were allocated again, to pod {pod}")
+        else:
+            draft.identify(allocation, pod)
+    for allocation in allocations[-containers:]:
+        draft.identify(allocation, pod)
+
+
+def _end(draft: Draft, observed: Observed) -> None:
+    book = draft.book
+    for allocation in book.queue():
+        if allocation.claim is not None:  # kubelet itself says when a claim is over
+            continue
+        rebooted = allocation.boot != observed.boot
+        cgroup = allocation.pod in observed.sightings
+        reason = over(
+            AllocationFacts(
+                allocation=allocation,
+                view=observed.view,
+                newer=is_newer(observed.view, allocation, observed.boot),
+                allocated_again=_allocated_again(allocation, book, observed),
+                cgroup=cgroup,
+                cgroup_gone=not cgroup and _had_cgroup(allocation.pod, book, observed.boot),
+                let_go=_let_go(allocation.pod, book, observed),
+                started=_started(allocation, book),
+                rebooted=rebooted,
+                asked_after_start=(
+                    observed.view.asked_at - allocation.started_at
+                    if observed.view.answered
+                    else None
+                ),
+                # It is at least as old as this boot.
+                age=draft.uptime - (0.0 if rebooted else allocation.answered_at),
+                timeout=observed.pending_timeout,
+            )
+        )
+        if reason is not None:
+            draft.end(allocation, reason)
+
+
+def _started(allocation: Allocation, book: Book) -> bool:
+    return any(
+        other.phase is Phase.ACTIVE and same_holder(other, allocation)
+        for other in book.holdings.on(allocation.keys)
+    )
+
+
+def _had_cgroup(pod: PodUid | None, book: Book, boot: BootId) -> bool:
+    record = None if pod is None else book.pods.get(pod)
+    return record is not None and record.cgroup is not None and record.boot == boot
+
+
+def _let_go(pod: PodUid | None, book: Book, observed: Observed) -> bool:
+    record = None if pod is None else book.pods.get(pod)
+    if record is None or record.let_go_at is None or record.counted_boot != observed.boot:
+        return False
+    return record.counted_by is not None and record.counted_by == observed.view.kubelet
+
+
+def _allocated_again(allocation: Allocation, book: Book, observed: Observed) -> bool:
+    view = observed.view
+    return any(
+        other.id > allocation.id
+        and other.claim is None
+        # Its own containers ask for the same ids one after another, each with an Allocate.
+        and not same_holder(other, allocation)
+        and (view.unreadable or is_newer(view, other, observed.boot))
+        for other in book.holdings.naming(allocation.resource, allocation.ids)
+    )
+
+
+class AllocationFacts(Struct, frozen=True, kw_only=True):
+    """What decides whether an Allocation has ended.
+
+    `newer` is the result of `is_newer`. `allocated_again`: a younger Allocation names one of its
+    ids, and the checkpoint is newer than that one, or cannot be read. `cgroup`: its pod has a
+    cgroup; `cgroup_gone`: it had one in this boot and has none now. `let_go`: the kubelet that had
+    its pod now answers without it. `started`: a container of its pod passed the gate on the same
+    hardware by another Allocation. `age` are the seconds since Allocate was answered; `rebooted`:
+    that was before this boot. `asked_after_start` are the seconds from its last start to the
+    question that `view` answers, None if it answers none. `timeout` is in seconds.
+    """
+
+    allocation: Allocation
+    view: KubeletView
+    newer: bool
+    allocated_again: bool
+    cgroup: bool
+    cgroup_gone: bool = False
+    let_go: bool = False
+    started: bool = False
+    rebooted: bool = False
+    asked_after_start: float | None = None
+    age: float
+    timeout: float
+
+
+def is_newer(view: KubeletView, allocation: Allocation, boot: BootId) -> bool:
+    """Return whether *view* has what kubelet wrote after *allocation*: another file, read later.
+
+    The time of day is not compared, because it can be set back. *boot* is the present one.
+    """
+    later = allocation.boot != boot or view.read_at > allocation.answered_at
+    return later and view.file != allocation.checkpoint
+
+
+def over(facts: AllocationFacts) -> str | None:
+    """Return why the Allocation has ended, or None if it has not.
+
+    Without a checkpoint newer than its Allocate call nothing has ended: a kubelet that is down
+    proves nothing. A checkpoint that cannot be read must not keep the device without limit.
+    """
+    allocation, view = facts.allocation, facts.view
+    if view.unreadable:
+        return _unread(allocation, facts)
+    if not view.readable or not facts.newer:
+        return None
+    if allocation.pod is not None:
+        return _identified(allocation, allocation.pod, facts)
+    if view.entries_of(allocation.resource, allocation.ids):
+        return None
+    others = _pods_naming(allocation, view)
+    if others and facts.allocated_again:
+        return f"its devices were allocated again, to pod {', '.join(sorted(others))}"
+    if allocation.phase is Phase.ACTIVE:
+        return _started_by_nobody(facts)
+    if facts.age >= facts.timeout:
+        return (
+            f"no entry in kubelet's checkpoint names it {facts.timeout:g} s after it was allocated"
+        )
+    return None
+
+
+def _identified(allocation: Allocation, pod: PodUid, facts: AllocationFacts) -> str | None:
+    if facts.view.counts(pod):
+        return None
+    if pod in facts.view.retired:
+        return f"pod {pod} has no cgroup, and the hardware comes by claims now"
+    if allocation.phase is Phase.PENDING and not facts.started:
+        # The image may still be pulled while the sandbox exists, unless kubelet itself gave
+        # the pod up. What is left in it is waited for like any former pod's.
+        if facts.cgroup and not facts.let_go:
+            return None
+        return f"kubelet no longer counts pod {pod}, which never started"
+    return f"kubelet no longer counts pod {pod}"
+
+
+def _started_by_nobody(facts: AllocationFacts) -> str | None:
+    """Return why it has ended although a container of an unknown pod started on it.
+
+    Nothing shows which pod it was, and whether that pod lives. So it must be certain that the
+    container is not about to open the device; the kernel shows whether it has it open.
+    """
+    if facts.rebooted:
+        return "no entry in kubelet's checkpoint names it after a reboot"
+    asked = facts.asked_after_start
+    if asked is None or asked < LONGEST_START:
+        return None
+    return f"kubelet was asked {asked:.0f} s after its start, and has no pod with its devices"
+
+
+def _unread(allocation: Allocation, facts: AllocationFacts) -> str | None:
+    """Return why it has ended while kubelet's checkpoint cannot be read.
+
+    Kubelet allocates a device twice only when it considers the first pod ended, and a pod whose
+    cgroup is gone has ended. An empty cgroup proves nothing: CRI-O runs no pause process in it, and
+    the gate is passed before the container is created. The kernel shows if the device is free.
+    """
+    why = None
+    if facts.allocated_again:
+        why = "its devices were allocated again"
+    elif allocation.pod is not None and facts.cgroup_gone:
+        why = f"the cgroup of pod {allocation.pod} is gone"
+    return None if why is None else f"{why} (unverified: kubelet's checkpoint cannot be read)"
+
+
+def _pods_naming(allocation: Allocation, view: KubeletView) -> frozenset[PodUid]:
+    naming = view.entries_naming(allocation.resource, allocation.ids)
+    return frozenset(entry.pod for entry in naming)
+
+
+def _adopt(draft: Draft, observed: Observed) -> None:
+    """Give every pod in kubelet's checkpoint an Allocation, also those from before our time."""
+    if not observed.view.readable:
+        return
+    for entry in observed.view.entries:
+        if entry.resource not in observed.inventory.resources:
+            continue
+        devices = _devices_of(entry, draft, observed.inventory)
+        naming = draft.holdings.naming(entry.resource, devices)
+        live = [each for each in naming if each.claim is None]
+        if any(each.pod == entry.pod and each.ids >= devices.keys() for each in live):
+            continue
+        # An Allocation whose pod is unknown may be this one: the next view shows it.
+        if not devices or any(each.pod is None for each in live):
+            continue
+        allocation = draft.allocate(
+            entry.resource,
+            devices,
+            checkpoint=observed.view.file,
+            answered_at=observed.view.read_at,
+            pod=entry.pod,
+        )
+        # Its pod lives, so it may have started; but not on what another had at that time.
+        if _lives(entry.pod, observed) and could_have_started(allocation, draft.holdings):
+            draft.activate(allocation)
+
+
+def _hand_back(draft: Draft, observed: Observed) -> None:
+    """Give a pod that kubelet counts what it has, where the book said that it was over.
+
+    Kubelet's absence of mind is no end, a static pod comes back under its UID, and what was called
+    foreign may be a pod's whose entry could not be read before.
+    """
+    for lock in list(draft.locks.values()):
+        if lock.state is LockState.HELD:
+            continue
+        heirs = [each for each in draft.holdings.on(lock.keys) if _is_back(each, lock, observed)]
+        if not heirs:
+            _lift(draft, lock, observed)
+            continue
+        heir = next((each for each in heirs if each.phase is Phase.ACTIVE), heirs[0])
+        draft.hand(lock, heir, "kubelet counts the pod")
+        # A process of its former start may have the device.
+        if _lives(heir.pod, observed) and could_have_started(heir, draft.holdings):
+            draft.activate(heir)
+
+
+def _lift(draft: Draft, lock: DeviceLock, observed: Observed) -> None:
+    """Free what was called foreign, where a pod that kubelet counts has the card in another way.
+
+    Only where that pod gets its own lock by it: else its processes would be foreign again.
+    """
+    if lock.state is not LockState.FOREIGN:
+        return
+    back = (each for each in draft.holdings.contending(lock.keys) if _is_back(each, lock, observed))
+    for each in back:
+        others = draft.holdings.locks_on(each.keys)
+        if all(one.state is LockState.FOREIGN or same_holder(one, each) for one in others):
+            evidence = "kubelet counts a pod that has it in another way"
+            draft.move(lock.device, LockState.FREE, evidence)
+            return
+
+
+def _lives(pod: PodUid | None, observed: Observed) -> bool:
+    sighting = None if pod is None else observed.sightings.get(pod)
+    return sighting is not None and sighting.populated is not False
+
+
+def _is_back(each: Allocation, lock: DeviceLock, observed: Observed) -> bool:
+    """Tell whether the pod of *each* has *lock*, which is ENDING or FOREIGN, again."""
+    if each.claim is not None or lock.claim is not None:
+        return False
+    if each.pod is None or not observed.view.readable or not observed.view.counts(each.pod):
+        return False
+    return each.pod == lock.pod if lock.state in ENDING else each.phase is Phase.ACTIVE
+
+
+def _devices_of(
+    entry: CheckpointEntry, draft: Draft, inventory: Inventory
+) -> dict[DeviceId, frozenset[HardwareKey]]:
+    found: dict[DeviceId, frozenset[HardwareKey]] = {}
+    for id_ in sorted(entry.devices):
+        device = inventory.find(entry.resource, id_)
+        lock = draft.locks.get(DeviceName(entry.resource, id_))
+        if device is not None:
+            found[device.name.id] = device.keys
+        elif lock is not None:  # its hardware is gone, its pod is not
+            found[id_] = lock.keys
+    return found

@@ -1,11 +1,52 @@
-"""Which pod can have a device, and which really has it, if it is not the one with the lock."""
+"""Which pod can have a device, which really has it, and whose it is where the kernel names none."""
 
-from holdfast.model.book.book import Allocation, Book, Holdings, Phase, same_holder
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from holdfast.model.book.book import (
+    ENDING,
+    Allocation,
+    Book,
+    DeviceLock,
+    Holdings,
+    LockState,
+    Phase,
+    same_holder,
+)
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import ENDING, DeviceLock, LockState
 from holdfast.model.book.queue import settle
+from holdfast.model.devices import Device
+from holdfast.model.ids import DeviceName
 from holdfast.model.use.free import KernelFacts
-from holdfast.model.use.holders import named
+from holdfast.model.use.holders import Holder, Scan, named
+
+
+def attribute(
+    scan: Scan, enabled: frozenset[DeviceName], locks: Mapping[DeviceName, DeviceLock]
+) -> dict[DeviceName, tuple[Holder, ...]]:
+    """Return the holders of each device, also those that the kernel did not attribute.
+
+    Before Linux 6.18 fdinfo does not say which function a VFIO device fd belongs to. Such a holder
+    counts for the enabled devices that the ledger gave its pod; if there are none, for every
+    enabled device without another explanation. A device that is not enabled has no device fd.
+    """
+    found = {
+        device: {holder.process: holder for holder in holders}
+        for device, holders in scan.holders.items()
+    }
+    for holder in scan.unattributed:
+        granted = [
+            device
+            for device in enabled
+            if holder.pod is not None and device in locks and locks[device].pod == holder.pod
+        ]
+        unexplained = [device for device in enabled if not scan.holders.get(device)]
+        for device in granted or unexplained:
+            known = found.setdefault(device, {})
+            same = known.get(holder.process, holder)
+            known[holder.process] = replace(same, grips=same.grips | holder.grips)
+    return {device: tuple(holders.values()) for device, holders in found.items()}
 
 
 def could_have_started(allocation: Allocation, holdings: Holdings) -> bool:
@@ -59,3 +100,14 @@ def hand_to_true_owner(draft: Draft, lock: DeviceLock, facts: KernelFacts) -> No
     )
     draft.activate(heir)
     settle(draft)
+
+
+def unlocked(devices: Iterable[Device], book: Book) -> tuple[Device, ...]:
+    """Return those of *devices* that no lock excludes: they were granted to nobody."""
+    return tuple(each for each in devices if book.lock_on(each.keys) is None)
+
+
+def call_foreign(draft: Draft, device: Device, reason: str) -> None:
+    """Withhold *device*, which is in use for *reason*, if it was granted to nobody meanwhile."""
+    if unlocked([device], draft.book):
+        draft.withhold(device.name, device.keys, reason)

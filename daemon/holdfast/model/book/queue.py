@@ -2,10 +2,17 @@
 
 from collections.abc import Iterable
 
-from holdfast.model.book.book import Allocation, Book, Holdings, Phase, same_holder
+from holdfast.model.book.book import (
+    Allocation,
+    Book,
+    DeviceLock,
+    Holdings,
+    LockState,
+    Phase,
+    same_holder,
+)
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock, LockState
-from holdfast.model.book.withheld import why_withheld
+from holdfast.model.book.standing import why_withheld
 from holdfast.model.cards import Side, rivals, sides_of
 from holdfast.model.ids import DeviceName, HardwareKey
 
@@ -40,12 +47,12 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
             sides.setdefault(side, []).append(allocation)
 
 
-def waits_behind(book: Book, allocation: Allocation, keys: frozenset[HardwareKey]) -> str:
+def first_before(
+    book: Book, allocation: Allocation, keys: frozenset[HardwareKey]
+) -> Allocation | None:
     """Return whose turn it is to have *keys*, which no lock has and *allocation* waits for."""
     others = (each for each in book.holdings.contending(keys) if not same_holder(each, allocation))
-    first = next(iter(_in_turn(book.holdings, others)), None)
-    whose = "an older Allocation" if first is None else book.holder(first)
-    return f"{', '.join(sorted(keys))} waits behind {whose}"
+    return next(iter(_in_turn(book.holdings, others)), None)
 
 
 def _in_turn(holdings: Holdings, allocations: Iterable[Allocation]) -> list[Allocation]:

@@ -1,18 +1,17 @@
 """What a vendor's adapter tells the scheduler of its devices."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.model.devices import Device, Inventory, pci_addresses
-from holdfast.model.dra.names import label
-from holdfast.model.dra.resourceslice import AttributeValue
+from holdfast.model.dra.resourceslice import AttributeValue, label
 from holdfast.model.ids import DeviceName, PciAddress
 
 MOST_TEXT = 64
-"""Characters of an attribute's value, by the API's rules."""
+"""Bytes of an attribute's value, by the API's rules."""
 
 _VERSION = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?")
 
@@ -22,8 +21,10 @@ class Advertised(Struct, frozen=True, kw_only=True):
 
     `name` is a DNS label, unique among all devices of the node. `address` is the PCI function by
     which a single device is known; the attributes of the standard are made of it. Names of
-    attributes and capacities are identifiers of at most 32 characters; capacities are in bytes.
-    `shared`: as many claims as there are `devices` can have it, and each is given one of them.
+    attributes and capacities are identifiers of at most 32 characters; capacities are in bytes, or
+    how many there are of what is counted.
+    `whole` is the name of all of a device that is shared, None for any other: as many claims as
+    there are `devices` can have it, and each is given one of them.
     """
 
     name: str
@@ -31,7 +32,12 @@ class Advertised(Struct, frozen=True, kw_only=True):
     address: PciAddress | None = None
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     capacity: Mapping[str, int] = field(default_factory=dict)
-    shared: bool = False
+    whole: DeviceName | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Tell whether several claims can have it at once."""
+        return self.whole is not None
 
 
 def plain(device: Device) -> Advertised:
@@ -68,22 +74,44 @@ def as_assigned(told: Iterable[Advertised], inventory: Inventory) -> Iterator[Ad
         yield replace(each, attributes={**each.attributes, **kind})
 
 
+def makes_no_group(devices: Collection[DeviceName], told: Iterable[Advertised]) -> bool:
+    """Tell whether *devices* are none of the groups of *told* that have as many of the resource.
+
+    The scheduler takes single devices in their order, wherever they are.
+    """
+    resources = {each.resource for each in devices}
+    groups = {
+        frozenset(each.devices)
+        for each in told
+        if not each.shared
+        and len(each.devices) == len(devices) > 1
+        and {name.resource for name in each.devices} == resources
+    }
+    return bool(groups) and frozenset(devices) not in groups
+
+
 def texts(**values: str) -> Mapping[str, AttributeValue]:
     """Return an attribute for each of *values* that is not empty, cut to what the API takes."""
-    return {name: AttributeValue(text=text[:MOST_TEXT]) for name, text in values.items() if text}
+    cut = {name: text.encode()[:MOST_TEXT].decode(errors="ignore") for name, text in values.items()}
+    return {name: AttributeValue(text=text) for name, text in cut.items() if text}
 
 
 def versions(**values: str) -> Mapping[str, AttributeValue]:
-    """Return an attribute for each of *values* that can be written as a semantic version.
+    """Return an attribute for each of *values* that can be written as a short semantic version.
 
     >>> versions(driver="535.129.03", none="N/A")
     {'driver': AttributeValue(text=None, number=None, truth=None, version='535.129.3')}
     """
     found = {name: _VERSION.fullmatch(text) for name, text in values.items()}
-    return {
-        name: AttributeValue(version=".".join(str(int(part)) for part in match.groups("0")))
+    written = {
+        name: ".".join(part.lstrip("0") or "0" for part in match.groups("0"))
         for name, match in found.items()
         if match is not None
+    }
+    return {
+        name: AttributeValue(version=version)
+        for name, version in written.items()
+        if len(version) <= MOST_TEXT
     }
 
 

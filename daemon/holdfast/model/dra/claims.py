@@ -1,10 +1,12 @@
-"""A ResourceClaim as the API server has it, and what kubelet is answered about it."""
+"""A ResourceClaim as the API server has it, when it is over unasked, and what keeps the driver."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import Enum
 
 from msgspec import Struct, field
 
 from holdfast.model.ids import ClaimRef, PodUid
+from holdfast.model.kubelet import ClaimEntry
 
 
 class ClaimResult(Struct, frozen=True, kw_only=True):
@@ -33,6 +35,7 @@ class AllocatedClaim(Struct, frozen=True, kw_only=True):
     """A claim with the results of all drivers; `results` is None while it is not allocated.
 
     `reserved_for` are the pods that may use it, with their names; their namespace is the claim's.
+    `grouped`: others than pods may, such as a PodGroup, so that not all of its pods are known.
     `deleted`: it has a deletion timestamp, so it goes when its last pod has gone.
     """
 
@@ -40,6 +43,7 @@ class AllocatedClaim(Struct, frozen=True, kw_only=True):
     results: tuple[ClaimResult, ...] | None = None
     configs: tuple[OpaqueConfig, ...] = ()
     reserved_for: Mapping[PodUid, str] = field(default_factory=dict)
+    grouped: bool = False
     deleted: bool = False
 
 
@@ -58,3 +62,82 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
     devices: tuple[PreparedDevice, ...] = ()
     error: str = ""
+
+
+class OnServer(Enum):
+    """What the API server has under the claim's name."""
+
+    THERE = "there"
+    DEALLOCATED = "deallocated"
+    UNRESERVED = "unreserved"
+    ELSEWHERE = "elsewhere"
+    GONE = "gone"
+    ANOTHER = "another"
+    UNKNOWN = "unknown"
+
+
+_FOUND = {
+    OnServer.DEALLOCATED: "the API server has it as not allocated",
+    OnServer.UNRESERVED: "the API server has it as reserved for none of its pods",
+    OnServer.ELSEWHERE: "the API server has it as allocated other devices",
+    OnServer.GONE: "the API server has no such claim",
+    OnServer.ANOTHER: "the API server has another claim of its name",
+}
+
+
+class LostFacts(Struct, frozen=True, kw_only=True):
+    """What decides whether a claim is over; `listed` and `server` as they were just read.
+
+    `listed`: kubelet's record of claims has it, None where that cannot be read. `cgroups`: one of
+    its pods has a cgroup, so that it may live.
+    """
+
+    listed: bool | None
+    server: OnServer
+    cgroups: bool
+
+
+def why_over(facts: LostFacts) -> str | None:
+    """Return why the claim is over, or None where it may not be.
+
+    Each of the three can be wrong by itself: a server that was restored from a backup, a kubelet
+    that lost its record, a pod whose cgroup is made only now.
+    """
+    if facts.listed is not False or facts.cgroups:
+        return None
+    found = _FOUND.get(facts.server)
+    if found is None:
+        return None
+    return f"{found}, kubelet has no record of it, and none of its pods has a cgroup"
+
+
+class LeavingFacts(Struct, frozen=True, kw_only=True):
+    """What kubelet and the API server say at one moment.
+
+    `entries` are kubelet's record of claims, and `unread` why that cannot be read; empty: it can,
+    or there is none. `offered` are the devices that the scheduler may still give to a claim, None
+    where it is not known what the API server has.
+    """
+
+    driver: str
+    entries: Sequence[ClaimEntry] = ()
+    unread: str = ""
+    offered: Sequence[str] | None = ()
+
+
+def why_driver_stays(facts: LeavingFacts) -> tuple[str, ...]:
+    """Return what still needs the driver, which has to leave the node last.
+
+    Without it kubelet cannot unprepare a claim, and its pods stay Terminating without limit.
+    """
+    found = [
+        f"kubelet has claim {each.claim} prepared by {facts.driver}: delete its pods"
+        for each in facts.entries
+        if facts.driver in each.devices
+    ]
+    if facts.unread:
+        found.append(f"it is unknown which claims kubelet has prepared: {facts.unread}")
+    if facts.offered is None:
+        found.append("it is unknown which devices the scheduler may still give to claims")
+    found += [f"the scheduler may still give {name} to a claim" for name in facts.offered or ()]
+    return tuple(found)

@@ -1,16 +1,26 @@
-"""What a claim hands to containers: by which CDI names, with which nodes and variables."""
+"""What a claim is given and hands to containers: shares, nodes and variables, by its CDI spec."""
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.model.book.book import Allocation, Book, DeviceLock
+from holdfast.model.book.messages import Message, Said
+from holdfast.model.book.standing import belongs_to, quarantines_on, why_withheld
+from holdfast.model.cards import replicas_in
 from holdfast.model.devices import Device
-from holdfast.model.dra.cdi import Handed, device, kind
+from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.claims import ClaimResult, Prepared, PreparedDevice
-from holdfast.model.grants import ContainerGrant
-from holdfast.model.ids import ClaimUid, ResourceName
+from holdfast.model.gate.cdi import major, minor
+from holdfast.model.gate.gate import Obstacle
+from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey, ResourceName
 
+_VERSION = "0.5.0"
+_MODE = 0o666
+"""runsc does not start on a node without a mode (gvisor#13620)."""
 EVERY_REQUEST = "all.requests"
 """Stands for all requests of a claim where a name is wanted; no request, and no device, has a dot.
 
@@ -20,6 +30,76 @@ none. So what is said to be of this request is given only to containers with the
 
 Grant = Callable[[ResourceName, tuple[Device, ...]], ContainerGrant]
 """Returns what a container gets for devices that are all of one resource."""
+_MOST_TOLD = 3
+"""Replicas of which a text says who has them."""
+
+
+class Handed(Struct, frozen=True, kw_only=True):
+    """What containers get of one device of a claim, by its label in ResourceSlices."""
+
+    label: str
+    grant: ContainerGrant
+
+
+def kind(driver: str) -> str:
+    """Return the CDI kind of the claims of *driver*."""
+    return f"{driver}/claim"
+
+
+def device(claim: ClaimUid, label: str) -> str:
+    """Return the name of a device within its kind."""
+    return f"{claim}-{label}"
+
+
+def file_name(claim: ClaimUid) -> str:
+    """Return the end of the name of the spec file of *claim*."""
+    return f"{claim}.json"
+
+
+def spec(
+    driver: str, claim: ClaimUid, devices: Iterable[Handed], numbers: Mapping[str, int]
+) -> str:
+    """Return the content of the spec of *claim*; *numbers* are the nodes' device numbers.
+
+    The same grants have the same content to the byte.
+    """
+    content = {
+        "cdiVersion": _VERSION,
+        "kind": kind(driver),
+        "devices": [
+            {"name": device(claim, each.label), "containerEdits": _edits(each.grant, numbers)}
+            for each in devices
+        ],
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _edits(grant: ContainerGrant, numbers: Mapping[str, int]) -> dict[str, object]:
+    edits: dict[str, object] = {
+        "env": [f"{name}={value}" for name, value in sorted(grant.envs.items())],
+        "deviceNodes": [_node(each, numbers.get(each.host_path)) for each in grant.nodes],
+        "mounts": [
+            {
+                "hostPath": each.host_path,
+                "containerPath": each.container_path,
+                "options": ["bind", "nosuid", "nodev", "ro" if each.read_only else "rw"],
+            }
+            for each in grant.mounts
+        ],
+    }
+    return {name: each for name, each in edits.items() if each}
+
+
+def _node(node: GrantedNode, number: int | None) -> dict[str, object]:
+    described: dict[str, object] = {
+        "path": node.container_path,
+        "hostPath": node.host_path,
+        "fileMode": _MODE,
+        "permissions": node.permissions,
+    }
+    if number is not None:
+        described |= {"type": "c", "major": major(number), "minor": minor(number)}
+    return described
 
 
 class Given(Struct, frozen=True, kw_only=True):
@@ -95,7 +175,7 @@ def _all_devices(given: Iterable[Given]) -> tuple[Device, ...]:
 def _granted(own: Sequence[Device], together: Sequence[Device], grant: Grant) -> ContainerGrant:
     """Return what a container gets of *own*, which it has *together* with others."""
     mine = {node.path for each in own for node in each.nodes}
-    # Shares and slices of one GPU have the same node.
+    # Shares and parts of one card have the same node.
     others = {node.path for each in together for node in each.nodes} - mine
     made = ContainerGrant()
     for resource in dict.fromkeys(each.name.resource for each in together):
@@ -109,3 +189,94 @@ def _granted(own: Sequence[Device], together: Sequence[Device], grant: Grant) ->
             cdi_devices=(*made.cdi_devices, *granted.cdi_devices),
         )
     return made
+
+
+def as_whole(told: Advertised) -> Advertised:
+    """Return *told* as a device that one claim at a time can have, all of it."""
+    return told if told.whole is None else replace(told, devices=(told.whole,), whole=None)
+
+
+def meant_by(
+    result: ClaimResult, told: Advertised, book: Book, claim: ClaimUid
+) -> tuple[DeviceName, ...]:
+    """Return the devices that *result* of *claim* means; of a share, every one that it can be.
+
+    Those that the claim has come first, also where the card is not shared any more, or by fewer.
+    Without a share's id all of the card is meant: then the scheduler has given it to nobody else.
+    """
+    whole = as_whole(told).devices
+    if not result.share_id or result.admin_access:
+        return whole
+    mine = (each for allocation in book.holdings.of_claim(claim) for each in allocation.names())
+    had = (
+        (int(number), name)
+        for name, keys in mine
+        for card, number in replicas_in(keys)
+        if card == whole[0].id
+    )
+    former = (name for _, name in sorted(had))
+    return tuple(dict.fromkeys((*former, *(told.devices if told.shared else ()))))
+
+
+def placed(given: Sequence[Given], book: Book, claim: ClaimUid) -> tuple[Given, ...] | Obstacle:
+    """Return *given* with one device for each share, or why there is none for one of them yet."""
+    taken: set[HardwareKey] = set()
+    found: dict[str, Given] = {}
+    shares = [each for each in given if each.is_share]
+    for each in sorted(shares, key=lambda share: share.result.share_id):
+        left = (
+            device
+            for device in each.devices
+            if taken.isdisjoint(device.keys) and _is_left(device, book, claim)
+        )
+        device = next(left, None)
+        if device is None:
+            return _why_none(each, book)
+        taken |= device.keys
+        found[each.result.share_id] = replace(each, devices=(device,))
+    return tuple(found[each.result.share_id] if each.is_share else each for each in given)
+
+
+def _is_left(device: Device, book: Book, claim: ClaimUid) -> bool:
+    """Tell whether *claim* has *device*, or nobody has, waits for or withholds it.
+
+    Who has all of the card is waited for in the queue: that decides no less for the other replicas.
+    """
+    on_it = book.holdings.on(device.keys)
+    if any(each.claim == claim for each in on_it):
+        return True
+    locked = any(lock.keys & device.keys for lock in book.locks_on(device.keys))
+    return not (on_it or locked or quarantines_on(book, device.keys))
+
+
+def _why_none(given: Given, book: Book) -> Obstacle:
+    told = list(dict.fromkeys(_who(each, book) for each in given.devices))
+    more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
+    share = given.result.device
+    names = {"share": share, "reason": _who_first(given.devices, book)}
+    return Obstacle(
+        text=f"no share of {share} is left: {'; '.join(told[:_MOST_TOLD])}{more}",
+        said=Said(message=Message.NO_SHARE, names=names),
+    )
+
+
+def _who_first(devices: Sequence[Device], book: Book) -> str:
+    """Return in a few words who has the first of *devices*."""
+    for each in devices[:1]:
+        owners: list[DeviceLock | Allocation] = [*book.locks_on(each.keys)]
+        owners += book.holdings.on(each.keys)
+        if owners:
+            return f"{each.name.id} is held by {book.owner(owners[0])}"
+        if quarantines_on(book, each.keys):
+            return f"{each.name.id} is quarantined by hand"
+    return "the claim has other shares of it"
+
+
+def _who(device: Device, book: Book) -> str:
+    """Return who has *device*, waits for it or withholds it."""
+    for lock in book.locks_on(device.keys):
+        return belongs_to(lock, book)
+    for allocation in book.holdings.on(device.keys):
+        return f"{device.name} is waited for by {book.holder(allocation)}"
+    withheld = why_withheld(book, device.keys)
+    return withheld or f"{device.name} is given to another share of the same claim"

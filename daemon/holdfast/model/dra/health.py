@@ -1,24 +1,48 @@
-"""What a pod's status says of the health of the devices that its claims have."""
+"""How devices are: the taints that the scheduler reads, and the health that a pod shows."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from msgspec import Struct
 
-from holdfast.model.book.book import Book
-from holdfast.model.book.locks import LockState
-from holdfast.model.book.withheld import why_withheld
-from holdfast.model.cards import whole
-from holdfast.model.devices import Inventory
+from holdfast.model.book.book import LockState
+from holdfast.model.book.messages import Message, Said, of_reason, sentence, together
+from holdfast.model.book.standing import Standing, Standings
+from holdfast.model.devices import FaultKind
 from holdfast.model.dra.advertised import Advertised
-from holdfast.model.dra.names import label
-from holdfast.model.gate.gate import belongs_to
-from holdfast.model.ids import DeviceName, ResourceName
-from holdfast.model.text import printable
+from holdfast.model.dra.resourceslice import Taint, label
+from holdfast.model.ids import DeviceName
 
-LONGEST_MESSAGE = 1024
-"""Bytes; kubelet cuts what is longer."""
+NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
+HELD, UNHEALTHY = "held", "unhealthy"
+"""The names of the taints' keys, below the driver's own name."""
 
-_MORE = "..."
+
+def taints(driver: str, standing: Standing, *, evict_lost: bool = False) -> tuple[Taint, ...]:
+    """Return the taints of a device; *evict_lost*: hardware that is gone ends its pods."""
+    found = []
+    if held := standing.withheld_as:
+        found.append(Taint(key=f"{driver}/{HELD}", value=held, effect=NO_SCHEDULE))
+    if standing.device is not None and standing.device.faults:
+        kinds = [each.kind for each in standing.device.faults]
+        lost = FaultKind.GONE in kinds
+        found.append(
+            Taint(
+                key=f"{driver}/{UNHEALTHY}",
+                value=(FaultKind.GONE if lost else kinds[0]).value,
+                effect=NO_EXECUTE if lost and evict_lost else NO_SCHEDULE,
+            )
+        )
+    return tuple(found)
+
+
+def worst_taints(each: Iterable[tuple[Taint, ...]]) -> tuple[Taint, ...]:
+    """Return the taints of devices that are given together: of each key the first, the worst."""
+    found: dict[str, Taint] = {}
+    for taint in (taint for one in each for taint in one):
+        known = found.setdefault(taint.key, taint)
+        if known.effect == NO_SCHEDULE and taint.effect == NO_EXECUTE:
+            found[taint.key] = taint
+    return tuple(found.values())
 
 
 class DeviceHealth(Struct, frozen=True, kw_only=True):
@@ -32,76 +56,36 @@ class DeviceHealth(Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-def healths(
-    advertised: Iterable[Advertised],
-    inventory: Inventory,
-    book: Book,
-    *,
-    serves: Callable[[ResourceName], bool],
-    obstacle: Callable[[DeviceName], str],
-) -> tuple[DeviceHealth, ...]:
-    """Return the health of everything *advertised*, and of what is gone and still has a lock.
-
-    Devices of which there are no resources that the driver *serves* are left out. *obstacle* says
-    what was last seen to keep a device from its next pod; empty for nothing.
-    """
-    found = {
-        each.name: _health(
-            each.name, each.devices, inventory, book, obstacle, enough=any if each.shared else all
-        )
-        for each in advertised
-    }
-    for name in book.locks:
-        if serves(name.resource) and inventory.get(name) is None:
-            gone = label(whole(name))
-            found.setdefault(gone, _health(gone, (name,), inventory, book, obstacle))
+def healths(advertised: Iterable[Advertised], standings: Standings) -> tuple[DeviceHealth, ...]:
+    """Return the health of everything *advertised*, and of what is gone and still has a lock."""
+    found = {each.name: _health(each, standings) for each in advertised}
+    for standing in standings:
+        if standing.by_claims and standing.device is None:
+            name = label(standings.names.whole(standing.name))
+            healthy, message = _one(standing.name, standing)
+            found.setdefault(name, DeviceHealth(name=name, healthy=healthy, message=message))
     return tuple(found[name] for name in sorted(found))
 
 
-def _health(
-    name: str,
-    devices: Sequence[DeviceName],
-    inventory: Inventory,
-    book: Book,
-    obstacle: Callable[[DeviceName], str],
-    *,
-    enough: Callable[[Iterable[bool]], bool] = all,
-) -> DeviceHealth:
-    """Return the health of *devices* that are given together: that of the worst of them.
+def _health(told: Advertised, standings: Standings) -> DeviceHealth:
+    """Return the health of devices that are given together: that of the worst of them.
 
     Of one that is shared it is that of the best: what keeps one share is nothing to the others.
-    *enough* says which.
     """
-    found = [_one(each, inventory, book, obstacle) for each in devices]
-    told = dict.fromkeys(message for _, message in found if message)
-    healthy = enough(well for well, _ in found)
-    return DeviceHealth(name=name, healthy=healthy, message=_cut("; ".join(told)))
+    found = [_one(name, standings.get(name)) for name in told.devices]
+    healthy = (any if told.shared else all)(well for well, _ in found)
+    message = together(message for _, message in found)
+    return DeviceHealth(name=told.name, healthy=healthy, message=message)
 
 
-def _one(
-    name: DeviceName, inventory: Inventory, book: Book, obstacle: Callable[[DeviceName], str]
-) -> tuple[bool, str]:
-    device = inventory.get(name)
-    if device is None:
-        lock = book.locks.get(name)
-        whose = "" if lock is None else f"; {belongs_to(lock, book)}"
-        return False, f"{name} is not there any more{whose}"
-    if device.faults:
-        return False, "; ".join(fault.text for fault in device.faults)
-    locks = book.locks_on(device.keys)
-    for lock in locks:
-        if lock.state is not LockState.HELD:
-            known = obstacle(lock.device)
-            told = belongs_to(lock, book, device.keys)
-            return False, told + (f"; {known}" if known else "")
-    for lock in locks:
-        return True, belongs_to(lock, book, device.keys)
-    return True, why_withheld(book, device.keys) or ""
-
-
-def _cut(message: str) -> str:
-    message = printable(message, LONGEST_MESSAGE)
-    encoded = message.encode()
-    if len(encoded) <= LONGEST_MESSAGE:
-        return message
-    return encoded[: LONGEST_MESSAGE - len(_MORE)].decode(errors="ignore") + _MORE
+def _one(name: DeviceName, standing: Standing | None) -> tuple[bool, str]:
+    """Tell whether a pod that has the device can use it, and what is to be said of it."""
+    if standing is None or standing.device is None:
+        owner = "" if standing is None else standing.owner
+        missing = Message.MISSING_HELD if owner else Message.MISSING
+        return False, sentence(Said(message=missing, device=name, names={"owner": owner}))
+    if standing.fault:
+        return False, sentence(of_reason(Message.FAULT, standing.fault, name))
+    if standing.lock is not None:
+        return standing.state is LockState.HELD, standing.kept_by
+    return True, standing.withheld

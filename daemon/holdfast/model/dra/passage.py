@@ -1,23 +1,22 @@
 """When a claim may be prepared: what it is to have, who is before it, and what the kernel shows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
 
 from holdfast.errors import ClaimRefusedError
-from holdfast.model.book.book import Book, Phase
+from holdfast.model.book.book import Book, DeviceLock, LockState, Phase
 from holdfast.model.book.claims import Wish, enlist
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
-from holdfast.model.book.queue import waits_behind
-from holdfast.model.book.withheld import why_withheld
+from holdfast.model.book.standing import belongs_to
 from holdfast.model.cards import clash
 from holdfast.model.devices import Device, DeviceKind, FaultKind
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
-from holdfast.model.gate.gate import belongs_to
+from holdfast.model.gate.gate import Obstacle, Rights, why_not_yet
 from holdfast.model.ids import (
     ClaimRef,
     ClaimUid,
     DeviceId,
-    DeviceName,
     HardwareKey,
     PodUid,
     ResourceName,
@@ -108,24 +107,18 @@ def by_resource(
     return found
 
 
-def why_not_yet(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> str | None:
-    """Return what *claim* waits for by the book, or None when it has the locks of all of *keys*."""
-    if not keys:  # it has adminAccess alone: nothing that a person withholds is given to it
-        return None
-    mine = book.holdings.of_claim(claim)
-    started = frozenset[HardwareKey]().union(*(book.started(each) for each in mine))
-    withheld = why_withheld(book, keys, started)
-    if withheld is not None:
-        return withheld
+def rights_of_claim(claim: ClaimUid, keys: frozenset[HardwareKey], book: Book) -> Rights:
+    """Return what *claim* has of the hardware with *keys*."""
+    mine = tuple(book.holdings.of_claim(claim))
     locks = book.locks_on(keys)
-    for lock in locks:
-        if lock.state is not LockState.HELD or lock.claim != claim:
-            return belongs_to(lock, book, keys)
-    unlocked = keys.difference(*(lock.keys for lock in locks))
-    queued = next((each for each in mine if each.keys & unlocked), None)
-    if queued is not None:
-        return waits_behind(book, queued, unlocked)
-    return f"{', '.join(sorted(unlocked))} is not granted to it yet" if unlocked else None
+    return Rights(
+        keys=keys,
+        own=frozenset(
+            each.device for each in locks if each.state is LockState.HELD and each.claim == claim
+        ),
+        started=frozenset[HardwareKey]().union(*(book.started(each) for each in mine)),
+        queued=mine,
+    )
 
 
 def is_prepared(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> bool:
@@ -135,14 +128,22 @@ def is_prepared(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> bo
     return keys <= frozenset[HardwareKey]().union(*active)
 
 
-def enter(draft: Draft, wish: Wish, evidence: str) -> str | None:
+def of_own_lock(lock: DeviceLock, book: Book) -> Obstacle:
+    """Return that a claim waits for *lock*, which it has to give back first."""
+    return Obstacle(text=belongs_to(lock, book), locks=(lock,))
+
+
+def enter(draft: Draft, wish: Wish, evidence: str) -> Obstacle | None:
     """Write down that the claim is prepared; or return what it waits for.
 
     *evidence* says what the kernel showed and goes into the history.
     """
-    reason = enlist(draft, wish) or why_not_yet(draft.book, wish.ref.uid, wish.keys)
-    if reason is not None:
-        return reason
+    lock = enlist(draft, wish)
+    if lock is not None:
+        return of_own_lock(lock, draft.book)
+    obstacle = why_not_yet(rights_of_claim(wish.ref.uid, wish.keys, draft.book), draft.book)
+    if obstacle is not None:
+        return obstacle
     for lock in draft.book.locks_on(wish.keys):
         draft.note(lock, evidence)
     for allocation in draft.holdings.of_claim(wish.ref.uid):
@@ -150,19 +151,13 @@ def enter(draft: Draft, wish: Wish, evidence: str) -> str | None:
     return None
 
 
-def in_the_way(verdicts: Mapping[DeviceName, Verdict], sharing: frozenset[PodUid]) -> str | None:
-    """Return what keeps devices from being handed over, or None.
+def of_its_own(verdict: Verdict, sharing: frozenset[PodUid]) -> Verdict:
+    """Return *verdict* for a claim of which the pods *sharing* may use the device already.
 
-    *sharing* are the pods of a claim that is prepared and that several pods share: what they hold
-    is theirs. A single pod gets a new sandbox only after its last one, so what it holds is left
-    over.
+    They are those of a claim that is prepared and that several pods share: what they hold is
+    theirs. A single pod gets a new sandbox only after its last one, so what it holds is left over.
     """
-    for name, verdict in verdicts.items():
-        if verdict.final:
-            return f"it is unknown whether {name} is free: {verdict.reason}"
-        if verdict.freedom is not Freedom.IN_USE:
-            continue
-        holders = verdict.holders
-        if not holders or not all(each.pod in sharing for each in holders):
-            return f"{name} is {verdict.reason}"
-    return None
+    holders = verdict.holders if verdict.freedom is Freedom.IN_USE else ()
+    if not holders or not all(each.pod in sharing for each in holders):
+        return verdict
+    return replace(verdict, freedom=Freedom.FREE)

@@ -1,12 +1,40 @@
-"""A ResourceSlice of resource.k8s.io/v1, as far as a driver writes it.
+"""A ResourceSlice of resource.k8s.io/v1, as far as a driver writes it, and its names."""
 
-https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/
-"""
-
+import hashlib
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+
+from holdfast.model.ids import DeviceName
+
+_LONGEST = 63
+_DIGEST = 8
+_OTHER = re.compile(r"[^a-z0-9]+")
+
+
+def label(device: DeviceName) -> str:
+    """Return the name of *device* in ResourceSlices and claims: ``tpu-0000-00-05-0``.
+
+    It is made of the last part of the resource and the id, which names the silicon (a PCI address
+    or a UUID). Names that would be too long end with a digest.
+    """
+    kind, id_ = (_OTHER.sub("-", each.lower()).strip("-") for each in _parts(device))
+    name = id_ if id_.startswith(f"{kind}-") else f"{kind}-{id_}"
+    return fitted(name, str(device))
+
+
+def fitted(name: str, full: str) -> str:
+    """Return *name*, shortened where it is too long, with a digest of *full* at its end."""
+    if len(name) <= _LONGEST:
+        return name
+    digest = hashlib.sha256(full.encode()).hexdigest()[:_DIGEST]
+    return f"{name[: _LONGEST - _DIGEST - 1].rstrip('-')}-{digest}"
+
+
+def _parts(device: DeviceName) -> tuple[str, str]:
+    return device.resource.rpartition("/")[2], device.id
 
 
 class _Wire(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -9,10 +9,13 @@ from msgspec.structs import replace
 
 from holdfast.model.devices import Device
 from holdfast.model.dra.advertised import Advertised
-from holdfast.model.dra.counters import Counters, Exclusive, apart, counted
+from holdfast.model.dra.health import worst_taints
 from holdfast.model.dra.resourceslice import (
     AttributeValue,
     Capacity,
+    CounterSet,
+    CounterUse,
+    Quantity,
     RequestPolicy,
     ResourceSlice,
     SliceContent,
@@ -22,9 +25,12 @@ from holdfast.model.dra.resourceslice import (
     Taint,
     ValidRange,
 )
-from holdfast.model.dra.taints import together
-from holdfast.model.ids import DeviceName, PciAddress
+from holdfast.model.ids import DeviceName, HardwareKey, PciAddress
 
+MOST_COUNTERS = 32
+"""Counters of one set, by the API's rules."""
+
+_ONE = Quantity(value="1")
 T = TypeVar("T")
 
 MOST_DEVICES = 64
@@ -33,9 +39,11 @@ a taint moves no device to another slice."""
 MOST_SETS = 8
 """Sets of counters of a slice."""
 MOST_ATTRIBUTES = 32
-"""Attributes and capacities of a device together."""
+"""Attributes and capacities of a device worst_taints."""
 
 _LONGEST_NAME = 253
+_SALT = 8
+"""Characters that tell a slice whose name somebody else has from that one."""
 _DIGEST = 12
 _STANDARD = "resource.kubernetes.io"
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
@@ -47,6 +55,88 @@ SHARES = "shares"
 _ONE_SHARE = RequestPolicy(default="1", valid_values=("1",))
 _NONE_UNLESS_ASKED = RequestPolicy(default="0", valid_range=ValidRange(min="0"))
 """Without a policy the first claim would take all of the capacity, and no second one would fit."""
+
+
+class Exclusive(Struct, frozen=True, kw_only=True):
+    """A device for the scheduler, by its name, and the hardware that it consists of."""
+
+    name: str
+    keys: frozenset[HardwareKey]
+
+
+class Counters(Struct, frozen=True, kw_only=True):
+    """The sets, and what each device takes of them. A device without an entry takes nothing."""
+
+    sets: tuple[CounterSet, ...] = ()
+    uses: Mapping[str, CounterUse]
+
+
+def apart(devices: Iterable[Exclusive]) -> tuple[Exclusive, ...]:
+    """Return those of *devices* that have no hardware of an earlier one."""
+    taken: set[HardwareKey] = set()
+    kept = []
+    for each in devices:
+        if taken.isdisjoint(each.keys):
+            kept.append(each)
+            taken |= each.keys
+    return tuple(kept)
+
+
+def counted(devices: Sequence[Exclusive]) -> tuple[tuple[Exclusive, ...], Counters]:
+    """Return which of *devices* can be offered side by side, and the counters for that.
+
+    All of them, unless so much hardware is entangled that one set cannot hold its counters: of
+    that the earlier devices stay.
+    """
+    kept: list[Exclusive] = []
+    sets: list[CounterSet] = []
+    uses: dict[str, CounterUse] = {}
+    order = {each.name: place for place, each in enumerate(devices)}
+    for members in _entangled(devices):
+        entangled = sorted(members, key=lambda each: order[each.name])
+        parts = _parts_of(entangled)
+        if len(parts) > MOST_COUNTERS:
+            kept += apart(entangled)
+            continue
+        kept += entangled
+        if len(entangled) == 1:
+            continue
+        name = entangled[0].name
+        names = {part: f"part-{place}" for place, part in enumerate(parts)}
+        sets.append(CounterSet(name=name, counters=dict.fromkeys(names.values(), _ONE)))
+        for each in entangled:
+            mine = [names[part] for part in parts if each.name in part]
+            uses[each.name] = CounterUse(counter_set=name, counters=dict.fromkeys(mine, _ONE))
+    kept.sort(key=lambda each: order[each.name])
+    return tuple(kept), Counters(sets=tuple(sets), uses=uses)
+
+
+def _entangled(devices: Iterable[Exclusive]) -> list[list[Exclusive]]:
+    """Split *devices* into sets that have no hardware in common, each in any order."""
+    found: list[tuple[set[HardwareKey], list[Exclusive]]] = []
+    for each in devices:
+        keys, members = set(each.keys), [each]
+        others = []
+        for former in found:
+            if former[0].isdisjoint(keys):
+                others.append(former)
+            else:
+                keys |= former[0]
+                members = [*former[1], *members]
+        found = [*others, (keys, members)]
+    return [members for _, members in found]
+
+
+def _parts_of(devices: Sequence[Exclusive]) -> list[tuple[str, ...]]:
+    """Return the pieces of hardware that several of *devices* have, each by their names.
+
+    Keys that the same devices have are one piece.
+    """
+    owners: dict[HardwareKey, tuple[str, ...]] = {}
+    for each in devices:
+        for key in sorted(each.keys):
+            owners[key] = (*owners.get(key, ()), each.name)
+    return list(dict.fromkeys(names for names in owners.values() if len(names) > 1))
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -132,15 +222,23 @@ def writes(
     node: str,
     accepted: Mapping[str, Accepted],
     generation: int = 0,
+    others: Mapping[str, str],
 ) -> Writes:
     """Return what to write so that the slices that the server has *stored* are as *wanted*.
 
     *accepted* are the former writes by name: what the server changed then is no difference now.
     Where more than one slice changes, all get a new generation, above *generation* and above every
-    one that is stored: the scheduler then uses none of them before it has them all.
+    one that is stored: the scheduler then uses none of them before it has them all. A slice of
+    another pool has no say in that, and is deleted.
+
+    *others* has what slices are called instead whose name is taken by a slice of somebody else,
+    which is not among those *stored*.
     """
-    names = [slice_name(driver, node, place) for place in range(len(wanted))]
-    highest = max([generation, *(each.spec.pool.generation for each in stored.values())])
+    names = [
+        _called(slice_name(driver, node, place), stored, others) for place in range(len(wanted))
+    ]
+    ours = (each.spec.pool.generation for each in stored.values() if each.spec.pool.name == node)
+    highest = max([generation, *ours])
     pool = SlicePool(
         name=node, generation=max(highest, 1), resource_slice_count=max(len(wanted), 1)
     )
@@ -199,6 +297,23 @@ def slice_name(driver: str, node: str, place: int) -> str:
     return f"{name[: _LONGEST_NAME - _DIGEST - 1].rstrip('-.')}-{digest}"
 
 
+def another_name(name: str, salt: str) -> str:
+    """Return what a slice is called whose *name* is taken; nobody knows *salt* beforehand."""
+    return f"{_stem(name)}-{salt[:_SALT]}"
+
+
+def _stem(name: str) -> str:
+    return name[: _LONGEST_NAME - _SALT - 1].rstrip("-.")
+
+
+def _called(name: str, stored: Mapping[str, ResourceSlice], others: Mapping[str, str]) -> str:
+    """Return what the slice is called that should have *name*: as it is stored, if it is."""
+    if name in stored:
+        return name
+    known = min((each for each in stored if each.startswith(f"{_stem(name)}-")), default=name)
+    return known if known != name else others.get(name, name)
+
+
 def quantity(amount: int) -> str:
     """Return *amount* as the API server writes it: ``80Gi``, ``1500Mi``, ``1000``."""
     power = 0
@@ -217,7 +332,7 @@ def _taints(each: Advertised, facts: PoolFacts) -> tuple[Taint, ...]:
     """Return what keeps *each* from new claims; a shared one only where no share of it is left."""
     if each.shared and _shares(each, facts):
         return ()
-    return together(facts.taints.get(name, ()) for name in each.devices)
+    return worst_taints(facts.taints.get(name, ()) for name in each.devices)
 
 
 def _shares(each: Advertised, facts: PoolFacts) -> int:

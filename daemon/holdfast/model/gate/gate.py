@@ -1,24 +1,79 @@
-"""The gate's rules: whose container is about to start, and whether its pod may pass."""
+"""Whose container is about to start, and what whoever asks for hardware has to wait for."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from holdfast.model.book.book import Allocation, Book, Phase, same_pod
+from holdfast.model.book.book import (
+    Allocation,
+    Book,
+    DeviceLock,
+    LockState,
+    Phase,
+    same_holder,
+    same_pod,
+)
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock, LockState
-from holdfast.model.book.queue import settle, waits_behind
-from holdfast.model.book.withheld import why_withheld
-from holdfast.model.cards import same_functions
-from holdfast.model.devices import pci_addresses
-from holdfast.model.ids import DeviceId, HardwareKey, PodUid, ResourceName
+from holdfast.model.book.messages import Asked, Blocked, Message, Said, of_lock, of_reason, sentence
+from holdfast.model.book.queue import first_before, settle
+from holdfast.model.book.standing import belongs_to, said_of_withheld, why_withheld
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
+from holdfast.model.use.free import Freedom, Verdict
 
 LONGEST_WAIT = 26.0
 """How long a start may wait for its answer, in seconds.
 
 Kubelet gives up after 30, and its own text names nobody; the rest is for a node that is slow.
 """
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """A container start, or a claim, that has waited for `seconds`: `why`, in one sentence."""
+
+    pods: frozenset[PodUid]
+    why: str
+    seconds: float
+
+
+def missing(
+    book: Book, allocation: Allocation, keys: frozenset[HardwareKey]
+) -> frozenset[HardwareKey]:
+    """Return which of *keys* neither *allocation* nor another of its holder has a lock on."""
+    own = (
+        lock.keys
+        for lock in book.locks_on(keys)
+        if lock.allocation == allocation.id or same_holder(lock, allocation)
+    )
+    return keys.difference(*own)
+
+
+def why_queued(book: Book, allocation: Allocation, keys: frozenset[HardwareKey]) -> str:
+    """Return what *allocation* waits for to get *keys*, which are missing."""
+    rights = Rights(
+        keys=keys, own=frozenset(), started=book.started(allocation), queued=(allocation,)
+    )
+    obstacle = why_not_yet(rights, book)
+    return "" if obstacle is None else obstacle.text
+
+
+def told_queued(book: Book, allocation: Allocation, seen: Mapping[DeviceName, Blocked]) -> str:
+    """Return in one sentence what *allocation* waits for; empty: it has all that it is to have.
+
+    *seen* is what was last seen to keep devices from being free.
+    """
+    lacks = missing(book, allocation, allocation.keys)
+    rights = Rights(
+        keys=lacks, own=frozenset(), started=book.started(allocation), queued=(allocation,)
+    )
+    obstacle = why_not_yet(rights, book)
+    if obstacle is None:
+        return ""
+    devices = [(name, keys & lacks) for name, keys in allocation.names()]
+    said, kept = said_of(obstacle, devices, seen.get, book)
+    asked = Asked(what="", devices=tuple(name for name, _ in devices), kept=kept)
+    return sentence(said, asked)
 
 
 class Passage(Struct, frozen=True, kw_only=True):
@@ -78,32 +133,137 @@ def who_calls(
     return Caller(pods=() if only.pod is None else (only.pod,), allocation=only.id)
 
 
-def why_wait(passage: Passage, caller: Caller, book: Book) -> str | None:
-    """Return what *caller* has to wait for by the book, or None when it may go on.
+class Rights(Struct, frozen=True, kw_only=True):
+    """What who asks for the hardware with `keys` has of it by the book.
 
-    What the kernel shows is asked apart from this, and both must agree.
+    `own` are the devices whose locks are its own, and `started` is hardware that it has started on
+    before. `queued` are its Allocations, by which it has a place in the queue; None: it takes its
+    place only as it enters. `yields_to` comes first because it is not known who asks.
     """
-    return why_kept_away(passage, caller, book) or why_held(passage, caller, book)
+
+    keys: frozenset[HardwareKey]
+    own: frozenset[DeviceName]
+    started: frozenset[HardwareKey]
+    queued: tuple[Allocation, ...] | None
+    yields_to: Allocation | None = None
 
 
-def why_held(passage: Passage, caller: Caller, book: Book) -> str | None:
-    """Return which other pod has the devices or is before *caller* in the queue, or None."""
-    for lock in book.locks_on(passage.keys):
-        if not _own(lock, passage, caller, book):
-            return belongs_to(lock, book, passage.keys)
+class Obstacle(Struct, frozen=True, kw_only=True):
+    """What keeps somebody from hardware; `withheld`: a person does.
+
+    `text` is why, and `said` what people are told, but for `locks` that are in the way: there it is
+    what was seen on their devices. `kept` are the keys that are in the way where no lock is.
+    """
+
+    text: str
+    withheld: bool = False
+    said: Said | None = None
+    locks: tuple[DeviceLock, ...] = ()
+    kept: frozenset[HardwareKey] = frozenset()
+
+
+def why_not_yet(rights: Rights, book: Book) -> Obstacle | None:
+    """Return what who has *rights* waits for by the book, or None when it may go on.
+
+    It is the one rule for whoever asks, at either door and in the queue. What the kernel shows is
+    asked apart from this, and both must agree.
+    """
+    if not rights.keys:  # a claim with adminAccess alone: it is given nothing that is withheld
+        return None
+    withheld = why_withheld(book, rights.keys, rights.started)
+    if withheld is not None:
+        said = said_of_withheld(book, rights.keys, rights.started)
+        return Obstacle(text=withheld, withheld=True, said=said)
+    locks = book.locks_on(rights.keys)
+    others = tuple(lock for lock in locks if lock.device not in rights.own)
+    if others:
+        return Obstacle(text=belongs_to(others[0], book, rights.keys), locks=others)
+    if rights.yields_to is not None:
+        text = (
+            "it is not known whose container this is, and "
+            f"{book.holder(rights.yields_to)} waits for the same hardware"
+        )
+        owner = {"owner": book.owner(rights.yields_to)}
+        return Obstacle(text=text, said=Said(message=Message.UNKNOWN_POD, names=owner))
+    unlocked = rights.keys.difference(*(lock.keys for lock in locks))
+    if rights.queued is None or not unlocked:
+        return None
+    if not rights.queued:
+        text = f"{', '.join(sorted(unlocked))} is not granted to it yet"
+        return Obstacle(text=text, kept=unlocked)
+    return _behind(book, rights.queued[0], unlocked)
+
+
+def _behind(book: Book, allocation: Allocation, unlocked: frozenset[HardwareKey]) -> Obstacle:
+    first = first_before(book, allocation, unlocked)
+    whose = owner = "an older Allocation"
+    if first is not None:
+        whose, owner = book.holder(first), book.owner(first)
+    said = Said(message=Message.QUEUED, names={"owner": owner})
+    text = f"{', '.join(sorted(unlocked))} waits behind {whose}"
+    return Obstacle(text=text, said=said, kept=unlocked)
+
+
+def said_of(
+    obstacle: Obstacle,
+    devices: Sequence[tuple[DeviceName, frozenset[HardwareKey]]],
+    seen: Callable[[DeviceName], Blocked | None],
+    book: Book,
+) -> tuple[Said, int]:
+    """Return what is told of *obstacle* to who asks for *devices*, and of how many it is true.
+
+    *seen* is what was last seen on a device. Of several that are kept, one with a known holder is
+    told: it says more than that the rest of the pod lives.
+    """
+    if obstacle.locks:
+        kept = [
+            (device, lock)
+            for device, keys in devices
+            for lock in book.locks_on(keys)
+            if lock in obstacle.locks
+        ]
+        # A lock can be in the way of more than the devices: of what a claim had before.
+        every = kept or [(lock.device, lock) for lock in obstacle.locks]
+        blocked = {lock.device: seen(lock.device) for _, lock in every}
+        held = (each for each in every if (at := blocked[each[1].device]) and at.holders)
+        device, lock = next(held, every[0])
+        return of_lock(device, lock, blocked[lock.device], book), len(dict(kept))
+    free = [device for device, keys in devices if keys & obstacle.kept]
+    if obstacle.said is None:
+        return of_reason(Message.OTHER, obstacle.text), len(free)
+    name = obstacle.said.device or next(iter(free), None)
+    return replace(obstacle.said, device=name), len(free)
+
+
+def rights_of_start(
+    passage: Passage, caller: Caller, book: Book, *, queued: tuple[Allocation, ...] | None = None
+) -> Rights:
+    """Return what *caller* has; *queued* is its place, where it has taken that already."""
+    yields_to = None
     if caller.pod is None:
-        others = _others(passage, caller, book)
-        if others:
-            return (
-                "it is not known whose container this is, and "
-                f"{book.holder(others[0])} waits for the same hardware"
-            )
-    return None
+        yields_to = next(iter(_others(passage, caller, book)), None)
+    locks = book.locks_on(passage.keys)
+    return Rights(
+        keys=passage.keys,
+        own=frozenset(each.device for each in locks if _own(each, passage, caller, book)),
+        started=_started(passage, caller, book),
+        queued=queued,
+        yields_to=yields_to,
+    )
 
 
-def why_kept_away(passage: Passage, caller: Caller, book: Book) -> str | None:
-    """Return why a person withholds the devices from *caller*, or None."""
-    return why_withheld(book, passage.keys, _started(passage, caller, book))
+def in_the_way(verdicts: Mapping[DeviceName, Verdict]) -> Mapping[DeviceName, str]:
+    """Return the devices that are not to be handed over, each with the reason.
+
+    It is in use, or nothing may go on until it is known whether it is.
+    """
+    found: dict[DeviceName, str] = {}
+    for name, verdict in verdicts.items():
+        if verdict.final:
+            found[name] = f"it is unknown whether {name} is free: {verdict.reason}"
+        elif verdict.freedom is Freedom.IN_USE:
+            found[name] = f"{name} is {verdict.reason}"
+    return found
 
 
 def arrive(draft: Draft, passage: Passage, caller: Caller) -> None:
@@ -117,7 +277,7 @@ def arrive(draft: Draft, passage: Passage, caller: Caller) -> None:
         settle(draft)
 
 
-def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> str | None:
+def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> Obstacle | None:
     """Let *caller* pass: take its locks and write the start down; or return what it waits for.
 
     *evidence* says what the kernel showed and goes into the history. An entry in the checkpoint
@@ -127,14 +287,10 @@ def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> str 
     allocation = _enrol(draft, passage, caller)
     settle(draft)
     book = draft.book
-    reason = why_wait(passage, caller, book)
-    if reason is not None:
-        return reason
-    locks = tuple(book.locks_on(passage.keys))
-    unlocked = passage.keys.difference(*(lock.keys for lock in locks))
-    if unlocked:
-        return waits_behind(book, allocation, unlocked)
-    for lock in locks:
+    obstacle = why_not_yet(rights_of_start(passage, caller, book, queued=(allocation,)), book)
+    if obstacle is not None:
+        return obstacle
+    for lock in book.locks_on(passage.keys):
         draft.note(lock, evidence)
     draft.activate(allocation)
     return None
@@ -207,21 +363,17 @@ def _in_line(book: Book, allocations: Iterable[Allocation]) -> list[Allocation]:
     return sorted(allocations, key=book.rank)
 
 
-def belongs_to(lock: DeviceLock, book: Book, keys: frozenset[HardwareKey] = frozenset()) -> str:
-    """Return why *lock* keeps others from its device, naming who has it.
+def locked_devices(book: Book, keys: frozenset[HardwareKey]) -> tuple[DeviceName, ...]:
+    """Return the devices whose locks exclude *keys*, under any resource name."""
+    return tuple(lock.device for lock in book.locks_on(keys))
 
-    *keys* are what is asked for. Where one of them is the same hardware under the name that another
-    driver has for it, the text says so.
+
+def is_held_from(pod: PodUid | None, book: Book, keys: frozenset[HardwareKey]) -> bool:
+    """Tell whether another than *pod* has *keys* as far as the book knows; its pod may be over.
+
+    Where a lock is being released, kubelet has said so already.
     """
-    met = same_functions(lock.keys, keys, book.holdings.places)
-    same = f" (the same hardware: {', '.join(pci_addresses(met))})" if met else ""
-    return f"{lock.device}{same} {_state_of(lock, book)}"
-
-
-def _state_of(lock: DeviceLock, book: Book) -> str:
-    if lock.state is LockState.FOREIGN:
-        return f"is in use by something holdfast did not grant it to: {lock.evidence}"
-    owner = book.holder(lock)
-    if lock.state is LockState.HELD:
-        return f"is held by {owner}"
-    return f"is not free of {owner} yet ({lock.state.value}): {lock.evidence}"
+    if pod is None:
+        return True
+    held = (lock for lock in book.locks_on(keys) if lock.state is LockState.HELD)
+    return any(lock.pod != pod for lock in held)

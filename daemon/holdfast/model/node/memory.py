@@ -112,6 +112,14 @@ class Memory(Struct, frozen=True, kw_only=True):
         )
 
 
+class OwnMemory(Struct, frozen=True, kw_only=True):
+    """The daemon's own memory: `resident` in bytes, None if unknown; see `own_share`."""
+
+    memory: Memory = Memory()
+    resident: int | None = None
+    share: float = 0.0
+
+
 def own_share(memory: Memory, resident: int | None) -> float:
     """Return the share of its limit that the daemon uses; 0 if unknown.
 

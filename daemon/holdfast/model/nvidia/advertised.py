@@ -5,13 +5,14 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from holdfast.model.cards import parted, unshared, whole
+from holdfast.model.cards import replicas_in
 from holdfast.model.devices import Device
 from holdfast.model.dra.advertised import Advertised, plain, texts, versions
-from holdfast.model.ids import DeviceId
+from holdfast.model.ids import DeviceId, DeviceName
 from holdfast.model.nvidia.devices import GpuFacts
-from holdfast.model.nvidia.gpu import GpuTraits
+from holdfast.model.nvidia.gpu import GpuTraits, MigEngines
 from holdfast.model.nvidia.mig import GpuPart
+from holdfast.model.nvidia.replicas import REPLICAS
 
 _NOT_TOLD = GpuTraits()
 
@@ -25,11 +26,11 @@ def advertised_gpus(devices: Sequence[Device], facts: GpuFacts) -> tuple[Adverti
     """
     parts = {part.name.id: part for part in facts.layout.parts}
     found: list[Advertised] = []
-    for name, group in groupby(devices, lambda device: whole(device.name)):
+    for name, group in groupby(devices, lambda device: REPLICAS.whole(device.name)):
         replicas = tuple(group)
-        if parted(replicas[0].name.id)[1]:
+        if replicas_in(replicas[0].keys):
             card = replace(replicas[0], name=name)
-            found.append(_shared(_told(card, parts, facts), replicas))
+            found.append(_shared(name, _told(card, parts, facts), replicas))
         else:
             found += (_told(each, parts, facts) for each in replicas)
     return tuple(found)
@@ -40,15 +41,15 @@ def _told(device: Device, parts: Mapping[DeviceId, GpuPart], facts: GpuFacts) ->
     return plain(device) if part is None else _part(device, part, facts)
 
 
-def _shared(card: Advertised, replicas: Sequence[Device]) -> Advertised:
+def _shared(whole: DeviceName, card: Advertised, replicas: Sequence[Device]) -> Advertised:
     resource = replicas[0].name.resource
-    renamed = resource != unshared(resource)
+    renamed = resource != whole.resource
     told = texts(resource=resource, type=resource.rpartition("/")[2] if renamed else "")
     return replace(
         card,
         devices=tuple(each.name for each in replicas),
         attributes={**card.attributes, **told},
-        shared=True,
+        whole=whole,
     )
 
 
@@ -66,6 +67,7 @@ def _part(device: Device, part: GpuPart, facts: GpuFacts) -> Advertised:
             architecture=traits.architecture,
             parentUUID="" if piece is None else gpu.uuid,
             profile="" if piece is None else piece.profile,
+            addressingMode=traits.addressing if piece is None else "",
         ),
         **versions(
             cudaComputeCapability=traits.capability,
@@ -74,9 +76,18 @@ def _part(device: Device, part: GpuPart, facts: GpuFacts) -> Advertised:
         ),
     }
     memory = gpu.memory if piece is None else piece.memory
-    return replace(
-        found,
-        address=gpu.pci,
-        attributes=attributes,
-        capacity={} if memory is None else {"memory": memory},
-    )
+    capacity = {} if memory is None else {"memory": memory}
+    if piece is not None:
+        capacity |= _amounts(piece.engines)
+    return replace(found, address=gpu.pci, attributes=attributes, capacity=capacity)
+
+
+def _amounts(engines: MigEngines) -> Mapping[str, int]:
+    return {
+        "multiprocessors": engines.multiprocessors,
+        "copyEngines": engines.copy,
+        "decoders": engines.decoder,
+        "encoders": engines.encoder,
+        "jpegEngines": engines.jpeg,
+        "ofaEngines": engines.ofa,
+    }

@@ -102,7 +102,7 @@ class Feature(StrEnum):
 
 
 _NEEDLESS: Mapping[str, str] = {
-    "enable-nvsandboxutils": "nodes and links are found without that library",
+    "disable-nvsandboxutils": "that library is never used",
     "disable-nvsandbox-utils": "that library is never used",
     "enable-coherent-annotations": "no container runtime reads those annotations",
     "disable-multiple-csv-devices": "it is for Tegra",

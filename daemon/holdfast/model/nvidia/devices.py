@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
-from holdfast.model.cards import Shared
+from holdfast.model.cards import Shared, part_key
 from holdfast.model.devices import (
     Device,
     DeviceKind,
@@ -91,7 +91,7 @@ def _inherited(part: GpuPart, locked: frozenset[HardwareKey]) -> frozenset[Hardw
     """Return those of *locked* by whose nodes *part* can be reached, though its GPU has changed."""
     gpu, piece = part.gpu, part.slice
     today = {gpu.key_of(each) for each in gpu.slices}
-    place = f"mig/{gpu.uuid}/" if piece is None else f"mig/{gpu.uuid}/{piece.gi}/"
+    place = part_key(gpu.uuid, "" if piece is None else f"{piece.gi}/")
     return frozenset(
         key
         for key in locked

@@ -1,4 +1,4 @@
-"""What is free of a GPU: who of those that NVML and /proc show uses it, and is its memory back."""
+"""What is free of a GPU: who uses it, how much memory it needs at rest, and is that back."""
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
@@ -6,22 +6,119 @@ from enum import Enum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.model.book.locks import ENDING, DeviceLock, LockState
-from holdfast.model.cards import card_of, clash, is_replica, shares
+from holdfast.model.book.book import ENDING, DeviceLock, LockState
+from holdfast.model.cards import card_of, clash, is_part, shares
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
-from holdfast.model.nvidia.idle import IdleLevel, IdleRules, Unused, is_busy
 from holdfast.model.use.free import Freedom, Verdict
 from holdfast.model.use.holders import Grip, Holder
 
+MOST_RISE = 4
+"""By how many times the slack the idle level may rise above the least that was ever seen."""
+LONG = 10
+"""After how many deadlines a small rise on a GPU that a pod had counts as need."""
+BUSY = 50
+"""From how many percent of use a GPU on which NVML names nobody counts as busy."""
 _MPS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 _COMM = 15
 """How many characters of a command the kernel keeps."""
-_GPU, _MIG = "gpu/", "mig/"
 _MIB = 1 << 20
 _GRIPS: Mapping[str, Grip] = {"graphics": Grip.DRAWS}
 _USES = frozenset({Grip.COMPUTES, Grip.DRAWS})
+
+
+class IdleMemory(Struct, frozen=True, kw_only=True):
+    """The memory of one GPU that is in use while nobody uses it, in bytes; the ledger keeps it.
+
+    `now` is what counts, `least` the least that was seen since the driver was loaded, which `load`
+    tells from any other load and boot: each gives all memory back, and may need more or less.
+    """
+
+    load: str
+    least: int
+    now: int
+
+
+class IdleLevel(Struct, frozen=True, kw_only=True):
+    """What is known of one GPU that nobody uses; bytes, and times in monotonic seconds.
+
+    `idle` is its memory then, None until it was seen while the GPU was granted to nobody; `least`
+    is the least that `idle` has been. `above_since` is since when more is in use although nobody
+    uses it, `busy_since` since when it works for nobody.
+    """
+
+    idle: int | None = None
+    least: int | None = None
+    above_since: float | None = None
+    busy_since: float | None = None
+
+    def kept(self, load: str) -> IdleMemory | None:
+        """Return what the ledger keeps of it; None: nothing is known yet."""
+        if self.idle is None or self.least is None:
+            return None
+        return IdleMemory(load=load, least=self.least, now=self.idle)
+
+
+class IdleRules(Struct, frozen=True, kw_only=True):
+    """What can be set: the slack in bytes, and how many seconds memory may take to come back."""
+
+    slack: int
+    deadline: float
+
+
+class Unused(Struct, frozen=True, kw_only=True):
+    """One look at a GPU on which nobody is; `memory` in bytes, `utilization` in percent.
+
+    None where NVML does not tell, as of the use of a MIG slice. `unowned`: it is granted to nobody.
+    """
+
+    memory: int | None = None
+    utilization: int | None = None
+    unowned: bool = True
+
+
+def restored(kept: IdleMemory | None, load: str) -> IdleLevel:
+    """Return what is known at the start of a daemon, of the load of the driver that runs now."""
+    if kept is None or kept.load != load:
+        return IdleLevel()
+    return IdleLevel(idle=kept.now, least=kept.least)
+
+
+def follow(level: IdleLevel, look: Unused | None, *, now: float, rules: IdleRules) -> IdleLevel:
+    """Return what is known after one more look; None: somebody is on it, or nobody can tell.
+
+    The idle level is the least that was seen while the GPU was granted to nobody. A small rise that
+    stands is taken for what the driver has come to need: nobody is there to give it back. What is
+    more than that is a leak, however long it stands.
+    """
+    if look is None:
+        return replace(level, above_since=None, busy_since=None)
+    level = replace(level, busy_since=_since(level.busy_since, now, so=is_busy(look.utilization)))
+    memory, idle = look.memory, level.idle
+    if memory is None:
+        return replace(level, above_since=None)
+    if idle is None or level.least is None:
+        return replace(level, idle=memory, least=memory) if look.unowned else level
+    above = _since(level.above_since, now, so=memory > idle + rules.slack)
+    if look.unowned and memory < idle:
+        return replace(level, idle=memory, least=min(level.least, memory), above_since=None)
+    stand = rules.deadline * (1 if look.unowned else LONG)
+    stands = above is not None and now - above >= stand
+    if stands and memory <= level.least + MOST_RISE * rules.slack:
+        return replace(level, idle=memory, above_since=None)
+    return replace(level, above_since=above)
+
+
+def is_busy(utilization: int | None) -> bool:
+    """Tell whether a GPU works, where it tells how much."""
+    return utilization is not None and utilization >= BUSY
+
+
+def _since(before: float | None, now: float, *, so: bool) -> float | None:
+    if not so:
+        return None
+    return now if before is None else before
 
 
 class GpuRules(Struct, frozen=True, kw_only=True):
@@ -116,8 +213,8 @@ def uuids(device: Device) -> tuple[str, ...]:
 
     A GPU in MIG mode does not show the processes on its slices.
     """
-    whole = sorted({card_of(key) for key in device.keys if key.startswith(_GPU) or is_replica(key)})
-    slices = sorted(key.split("/", 3)[-1] for key in device.keys if key.startswith(_MIG))
+    slices = sorted(key.split("/", 3)[-1] for key in device.keys if is_part(key))
+    whole = sorted({card_of(key) for key in device.keys if not is_part(key)} - {""})
     return (*whole, *slices)
 
 
@@ -144,7 +241,7 @@ def granted_on(
     mine = [lock for lock in granted if clash(lock.keys, keys)]
     beside = [lock for lock in granted if shares(lock.keys, keys)]
     returning = {pod for lock in mine if lock.state in ENDING for pod in pods_of(lock)}
-    is_slice = all(key.startswith(_MIG) for key in keys)
+    is_slice = all(map(is_part, keys))
     return Granted(
         pods=frozenset(lock.pod for lock in mine if lock.pod is not None or _may_have_run(lock)),
         elsewhere=frozenset(
@@ -265,9 +362,14 @@ def _judge(sight: GpuSight, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
         reason = f"in use: what pid {pids} had on it is still being taken down (NVML names it)"
         return Verdict(freedom=Freedom.IN_USE, reason=reason)
     if sight.above:
-        return Verdict(freedom=Freedom.IN_USE, reason=_memory(sight))
+        # Each look shows another figure, and a text that changes is another event of kubelet's.
+        reset = "; reset it (nvidia-smi --gpu-reset)" if sight.overdue else ""
+        brief = f"in use: its memory is not freed{reset}"
+        return Verdict(freedom=Freedom.IN_USE, reason=_memory(sight), brief=brief)
     if sight.busy and not sight.restless:
-        return Verdict(freedom=Freedom.IN_USE, reason=f"in use: {_works(sight)}; it may be ending")
+        brief = "in use: it works although NVML names no process that uses it; it may be ending"
+        reason = f"in use: {_works(sight)}; it may be ending"
+        return Verdict(freedom=Freedom.IN_USE, reason=reason, brief=brief)
     if not looked:
         return _unknown("the holders have not been scanned yet", final=True)
     if sight.busy:

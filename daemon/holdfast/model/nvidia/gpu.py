@@ -5,7 +5,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from holdfast.model.cards import card_key
+from holdfast.model.cards import card_key, part_key
 from holdfast.model.ids import HardwareKey, PciAddress
 
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -96,7 +96,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
     def key_of(self, part: MigSlice) -> HardwareKey:
         """Return the key of a slice. It says whose slice it was, also when it is no more."""
-        return HardwareKey(f"mig/{self.uuid}/{part.gi}/{part.uuid}")
+        return part_key(self.uuid, f"{part.gi}/{part.uuid}")
 
 
 class GpuTraits(Struct, frozen=True, kw_only=True):
@@ -108,6 +108,8 @@ class GpuTraits(Struct, frozen=True, kw_only=True):
     """Of CUDA, such as ``9.0``."""
     cuda_driver: str = ""
     """The version of CUDA that the driver supports, such as ``12.4``."""
+    addressing: str = ""
+    """How it reaches what programs allocate on the host: ``HMM``, ``ATS`` or ``None``."""
     mig_capable: bool = False
     """Whether it has a MIG mode, on or off."""
     virtual: bool = False

@@ -13,8 +13,15 @@ from msgspec.structs import replace
 from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.ids import BootId, PciAddress
 from holdfast.model.nvidia.gpu import Gpu, GpuCondition, GpuEvent, GpuEventKind
-from holdfast.model.nvidia.xid_records import GpuObservation, Place, XidRecord, with_xid, xid_after
-from holdfast.model.nvidia.xids import Cure, XidChecks
+from holdfast.model.nvidia.xids import (
+    Cure,
+    GpuObservation,
+    Place,
+    XidChecks,
+    XidRecord,
+    with_xid,
+    xid_after,
+)
 
 COOL = 5
 """Degrees below its shutdown temperature that a GPU that reached it must come down to."""
@@ -55,6 +62,17 @@ class GpuState(Struct, frozen=True, kw_only=True):
     hot: bool = False
     unanswered: int = 0
     unmonitored: str = ""
+
+    @property
+    def judged(self) -> "GpuState":
+        """Return it without what no verdict goes by: a temperature below its bound changes always.
+
+        So what is the same at two looks need not be judged anew.
+        """
+        if self.hot:
+            return self
+        condition = replace(self.condition, temperature=None, shutdown_temperature=None)
+        return replace(self, condition=condition)
 
     @property
     def kept(self) -> "GpuState":

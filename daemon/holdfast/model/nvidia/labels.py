@@ -1,7 +1,7 @@
 """The node labels of GPUs, with the keys and values of NVIDIA's GPU feature discovery (v0.20)."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -9,9 +9,16 @@ from holdfast.model.cards import NOT_SHARED, Shared, Sharing
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import GPU_RESOURCE, DriverState, Gpu, MigSlice
-from holdfast.model.nvidia.mig import GpuPart, MigStrategy
-from holdfast.model.nvidia.vgpu import vgpu_host
+from holdfast.model.nvidia.mig import GpuPart, MigStrategy, resource_of
 
+_STATUS, _HAS_LIST = 0x06, 0x10
+_FIRST = 0x34
+_VENDOR_SPECIFIC = 0x09
+_SIGNATURE, _RECORDS = b"VF", 5
+"""What is behind the capability's id, the next one's place and its length; then come records."""
+_DRIVER, _HEADER, _LENGTH = 0, 2, 10
+"""The kind of the record with the host's driver; a kind and a length are before each record's data,
+and both of its texts have this length."""
 _CUDA, _GPU = "nvidia.com/cuda", ResourceName(GPU_RESOURCE)
 _VGPU = "nvidia.com/vgpu"
 _PARTS = ("major", "minor", "revision")
@@ -25,6 +32,7 @@ _FAMILIES: Mapping[str, str] = {
     "9": "hopper",
     "10": "blackwell",
     "12": "blackwell",
+    "13": "rubin",
 }
 """By the first number of the compute capability, where `_LATER` does not have the whole."""
 _LATER: Mapping[str, str] = {"7.5": "turing", "8.9": "ada-lovelace"}
@@ -32,6 +40,54 @@ _MODES: Mapping[str, str] = {"0x030000": "graphics", "0x030200": "compute"}
 """By the PCI class."""
 _UNKNOWN = "unknown"
 _NOT_GRANTED = Sharing(replicas=0)
+
+
+class VgpuHost(Struct, frozen=True, kw_only=True):
+    """The driver on the hypervisor, such as ``550.54.16`` of ``r550_40``; empty: not told."""
+
+    version: str = ""
+    branch: str = ""
+
+
+def vgpu_host(config: bytes) -> VgpuHost | None:
+    """Return what *config* shows of the hypervisor; None if it is not that of a virtual GPU.
+
+    Only the first 64 bytes can be read without the right to administer the system. They have no
+    capabilities.
+    """
+    for capability in _vendor_specific(config):
+        if capability[3:_RECORDS] == _SIGNATURE:
+            return _host(capability)
+    return None
+
+
+def _vendor_specific(config: bytes) -> Iterator[bytes]:
+    if len(config) <= _FIRST or not config[_STATUS] & _HAS_LIST:
+        return
+    place, seen = config[_FIRST], set[int]()
+    while place and place not in seen and place + 2 < len(config):
+        seen.add(place)
+        kind, following, length = config[place : place + 3]
+        if kind == _VENDOR_SPECIFIC:
+            yield config[place : place + length]
+        place = following
+
+
+def _host(capability: bytes) -> VgpuHost:
+    place = _RECORDS
+    while place + _HEADER <= len(capability):
+        kind, length = capability[place : place + _HEADER]
+        if kind == _DRIVER:
+            data = capability[place + _HEADER : place + length]
+            return VgpuHost(version=_text(data[:_LENGTH]), branch=_text(data[_LENGTH:]))
+        if length < _HEADER:
+            break
+        place += length
+    return VgpuHost()
+
+
+def _text(data: bytes) -> str:
+    return data.rstrip(b"\0").decode("ascii", "replace")
 
 
 class GpuLabelFacts(Struct, frozen=True, kw_only=True):
@@ -112,7 +168,8 @@ def _versions(facts: GpuFacts) -> dict[str, str]:
 def _of_node(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
     traits = known.facts.traits
     capable = any(gpu.uuid in traits and traits[gpu.uuid].mig_capable for gpu in gpus)
-    pci_class = known.classes.get(gpus[0].pci or "", "")
+    classes = {known.classes.get(gpu.pci or "", "") for gpu in gpus}
+    pci_class = classes.pop() if len(classes) == 1 else ""
     labels = {
         "nvidia.com/gpu.mode": _MODES.get(pci_class, _UNKNOWN),
         "nvidia.com/mig.capable": "true" if capable else "false",
@@ -130,12 +187,12 @@ def _of_fabric(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def _of_hypervisor(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
-    """Return what virtual GPUs show of the driver outside; nothing without any."""
+    """Return whether there are virtual GPUs, and what they show of the driver outside."""
     told = [vgpu_host(known.configs.get(gpu.pci or "", b"")) for gpu in gpus]
     hosts = [each for each in told if each is not None]
     traits = (known.facts.traits.get(gpu.uuid) for gpu in gpus)
     if not hosts and not any(each.virtual for each in traits if each):
-        return {}
+        return {f"{_VGPU}.present": "false"}
     labels = {f"{_VGPU}.present": "true"}
     for host in hosts:
         labels |= {f"{_VGPU}.host-driver-version": host.version} if host.version else {}
@@ -182,16 +239,23 @@ def _of_slices(
     """Return the labels of each kind of slice that is advertised.
 
     Under strategy single its keys are those of whole GPUs; where nothing is advertised although
-    GPUs are in MIG mode, the labels say so as NVIDIA's do.
+    GPUs are in MIG mode, the labels say so as NVIDIA's do. Under mixed, NVIDIA's tell of compute
+    slices, too, which are not advertised.
     """
     kinds: dict[ResourceName, list[tuple[Gpu, MigSlice]]] = {}
     for part in parts:
         if part.slice is not None:
             kinds.setdefault(part.name.resource, []).append((part.gpu, part.slice))
+    if known.strategy is MigStrategy.MIXED:
+        for gpu in gpus:
+            for piece in gpu.slices:
+                resource = resource_of(piece)
+                if resource is not None and piece.slices[0] != piece.slices[1]:
+                    kinds.setdefault(resource, []).append((gpu, piece))
     labels: dict[str, str] = {}
     for resource, found in kinds.items():
         gpu, piece = found[0]
-        product = f"{gpu.name} MIG {piece.profile}"
+        product = f"{gpu.name} MIG {piece.profile.replace('+', '.')}"
         labels |= _of_resource(resource, product, len(found), NOT_SHARED)
         labels |= {f"{resource}.{name}": str(value) for name, value in _amounts(piece).items()}
     if known.strategy is MigStrategy.SINGLE and not parts and any(gpu.mig for gpu in gpus):

@@ -1,12 +1,8 @@
-"""Which GPUs kubelet should pick, when it may choose: close by NVLink, and big islands kept whole.
-
-The answer takes what is closest together and, of those, what leaves the others closest together:
-so a request of one goes to the island that is already the most broken. GPUs that the topology
-cannot tell apart are counted, not enumerated, and the search is bounded.
-"""
+"""Which GPUs kubelet should pick, when it may choose: near each other; and which MIG slices."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Self
 
 from msgspec import Struct, field
@@ -247,3 +243,72 @@ def _alike(row: Sequence[int], other: Sequence[int], place: int, there: int) -> 
     return all(
         a == b for at, (a, b) in enumerate(zip(row, other, strict=True)) if at not in {place, there}
     )
+
+
+class SlicePolicy(Enum):
+    """From which GPU the next slice is taken; the values are those of NVIDIA's plugin."""
+
+    DISTRIBUTED = "distributed"
+    """The one with the fewest slices in use."""
+    PACKED = "packed"
+    """The one with the most."""
+
+
+def preferred_slices(
+    order: Sequence[DeviceId],
+    parents: Mapping[DeviceId, str],
+    policy: SlicePolicy,
+    choice: Choice,
+) -> tuple[DeviceId, ...]:
+    """Return the ids to pick, in *order*.
+
+    *order* has every device of the resource, *parents* the GPU of each slice. A slice counts as in
+    use when it is not available, was picked, or is one to avoid. Between GPUs that are equal by
+    *policy* the one that this request has fewer slices of wins, then the earlier one.
+
+    The same question has the same answer. Never raises; ids that are not in *order* come last.
+    """
+    must, avoided = frozenset(choice.must_include), frozenset(choice.avoid)
+    place = {name: at for at, name in enumerate(order)}
+
+    def listed(name: DeviceId) -> tuple[int, DeviceId]:
+        return place.get(name, len(place)), name
+
+    candidates = sorted(frozenset(choice.available) - must, key=listed)
+    chosen = set(must)
+    for names in (
+        [name for name in candidates if name not in avoided],
+        [name for name in candidates if name in avoided],
+    ):
+        chosen |= _pick(
+            names, order, parents, policy, picked=chosen, more=choice.size - len(chosen)
+        )
+    return tuple(sorted(chosen, key=listed))
+
+
+def _pick(
+    names: Sequence[DeviceId],
+    order: Sequence[DeviceId],
+    parents: Mapping[DeviceId, str],
+    policy: SlicePolicy,
+    *,
+    picked: Collection[DeviceId],
+    more: int,
+) -> set[DeviceId]:
+    """Return *more* of *names*, or all of them when there are not as many."""
+    left: dict[str, list[DeviceId]] = {}
+    for name in names:
+        left.setdefault(parents.get(name, name), []).append(name)
+    free = frozenset(names)
+    in_use = Counter(parents.get(name, name) for name in order if name not in free)
+    ours = Counter(parents.get(name, name) for name in picked)
+    found: set[DeviceId] = set()
+    sign = 1 if policy is SlicePolicy.DISTRIBUTED else -1
+    while left and len(found) < more:
+        gpu = min(left, key=lambda each: (sign * in_use[each], ours[each]))
+        found.add(left[gpu].pop(0))
+        in_use[gpu] += 1
+        ours[gpu] += 1
+        if not left[gpu]:
+            del left[gpu]
+    return found

@@ -1,13 +1,14 @@
 """How GPUs are shared by time slicing: which replicas each counts as, and what one pod may ask."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from holdfast.model.cards import NOT_SHARED, Shared, parted, renamed, replica_id, replica_key
+from holdfast.model.cards import NOT_SHARED, Shared, replica_key, replicas_in
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName
 from holdfast.model.nvidia.mig import GpuPart
+from holdfast.model.nvidia.replicas import REPLICAS
 
 
 def advertised(
@@ -23,11 +24,11 @@ def advertised(
     if sharing.replicas == 1 or part.gpu.mig or taken(device):
         yield device
         return
-    resource = renamed(name.resource) if sharing.renamed else name.resource
+    resource = REPLICAS.renamed(name.resource) if sharing.renamed else name.resource
     for number in range(sharing.replicas):
         yield replace(
             device,
-            name=DeviceName(resource, replica_id(name.id, number)),
+            name=DeviceName(resource, REPLICAS.replica(name.id, number)),
             keys=frozenset({replica_key(name.id, number)}),
         )
 
@@ -35,6 +36,18 @@ def advertised(
 def why_too_many(devices: Collection[Device], shared: Shared) -> str:
     """Return why a container is not given all of *devices*, in the words of NVIDIA's plugin."""
     singles = any(each.single for each in shared.values())
-    if singles and len(devices) > 1 and any(parted(each.name.id)[1] for each in devices):
+    if singles and len(devices) > 1 and any(replicas_in(each.keys) for each in devices):
         return f"maximum request size for shared resources is 1; found {len(devices)}"
     return ""
+
+
+def why_not_shared(parts: Iterable[GpuPart], shared: Shared) -> str:
+    """Return what the settings share and this node cannot, and what to do; empty: nothing."""
+    resources = {part.name.resource for part in parts if part.gpu.mig}
+    names = sorted(each for each in resources if shared.get(each, NOT_SHARED).replicas > 1)
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names)}: GPUs in MIG mode and their slices are not shared, so "
+        "sharing.timeSlicing has no effect on them; divide the GPUs into more slices"
+    )

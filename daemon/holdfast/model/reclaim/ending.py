@@ -1,18 +1,72 @@
-"""May this process be ended? The guards that keep a signal from hitting somebody's work."""
+"""May this process be ended, and which step comes next? What its sandbox runs, and the guards."""
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from msgspec import Struct
 
-from holdfast.model.book.book import PodRecord
+from holdfast.model.book.book import DeviceLock, PodRecord
 from holdfast.model.ids import PodUid, ProcessId
-from holdfast.model.reclaim.runtime_state import RuntimeState
 from holdfast.model.use.holders import SANDBOXES, Holder, Sandbox
 
 # Names as /proc/PID/comm shows them, cut to 15 characters by the kernel.
 SHIMS = frozenset({"containerd-shim", "conmon", "conmonrs"})
 RUNTIMES = frozenset({"containerd", "crio", "dockerd", "kubelet"})
+
+_MOST_DOUBLINGS = 30  # far beyond any pause; a float would overflow after days of retries
+
+
+class RuntimeTask(Struct, frozen=True, kw_only=True):
+    """One container as a file of the runtime's has it.
+
+    `sandbox` is the id of its sandbox, and `pod` its pod, each None where the file does not tell.
+    `unreadable` says why the file tells nothing.
+    """
+
+    id: str
+    sandbox: str | None = None
+    pod: PodUid | None = None
+    pause: bool = False
+    """It is the container that does nothing but keep the sandbox."""
+    ended: bool = False
+    unreadable: str = ""
+
+
+class RuntimeState(Struct, frozen=True, kw_only=True):
+    """What the runtime's files say of one pod; `problem` is why they say nothing, or is empty."""
+
+    containers: tuple[str, ...] = ()
+    """The ids of the containers that run in its sandbox, or are about to; pause is left out."""
+    problem: str = ""
+
+    @property
+    def only_pause(self) -> bool:
+        """Tell whether it is certain that no container but pause runs."""
+        return not self.problem and not self.containers
+
+
+def state_of(pod: PodUid, tasks: Iterable[RuntimeTask]) -> RuntimeState:
+    """Return what *tasks*, all that the runtime has, say of *pod*.
+
+    That nothing is found proves something only where the pod's own sandbox is found: the runtime
+    may keep its files elsewhere. What runs is believed even where another file cannot be read.
+    """
+    every = tuple(tasks)
+    sandboxes = {task.sandbox for task in every if task.pod == pod and task.sandbox is not None}
+    mine = [task for task in every if task.pod == pod or task.sandbox in sandboxes]
+    known = [task for task in mine if not task.unreadable]
+    running = {task.id for task in known if not task.pause and not task.ended}
+    unclear = [
+        task.unreadable
+        for task in every
+        if task.unreadable and (task.sandbox is None or task.sandbox in sandboxes)
+    ]
+    problem = ""
+    if unclear:
+        problem = unclear[0]
+    elif not any(task.pause for task in known):
+        problem = "its files do not have the pod's sandbox"
+    return RuntimeState(containers=tuple(sorted(running)), problem=problem)
 
 
 class Parent(Struct, frozen=True, kw_only=True):
@@ -106,27 +160,33 @@ def runtime_seen(
     )
 
 
-class ByHand(Enum):
-    """What a person asked to be done with the processes of one pod."""
+class Grounds(Enum):
+    """Why processes of a pod may be ended; it decides which guards protect them."""
 
-    NOTHING = "nothing"
+    OVER = "over"
+    """Kubelet and the runtime have let go of the pod: every guard of `why_spare` has to agree."""
 
     RELEASE = "release"
-    """End what is left of a pod that is over, without the waiting; it must not be at work."""
+    """A person released it, which replaces the mode and the waiting: it must not be at work."""
 
     FORCE = "force"
-    """End what holds the device, although its pod lives: the person typed the pod's name."""
+    """A person released it and typed the pod's name, which replaces the evidence of its end too."""
+
+    LEAK = "leak"
+    """Its own idle sandbox holds up its start: `leak.why_keep` has to agree on all of the pod."""
 
 
 class Warrant(Struct, frozen=True, kw_only=True):
-    """By which permission, and on which evidence, processes of a pod may be ended.
+    """On which grounds, and on which evidence, processes of `pod` may be ended.
 
-    `complete`: the scan that found them was. `only` are the processes that are meant, None for
-    whatever is left of the pod.
+    `lock` is that of the device they are in the way of. `complete`: the scan that found them was.
+    `only` are the processes that are meant, None for whatever is left of the pod.
     """
 
+    grounds: Grounds
+    lock: DeviceLock
+    pod: PodUid
     complete: bool
-    by_hand: ByHand = ByHand.NOTHING
     only: frozenset[ProcessId] | None = None
 
 
@@ -163,7 +223,7 @@ class EndFacts(Struct, frozen=True, kw_only=True):
     let_go_grace: float
     orphan_grace: float
     sandbox_grace: float
-    by_hand: ByHand = ByHand.NOTHING
+    grounds: Grounds = Grounds.OVER
 
 
 def why_spare(facts: EndFacts) -> str | None:
@@ -175,16 +235,14 @@ def why_spare(facts: EndFacts) -> str | None:
     the waiting, and with force what kubelet and the runtime say; it never changes whose a process
     is.
     """
-    if facts.by_hand is not ByHand.NOTHING:
-        forced = facts.by_hand is ByHand.FORCE
-        return (
-            _sight(facts)
-            or _identity(facts)
-            or (None if forced else may_be_at_work(facts.members, facts.runtime))
-        )
+    sight = why_unproven(scan_complete=facts.scan_complete)
+    if facts.grounds is Grounds.FORCE:
+        return sight or _identity(facts)
+    if facts.grounds is Grounds.RELEASE:
+        return sight or _identity(facts) or may_be_at_work(facts.members, facts.runtime)
     return (
-        _mode(facts)
-        or _sight(facts)
+        why_observe(terminate=facts.terminate)
+        or sight
         or _identity(facts)
         or _kubelet_let_go(facts)
         or _runtime_let_go(facts)
@@ -192,14 +250,16 @@ def why_spare(facts: EndFacts) -> str | None:
     )
 
 
-def _mode(facts: EndFacts) -> str | None:
-    if not facts.terminate:
+def why_observe(*, terminate: bool) -> str | None:
+    """Return why nothing is ended by itself, or None where the operator allows it."""
+    if not terminate:
         return "reclaim.mode is observe"
     return None
 
 
-def _sight(facts: EndFacts) -> str | None:
-    if not facts.scan_complete:
+def why_unproven(*, scan_complete: bool) -> str | None:
+    """Return why what a scan found proves nothing, or None where it saw everything."""
+    if not scan_complete:
         return "the scan was incomplete, which proves nothing"
     return None
 
@@ -357,3 +417,55 @@ def in_the_way(
             ),
         )
     return tuple(each for each in known.values() if each.in_pod == pod)
+
+
+class ReclaimStep(Enum):
+    """What to do next for a device that is being reclaimed."""
+
+    WAIT = "wait"
+    TERMINATE = "terminate"
+    KILL = "kill"
+    QUARANTINE = "quarantine"
+    RETRY = "retry"
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One try to end what holds a device; times are monotonic seconds, None: not done.
+
+    It lives in memory only. After a restart a new attempt begins: to ask a process twice to end
+    does no harm.
+    """
+
+    number: int = 1
+    terminated_at: float | None = None
+    killed_at: float | None = None
+    quarantined_at: float | None = None
+
+
+def next_step(
+    attempt: Attempt, now: float, *, term_grace: float, kill_grace: float, pause: float
+) -> ReclaimStep:
+    """Return the step that is due at *now* while something still holds the device.
+
+    In seconds: *term_grace* is from SIGTERM to SIGKILL, *kill_grace* from SIGKILL to quarantine,
+    and *pause* from quarantine to the next attempt.
+    """
+    if attempt.quarantined_at is not None:
+        due = now - attempt.quarantined_at >= pause
+        return ReclaimStep.RETRY if due else ReclaimStep.WAIT
+    if attempt.terminated_at is None:
+        return ReclaimStep.TERMINATE
+    if attempt.killed_at is None:
+        late = now - attempt.terminated_at >= term_grace
+        return ReclaimStep.KILL if late else ReclaimStep.WAIT
+    late = now - attempt.killed_at >= kill_grace
+    return ReclaimStep.QUARANTINE if late else ReclaimStep.WAIT
+
+
+def retry_pause(number: int, *, first: float, last: float) -> float:
+    """Return how many seconds to wait after the failure of attempt *number*, the first being 1.
+
+    The pause begins at *first* and doubles with each attempt, up to *last*.
+    """
+    doublings = min(number - 1, _MOST_DOUBLINGS)
+    return min(first * float(2**doublings), last)

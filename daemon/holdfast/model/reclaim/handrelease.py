@@ -2,10 +2,9 @@
 
 from msgspec import Struct
 
-from holdfast.model.book.book import ClaimRecord, PodRecord
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.book import ClaimRecord, DeviceLock, LockState, PodRecord
 from holdfast.model.ids import DeviceName
-from holdfast.model.reclaim.ending import ByHand
+from holdfast.model.reclaim.ending import Grounds
 
 
 class HandFacts(Struct, frozen=True, kw_only=True):
@@ -30,11 +29,15 @@ class HandFacts(Struct, frozen=True, kw_only=True):
 
 
 class HandVerdict(Struct, frozen=True, kw_only=True):
-    """What may be done; `refusal` tells why not, and `forced` that ``--force`` would change it."""
+    """On which grounds something may be ended; None where not, and `refusal` tells why.
 
-    order: ByHand = ByHand.NOTHING
+    `forced`: ``--force`` would change that. `ends_claim`: the claim that has it is over by that.
+    """
+
+    grounds: Grounds | None = None
     refusal: str = ""
     forced: bool = False
+    ends_claim: bool = False
 
 
 def judge_by_hand(facts: HandFacts) -> HandVerdict:
@@ -51,31 +54,26 @@ def judge_by_hand(facts: HandFacts) -> HandVerdict:
             refusal=f"{device} is in use by something that holdfast did not grant it to: "
             f"{lock.evidence}; end that yourself"
         )
-    if facts.claim is not None and facts.claim.over_at is None:
+    claim = facts.claim
+    lives = claim is not None and claim.over_at is None and not claim.had_before(lock)
+    forgotten = claim is not None and lives and claim.forgotten
+    if lives and not forgotten:
         return HandVerdict(
             refusal=f"{device} is held by {facts.holder}: delete the pods that use the claim, and "
             "kubelet unprepares it; where kubelet has lost the claim, delete the claim too"
         )
-    if lock.pod is None and lock.state is not LockState.HELD:
-        return HandVerdict(
-            refusal=f"it is not known whose {device} was; it becomes free by itself when every "
-            "process of the node can be seen and none has it: `holdfast doctor` says what hides "
-            "them"
-        )
     if lock.pod is None or facts.pod is None:
-        return HandVerdict(
-            refusal=f"it is not known whose {device} is; it becomes free by itself when kubelet's "
-            "checkpoint names its pod, gives it to another pod, or has had no pod with it for 10 "
-            "minutes"
-        )
+        return HandVerdict(refusal=_nobodys(device, lock))
     if facts.shown is not None and facts.shown != lock.fence:
         return HandVerdict(
             refusal=f"the lock of {device} has moved since it was shown (now {lock.state.value}, "
             f"{lock.evidence}); look again"
         )
     alive = _alive(facts, lock, facts.pod)
+    if forgotten:
+        alive = f"{device} is held by {facts.holder}, and kubelet has no record of the claim"
     if alive is None:
-        return HandVerdict(order=ByHand.RELEASE)
+        return HandVerdict(grounds=Grounds.RELEASE)
     if facts.typed is None:
         return HandVerdict(refusal=alive, forced=True)
     if facts.typed not in names_of(facts.pod):
@@ -84,7 +82,21 @@ def judge_by_hand(facts: HandFacts) -> HandVerdict:
             f"{facts.typed or 'a pod without a name'}",
             forced=True,
         )
-    return HandVerdict(order=ByHand.FORCE)
+    return HandVerdict(grounds=Grounds.FORCE, ends_claim=forgotten)
+
+
+def _nobodys(device: DeviceName, lock: DeviceLock) -> str:
+    if lock.pod is None and lock.state is not LockState.HELD:
+        return (
+            f"it is not known whose {device} was; it becomes free by itself when every "
+            "process of the node can be seen and none has it: `holdfast doctor` says what hides "
+            "them"
+        )
+    return (
+        f"it is not known whose {device} is; it becomes free by itself when kubelet's "
+        "checkpoint names its pod, gives it to another pod, or has had no pod with it for 10 "
+        "minutes"
+    )
 
 
 def names_of(pod: PodRecord) -> tuple[str, ...]:

@@ -4,11 +4,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from holdfast.model.book.book import PodRecord
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.book import DeviceLock, LockState, PodRecord
 from holdfast.model.ids import DeviceName, PodUid
-from holdfast.model.reclaim.ending import Member
-from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.reclaim.ending import Member, RuntimeState, why_observe, why_unproven
 from holdfast.model.use.holders import GVISOR, Grip, Holder, Sandbox
 
 
@@ -62,11 +60,7 @@ def why_keep(facts: LeakFacts) -> str | None:
 def _permission(facts: LeakFacts) -> str | None:
     if not facts.restart:
         return "reclaim.leakedSandbox is report"
-    if not facts.terminate:
-        return "reclaim.mode is observe"
-    if not facts.scan_complete:
-        return "the scan was incomplete, which proves nothing"
-    return None
+    return why_observe(terminate=facts.terminate) or why_unproven(scan_complete=facts.scan_complete)
 
 
 def _identity(facts: LeakFacts) -> str | None:
@@ -80,6 +74,8 @@ def _identity(facts: LeakFacts) -> str | None:
     for member in facts.members:
         if member.in_pod != facts.pod or inode is None or member.inode != inode:
             return f"pid {member.process} is not in the cgroup that the pod had"
+    if facts.record is None or facts.record.cgroup is None:
+        return "the cgroup that the pod had is not known"
     return None
 
 

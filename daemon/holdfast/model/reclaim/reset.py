@@ -4,10 +4,10 @@ from enum import Enum
 
 from msgspec import Struct
 
-from holdfast.model.book.locks import LockState
+from holdfast.model.book.book import LockState
 from holdfast.model.devices import Device, pci_addresses
 from holdfast.model.ids import PciAddress
-from holdfast.model.vfio.viability import is_vfio_driver
+from holdfast.model.vfio import is_vfio_driver
 
 NO_ANSWER = 0xFFFF
 """The vendor id that the bus reads where no function answers."""

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.model.devices import Device
 from holdfast.model.dra.advertised import Advertised, numbers, plain, texts
-from holdfast.model.dra.names import label
+from holdfast.model.dra.resourceslice import fitted, label
 from holdfast.model.tpu.generations import (
     CHIP_BOUNDS,
     GENERATIONS,
@@ -58,9 +58,10 @@ def _shapes(chips: Sequence[tuple[Device, TpuGeneration]]) -> Iterator[Advertise
             names = tuple(device.name for device, _ in chips[start : start + size])
             # What a chip is called stays in front: tpu-2x2-0000-00-05-0, google.com/tpu-2x2.
             kind, _, rest = label(names[0]).partition("-")
+            name = f"{kind}-{shape}-{rest}"
             resource = f"{names[0].resource}-{shape}"
             yield Advertised(
-                name=f"{kind}-{shape}-{rest}",
+                name=fitted(name, name),
                 devices=names,
                 attributes={
                     **texts(

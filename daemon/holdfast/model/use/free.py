@@ -33,6 +33,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """The holders that the reason names."""
     final: bool = False
     """UNKNOWN until there is another answer: neither a start nor a release goes on."""
+    brief: str = ""
+    """The reason in few words, without figures that change by themselves; empty: as it is."""
 
 
 class Opened(Enum):
@@ -79,6 +81,8 @@ class KernelFacts(Struct, frozen=True, kw_only=True):
     kind: DeviceKind = DeviceKind.VFIO
     enabled: tuple[PciAddress, ...] = ()
     holders: tuple[Holder, ...] | None = None
+    more: int = 0
+    """How many holders there are besides, for which those kept stand."""
     gaps: tuple[str, ...] = ()
     unread: frozenset[int] = frozenset()
     opened: Opened = Opened.UNAVAILABLE
@@ -90,13 +94,16 @@ class FormerPod(Struct, frozen=True, kw_only=True):
     """What is known of the pod that a lock belongs to.
 
     `counted` is None until kubelet's checkpoint is read; `unreadable`: it cannot be read.
-    `processes` are those in the pod's cgroup, None if it has none; `unlisted` says why there may be
-    others. `cgroup_seen`: its cgroup existed once. `uncounted_for` are the seconds since kubelet
-    was first seen without the pod, or since the checkpoint could not be read.
+    `populated` tells whether a process is in its cgroup, False also where it has none; None:
+    unknown, and `unlisted` says why. `processes` are those that could be listed, None if it has no
+    cgroup: they name who lives, and prove nothing. `cgroup_seen`: its cgroup existed once.
+    `uncounted_for` are the seconds since kubelet was first seen without the pod, or since the
+    checkpoint could not be read.
     """
 
     counted: bool | None
     unreadable: bool = False
+    populated: bool | None
     processes: tuple[int, ...] | None = None
     unlisted: str = ""
     cgroup_seen: bool = False
@@ -124,7 +131,8 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
     complete scan without a holder are proof only together.
     """
     if facts.holders:
-        return Verdict(freedom=Freedom.IN_USE, reason=held_by(facts.holders), holders=facts.holders)
+        reason = held_by(facts.holders, facts.more)
+        return Verdict(freedom=Freedom.IN_USE, reason=reason, holders=facts.holders)
     if facts.kind is DeviceKind.DRIVER:
         return _by_driver(facts.sight, looked=facts.holders is not None, gaps=facts.gaps)
     if facts.opened is Opened.SUCCEEDED:
@@ -145,6 +153,7 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
             "processes, or the kernel itself: vhost, KVM); it becomes free when they close it: "
             "end the programs that pass it on, or the virtual machine that has it"
             f"{_left_on(facts)}",
+            brief=f"in use: {sign}, and no process has it open (an fd in flight, vhost or KVM)",
         )
     if facts.holders is None:
         return Verdict(freedom=Freedom.UNKNOWN, reason="the holders have not been scanned yet")
@@ -155,7 +164,7 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
     if facts.kind is DeviceKind.ACCEL:
         return Verdict(
             freedom=Freedom.FREE,
-            reason="no process has it open or mapped (an fd in flight cannot be seen here)",
+            reason="no process has it open or mapped (before Linux 5.6 no fd in flight is seen)",
         )
     return Verdict(freedom=Freedom.FREE, reason="not enabled, and no process has it open")
 
@@ -213,15 +222,11 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
         return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's checkpoint has not been read")
     if pod.counted:
         return Verdict(freedom=Freedom.IN_USE, reason="kubelet counts its pod")
-    if pod.processes and not kernel.holders:
-        pids = ", ".join(str(pid) for pid in pod.processes[:5])
-        return Verdict(
-            freedom=Freedom.IN_USE,
-            reason=f"processes of its pod still live: pid {pids}",
-        )
+    if pod.populated and not kernel.holders:
+        return Verdict(freedom=Freedom.IN_USE, reason=_living(pod))
     if kernel.freedom is Freedom.IN_USE or kernel.final or facts.kernel.holders is None:
         return kernel
-    if pod.unlisted:
+    if pod.populated is None:
         return Verdict(
             freedom=Freedom.UNKNOWN,
             reason=f"it is not known whether processes of its pod live: {pod.unlisted}",
@@ -237,6 +242,13 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
         reason = f"{kernel.reason} (unverified: kubelet's checkpoint cannot be read)"
         return Verdict(freedom=Freedom.FREE, reason=reason)
     return kernel
+
+
+def _living(pod: FormerPod) -> str:
+    if not pod.processes:
+        return "its pod's cgroup is populated: processes of it still live, whose pids were not seen"
+    pids = ", ".join(str(pid) for pid in pod.processes[:5])
+    return f"processes of its pod still live: pid {pids}"
 
 
 def _of_an_unknown_pod(kernel: Verdict, facts: ReleaseFacts) -> Verdict:

@@ -140,6 +140,8 @@ class Scan(Struct, frozen=True, kw_only=True):
 
     holders: Mapping[DeviceName, tuple[Holder, ...]] = field(default_factory=dict)
     unattributed: tuple[Holder, ...] = ()
+    more: Mapping[DeviceName, int] = field(default_factory=dict)
+    """How many holders of each device there are besides; those kept stand for them."""
     gaps: tuple[str, ...] = ()
     unread: frozenset[int] = frozenset()
     """The pids of the processes among the gaps."""
@@ -177,17 +179,21 @@ def leaking_pods(holders: Iterable[Holder]) -> frozenset[PodUid]:
     return frozenset(pod for pod in grips if grips[pod] == {Grip.DEVICE_FD}) - others
 
 
-def named(holders: Sequence[Holder]) -> str:
-    """Return *holders* for people: the first few by name, and how many more there are."""
+def named(holders: Sequence[Holder], more: int = 0) -> str:
+    """Return *holders* and *more* for people: the first by name, and how many more there are."""
     first = "; ".join(str(each) for each in holders[:_MOST_NAMED])
-    more = len(holders) - _MOST_NAMED
+    more += max(0, len(holders) - _MOST_NAMED)
     return f"{first} and {more} more" if more > 0 else first
 
 
-def held_by(holders: Sequence[Holder]) -> str:
-    """Return what to say of a device with these holders, to complete "the device is"."""
+def held_by(holders: Sequence[Holder], more: int = 0) -> str:
+    """Return what to say of a device with these holders, to complete "the device is".
+
+    There are *more* of them besides.
+    """
     leaking = leaking_pods(holders)
-    rest = named([each for each in holders if each.pod not in leaking])
+    others = [each for each in holders if each.pod not in leaking]
+    rest = named(others, more) if others else ""
     texts = [_leak(pod, holders) for pod in sorted(leaking)]
     return "; ".join([*([f"held by {rest}"] if rest else []), *texts])
 

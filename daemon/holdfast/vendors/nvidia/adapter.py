@@ -1,7 +1,7 @@
 """Looks for NVIDIA's driver. Nothing else of this adapter is loaded before the kernel has it."""
 
 from holdfast.discovery.source import Source
-from holdfast.runtime.changes import pause
+from holdfast.runtime.watched import pause
 from holdfast.vendors.context import Context
 from holdfast.vendors.nvidia.withoutdriver import WithoutDriver
 
@@ -20,7 +20,7 @@ class _Waiting(WithoutDriver):
         from holdfast.vendors.nvidia.gpus import Gpus  # noqa: PLC0415 - memory
 
         gpus = Gpus(self._on)
-        self._on.replace(gpus)
+        self._on.discovery.replace(gpus)
         await gpus.run()
 
 

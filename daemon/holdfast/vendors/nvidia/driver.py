@@ -13,16 +13,14 @@ from holdfast.host.nvidia.driver import MigCaps, NvidiaFiles
 from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import DeviceId, PciAddress
 from holdfast.model.nvidia.devices import GpuFacts, gpu_topology
-from holdfast.model.nvidia.driver_leave import Leave, leave
 from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuReading
 from holdfast.model.nvidia.grant import Imex
 from holdfast.model.nvidia.mig import GpuLayout, MigStrategy, lay_out, with_known
 from holdfast.model.nvidia.placement import GpuTopology
-from holdfast.model.nvidia.roots import DriverFacts, RootFacts, device_root
-from holdfast.runtime.changes import pause
+from holdfast.model.nvidia.roots import DriverFacts, Leave, RootFacts, device_root, leave
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Watched, pause
 
 if TYPE_CHECKING:  # it loads NVML
     from holdfast.host.nvidia.nvml import Nvml
@@ -69,15 +67,17 @@ class DriverWatch:
         lane: Lane,
         clock: Clock,
         look: Watched[float],
-        strategy: MigStrategy = MigStrategy.NONE,
+        strategy: MigStrategy,
         rescan: Watched[float],
-        imex: Imex = Imex.UNWANTED,
-        known: Mapping[str, PciAddress] | None = None,
+        imex: Imex,
+        known: Mapping[str, PciAddress],
+        left: Leave | None = None,
     ) -> None:
         """Use *library* of the path that was found, empty for the one the loader knows.
 
-        *known* are the GPUs that a former daemon saw, by UUID, and where. *imex* says whether
-        channel 0 is handed over, and whether nothing starts without it.
+        *known* are the GPUs that a former daemon saw, by UUID, and where; *left* is why it let NVML
+        go for good. *imex* says whether channel 0 is handed over, and whether nothing starts
+        without it.
 
         Seconds: *look* between looks for a driver that is absent, *rescan* between readings.
         """
@@ -93,15 +93,13 @@ class DriverWatch:
         self._anew = False
         self._monotonic = clock.monotonic
         self._ready: bool | None = None
-        self._leave: Leave | None = None
+        self._leave = left
         self._asked_to_leave = ""
         self._latest: Nvml | None = None
         self._strategy = strategy
         self._imex = imex
         self.last = GpuReading(
-            gpus=tuple(
-                Gpu(index=NOWHERE, uuid=uuid, pci=pci) for uuid, pci in (known or {}).items()
-            )
+            gpus=tuple(Gpu(index=NOWHERE, uuid=uuid, pci=pci) for uuid, pci in known.items())
         )
         """The last reading that found the driver ready."""
         self._asked = _Asked()

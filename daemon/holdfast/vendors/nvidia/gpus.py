@@ -11,10 +11,10 @@ import structlog
 from holdfast.discovery.source import Found, HardwareError
 from holdfast.host.nvidia.driver import NvidiaFiles, driver_load
 from holdfast.host.nvidia.use import GpuUses
+from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.use.holders import HolderScan
 from holdfast.host.use.look import Answer
 from holdfast.ledger.kept import Kept
-from holdfast.model.cards import parted
 from holdfast.model.devices import Device, Fault, Inventory
 from holdfast.model.gate.placement import Choice
 from holdfast.model.gate.promise import Breach
@@ -23,8 +23,8 @@ from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.node.readiness import Check
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
-from holdfast.model.nvidia.free import GpuRules
-from holdfast.model.nvidia.gpu import DriverState, GpuEvent
+from holdfast.model.nvidia.free import GpuRules, IdleMemory, IdleRules
+from holdfast.model.nvidia.gpu import DriverState
 from holdfast.model.nvidia.grant import (
     CDI_VENDOR,
     BesideGpus,
@@ -36,23 +36,21 @@ from holdfast.model.nvidia.grant import (
     gpu_grant,
 )
 from holdfast.model.nvidia.health import GpuState
-from holdfast.model.nvidia.idle import IdleMemory, IdleRules
 from holdfast.model.nvidia.mig import MigStrategy, hides_some
-from holdfast.model.nvidia.names import Described
-from holdfast.model.nvidia.promise import gpu_breach, gpu_names_in
-from holdfast.model.nvidia.sharing import why_too_many
-from holdfast.model.nvidia.slice_placement import SlicePolicy
+from holdfast.model.nvidia.names import Described, gpu_breach, gpu_names_in
+from holdfast.model.nvidia.placement import SlicePolicy
+from holdfast.model.nvidia.replicas import REPLICAS
+from holdfast.model.nvidia.roots import Leave
+from holdfast.model.nvidia.sharing import why_not_shared, why_too_many
 from holdfast.model.nvidia.xids import XidChecks, labels_of, xid_checks
-from holdfast.runtime.changes import Changes
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings.hardware import Gpu
 from holdfast.vendors.context import Context
 from holdfast.vendors.nvidia.driver import DriverWatch
 from holdfast.vendors.nvidia.health import GpuHealthWatch
-from holdfast.vendors.nvidia.idle import keep_idle
-from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes
-from holdfast.vendors.nvidia.preference import GpuPreference
-from holdfast.vendors.nvidia.specs import GpuSpecs
+from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes, keep_idle
+from holdfast.vendors.nvidia.specs import GpuPreference, GpuSpecs
 from holdfast.vendors.nvidia.withoutdriver import RENAMED, RESOURCES, WithoutDriver
 
 if TYPE_CHECKING:
@@ -63,6 +61,9 @@ log = structlog.get_logger(__name__)
 
 _TIDY = 60.0
 """Seconds after which discovery is asked to look again, whatever happened."""
+
+_PATIENCE = 5.0
+"""How long NVML may take for all GPUs of one look, in seconds."""
 
 
 class Gpus(WithoutDriver):
@@ -76,10 +77,10 @@ class Gpus(WithoutDriver):
         self._since = int(on.clock.wall())
         live = on.settings.part(lambda now: now.gpu)
         gpu = live.value
-        lane = on.open_lane("nvml", live.part(lambda now: now.call_timeout))
+        lane = on.lanes.open_lane("nvml", live.part(lambda now: now.call_timeout))
         files = self._files = NvidiaFiles(
             on.root,
-            driver_root=gpu.driver_root_seen,
+            driver_root=gpu.driver_root,
             driver_root_on_host=gpu.driver_root_on_host,
             dev_root=gpu.dev_root,
         )
@@ -92,6 +93,9 @@ class Gpus(WithoutDriver):
         )
         kept = Kept(on.ledger, "nvidia/health", GpuState).value
         self._kept_idle = Kept(on.ledger, "nvidia/idle", IdleMemory)
+        self._kept_leave = Kept(on.ledger, "nvidia/leave", Leave)
+        self._boot = on.boot
+        drained = on.ledger.book.value.marks.drain is not None
         self._driver = DriverWatch(
             files,
             _nvml,
@@ -102,6 +106,7 @@ class Gpus(WithoutDriver):
             rescan=live.part(lambda now: now.rescan),
             imex=_imex(gpu),
             known={uuid: state.pci for uuid, state in kept.items() if state.pci is not None},
+            left=self._kept_leave.value.get(on.boot) if drained else None,
         )
         self._uses = GpuUses(
             lane,
@@ -110,19 +115,20 @@ class Gpus(WithoutDriver):
             book=lambda: on.ledger.book.value,
             load=lambda: f"{on.boot} {self._driver.load}",
             kept=self._kept_idle.value,
+            patience=_PATIENCE,
+            monotonic=on.clock.monotonic,
         )
         self._health = _health(on, live, self._driver, self._checks, use_rules)
-        self._health.observe = self._count
         self._preference = GpuPreference(
             self._driver.topology,
             live.part(lambda now: SlicePolicy(now.shared_devices_allocation_policy)),
         )
         self._specs = GpuSpecs(
-            on.spec_writer(CDI_VENDOR, "-"),
+            on.specs.writer(CDI_VENDOR, "-"),
             describe=lambda facts: _described(on, files, self._rules, facts),
             facts=lambda: self._driver.facts.value,
             rules=self._rules,
-            promised=lambda: any(map(gpu_names_in, on.answers())),
+            promised=lambda: any(map(gpu_names_in, on.view.value.entries)),
         )
 
     def found(self) -> Found:
@@ -131,7 +137,7 @@ class Gpus(WithoutDriver):
         if not driver.ever_read:
             return Found(unseen=RESOURCES)
         locks = {name: lock.keys for name, lock in self._ledger.book.value.locks.items()}
-        devices = gpu_devices(driver.facts.value, locks, self._shared.value, self._on.taken)
+        devices = gpu_devices(driver.facts.value, locks, self._shared.value, self._on.rules.taken)
         # Pods may still have some under a name that nothing is advertised by any more.
         former = {lock.resource for lock in locks} & RENAMED
         names = sorted({each.name.resource for each in devices} | former)
@@ -170,7 +176,7 @@ class Gpus(WithoutDriver):
                 nodes=(*(node.path for node in each.nodes), *facts.caps.get(id_, ())),
             )
             for each in devices
-            for id_ in parted(each.name.id)[:1]
+            for id_ in REPLICAS.parted(each.name.id)[:1]
         ]
         beside = BesideGpus(
             control=facts.control,
@@ -211,7 +217,9 @@ class Gpus(WithoutDriver):
                 configs={gpu.pci: self._files.pci_config(gpu.pci) for gpu in gpus if gpu.pci},
                 since=self._since,
                 sharing=self._shared.value,
-                left_out=frozenset(parted(each.device.name.id)[0] for each in inventory.left_out),
+                left_out=frozenset(
+                    REPLICAS.parted(each.device.name.id)[0] for each in inventory.left_out
+                ),
             )
         )
 
@@ -221,29 +229,34 @@ class Gpus(WithoutDriver):
 
     def errors(self, device: DeviceName) -> Sequence[HardwareError]:
         """Return the Xids that condemn the GPU or slice."""
-        return self._health.xids_on(parted(device.id)[0])
+        return self._health.xids_on(REPLICAS.parted(device.id)[0])
 
     def forgive(self, device: DeviceName, errors: Collection[HardwareError]) -> None:
         """Drop the records of those Xids."""
-        self._health.forgive(parted(device.id)[0], errors)
+        self._health.forgive(REPLICAS.parted(device.id)[0], errors)
 
     async def let_go(self, reason: str) -> str:
-        """Let NVML go, which keeps the driver from being unloaded."""
+        """Let NVML go, which keeps the driver from being unloaded, also over restarts."""
         if not self._driver.holds_driver:
             return ""
+        leave = Leave(reason=reason, load=self._driver.load)
+        await self._kept_leave.keep({self._boot: leave})
         await self._driver.let_go(reason)
         return "holdfast is closing NVML"
 
     async def take_up(self) -> None:
         """Begin NVML again."""
         await self._driver.take_up()
+        await self._kept_leave.keep({})
 
     def checks(self) -> Iterator[Check]:
         """Yield whether the driver answers and specs are written, on a node that has or had it."""
         reading = self._driver.reading.value
         if reading.state is DriverState.ABSENT and not self._driver.ever_read:
             return
-        problems = "; ".join(self._driver.facts.value.layout.problems)
+        layout = self._driver.facts.value.layout
+        unshared = why_not_shared(layout.parts, self._shared.value)
+        problems = "; ".join((*layout.problems, *filter(None, [unshared])))
         ready, unwritten = reading.state is DriverState.READY, self._specs.names.problem
         yield Check(name="NVIDIA driver", passes=ready, reason=reading.reason or problems)
         yield Check(name="GPU CDI specs", passes=not unwritten, reason=unwritten)
@@ -259,11 +272,12 @@ class Gpus(WithoutDriver):
             tasks.create_task(self._follow_health(), name="health of gpus")
             tasks.create_task(self._report(), name="faults of gpus")
             tasks.create_task(self._tell_malformed(), name="settings of gpus")
+            tasks.create_task(self._tell_unshared(), name="sharing of gpus")
             idle = keep_idle(self._uses.idle, self._kept_idle, clock=self._clock)
             tasks.create_task(idle, name="idle memory of gpus")
             while True:
                 changes = Changes([self._driver.facts])
-                self._on.look_again()
+                self._on.discovery.look_again()
                 await changes.wait(_TIDY)
 
     async def _follow_health(self) -> None:
@@ -273,7 +287,7 @@ class Gpus(WithoutDriver):
 
     async def _report(self) -> None:
         async for _ in self._health.faults.follow():
-            self._on.report()
+            self._on.discovery.publish()
 
     async def _tell_malformed(self) -> None:
         async for checks in self._checks.follow():
@@ -284,12 +298,17 @@ class Gpus(WithoutDriver):
                     where="gpu.disableHealthChecks or gpu.enableHealthChecks",
                 )
 
+    async def _tell_unshared(self) -> None:
+        problem = Problem(log, "resource not shared")
+        while True:
+            changes = Changes([self._driver.facts, self._shared])
+            parts = self._driver.facts.value.layout.parts
+            problem.set(why_not_shared(parts, self._shared.value))
+            await changes.wait(_TIDY)
+
     def _indexes(self) -> Mapping[DeviceId, str]:
         """Return the index of each GPU and slice that is advertised, as NVML has it today."""
         return {part.name.id: part.index for part in self._driver.facts.value.layout.parts}
-
-    def _count(self, event: GpuEvent, condemns: bool) -> None:
-        self._on.count(*labels_of(event, condemns=condemns))
 
 
 def _health(
@@ -304,13 +323,18 @@ def _health(
         readings=driver.reading,
         ledger=on.ledger,
         # Its own, because one GPU may hang forever.
-        lane=on.open_lane("gpu health", live.part(lambda now: now.call_timeout / 2)),
+        lane=on.lanes.open_lane("gpu health", live.part(lambda now: now.call_timeout / 2)),
         clock=on.clock,
         boot=on.boot,
         checks=checks,
         load=lambda: driver_load(on.root),
-        users=GpuUsers(HolderScan(on.root).named, book=lambda: on.ledger.book.value, rules=rules),
+        users=GpuUsers(
+            HolderScan(on.root, patience=PATIENCE).named,
+            book=lambda: on.ledger.book.value,
+            rules=rules,
+        ),
         times=live.part(lambda now: HealthTimes(beat=now.health_beat, quiet=now.health_quiet)),
+        count=lambda event, condemns: on.observer.happened(*labels_of(event, condemns=condemns)),
     )
 
 

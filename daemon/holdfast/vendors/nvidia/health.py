@@ -1,11 +1,15 @@
 """Follows how the GPUs are: hears events, looks now and then, remembers, publishes the health."""
 
 import asyncio
+import contextlib
+import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, LaneStuckError
@@ -13,13 +17,7 @@ from holdfast.ledger.kept import Kept
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Fault
 from holdfast.model.ids import BootId
-from holdfast.model.nvidia.gpu import (
-    DriverState,
-    Gpu,
-    GpuEvent,
-    GpuEventKind,
-    GpuReading,
-)
+from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuEvent, GpuEventKind, GpuReading
 from holdfast.model.nvidia.health import (
     GpuHealth,
     GpuState,
@@ -31,21 +29,133 @@ from holdfast.model.nvidia.health import (
     placed,
     restored,
 )
-from holdfast.model.nvidia.xid_records import GpuObservation, XidRecord
-from holdfast.model.nvidia.xids import XidChecks
-from holdfast.runtime.changes import Changes, pause
-from holdfast.runtime.clock import Clock
+from holdfast.model.nvidia.xids import GpuObservation, XidChecks, XidRecord
+from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
-from holdfast.vendors.nvidia.events import GpuEars, Wanted
+from holdfast.runtime.watched import Changes, Watched, pause
 from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes, observe, unanswered
 
-if TYPE_CHECKING:  # it loads NVML
+if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
+_FIRST_RETRY = 1.0
+_LAST_RETRY = 60.0
+_OVERDUE = 5.0
+"""How much longer than asked a wait may take before nothing can be said to be heard, in seconds."""
 _LONG = 3600.0
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Whose events are wanted.
+
+    `library` as `GpuReading` has it; another `generation` is the same library, begun anew.
+    """
+
+    library: str
+    uuids: tuple[str, ...]
+    generation: int = 0
+
+
+class GpuEars:
+    """One daemon thread that subscribes, waits, and hands each event to the loop at once.
+
+    It has an NVML of its own, begun and ended on its own thread: an event set that is freed while
+    somebody waits on it is the end of the process. Where waiting fails it tries anew, ever more
+    seldom; an NVML that fails at once must not keep a core busy.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[str], "Nvml"],
+        *,
+        event: Callable[[GpuEvent], None],
+        heard: Callable[[Mapping[str, str]], None],
+        wait: float,
+    ) -> None:
+        """Call *event* on the running loop for each event; *source* makes one of a library.
+
+        *heard* is called with why some GPUs cannot be heard, by UUID, whenever that may have
+        changed; what happened before is not told. *wait* is how long one wait blocks, in seconds.
+        """
+        self._source = source
+        self._event = event
+        self._heard = heard
+        self._wait = wait
+        self._loop = asyncio.get_running_loop()
+        self._wanted: Wanted | None = None
+        self._changed = threading.Event()
+        self._closed = False
+        self._works = False
+        self._due: float | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def overdue(self) -> bool:
+        """Tell whether NVML has not come back from a call for far too long."""
+        due = self._due
+        return due is not None and time.monotonic() > due
+
+    def want(self, wanted: Wanted | None) -> None:
+        """Listen for *wanted* from now on, or for nothing; a wait that runs is seen to its end."""
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        self._changed.set()
+        if wanted is not None and self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="gpu-events", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Hear of nothing more; the thread ends after its wait."""
+        self._closed = True
+        self._changed.set()
+
+    def _work(self) -> None:
+        retries = backoff(_FIRST_RETRY, _LAST_RETRY)
+        while not self._closed:
+            self._changed.clear()
+            wanted = self._wanted
+            if wanted is None:
+                self._changed.wait()
+                continue
+            try:
+                self._works = False
+                self._listen(wanted)
+            except HoldfastError as error:
+                log.warning("cannot receive GPU events", reason=str(error))
+                self._tell(self._heard, dict.fromkeys(wanted.uuids, str(error)))
+                if self._works:
+                    retries = backoff(_FIRST_RETRY, _LAST_RETRY)
+                # A change of what is wanted is worth a new try at once.
+                self._changed.wait(next(retries))
+
+    def _listen(self, wanted: Wanted) -> None:
+        """Hand on events until something else is wanted."""
+        source = self._source(wanted.library)
+        try:
+            self._due = time.monotonic() + _OVERDUE
+            source.open()
+            unheard = source.subscribe(wanted.uuids)
+            self._tell(self._heard, unheard)
+            while not (self._closed or self._changed.is_set()):
+                self._due = time.monotonic() + self._wait + _OVERDUE
+                event = source.wait_event(self._wait)
+                if self.overdue:  # somebody may have said that nothing is heard
+                    self._tell(self._heard, unheard)
+                self._works = True
+                if event is not None:
+                    self._tell(self._event, event)
+        finally:
+            self._due = None
+            source.close()
+
+    def _tell(self, told: Callable[[T], None], what: T) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop closed while we were away
+            self._loop.call_soon_threadsafe(told, what)
 
 
 class GpuHealthWatch:
@@ -66,14 +176,16 @@ class GpuHealthWatch:
         clock: Clock,
         boot: BootId,
         checks: Watched[XidChecks],
-        load: Callable[[], int | None] = lambda: None,
+        load: Callable[[], int | None],
         users: GpuUsers,
         times: Watched[HealthTimes],
+        count: Callable[[GpuEvent, bool], None],
     ) -> None:
         """Begin with what the ledger remembers; *source* makes an NVML of a library's name.
 
         *load* tells one load of the kernel's module from the next, on the lane; *users* tells who
-        of the processes on a GPU has to go before it is over some Xids.
+        of the processes on a GPU has to go before it is over some Xids. *count* is called with
+        each event, and whether it is one that condemns.
         """
         self._source = source
         self._readings = readings
@@ -86,6 +198,7 @@ class GpuHealthWatch:
         self._loaded: int | None = None
         self._users = users
         self._times = times
+        self._count = count
         self._states = {
             uuid: left
             for uuid, state in self._kept.value.items()
@@ -106,8 +219,6 @@ class GpuHealthWatch:
         self.health: Watched[Mapping[str, GpuHealth]] = Watched({})
         self.faults: Watched[Mapping[str, tuple[Fault, ...]]] = Watched({})
         """The same, without the notes, for the inventory."""
-        self.observe: Callable[[GpuEvent, bool], None] = lambda _event, _condemns: None
-        """Called with each event, and whether it is one that condemns."""
         self._publish()
 
     async def run(self) -> None:
@@ -127,7 +238,7 @@ class GpuHealthWatch:
         """Take note of *event*; that of a GPU which is not known yet is kept for when it is."""
         event = placed(event, self._reading.gpus)
         counts = event.kind is GpuEventKind.XID and self._checks.value.watches(event.xid)
-        self.observe(event, counts)
+        self._count(event, counts)
         now = self._clock.uptime()
         if counts and event.uuid:
             self._states.setdefault(event.uuid, GpuState(uuid=event.uuid, boot=self._boot))
@@ -256,7 +367,8 @@ class GpuHealthWatch:
                 each.first == record.first and each.xid == record.xid for each in after.xids
             ):
                 log.info("GPU error cleared", gpu=uuid, was=record.text)
-        self._publish()
+        if before.judged != after.judged:  # judges all, also those that were not looked at
+            self._publish()
         if before.condition.lost and observed.answered:
             self._begin_anew()  # it was not listened to, or is another to the driver by now
         if before.kept != after.kept:
@@ -311,6 +423,7 @@ class GpuHealthWatch:
         reason = "its events cannot be received: NVML hangs in the wait for events"
         for uuid, state in self._states.items():
             self._states[uuid] = replace(state, unmonitored=reason)
+        self._publish()
 
     def _publish(self) -> None:
         found = healths(self._states, self._reading.gpus, conditions=self._checks.value.conditions)

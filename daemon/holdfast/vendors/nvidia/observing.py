@@ -1,25 +1,40 @@
-"""Looks at one GPU: how it is, and, where that decides something, who is on it."""
+"""Looks at one GPU, and keeps how much memory GPUs need while nobody uses them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.errors import HoldfastError
+from holdfast.ledger.kept import Kept
 from holdfast.model.book.book import Book
 from holdfast.model.book.claims import admins_on
 from holdfast.model.ids import HardwareKey
-from holdfast.model.nvidia.free import GpuRules, Granted, bystander, granted_on, grips_of
+from holdfast.model.nvidia.free import (
+    GpuRules,
+    Granted,
+    IdleMemory,
+    bystander,
+    granted_on,
+    grips_of,
+)
 from holdfast.model.nvidia.gpu import Gpu, GpuCondition, GpuUse
 from holdfast.model.nvidia.health import GpuState
-from holdfast.model.nvidia.xid_records import GpuObservation, Place
-from holdfast.model.nvidia.xids import Cure
+from holdfast.model.nvidia.xids import Cure, GpuObservation, Place
 from holdfast.model.use.holders import Holder
+from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
-if TYPE_CHECKING:  # it loads NVML
+if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
+
+log = structlog.get_logger(__name__)
+
+_RETRY = 5.0
+"""Seconds between two tries to write what the ledger did not take."""
 
 
 class HealthTimes(Struct, frozen=True, kw_only=True):
@@ -45,7 +60,7 @@ class GpuUsers:
         self,
         named: Callable[[int], Holder | None],
         *,
-        book: Callable[[], Book] = Book,
+        book: Callable[[], Book],
         rules: Watched[GpuRules],
     ) -> None:
         """Describe a pid by *named*, which blocks; None where nothing is known of it."""
@@ -104,3 +119,17 @@ def _users(probe: "Nvml", gpu: Gpu, users: GpuUsers) -> Mapping[Place, frozenset
         use = probe.use(uuid)
         found[place] = None if use.problem else users.at_work(use, keys)
     return found
+
+
+async def keep_idle(
+    idle: Watched[Mapping[str, IdleMemory]], kept: Kept[IdleMemory], *, clock: Clock
+) -> None:
+    """Keep each new value of *idle*, until cancelled: a restart must not hide a leak."""
+    async for value in idle.follow():
+        while True:
+            try:
+                await kept.keep(value)
+                break
+            except HoldfastError as error:
+                log.warning("cannot save the idle memory of GPUs", reason=str(error))
+            await clock.sleep(_RETRY)

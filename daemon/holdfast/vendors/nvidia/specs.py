@@ -1,18 +1,22 @@
-"""Keeps the CDI specs of GPUs true; a GPU that no spec explains is given to nobody by its name."""
+"""Keeps the CDI specs of GPUs true, and says which GPUs or slices kubelet should pick."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 from msgspec.structs import replace
 
 from holdfast.allocation.cdi import SpecWriter
-from holdfast.model.cards import parted
-from holdfast.model.devices import Fault, FaultKind, Inventory, with_faults
-from holdfast.model.ids import DeviceId
+from holdfast.model.devices import Device, Fault, FaultKind, Inventory, with_faults
+from holdfast.model.gate.placement import Choice
+from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import DriverState
 from holdfast.model.nvidia.grant import DeviceIds, GpuGrantRules
 from holdfast.model.nvidia.names import GPU_KINDS, Described, GpuNames, found_in, unexplained
+from holdfast.model.nvidia.placement import GpuBoard, GpuTopology, SlicePolicy, preferred_slices
+from holdfast.model.nvidia.replicas import REPLICAS
+from holdfast.runtime.problem import Problem
+from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.withoutdriver import WithoutDriver
 
 log = structlog.get_logger(__name__)
@@ -44,6 +48,7 @@ class GpuSpecs:
         self._facts = facts
         self._rules = rules
         self._promised = promised
+        self._problem = Problem(log, "cannot publish CDI specs of GPUs")
         self.names = GpuNames()
 
     async def publish(self, inventory: Inventory) -> Inventory:
@@ -53,7 +58,7 @@ class GpuSpecs:
         files stay: the GPUs are Unhealthy anyway.
         """
         if not (self._rules.by_name or self._promised()):
-            self.names = GpuNames()
+            self._keep(GpuNames())
             return inventory
         facts = self._facts()
         if facts.state is DriverState.READY:
@@ -65,7 +70,7 @@ class GpuSpecs:
             for part in facts.layout.parts
         }
         answers = {
-            each.name.id: called.get(parted(each.name.id)[0])
+            each.name.id: called.get(REPLICAS.parted(each.name.id)[0])
             for each in inventory.devices
             if each.source == WithoutDriver.name
         }
@@ -82,13 +87,48 @@ class GpuSpecs:
 
         written = await self._writer.write(make, GPU_KINDS)
         if written.problem:
-            found = GpuNames(problem=written.problem)
+            self._keep(GpuNames(problem=written.problem))
         else:
-            found = found_in(made, written.rivals)
-        if found.problem and found.problem != self.names.problem:
-            log.warning("cannot publish CDI specs of GPUs", reason=found.problem)
+            self._keep(found_in(made, written.rivals))
+
+    def _keep(self, found: GpuNames) -> None:
+        self._problem.set(found.problem)
         self.names = found
 
 
 def _faults(reasons: Mapping[DeviceId, str]) -> Mapping[str, tuple[Fault, ...]]:
     return {id_: (Fault(kind=FaultKind.NO_SPEC, text=text),) for id_, text in reasons.items()}
+
+
+class GpuPreference:
+    """Answers from the topology that was read last, and asks nobody."""
+
+    def __init__(self, topology: Watched[GpuTopology], slices: Watched[SlicePolicy]) -> None:
+        """Prefer by *topology*: which GPUs are near each other, and which slices are of one GPU.
+
+        *slices* says from which GPU the next MIG slice is taken.
+        """
+        self._topology = topology
+        self._slices = slices
+        self._boards: dict[ResourceName, tuple[Sequence[Device], GpuTopology, GpuBoard]] = {}
+
+    def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
+        """Return GPUs that are near each other, or slices and replicas as the policy says."""
+        replicas = {each.name.id: REPLICAS.parted(each.name.id) for each in devices}
+        parents = {
+            **self._topology.value.parents,
+            **{id_: card for id_, (card, number) in replicas.items() if number},
+        }
+        if any(device.name.id in parents for device in devices):
+            ids = tuple(device.name.id for device in devices)
+            return preferred_slices(ids, parents, self._slices.value, choice)
+        return self._board(devices).preferred(choice)
+
+    def _board(self, devices: Sequence[Device]) -> GpuBoard:
+        """Return the board of *devices*, made anew only when they or the topology changed."""
+        topology, resource = self._topology.value, devices[0].name.resource
+        known = self._boards.get(resource)
+        if known is None or known[0] != devices or known[1] is not topology:
+            known = (devices, topology, GpuBoard.of(devices, topology))
+            self._boards[resource] = known
+        return known[2]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.discovery.source import Found, Source
 from holdfast.model.ids import ResourceName
+from holdfast.model.nvidia.replicas import REPLICAS
 from holdfast.vendors.context import Context
 
 RENAMED = frozenset({ResourceName("nvidia.com/gpu.shared")})
@@ -18,6 +19,7 @@ class WithoutDriver(Source):
     """GPUs that nobody can look at; pods may still have some of them."""
 
     name = "nvidia"
+    replica_names = REPLICAS
 
     def __init__(self, on: Context) -> None:
         """Know nothing yet of the GPUs on the node of *on*."""

@@ -9,19 +9,18 @@ import structlog
 from holdfast.discovery.source import Source
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import read_bytes
-from holdfast.host.pci.snapshot import Snapshot
+from holdfast.host.pci.sysfs import Snapshot
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ResourceName
-from holdfast.model.tpu.env import TpuHostFacts, environment, resolve
-from holdfast.model.tpu.env_file import TpuEnvFile, parse_tpu_env
-from holdfast.model.tpu.generations import GENERATIONS, TPU_RESOURCE, TpuGeneration
-from holdfast.model.vfio.pools import PoolSpec, pool_variables
+from holdfast.model.tpu.env import TpuEnvFile, TpuHostFacts, environment, parse_tpu_env, resolve
+from holdfast.model.tpu.generations import GENERATIONS, TpuGeneration
+from holdfast.model.vfio import PoolSpec, pool_variables
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.context import Context
 from holdfast.vendors.tpu.chips import tpu_devices
-from holdfast.vendors.vfio.pools import pool_devices
+from holdfast.vendors.vfio.groups import pool_devices
 
 _log = structlog.get_logger(__name__)
 
@@ -39,13 +38,13 @@ class Tpus(Source):
 
     def __init__(
         self,
-        resource: ResourceName = TPU_RESOURCE,
+        resource: ResourceName,
         *,
-        pools: Sequence[PoolSpec] = (),
-        configured: TpuHostFacts | None = None,
-        generation: str = "",
-        gke_keys: Watched[bool] | None = None,
-        from_file: Callable[[], TpuEnvFile] = TpuEnvFile,
+        pools: Sequence[PoolSpec],
+        configured: TpuHostFacts,
+        generation: str,
+        gke_keys: Watched[bool],
+        from_file: Callable[[], TpuEnvFile],
     ) -> None:
         """Advertise chips as *resource*, and with them the functions of *pools*, of that name too.
 
@@ -55,9 +54,9 @@ class Tpus(Source):
         """
         self._resource = resource
         self._pools = pools
-        self._configured = configured or TpuHostFacts()
+        self._configured = configured
         self._generation = generation
-        self._gke_keys = gke_keys or Watched(False)
+        self._gke_keys = gke_keys
         self._from_file = from_file
         self._notes: dict[str, tuple[str, ...]] = {}
 
@@ -120,7 +119,7 @@ class Tpus(Source):
 
     def labels(self, inventory: Inventory) -> Mapping[str, str]:
         """Return of which generation the chips are, and what is known of their slice."""
-        from holdfast.model.tpu.labels import tpu_labels  # noqa: PLC0415 - only where they are wanted
+        from holdfast.model.tpu.env import tpu_labels  # noqa: PLC0415 - only where they are wanted
 
         chips = [each for each in inventory.found_as(self._resource) if self._generation_of(each)]
         left_out = {each.device.name for each in inventory.left_out}

@@ -2,12 +2,11 @@
 
 from msgspec import Struct
 
-from holdfast.host.pci.snapshot import Snapshot
-from holdfast.host.pci.sysfs import PciFunction
+from holdfast.host.pci.sysfs import PciFunction, Snapshot
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.tpu.generations import TPU_RESOURCE, TpuGeneration, generation_of
-from holdfast.model.vfio.viability import node_faults, removal
+from holdfast.model.vfio import node_faults, removal
 from holdfast.vendors.vfio.groups import Match, unreadable, vfio_devices
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 
 from holdfast.discovery.source import Source
-from holdfast.host.pci.snapshot import Snapshot
+from holdfast.host.pci.sysfs import Snapshot
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ResourceName
-from holdfast.model.vfio.pools import PoolSpec, pool_variables
+from holdfast.model.vfio import PoolSpec, pool_variables
 from holdfast.vendors.context import Context
-from holdfast.vendors.vfio.pools import pool_devices
+from holdfast.vendors.vfio.groups import pool_devices
 
 
 class Pools(Source):

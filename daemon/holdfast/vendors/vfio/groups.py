@@ -1,15 +1,15 @@
-"""Makes devices of PCI functions that are granted through their IOMMU groups."""
+"""Finds PCI functions that are granted through their IOMMU groups, and makes devices of them."""
 
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from holdfast.host.pci.snapshot import Snapshot
-from holdfast.host.pci.sysfs import PciFunction
+from holdfast.host.pci.sysfs import PciFunction, Snapshot
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.tpu.generations import slot_of
-from holdfast.model.vfio.viability import (
+from holdfast.model.vfio import (
+    PoolSpec,
     chip_faults,
     function_faults,
     group_faults,
@@ -143,3 +143,33 @@ def _group_faults(
     if any(snapshot.grantable(member) for member in members):
         return *faults, *node_faults(snapshot.group_node(group), f"IOMMU group {group}")
     return faults  # without a driver there is no node, and the driver is the fault to name
+
+
+def pool_devices(snapshot: Snapshot, pools: Sequence[PoolSpec]) -> tuple[Device, ...]:
+    """Return one device for each IOMMU group with a function that a pool takes.
+
+    Pools that name the same resource are one pool. A function that two resources take is a device
+    of both; their keys exclude each other.
+    """
+    rules: dict[ResourceName, list[PoolSpec]] = {}
+    for pool in pools:
+        rules.setdefault(pool.resource, []).append(pool)
+    devices: list[Device] = []
+    for resource, specs in rules.items():
+        devices += vfio_devices(snapshot, resource, pool_matches(snapshot, specs))
+    return tuple(devices)
+
+
+def pool_matches(snapshot: Snapshot, specs: Sequence[PoolSpec]) -> list[Match]:
+    """Return the functions of *snapshot* that any of *specs* takes."""
+    return [
+        Match(function=function, model=f"{function.vendor:04x}:{function.device:04x}")
+        for function in snapshot.functions.values()
+        if any(_takes(spec, function) for spec in specs)
+    ]
+
+
+def _takes(spec: PoolSpec, function: PciFunction) -> bool:
+    return not is_bridge(function.class_code) and spec.matches(
+        function.address, function.vendor, function.device, function.class_code
+    )

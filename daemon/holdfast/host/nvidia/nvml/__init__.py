@@ -4,7 +4,7 @@ Each call can block as long as the driver likes: run it on a lane. Import this o
 kernel has the driver.
 """
 
+from holdfast.host.nvidia.nvml.answers import LIBRARY
 from holdfast.host.nvidia.nvml.library import Nvml
-from holdfast.host.nvidia.nvml.loading import LIBRARY
 
 __all__ = ["LIBRARY", "Nvml"]

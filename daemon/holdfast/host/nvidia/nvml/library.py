@@ -1,27 +1,32 @@
-"""One NVML library: which GPUs there are, who uses them, their condition and their events."""
+"""One NVML library: which GPUs there are, how they are linked and used, and their events."""
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import UUID
 
 import pynvml
 
 from holdfast.errors import HostError
 from holdfast.host.nvidia.nvml.answers import (
+    LIBRARY,
+    LOST,
     Handle,
+    address,
     answered,
     bus,
+    enter,
     error_name,
     hint,
+    leave,
     problem,
     recovery_of,
     supported,
     unless_lost,
+    users,
 )
-from holdfast.host.nvidia.nvml.links import clique_of, links, nvlinks_of, peer_of
-from holdfast.host.nvidia.nvml.loading import LIBRARY, enter, leave, users
-from holdfast.host.nvidia.nvml.traits import traits
 from holdfast.model.ids import PciAddress
 from holdfast.model.nvidia.gpu import (
     DriverState,
@@ -35,10 +40,54 @@ from holdfast.model.nvidia.gpu import (
     GpuReading,
     GpuTraits,
     GpuUse,
+    Link,
     MigEngines,
     MigSlice,
 )
 
+# As NVIDIA's own DRA driver calls them, so that a claim's selectors fit both.
+_BRANDS: Mapping[int, str] = {
+    pynvml.NVML_BRAND_QUADRO: "Quadro",
+    pynvml.NVML_BRAND_TESLA: "Tesla",
+    pynvml.NVML_BRAND_NVS: "NVS",
+    pynvml.NVML_BRAND_GRID: "Grid",
+    pynvml.NVML_BRAND_GEFORCE: "GeForce",
+    pynvml.NVML_BRAND_TITAN: "Titan",
+    pynvml.NVML_BRAND_NVIDIA_VAPPS: "NvidiaVApps",
+    pynvml.NVML_BRAND_NVIDIA_VPC: "NvidiaVPC",
+    pynvml.NVML_BRAND_NVIDIA_VCS: "NvidiaVCS",
+    pynvml.NVML_BRAND_NVIDIA_VWS: "NvidiaVWS",
+    pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "NvidiaCloudGaming",
+    pynvml.NVML_BRAND_QUADRO_RTX: "QuadroRTX",
+    pynvml.NVML_BRAND_NVIDIA_RTX: "NvidiaRTX",
+    pynvml.NVML_BRAND_NVIDIA: "Nvidia",
+    pynvml.NVML_BRAND_GEFORCE_RTX: "GeForceRTX",
+    pynvml.NVML_BRAND_TITAN_RTX: "TitanRTX",
+}
+_ARCHITECTURES: Mapping[int, str] = {
+    pynvml.NVML_DEVICE_ARCH_KEPLER: "Kepler",
+    pynvml.NVML_DEVICE_ARCH_MAXWELL: "Maxwell",
+    pynvml.NVML_DEVICE_ARCH_PASCAL: "Pascal",
+    pynvml.NVML_DEVICE_ARCH_VOLTA: "Volta",
+    pynvml.NVML_DEVICE_ARCH_TURING: "Turing",
+    pynvml.NVML_DEVICE_ARCH_AMPERE: "Ampere",
+    pynvml.NVML_DEVICE_ARCH_ADA: "Ada Lovelace",
+    pynvml.NVML_DEVICE_ARCH_HOPPER: "Hopper",
+    pynvml.NVML_DEVICE_ARCH_BLACKWELL: "Blackwell",
+}
+_ADDRESSING: Mapping[int, str] = {
+    pynvml.NVML_DEVICE_ADDRESSING_MODE_NONE: "None",
+    pynvml.NVML_DEVICE_ADDRESSING_MODE_HMM: "HMM",
+    pynvml.NVML_DEVICE_ADDRESSING_MODE_ATS: "ATS",
+}
+_LINKS: Mapping[int, Link] = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: Link.SAME_BOARD,
+    pynvml.NVML_TOPOLOGY_SINGLE: Link.SINGLE_SWITCH,
+    pynvml.NVML_TOPOLOGY_MULTIPLE: Link.MULTI_SWITCH,
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: Link.HOST_BRIDGE,
+    pynvml.NVML_TOPOLOGY_NODE: Link.SAME_CPU,
+    pynvml.NVML_TOPOLOGY_SYSTEM: Link.CROSS_CPU,
+}
 T = TypeVar("T")
 
 _DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
@@ -50,6 +99,101 @@ _EVENTS: Mapping[int, GpuEventKind] = {
 }
 _NO_SLICE = 0xFFFFFFFF
 """The GPU instance in an event that is about the whole GPU."""
+
+
+def traits(uuids: Iterable[str]) -> Mapping[str, GpuTraits]:
+    """Return what the GPUs *uuids* are; what one does not tell is empty."""
+    version = answered(pynvml.nvmlSystemGetCudaDriverVersion_v2) or 0
+    cuda = f"{version // 1000}.{version % 1000 // 10}" if version else ""
+    return {uuid: _traits(uuid, cuda) for uuid in uuids}
+
+
+def _traits(uuid: str, cuda: str) -> GpuTraits:
+    handle = answered(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+    if handle is None:
+        return GpuTraits(cuda_driver=cuda)
+    brand = answered(pynvml.nvmlDeviceGetBrand, handle)
+    architecture = answered(pynvml.nvmlDeviceGetArchitecture, handle)
+    capability = answered(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    addressing = answered(pynvml.nvmlDeviceGetAddressingMode, handle)
+    mode = answered(pynvml.nvmlDeviceGetMigMode, handle)
+    return GpuTraits(
+        brand=_BRANDS.get(brand, "") if brand is not None else "",
+        architecture=_ARCHITECTURES.get(architecture, "") if architecture is not None else "",
+        capability="" if capability is None else f"{capability[0]}.{capability[1]}",
+        cuda_driver=cuda,
+        addressing=_ADDRESSING.get(addressing, "") if addressing is not None else "",
+        mig_capable=mode is not None,
+        virtual=answered(pynvml.nvmlDeviceGetVirtualizationMode, handle)
+        == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
+    )
+
+
+def links(uuids: Iterable[str]) -> GpuLinks:
+    """Return how the GPUs *uuids* are connected; a GPU that does not answer has no links."""
+    handles: dict[str, Handle] = {}
+    for uuid in sorted(uuids):
+        handle = answered(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        if handle is not None:
+            handles[uuid] = handle
+    buses = {answered(bus, handle): uuid for uuid, handle in handles.items()}
+    pci: dict[tuple[str, str], Link] = {}
+    for one, other in combinations(handles, 2):
+        level = answered(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other])
+        pci[one, other] = Link.UNKNOWN if level is None else _LINKS.get(level, Link.UNKNOWN)
+    nvlinks: dict[tuple[str, str], int] = {}
+    switched: set[str] = set()
+    for uuid, handle in handles.items():
+        for link, up in (answered(nvlinks_of, handle) or {}).items():
+            if not up:
+                continue
+            kind = answered(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+            if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                switched.add(uuid)
+                continue
+            far = answered(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+            peer = None if far is None else buses.get(answered(address, far))
+            if peer is not None and uuid < peer:  # each link has two ends
+                nvlinks[uuid, peer] = nvlinks.get((uuid, peer), 0) + 1
+    return GpuLinks(pci=pci, nvlinks=nvlinks, switched=frozenset(switched))
+
+
+def peer_of(handle: Handle, link: int) -> PciAddress | None:
+    """Return the address of the GPU at the other end of an active link; None if it is no GPU.
+
+    Raise NVMLError if this driver does not tell.
+    """
+    kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+    if kind != pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:
+        return None
+    return address(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))
+
+
+def clique_of(handle: Handle) -> str:
+    """Return the clique of GPUs that the GPU is in, beyond its node; empty if it is in none.
+
+    Raise NVMLError if it does not tell, as one without such a fabric.
+    """
+    info = pynvml.c_nvmlGpuFabricInfoV_t()
+    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+    cluster = bytes(info.clusterUuid)
+    # The state is one byte in the library, and four here.
+    state = info.state & 0xFF
+    up = state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == pynvml.NVML_SUCCESS
+    return f"{UUID(bytes=cluster)}.{info.cliqueId}" if up and any(cluster) else ""
+
+
+def nvlinks_of(handle: Handle) -> dict[int, bool]:
+    """Return the GPU's NVLinks, and whether each is active."""
+    found: dict[int, bool] = {}
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            found[link] = bool(pynvml.nvmlDeviceGetNvLinkState(handle, link))
+        except pynvml.NVMLError as error:
+            if error.value in LOST:
+                raise
+            continue  # it has no such link
+    return found
 
 
 class Nvml:

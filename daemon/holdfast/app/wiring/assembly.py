@@ -1,0 +1,177 @@
+"""Puts the parts of the daemon together; DRA and Events are loaded only where they are wanted."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from msgspec import Struct
+
+from holdfast.app.watches.drift import DriftWatch
+from holdfast.app.watches.labels import LabelWatch
+from holdfast.app.watches.memory import MemoryWatch
+from holdfast.app.watches.proof import LedgerProof, OwnSockets
+from holdfast.app.wiring.core import Core
+from holdfast.app.wiring.hosts import lacks
+from holdfast.app.wiring.parts import (
+    AllocationParts,
+    DiscoveryParts,
+    KubeletParts,
+    ReclaimParts,
+    build_allocation,
+    build_discovery,
+    build_kubelet_side,
+    build_reclaim,
+)
+from holdfast.errors import ApiServerError
+from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.model.book.claims import claims_left
+from holdfast.runtime.watched import Watched
+from holdfast.settings import Settings
+from holdfast.vendors.context import Vendor
+
+if TYPE_CHECKING:
+    from holdfast.app.wiring.dra import Dra
+    from holdfast.app.wiring.events import ClusterEvents
+
+log = structlog.get_logger(__name__)
+
+
+class Watches(Struct, frozen=True, kw_only=True):
+    """What compares, every few seconds, what should agree."""
+
+    drift: DriftWatch
+    memory: MemoryWatch
+    proof: LedgerProof
+    sockets: OwnSockets
+    labels: LabelWatch
+
+
+class Assembly(Struct, frozen=True, kw_only=True):
+    """All parts of the daemon, by rooms. Nothing runs yet."""
+
+    core: Core
+    discovery: DiscoveryParts
+    kubelet: KubeletParts
+    reclaim: ReclaimParts
+    allocation: AllocationParts
+    dra: "Dra | None"
+    events: "ClusterEvents | None"
+    watches: Watches
+    lacks: Watched[tuple[str, ...]]
+    """What the daemon may not do although its settings ask for it."""
+
+    def take_up(self, settings: Settings) -> None:
+        """Use *settings*, which differ from those in use only in keys that are live."""
+        self.core.live.put(settings)
+        self.discovery.scanner.look_again()
+
+    def stuck_calls(self) -> Iterator[str]:
+        """Yield what has not come back from the kernel: its thread may outlive any execve(2)."""
+        host = self.core.host
+        yield from (name for name, lane in host.lanes.items() if lane.stuck_since is not None)
+        if stuck := self.reclaim.resetter.stuck:
+            yield stuck
+        if hanging := self.discovery.look.hanging | host.procfs.hanging:
+            yield f"scan of pid {', '.join(map(str, sorted(hanging)))}"
+
+
+def assemble(core: Core, vendors: Iterable[Vendor]) -> Assembly:
+    """Build every part over *core*, each from those before it."""
+    discovery = build_discovery(core, vendors)
+    kubelet = build_kubelet_side(core, discovery.sources)
+    reclaim = build_reclaim(core, discovery.use, kubelet.reader)
+    allocation = build_allocation(core, discovery, kubelet, reclaim)
+    dra = _second_door(core, discovery, kubelet, reclaim)
+    return Assembly(
+        core=core,
+        discovery=discovery,
+        kubelet=kubelet,
+        reclaim=reclaim,
+        allocation=allocation,
+        dra=dra,
+        events=_cluster_events(core, reclaim, allocation, dra),
+        watches=_watches(core, discovery, kubelet, allocation, dra),
+        lacks=core.live.in_use.part(lambda now: lacks(now, core.host.root)),
+    )
+
+
+def _second_door(
+    core: Core, discovery: DiscoveryParts, kubelet: KubeletParts, reclaim: ReclaimParts
+) -> "Dra | None":
+    """Build DRA's part; nothing of it is loaded where no hardware is behind it.
+
+    Or where it was, and claims have still to end: kubelet cannot end their pods without us. A
+    token that is missing stops no daemon: claims are prepared once it is there.
+    """
+    wanted = core.settings.has_dra()
+    if not (wanted or claims_left(core.ledger.book.value)):
+        return None
+    from holdfast.apiserver.wire import in_cluster  # noqa: PLC0415 - see above
+    from holdfast.app.wiring.dra import Dra  # noqa: PLC0415 - see above
+
+    access = in_cluster(os.environ, Path(core.settings.dra.service_account))
+    try:
+        access.check()
+    except ApiServerError as error:
+        if not wanted:
+            log.warning("cannot serve the claims that are left", reason=str(error))
+            return None
+        log.warning("cannot prepare claims yet", reason=str(error))
+    return Dra(core, discovery, kubelet, reclaim, access)
+
+
+def _cluster_events(
+    core: Core, reclaim: ReclaimParts, allocation: AllocationParts, dra: "Dra | None"
+) -> "ClusterEvents | None":
+    """Build what writes Events and the node's condition; nothing of it is loaded with events off.
+
+    Outside of a pod the daemon does all the rest.
+    """
+    if not core.settings.events.enabled:
+        return None
+    from holdfast.app.wiring.events import ClusterEvents  # noqa: PLC0415 - see above
+
+    first = allocation.gate.entry
+    try:
+        return ClusterEvents(core, reclaim.watcher, [first] if dra is None else [first, dra.entry])
+    except ApiServerError as error:
+        log.warning("cannot notify the cluster", what="Events", reason=str(error))
+        return None
+
+
+def _watches(
+    core: Core,
+    discovery: DiscoveryParts,
+    kubelet: KubeletParts,
+    allocation: AllocationParts,
+    dra: "Dra | None",
+) -> Watches:
+    host, live, clock = core.host, core.live, core.clock
+    return Watches(
+        drift=DriftWatch(
+            ledger=core.ledger,
+            view=core.view,
+            standings=core.standings,
+            inventory=core.inventory,
+            offers=kubelet.offering.offers,
+            use=discovery.use,
+            # It may wait for kubelet's next choice.
+            preference=allocation.preference,
+            clock=clock,
+            settings=live.drift,
+            pending_timeout=live.allocate.part(lambda now: now.pending_timeout),
+            claims=dra,
+        ),
+        memory=MemoryWatch(MemoryReader(host.root), lane=host.lanes["pods"], clock=clock),
+        proof=LedgerProof(core.ledger, clock=clock),
+        sockets=OwnSockets(allocation.registrar, Path(core.settings.state_dir), clock=clock),
+        labels=LabelWatch(
+            live.labels,
+            sources=discovery.sources,
+            inventory=core.inventory,
+            lanes=host,
+            clock=clock,
+        ),
+    )

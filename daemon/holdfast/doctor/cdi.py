@@ -1,0 +1,292 @@
+"""What the doctor says of CDI: whether names in the specs lead containers to their devices."""
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from holdfast.doctor.finding import IN_MEMORY, Check, Finding, Node, some, unusable
+from holdfast.errors import HostError
+from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.kernelfile import device_number, list_names, names_or_empty, read_bytes
+from holdfast.host.files.paths import below
+from holdfast.model.nvidia.grant import CDI_VENDOR, DeviceList
+from holdfast.model.nvidia.names import GPU_KINDS
+from holdfast.settings import Settings
+
+CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
+"""Where containerd looks for CDI specs by default."""
+CLAIMS = "claims"
+"""The devices of a claim have no other way into a container."""
+_HOOK = Check("gpu-cdi", "hook")
+_RIVALS = Check("gpu-cdi", "rivals")
+_FILES = Check("gpu-cdi", "files")
+_FILE = f"{CDI_VENDOR}-gpu.json"
+_PROGRAMS = (
+    "/usr/bin/nvidia-cdi-hook",
+    "/usr/bin/nvidia-ctk",
+    "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
+    "/usr/local/nvidia/toolkit/nvidia-ctk",
+)
+"""Where NVIDIA's packages and GPU Operator's container install the toolkit."""
+_STRATEGY = Check("cdi", "strategy")
+_SPEC_FOLDER = Check("cdi", "spec-folder")
+_SPECS = Check("cdi", "specs")
+_OWN_SPECS = Check("cdi", "own-specs")
+_USUAL = frozenset({"/etc/cdi", "/run/cdi", "/var/run/cdi"})
+"""The folders that runtimes read by default."""
+
+
+def handed_over_by_name(settings: Settings) -> tuple[str, ...]:
+    """Return what *settings* want handed over by CDI name."""
+    vfio = settings.tpu.enabled or settings.pools
+    asked = {
+        "TPUs and pools": bool(settings.device_list_strategy == "cdi" and vfio),
+        "GPUs": gpus_by_name(settings),
+        CLAIMS: settings.has_dra(),
+    }
+    return tuple(what for what, wanted in asked.items() if wanted)
+
+
+def gpus_by_name(settings: Settings) -> bool:
+    """Tell whether *settings* want GPUs handed over by CDI name."""
+    gpu = settings.gpu
+    return gpu.enabled and any(DeviceList(each).is_cdi for each in gpu.device_list_strategy)
+
+
+def nodes_without_mode(node: Node, folders: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the spec files in *folders* that have a device node without a mode.
+
+    Some releases of gVisor panic on such a node. Files that cannot be read count as having none.
+    """
+    return tuple(_files(node, CDI_DIRS if folders is None else folders))
+
+
+def _files(node: Node, folders: Sequence[str]) -> Iterator[str]:
+    for folder in folders:
+        for name in names_or_empty(node.path(folder)):
+            if name.endswith((".json", ".yaml")) and any(_bare(_spec(node, f"{folder}/{name}"))):
+                yield f"{folder}/{name}"
+
+
+def _spec(node: Node, path: str) -> object:
+    try:
+        content = read_bytes(node.path(path)) or b""
+        return json.loads(content) if path.endswith(".json") else yaml.safe_load(content)
+    except (HostError, ValueError, yaml.YAMLError, RecursionError):
+        return None
+
+
+def _bare(spec: object) -> Iterator[bool]:
+    """Yield, for each device node of *spec*, whether it has no mode."""
+    if not isinstance(spec, Mapping):
+        return
+    devices = spec.get("devices")
+    for part in (spec, *(devices if isinstance(devices, list) else ())):
+        edits = part.get("containerEdits") if isinstance(part, Mapping) else None
+        nodes = edits.get("deviceNodes") if isinstance(edits, Mapping) else None
+        for each in nodes if isinstance(nodes, list) else ():
+            yield isinstance(each, Mapping) and each.get("fileMode") is None
+
+
+def gpu_cdi_findings(node: Node) -> Iterator[Finding]:
+    """Yield what was found of the specs of GPUs; nothing if GPUs are not handed over by name."""
+    gpu = node.settings.gpu
+    if not gpus_by_name(node.settings):
+        return
+    host = _host(node)
+    yield _hook(gpu.cdi_hook_path, host)
+    folder = node.path(node.settings.cdi.spec_dir)
+    yield _gpu_rivals(folder)
+    yield _sources(folder / _FILE, host)
+
+
+def _host(node: Node) -> Path | None:
+    """Return the root of the node's own files; None if they cannot be seen from here."""
+    if not node.live:
+        return node.root
+    root = node.host.proc / "1/root"
+    return root if os.access(root, os.X_OK) else None
+
+
+def _hook(path: str, host: Path | None) -> Finding:
+    if not path:
+        there = next((each for each in _PROGRAMS if _is_program(host, each)), "")
+        more = f"; the host has {there}, which gpu.cdiHookPath can name" if there else ""
+        return _HOOK.ok(
+            "specs call no hook: the driver's libraries are mounted under each of their names. The "
+            "image's cache of libraries is not updated, and an image's CUDA that is newer than the "
+            f"driver is not put first{more}"
+        )
+    if host is None:
+        return _HOOK.warn(
+            f"cannot tell from here whether the host has {path}",
+            remedy="run the doctor where the host's processes can be seen",
+        )
+    if not _is_program(host, path):
+        return _HOOK.fail(
+            f"the host has no program {path}, which specs call at each start: no container with a "
+            "GPU starts",
+            remedy="set gpu.cdiHookPath to where NVIDIA's toolkit is, or leave it empty",
+        )
+    return _HOOK.ok(f"specs call {path}, which the host has")
+
+
+def _is_program(host: Path | None, path: str) -> bool:
+    found = None if host is None else below(host, path)
+    return found is not None and os.access(found, os.X_OK) and found.is_file()
+
+
+def _gpu_rivals(folder: Path) -> Finding:
+    rivals = SpecFolder(folder, prefix=CDI_VENDOR, joint="-").rivals(GPU_KINDS)
+    if not rivals:
+        return _RIVALS.ok("no other file defines names of GPUs")
+    files = ", ".join(sorted({str(path) for path in rivals.values()}))
+    return _RIVALS.fail(
+        f"{files} also defines {', '.join(sorted(rivals))}: runtimes then use neither, and no "
+        "container gets those GPUs",
+        remedy="remove it, and the program that wrote it",
+    )
+
+
+def _sources(file: Path, host: Path | None) -> Finding:
+    """Return whether the host has what the spec mounts: without it, no container starts."""
+    try:
+        spec = json.loads(read_bytes(file) or b"null")
+        mounts = [each["hostPath"] for each in (spec or {})["containerEdits"]["mounts"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _FILES.warn(
+            f"{file} is not there, or makes no sense: no GPU can be handed over by name",
+            remedy="see /readyz of the daemon, which writes it when the driver is there",
+        )
+    if host is None:
+        return _FILES.warn(
+            "cannot tell from here whether the host has the driver's files",
+            remedy="run the doctor where the host's processes can be seen",
+        )
+    places = {path: below(host, path) for path in mounts}
+    gone = [path for path, place in places.items() if place is None or not place.exists()]
+    if not gone:
+        return _FILES.ok(f"the host has all {len(mounts)} files of {file}")
+    return _FILES.fail(
+        f"the host has no {some(gone)}, which {file} mounts: no container with a GPU starts",
+        remedy="set gpu.driverRootOnHost to the path of gpu.driverRoot on the host; if the driver "
+        "was just replaced, wait until the spec is written again",
+    )
+
+
+def cdi_findings(node: Node) -> Iterator[Finding]:
+    """Yield what was found of the CDI specs."""
+    wanted = handed_over_by_name(node.settings)
+    if not wanted:
+        yield _STRATEGY.ok("no devices are handed over by CDI name")
+        return
+    yield _STRATEGY.ok(f"handed over by CDI name: {', '.join(wanted)}")
+    folder = node.path(node.settings.cdi.spec_dir)
+    problem = _missing(folder)
+    if problem:
+        yield _SPEC_FOLDER.fail(
+            problem,
+            remedy="make it on the host, where the container runtime reads it; if the daemon runs "
+            "in a container, mount it there; or set cdi.specDir",
+        )
+        return
+    yield _folder(node, folder)
+    if node.settings.cdi.spec_dir not in _USUAL:
+        yield _SPEC_FOLDER.warn(
+            f"{node.settings.cdi.spec_dir} is not a folder that runtimes read by default",
+            remedy="name it in the runtime's cdi_spec_dirs, or set cdi.specDir: /var/run/cdi",
+        )
+    yield from _rivals(node, folder)
+    yield from _ours(node, folder)
+
+
+def _missing(folder: Path) -> str:
+    try:
+        found = folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{folder} is not there, and holdfast does not make it: it writes no spec"
+    except PermissionError:
+        raise
+    except OSError as error:
+        return f"{folder} cannot be looked at: {error.strerror}"
+    return "" if stat.S_ISDIR(found.st_mode) else f"{folder} is not a folder"
+
+
+def _folder(node: Node, folder: Path) -> Finding:
+    mount = node.mount(folder)
+    if problem := unusable(mount):
+        return _SPEC_FOLDER.fail(f"{folder} {problem[0]}", remedy=problem[1])
+    if node.live and os.geteuid() == 0 and not os.access(folder, os.W_OK):
+        return _SPEC_FOLDER.fail(f"{folder} cannot be written to", remedy="mount it writable")
+    if mount is not None and mount.kind not in IN_MEMORY:
+        return _SPEC_FOLDER.warn(
+            f"{folder} is on {mount.kind} and keeps its files over a reboot: until the daemon runs "
+            "again, names lead to device numbers of the boot before",
+            remedy="set cdi.specDir: /var/run/cdi, which is in memory, and remove holdfast's files",
+        )
+    return _SPEC_FOLDER.ok(f"{folder} is there")
+
+
+def _rivals(node: Node, folder: Path) -> Iterator[Finding]:
+    kinds = {pool.resource_name for pool in node.settings.pools} | {node.settings.tpu.resource_name}
+    try:
+        rivals = SpecFolder(folder, prefix=node.settings.kubelet.socket_prefix).rivals(kinds)
+    except HostError as error:
+        yield _SPECS.warn(str(error), remedy="run the doctor as root")
+        return
+    for path in sorted(set(rivals.values())):
+        names = ", ".join(sorted(name for name, file in rivals.items() if file == path))
+        yield _SPECS.fail(
+            f"{path} also defines {names}, which holdfast defines: runtimes then use neither",
+            remedy=f"remove {path}, and the program that wrote it",
+        )
+
+
+def _ours(node: Node, folder: Path) -> Iterator[Finding]:
+    prefix = f"{node.settings.kubelet.socket_prefix}_"
+    ours = [
+        folder / name
+        for name in list_names(folder)
+        if name.startswith(prefix) and name.endswith((".json", ".yaml"))
+    ]
+    wrong = 0
+    for path in ours:
+        for problem in _wrong(node, path):
+            wrong += 1
+            yield _OWN_SPECS.fail(
+                f"{path} {problem}",
+                remedy="start the daemon, or restart it: it then writes its specs again",
+            )
+    if not wrong:
+        names = ", ".join(path.name for path in ours) or "none yet"
+        yield _OWN_SPECS.ok(f"holdfast's specs in {folder}: {names}")
+
+
+def _wrong(node: Node, path: Path) -> Iterator[str]:
+    """Yield each way in which one of our specs differs from the node."""
+    try:
+        spec = json.loads(read_bytes(path) or b"")
+        devices = [(each["name"], each["containerEdits"]) for each in spec["devices"]]
+        nodes = [(name, each) for name, edits in devices for each in edits.get("deviceNodes") or ()]
+        for name, each in nodes:
+            if wrong := _moved(node, name, each):
+                yield wrong
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        yield "makes no sense: it is incomplete, or another program wrote it"
+
+
+def _moved(node: Node, name: str, each: dict[str, Any]) -> str:
+    if "major" not in each:
+        return ""
+    said = f"{each['major']}:{each['minor']}"
+    path = each.get("hostPath", each["path"])
+    rdev = device_number(node.host.node(path)) if path.startswith("/dev/") else None
+    if rdev is None:  # it may be missing in a container or a copy
+        return ""
+    found = f"{os.major(rdev)}:{os.minor(rdev)}"
+    return "" if said == found else f"gives {path} of {name} as {said}, but it is {found}"

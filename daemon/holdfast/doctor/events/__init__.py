@@ -1,1 +1,0 @@
-"""Checks whether the cluster can be told what is held."""

@@ -1,0 +1,468 @@
+"""What the doctor says of kubelet: its sockets, its checkpoint, and other plugins beside ours."""
+
+import re
+import stat
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.doctor.finding import IN_MEMORY, Check, Finding, Node, some, unusable
+from holdfast.doctor.programs import ask_socket, flag_of
+from holdfast.errors import HostError, KubeletError
+from holdfast.host.files.kernelfile import list_names, read_bytes
+from holdfast.host.proc.procfs import Procfs
+from holdfast.kubelet import claimstate
+from holdfast.kubelet.checkpoint import Contents, NoPromises, parse
+from holdfast.model.ids import DeviceId
+from holdfast.model.nvidia.replicas import REPLICAS
+from holdfast.names import CLAIM_STATE, CONTROL_SOCKET, KUBELET_CHECKPOINT, KUBELET_SOCKET
+from holdfast.settings import Settings
+
+_OTHER_PLUGINS = Check("kubelet", "other-plugins")
+_DRA_DRIVERS = Check("kubelet", "dra-drivers")
+_OWN_SOCKETS = Check("kubelet", "own-sockets")
+_CHECKPOINT = Check("kubelet", "checkpoint")
+_CLAIM_STATE = Check("kubelet", "claim-state")
+_OTHER_DEVICES = Check("kubelet", "other-devices")
+_KUBELET_VERSION = Check("kubelet", "kubelet-version")
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?")
+_DEPRECATION = "DEPRECATION"
+_GPU = "nvidia.com/gpu"
+_PLUGIN_FOLDER = Check("kubelet", "plugin-folder")
+_KUBELET_SOCKET = Check("kubelet", "kubelet-socket")
+_KUBELET_PROCESS = Check("kubelet", "kubelet-process")
+_POD_RESOURCES = Check("kubelet", "pod-resources")
+_KUBELETS = frozenset(
+    {"kubelet", "hyperkube", "kubelite", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s"}
+)
+"""Programs that are a kubelet, or that have one in them."""
+_UNASKED = "this is a copy of a node, so it was not asked"
+
+
+class Hardware(Struct, frozen=True, kw_only=True):
+    """What holdfast and another plugin may both advertise, and the setting that leaves it to it."""
+
+    wanted: Callable[[Settings], bool]
+    leave: str
+
+
+_GPUS = Hardware(wanted=lambda settings: settings.gpu.enabled, leave="gpu.enabled: false")
+_TPUS = Hardware(wanted=lambda settings: settings.tpu.enabled, leave="tpu.enabled: false")
+
+
+class Rival(Struct, frozen=True):
+    """Another plugin for the same hardware, known by the name of its socket."""
+
+    who: str
+    socket: re.Pattern[str]
+    hardware: Hardware
+
+
+RIVALS = (
+    Rival("NVIDIA's device plugin", re.compile(r"nvidia-(gpu|mig)[^/]*\.sock"), _GPUS),
+    Rival("GKE's GPU plugin", re.compile(r"nvidiaGPU[^/]*\.sock"), _GPUS),
+    Rival("GKE's TPU plugin", re.compile(r"tpu-[0-9]+\.sock"), _TPUS),
+)
+"""Device plugins, in kubelet's plugin folder."""
+DRA_DRIVERS = (
+    Rival("gpu.nvidia.com", re.compile(r"gpu\.nvidia\.com-.*"), _GPUS),
+    Rival("tpu.google.com", re.compile(r"tpu\.google\.com-.*"), _TPUS),
+)
+"""Drivers for Kubernetes' dynamic resource allocation, in kubelet's plugins_registry."""
+
+
+def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
+    """Yield what was found of the plugins' sockets in *folder*. Never raises."""
+    try:
+        names = list_names(folder)
+    except HostError as error:
+        yield _OTHER_PLUGINS.warn(str(error), remedy="run the doctor as root")
+        return
+    yield from _rivals(node, folder, names)
+    yield from _dra_drivers(node)
+    if node.live:
+        yield from _ours(node, folder, names)
+
+
+def _served(
+    node: Node, folder: Path, names: tuple[str, ...], rivals: tuple[Rival, ...]
+) -> Iterator[tuple[Rival, Path, int]]:
+    """Yield each of *rivals* whose socket is in *folder*, and who answers; 0 for an unknown pid.
+
+    A socket that nobody answers on is left over: kubelet removes it at its next start.
+    """
+    for name in names:
+        rival = next((each for each in rivals if each.socket.fullmatch(name)), None)
+        if rival is None or not rival.hardware.wanted(node.settings):
+            continue
+        answer = ask_socket(folder / name) if node.live else None
+        if answer is None or not answer.problem:
+            yield rival, folder / name, answer.pid if answer is not None else 0
+
+
+def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]:
+    found = False
+    for rival, path, pid in _served(node, folder, names, RIVALS):
+        found = True
+        reason = f"{rival.who} serves {path}" + (f", pid {pid}" if pid else "")
+        if not node.live:
+            reason = f"{path} is a socket of {rival.who}; a copy does not tell whether it is served"
+        yield _OTHER_PLUGINS.warn_or_fail(
+            reason,
+            remedy=f"remove it from this node, or set {rival.hardware.leave}: two plugins for one "
+            "resource replace each other in kubelet, and neither knows what the other granted",
+            fails=node.live,
+        )
+    if not found:
+        yield _OTHER_PLUGINS.ok(f"no known plugin in {folder} advertises what holdfast does")
+
+
+def _dra_drivers(node: Node) -> Iterator[Finding]:
+    """Yield the DRA drivers that registered with this kubelet for what holdfast advertises."""
+    home = Path(node.settings.kubelet.pod_resources_socket).parent.parent
+    folder = node.path(str(home / "plugins_registry"))
+    if not folder.is_dir():
+        return  # usually not mounted where the daemon runs
+    found: dict[Rival, Path] = {}
+    for rival, path, _ in _served(node, folder, list_names(folder), DRA_DRIVERS):
+        found.setdefault(rival, path)
+    for rival, path in found.items():
+        yield _DRA_DRIVERS.warn(
+            f"{path} is a socket of the DRA driver {rival.who}, which hands out the same devices. "
+            "Neither it nor kubelet knows holdfast's locks",
+            remedy=f"remove it from this node, or set {rival.hardware.leave}",
+        )
+    if not found:
+        yield _DRA_DRIVERS.ok(f"no DRA driver in {folder} hands out what holdfast does")
+
+
+def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield whether our own sockets answer, as kubelet would find when it connects."""
+    prefix = f"{node.settings.kubelet.socket_prefix}-"
+    ours = [name for name in names if name.startswith(prefix) and name.endswith(".sock")]
+    daemon = ask_socket(node.path(node.settings.state_dir) / CONTROL_SOCKET)
+    if daemon.problem:
+        left = f"; {len(ours)} sockets of holdfast in {folder} are left over" if ours else ""
+        yield _OWN_SOCKETS.ok(f"no daemon runs that could serve one{left}")
+        return
+    who = f"the daemon, pid {daemon.pid}," if daemon.pid else "the daemon"
+    silent = {name: answer for name in ours if (answer := ask_socket(folder / name)).problem}
+    for name, answer in silent.items():
+        yield _OWN_SOCKETS.fail(
+            f"{who} runs, but nobody answers on {folder / name} ({answer.problem}): kubelet cannot "
+            "reach it",
+            remedy="the daemon makes the socket again within seconds; if not, read its log and "
+            "restart it",
+        )
+    if not ours:
+        yield _OWN_SOCKETS.warn(
+            f"{who} runs, but serves no resource in {folder}",
+            remedy="see `holdfast status`: there are no devices, or kubelet.pluginDir is another",
+        )
+    elif not silent:
+        yield _OWN_SOCKETS.ok(f"{len(ours)} sockets of holdfast answer")
+
+
+def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
+    """Yield what was found of the checkpoint in *folder*; raise HostError without permission."""
+    path = folder / KUBELET_CHECKPOINT
+    try:
+        content = read_bytes(path)
+    except HostError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
+        yield _CHECKPOINT.fail(
+            f"{error}: holdfast cannot tell which pods have which devices",
+            remedy="look for disk errors (dmesg), and restart kubelet when the disk works",
+        )
+        return
+    if content is None:
+        yield _CHECKPOINT.ok(f"{path} is not there: no plugin has registered yet")
+        return
+    try:
+        contents = parse(content, NoPromises())
+        if not contents.has_checksum:
+            raise KubeletError("it has no checksum")  # noqa: TRY301 - one answer for what is wrong
+    except KubeletError as error:
+        yield _CHECKPOINT.fail(
+            f"{path} cannot be understood: {error}; a kubelet that starts with it forgets "
+            "who has which device",
+            remedy="drain the node or end its pods with devices, stop kubelet, move the file away "
+            "and start kubelet; plugins then register again",
+        )
+        return
+    pods = len({entry.pod for entry in contents.entries})
+    yield _CHECKPOINT.ok(
+        f"{path} has {pods} pods with devices; only kubelet can check its checksum"
+    )
+    yield from _strangers(contents, settings)
+    yield _version(folder, contents, settings)
+
+
+def claim_findings(node: Node) -> Iterator[Finding]:
+    """Yield what was found of kubelet's record of claims; nothing where nobody misses it.
+
+    Raises HostError without permission.
+    """
+    path = _claim_state(node)
+    try:
+        content = read_bytes(path)
+        if content is None:
+            if node.settings.has_dra():
+                yield _CLAIM_STATE.warn(
+                    f"{path} is not there: holdfast cannot tell which pods use which claims, and "
+                    "finds no claim that kubelet never unprepared",
+                    remedy="start kubelet, which makes it; if the doctor runs in a container, set "
+                    "dra.claimState to where it is seen, as the chart does",
+                )
+            return
+        claims = claimstate.parse(content)
+    except HostError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
+        yield _CLAIM_STATE.fail(
+            f"{error}: holdfast cannot tell which pods use which claims",
+            remedy="look for disk errors (dmesg), and restart kubelet when the disk works",
+        )
+    except KubeletError as error:
+        yield _CLAIM_STATE.fail(
+            f"{path} cannot be understood: {error}; kubelet does not start with it",
+            remedy="drain the node, stop kubelet, move the file away and start kubelet",
+        )
+    else:
+        pods = len({pod for each in claims for pod in each.pods})
+        yield _CLAIM_STATE.ok(f"{path} has {len(claims)} claims that {pods} pods use")
+
+
+def _claim_state(node: Node) -> Path:
+    """Return where kubelet's record of claims is: a copied node has it where kubelet writes it."""
+    if not node.settings.has_dra():
+        return node.path(
+            str(Path(node.settings.kubelet.pod_resources_socket).parents[1] / CLAIM_STATE)
+        )
+    dra = node.settings.dra
+    return node.path(dra.claim_file() if node.live else f"{dra.kubelet_root}/{CLAIM_STATE}")
+
+
+def stranger(resource: str, id_: str, settings: Settings) -> bool:
+    """Tell whether holdfast would never give a device of *resource* the id *id_*."""
+    ours = {pool.resource_name for pool in settings.pools}
+    if settings.tpu.enabled:
+        ours.add(settings.tpu.resource_name)
+    if resource in ours:
+        return _PCI.fullmatch(id_) is None
+    # All plugins give GPUs the same ids, and those of shared GPUs only where they are shared.
+    shared = resource in settings.sharing.by_resource()
+    return settings.gpu.enabled and resource == _GPU and _is_replica(id_) and not shared
+
+
+def _is_replica(id_: str) -> bool:
+    return bool(REPLICAS.parted(DeviceId(id_))[1])
+
+
+def _strangers(contents: Contents, settings: Settings) -> Iterator[Finding]:
+    found = False
+    for resource, ids in sorted(contents.registered.items()):
+        odd = sorted(each for each in ids if stranger(resource, each, settings))
+        if odd:
+            found = True
+            yield _OTHER_DEVICES.fail(
+                f"kubelet has {resource} from another plugin, with the devices "
+                f"{some(odd)}: the plugin that registers last has the resource",
+                remedy="remove the other plugin from this node (nodeSelector, taint), or give one "
+                "of the two another resource name; then restart kubelet",
+            )
+    had: dict[str, set[str]] = {}
+    for entry in contents.entries:
+        # A pod on a replica keeps it, also where the GPU is not shared any more.
+        strange = (each for each in entry.devices if stranger(entry.resource, each, settings))
+        if not all(map(_is_replica, strange)):
+            had.setdefault(entry.resource, set()).add(entry.pod)
+    for name, pods in sorted(had.items()):
+        found = True
+        yield _OTHER_DEVICES.warn(
+            f"pods {some(sorted(pods))} have {name} from another plugin: holdfast "
+            "knows none of these ids",
+            remedy="delete these pods once, so that they get devices from holdfast",
+        )
+    if not found:
+        yield _OTHER_DEVICES.ok("the checkpoint has no devices of other plugins")
+
+
+def _version(folder: Path, contents: Contents, settings: Settings) -> Finding:
+    cdi = settings.device_list_strategy == "cdi"
+    too = "; deviceListStrategy: cdi needs 1.29" if cdi else ""
+    if contents.plain_lists:
+        return _KUBELET_VERSION.warn(
+            f"the checkpoint is of a kubelet before 1.20{too}", remedy="upgrade kubelet"
+        )
+    if (folder / _DEPRECATION).exists():
+        return _KUBELET_VERSION.warn(
+            f"{folder / _DEPRECATION} was made by a kubelet of 1.24 or before{too}",
+            remedy="upgrade kubelet; if it is newer now, remove the file",
+        )
+    return _KUBELET_VERSION.ok("nothing suggests that kubelet is too old")
+
+
+def kubelet_findings(node: Node) -> Iterator[Finding]:
+    """Yield what was found of kubelet and of what it shares with plugins."""
+    settings = node.settings.kubelet
+    folder = node.path(settings.plugin_dir)
+    try:
+        found = folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        yield _no_folder(node, folder)
+        return
+    except OSError as error:
+        yield _PLUGIN_FOLDER.warn(
+            f"{folder} cannot be looked at: {error.strerror}", remedy="run the doctor as root"
+        )
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        yield _PLUGIN_FOLDER.fail(
+            f"{folder} is not a folder",
+            remedy="set kubelet.pluginDir to the folder where kubelet has kubelet.sock",
+        )
+        return
+    yield _folder(node, folder)
+    kubelet = yield from _socket(node, folder / KUBELET_SOCKET)
+    yield from _process(node, kubelet)
+    yield _pod_resources(node, kubelet)
+    yield from checkpoint_findings(folder, node.settings)
+    yield from claim_findings(node)
+    yield from plugin_findings(node, folder)
+
+
+def _no_folder(node: Node, folder: Path) -> Finding:
+    home = node.path("/var/lib/kubelet")
+    usual = home / "device-plugins"
+    if home.is_dir() and folder == usual:
+        # Each kubelet makes this folder when it starts, whatever its --root-dir.
+        return _PLUGIN_FOLDER.warn(
+            f"{folder} is not there: kubelet has not started on this node yet",
+            remedy="start kubelet, which makes it; if the doctor runs in a container, mount the "
+            "host's folder",
+        )
+    if home.is_dir():
+        return _PLUGIN_FOLDER.fail(
+            f"{folder} is not there, but {home} is: this node has a kubelet",
+            remedy="set kubelet.pluginDir to its device-plugins folder, which does not follow "
+            "kubelet's --root-dir; if the daemon runs in a container, mount the host's folder",
+        )
+    return _PLUGIN_FOLDER.warn(
+        f"{folder} is not there, nor is {home}: no kubelet ran here yet, or it uses another folder",
+        remedy="start kubelet, or set kubelet.pluginDir; in a container, mount the host's folder",
+    )
+
+
+def _folder(node: Node, folder: Path) -> Finding:
+    mount = node.mount(folder)
+    if problem := unusable(mount):
+        return _PLUGIN_FOLDER.fail(f"{folder} {problem[0]}", remedy=problem[1])
+    if mount is not None and mount.kind in IN_MEMORY:
+        return _PLUGIN_FOLDER.warn(
+            f"{folder} is on {mount.kind}: a reboot loses kubelet's checkpoint",
+            remedy="nothing, if the node's image is made so: its pods get devices again",
+        )
+    on = f", on {mount.kind}" if mount is not None else ""
+    return _PLUGIN_FOLDER.ok(f"{folder} is there{on}")
+
+
+def _socket(node: Node, path: Path) -> Generator[Finding, None, int | None]:
+    """Yield what was found of kubelet's socket; return the pid behind it, None if there is none."""
+    if not path.exists():
+        yield _KUBELET_SOCKET.fail(
+            f"{path} is not there: no plugin can register",
+            remedy="start kubelet; if it runs, set kubelet.pluginDir to where it has its socket",
+        )
+        return None
+    if not node.live:
+        yield _KUBELET_SOCKET.ok(f"{path} is there; {_UNASKED}")
+        return None
+    answer = ask_socket(path)
+    if answer.forbidden:
+        yield _KUBELET_SOCKET.warn(
+            f"no permission to connect to {path}",
+            remedy="run the doctor as root; with SELinux, under a type such as spc_t",
+        )
+        return None
+    if answer.problem:
+        yield _KUBELET_SOCKET.fail(
+            f"{path} is there, but nobody answers ({answer.problem}): kubelet is down, and "
+            "its socket is left over",
+            remedy="start kubelet, and read its log: journalctl -u kubelet",
+        )
+        return None
+    yield _KUBELET_SOCKET.ok(f"{path} answers")
+    return answer.pid
+
+
+def _process(node: Node, pid: int | None) -> Iterator[Finding]:
+    """Yield what was found of the process behind kubelet's socket."""
+    if pid is None:
+        return
+    procfs = Procfs(node.host)
+    if not pid or procfs.process(pid) is None:
+        yield _KUBELET_PROCESS.warn(
+            "the process behind kubelet's socket cannot be seen from here. holdfast cannot tell "
+            "which kubelet wrote the checkpoint, so it ends no process",
+            remedy="set hostPID: true, and mount the host's /proc at host.proc",
+        )
+        return
+    name = procfs.program(pid) or ""
+    if name not in _KUBELETS:
+        yield _KUBELET_PROCESS.warn(
+            f"pid {pid}, which answers on kubelet's socket, is {name or 'unnamed'}",
+            remedy="make sure that it is a kubelet, not what is left of one",
+        )
+        return
+    wanted = root_dir(procfs.arguments(pid)) / "pod-resources" / KUBELET_SOCKET
+    ours = node.settings.kubelet.pod_resources_socket
+    if str(wanted) != ours:
+        yield _KUBELET_PROCESS.warn(
+            f"by its --root-dir, kubelet (pid {pid}) has its pod-resources socket at {wanted}, "
+            f"not at {ours}",
+            remedy=f"set kubelet.podResourcesSocket: {wanted}, unless it is mounted elsewhere",
+        )
+        return
+    yield _KUBELET_PROCESS.ok(f"it is {name}, pid {pid}")
+
+
+def root_dir(arguments: tuple[str, ...]) -> Path:
+    """Return kubelet's root folder by its command line.
+
+    >>> root_dir(("kubelet", "--root-dir", "/data/kubelet"))
+    PosixPath('/data/kubelet')
+    """
+    told = flag_of(arguments, "--root-dir", "-root-dir")
+    return Path("/var/lib/kubelet" if told is None else told)
+
+
+def _pod_resources(node: Node, kubelet: int | None) -> Finding:
+    path = node.path(node.settings.kubelet.pod_resources_socket)
+    without = "holdfast cannot tell which pods kubelet counts, and reclaims nothing"
+    if not path.exists():
+        return _POD_RESOURCES.fail(
+            f"{path} is not there: {without}",
+            remedy="set kubelet.podResourcesSocket: it is pod-resources/kubelet.sock below "
+            "kubelet's --root-dir; if the daemon runs in a container, mount that folder",
+        )
+    if not node.live:
+        return _POD_RESOURCES.ok(f"{path} is there; {_UNASKED}")
+    answer = ask_socket(path)
+    if answer.forbidden:
+        return _POD_RESOURCES.warn(
+            f"no permission to connect to {path}", remedy="run the doctor as root"
+        )
+    if answer.problem:
+        return _POD_RESOURCES.fail(
+            f"{path} is there, but nobody answers ({answer.problem}): {without}",
+            remedy="start kubelet, and read its log: journalctl -u kubelet",
+        )
+    if kubelet and answer.pid and answer.pid != kubelet:
+        return _POD_RESOURCES.warn(
+            f"pid {answer.pid} answers on {path}, but pid {kubelet} on kubelet's own socket",
+            remedy="let kubelet.pluginDir and kubelet.podResourcesSocket name the same kubelet's",
+        )
+    return _POD_RESOURCES.ok(f"{path} answers")

@@ -1,1 +1,0 @@
-"""Checks of kubelet, its plugin folder and its checkpoint."""

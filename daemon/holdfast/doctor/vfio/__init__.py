@@ -1,1 +1,0 @@
-"""Checks of VFIO and the functions that are to be granted."""

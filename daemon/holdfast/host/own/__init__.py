@@ -1,1 +1,0 @@
-"""What this process is and may do: boot id, privileges, memory, open files."""

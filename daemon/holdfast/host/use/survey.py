@@ -1,0 +1,437 @@
+"""One look at processes: repeated for those that come meanwhile, and within limits of time."""
+
+import errno
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.errors import HostError
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.files.kernelfile import read_bytes
+from holdfast.host.proc.grips import GripSearch, ProcessUse
+from holdfast.host.proc.openfiles import TooMuchError
+from holdfast.host.proc.procfs import Procfs
+from holdfast.host.proc.visits import Visits
+from holdfast.host.root import HostRoot
+from holdfast.model.ids import DeviceName, PodUid, ProcessId
+from holdfast.model.node.cgroup_names import pod_of
+from holdfast.model.node.privileges import Visibility
+from holdfast.model.use.holders import Grip
+
+_GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR})
+_MOST_PASSES = 16
+"""How often the processes are listed until there is nobody new among them."""
+_MOST_ROUNDS = 3
+"""How often all are looked at where one that has a device ended meanwhile."""
+_LONGEST = 5.0
+"""For so many seconds anybody is looked at."""
+_MOST_FILES = 256
+"""A process with more files open is looked at after all others."""
+_SHORT = 0.25
+"""So is one that takes more seconds."""
+_EXTRA = 1.5
+"""For so many seconds those are looked at, all together; one for half of what is left."""
+_CLOSER, _PAUSE = 8, 0.002
+"""How often those are looked at again that may hide files, and the seconds between two times."""
+_OFTEN = 2
+"""What is in flight so often is not just being passed on; nor who exits all the time done soon."""
+_CLOSEST = 0.1
+"""For so many seconds that goes on."""
+_LOST = 3
+"""How often one is looked at again that had a device a moment ago and does not show it now."""
+_CHASES = 64
+"""How often whoever was born last is looked at, where the others come faster than that."""
+_UNKNOWN = 0
+"""Stands for when a process started that ended too soon to be asked."""
+_IN_FLIGHT = "files are in messages on its unix sockets, and which ones is not told"
+_EXITING = "it exits, and may have files that are not closed yet"
+_NO_TIME = "no time was left for it"
+_TOO_MUCH = "it has more open or mapped than can be read in time"
+
+
+class Looker(Protocol):
+    """Makes what one thread looks at processes with."""
+
+    def search(self) -> GripSearch:
+        """Return a new search, which shares nothing with others."""
+        ...
+
+
+class Uses(Struct, frozen=True, kw_only=True):
+    """What a process has, seen between two readings of its start time."""
+
+    process: ProcessId
+    command: str
+    cgroup: str
+    grips: tuple[tuple[DeviceName, frozenset[Grip]], ...]
+    unnamed: frozenset[Grip]
+
+
+class _Answer(Struct, frozen=True, kw_only=True):
+    """What a look at one process gave: what it has, and what could not be seen of it."""
+
+    uses: Uses | None = None
+    unseen: str = ""
+    too_much: bool = False
+    in_flight: bool = False
+    exiting: bool = False
+    takes: bool = False
+
+    @property
+    def hides(self) -> bool:
+        """Tell whether another look at it may show more."""
+        return self.in_flight or self.exiting or (self.takes and self.uses is None)
+
+
+class _Observer:
+    """Looks at processes, at each for as long as it may take; belongs to one thread."""
+
+    def __init__(self, survey: "Survey", search: GripSearch, *, extra: bool) -> None:
+        """Look with *search* on behalf of *survey*; *extra*: at those that have much."""
+        self._survey = survey
+        self._search = search
+        self._extra = extra
+        self._beat: Callable[[], None] = _nobody_waits
+        self._until = 0.0
+
+    def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> _Answer | None:
+        """Return what *pid* has; None: nothing, or it is gone."""
+        now = time.monotonic()
+        until = self._survey.extra_until if self._extra else self._survey.until
+        if now >= until:
+            return _Answer(unseen=_TOO_MUCH if self._extra else _NO_TIME)
+        self._beat = beat
+        self._until = now + ((until - now) / 2 if self._extra else _SHORT)
+        try:
+            return self._at(pid, careful=careful)
+        except TooMuchError:
+            return _Answer(unseen=_TOO_MUCH, too_much=True)
+        except OSError as error:
+            gone = error.errno in _GONE
+            return None if gone else _Answer(unseen=error.strerror or str(error))
+        finally:
+            self._beat = _nobody_waits  # else two objects keep each other, and all that was found
+
+    def _pulse(self) -> None:
+        self._beat()
+        if time.monotonic() > self._until:
+            raise TooMuchError
+
+    def _at(self, pid: int, *, careful: bool) -> _Answer | None:
+        most, beat = None if self._extra else _MOST_FILES, self._pulse
+        use = self._search.at(pid, careful=careful, beat=beat, most=most)
+        procfs, left = self._survey.procfs, _LOST
+        while use:
+            # A process may have ended since, and another may have its pid. Only what is found
+            # between two readings of the same start time is this process's own.
+            before, had = procfs.start_ticks(pid), use
+            try:
+                use = self._search.at(pid, careful=careful, beat=beat, most=most)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+                return self._ended(pid, had)
+            cgroup, facts = self._survey.cgroups.of_process(pid), procfs.process(pid)
+            if facts is None:
+                return self._ended(pid, had) if before is not None else None
+            if facts.process.start_ticks == before and use:
+                uses = self._survey.uses(facts.process, facts.comm, cgroup, use)
+                return self._answer(use, uses)
+            # A file that is moved from number to number shows in one look and not in the next.
+            if facts.process.start_ticks == before and left:
+                use, left = had, left - 1
+        return self._answer(use, None)
+
+    def _ended(self, pid: int, had: ProcessUse) -> _Answer:
+        """Answer for one that ended while it was looked at, and may have handed on what it had."""
+        return _Answer(uses=self._survey.uses(ProcessId(pid, _UNKNOWN), "ended", "/", had))
+
+    def _answer(self, use: ProcessUse, uses: Uses | None) -> _Answer | None:
+        answer = _Answer(
+            uses=uses,
+            unseen=self._unseen(use),
+            in_flight=use.in_flight,
+            exiting=use.exiting,
+            takes=use.takes,
+        )
+        return answer if uses or answer.unseen or answer.hides else None
+
+    def _unseen(self, use: ProcessUse) -> str:
+        if use.maps_left_out:
+            return f"{self._survey.late} of what it has mapped"
+        return use.unseen
+
+
+def _nobody_waits() -> None:
+    """Stand for the beat of a thread, between two looks."""
+
+
+class Survey:
+    """One look at given processes, or at all. Whoever cannot be looked at is a gap, by itself."""
+
+    def __init__(
+        self,
+        root: HostRoot,
+        looker: Looker,
+        visits: Visits,
+        procfs: Procfs,
+        cgroups: Cgroups,
+        *,
+        sight: Visibility,
+        granted: Collection[PodUid],
+    ) -> None:
+        """Look below *root*; of processes that have much open those of *granted* pods first."""
+        self._root = root
+        self._looker = looker
+        self._visits = visits
+        self._granted = granted
+        self._own = procfs.own_pid()
+        self._sight = sight
+        self._known: dict[object, tuple[tuple[DeviceName, frozenset[Grip]], ...]] = {}
+        self._searches: list[GripSearch] = []
+        self._hiding: dict[int, _Answer] = {}
+        self.procfs = procfs
+        self.cgroups = cgroups
+        self.late = f"no answer within {visits.patience:g} s"
+        self.until = time.monotonic() + _LONGEST
+        self.extra_until = 0.0
+        self._extra_left = _EXTRA
+        self.processes = 0
+        """How many were looked at."""
+        self.found: dict[int, Uses] = {}
+        self.gaps = Gaps(sight)
+
+    @property
+    def unexplained(self) -> Iterator[str]:
+        """Yield the mappings of removed files that might have been a device, as texts."""
+        for search in self._searches:
+            yield from search.unexplained
+
+    def look_at(self, pids: Iterable[int]) -> None:
+        """Look at *pids* once; whoever has ended is gone."""
+        self._pass([pid for pid in pids if pid != self._own])
+        self._look_closer()
+        for pid in [each for each in self.found if self._has_ended(self.found[each])]:
+            del self.found[pid]
+
+    def look_at_all(self) -> None:
+        """Look at every process, and again at all where one that has a device has ended since.
+
+        Whoever inherits what another has open is born before that one ends. So all are listed
+        until nobody is new, and one that ended may have handed on what it had to anybody.
+        """
+        ended: list[Uses] = []
+        for _ in range(_MOST_ROUNDS):
+            self.found.clear()
+            self._searches.clear()
+            self._hiding.clear()
+            self.gaps = Gaps(self._sight)
+            settled = self._settles()
+            self._look_closer()
+            if not settled:
+                return
+            ended = [each for each in self.found.values() if self._has_ended(each)]
+            if not ended:
+                return
+        # It had the device a moment ago, so for this look it is in use.
+        for each in ended:
+            self.gaps.add(
+                each.process.pid, each.command, "it ended, and may have handed on what it had open"
+            )
+
+    def uses(self, process: ProcessId, command: str, cgroup: str, use: ProcessUse) -> Uses:
+        """Return *use* of a process in few bytes: thousands may have the same devices open."""
+        shared = tuple((device, frozenset(each)) for device, each in use.grips.items())
+        return Uses(
+            process=process,
+            command=sys.intern(command),
+            cgroup=sys.intern(cgroup),
+            grips=self._known.setdefault(shared, shared),
+            unnamed=frozenset(use.unnamed),
+        )
+
+    def _settles(self) -> bool:
+        """Look at all until nobody is new; add a gap and return False if that does not come."""
+        arrivals = _Arrivals(str(self._root.proc), self._own)
+        new: list[int] = []
+        for _ in range(_MOST_PASSES):
+            new = arrivals.new()
+            if not new:
+                return True
+            if time.monotonic() >= self.until:
+                break
+            self._pass(new)
+        self._chase()
+        for pid in new:
+            facts = self.procfs.process(pid)
+            command = facts.comm if facts is not None else "gone"
+            self.gaps.add(pid, command, "processes come and go faster than they can be looked at")
+        return False
+
+    def _chase(self) -> None:
+        """Look at whoever was born last, again and again: each may have its parent's files.
+
+        One that is found tells that the device is in use, and of the others nothing.
+        """
+        search = self._looker.search()
+        looks = _Observer(self, search, extra=False)
+        for _ in range(_CHASES):
+            pid = self._born_last()
+            if pid is None:
+                return
+            # Who lives for so short hangs in nothing. Only what may hang is left out.
+            answer = looks(pid, careful=True, beat=_nobody_waits)
+            if answer is not None and answer.uses is not None:
+                self.found[pid] = answer.uses
+                return
+
+    def _born_last(self) -> int | None:
+        text = read_bytes(f"{self._root.proc}/loadavg") or b""
+        last = text.split()[-1:]
+        return int(last[0]) if last and last[0].isdigit() else None
+
+    def _look_closer(self) -> None:
+        """Look a few times more at those that may hide files, and add a gap where they still may.
+
+        A message is taken soon, and a file that two take out of each other is in one of them. Who
+        is not seen again, for there are too many or it gives no answer, hides what it hid before.
+        """
+        hiding, until = dict(self._hiding), time.monotonic() + _CLOSEST
+        flights, exits = Counter[int](), Counter[int]()
+        looks = 0
+        while hiding and looks < _CLOSER and (not looks or time.monotonic() < until):
+            time.sleep(_PAUSE)
+            looks += 1
+            answers, unread = self._visits.each(sorted(hiding), self._begin)
+            for pid in (*answers, *unread):
+                answer = answers.get(pid, hiding[pid])
+                shown = hiding[pid] if answer.unseen and not answer.hides else answer
+                flights[pid] += shown.in_flight
+                exits[pid] += shown.exiting
+                if answer.uses is not None:
+                    self.found[pid] = answer.uses
+        for pid in hiding:
+            if looks and flights[pid] >= min(_OFTEN, looks):
+                self._refused(pid, _IN_FLIGHT)
+            elif looks and exits[pid] == looks:
+                self._refused(pid, _EXITING)
+
+    def _begin(self) -> _Observer:
+        return _Observer(self, self._looker.search(), extra=False)
+
+    def _has_ended(self, uses: Uses) -> bool:
+        return self.procfs.start_ticks(uses.process.pid) != uses.process.start_ticks
+
+    def _pass(self, pids: Sequence[int]) -> None:
+        self.processes += len(pids)
+        much = self._looks(pids, extra=False)
+        if not much:
+            return
+        began = time.monotonic()
+        self.extra_until = began + self._extra_left
+        left = self._looks(sorted(much, key=self._turn), extra=True)
+        self._extra_left = max(0.0, self._extra_left - (time.monotonic() - began))
+        for pid in left:
+            self._refused(pid, _TOO_MUCH)
+
+    def _turn(self, pid: int) -> tuple[bool, int]:
+        """Return when it is the turn of a process that has much open: the least comes first."""
+        pod, _ = pod_of(self.cgroups.of_process(pid))
+        try:
+            size = os.stat(f"{self._root.proc}/{pid}/fd").st_size
+        except OSError:
+            size = 0
+        return pod not in self._granted, size
+
+    def _looks(self, pids: Sequence[int], *, extra: bool) -> list[int]:
+        """Look at *pids*; return those that have too much for that."""
+
+        def begin() -> _Observer:
+            search = self._looker.search()
+            self._searches.append(search)
+            return _Observer(self, search, extra=extra)
+
+        answers, unread = self._visits.each(pids, begin)
+        for pid in unread:
+            self._refused(pid, self.late)
+        much: list[int] = []
+        for pid, answer in answers.items():
+            if answer.too_much:
+                much.append(pid)
+                continue
+            if answer.hides:
+                self._hiding[pid] = answer
+            if answer.unseen:
+                self._refused(pid, answer.unseen)
+            if answer.uses is not None:
+                self.found[pid] = answer.uses
+        return much
+
+    def _refused(self, pid: int, reason: str) -> None:
+        facts = self.procfs.process(pid)
+        # Kernel threads and exited processes have no files, so nothing is hidden.
+        if facts is not None and facts.can_act and not facts.kernel_thread:
+            self.gaps.add(pid, facts.comm, reason)
+
+
+class _Arrivals:
+    """Tells who is new among the processes.
+
+    By the inode that procfs gives a process's folder: it is made for this process and never again,
+    which says as much as a start time, and the list of all tells it at no cost.
+    """
+
+    def __init__(self, proc: str, own: int) -> None:
+        """List the folder *proc*; the process *own* is left out."""
+        self._proc = proc
+        self._known = {own: 0}
+        self._own = own
+
+    def new(self) -> list[int]:
+        """Return who has come since the last call; raise HostError if nobody can be listed."""
+        try:
+            with os.scandir(self._proc) as entries:
+                now = {int(each.name): each.inode() for each in entries if each.name.isdecimal()}
+        except OSError as error:
+            raise HostError(f"cannot list {self._proc}: {error.strerror}") from error
+        if not now:
+            raise HostError(
+                f"cannot list {self._proc}: there is nothing in it; mount the host's /proc"
+            )
+        now[self._own] = 0
+        new = sorted(pid for pid, inode in now.items() if self._known.get(pid) != inode)
+        self._known = now
+        return new
+
+
+class Gaps:
+    """Collects the processes that could not be inspected, and makes short texts of them."""
+
+    def __init__(self, sight: Visibility) -> None:
+        """Add to each text what *sight* lacks."""
+        self._hint = f"; holdfast lacks {', '.join(sight.blinding)}" if sight.blinding else ""
+        self._seen: dict[str, dict[int, str]] = defaultdict(dict)
+
+    def add(self, pid: int, command: str, reason: str) -> None:
+        """Add a process, with why it could not be inspected."""
+        self._seen[reason][pid] = command
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Return the processes among them."""
+        return frozenset().union(*self._seen.values())
+
+    def texts(self) -> list[str]:
+        """Return one text for each reason."""
+        return [self._text(reason, commands) for reason, commands in self._seen.items()]
+
+    def _text(self, reason: str, commands: dict[int, str]) -> str:
+        first = min(commands)
+        others = f" and {len(commands) - 1} others" if len(commands) > 1 else ""
+        who = f"pid {first} ({commands[first]}){others}"
+        return f"{who} cannot be inspected: {reason}{self._hint}"

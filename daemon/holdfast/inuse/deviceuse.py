@@ -1,0 +1,544 @@
+"""What the kernel shows of each device, remembered: /proc is read only when it may differ."""
+
+import asyncio
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.errors import HostError
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.use.look import Look
+from holdfast.inuse.budget import Budget
+from holdfast.model.book.book import Book, DeviceLock
+from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.ids import DeviceName, PciAddress, ProcessId
+from holdfast.model.use.free import Freedom, KernelFacts, Opened, judge_kernel, kept_by_driver
+from holdfast.model.use.holders import Holder
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+_MOST_FOLLOWED = 32
+"""Of one device; each costs an open file, and without any left nothing works."""
+_AWAITED = 5.0
+"""For so many seconds after a start asked for a device it may ask again."""
+_COUNTS_FOR = 60.0
+"""For so many seconds after its end a look counts for a start that was answered before that end:
+kubelet asks again within 15."""
+
+Facts = Mapping[DeviceName, KernelFacts]
+Locks = Mapping[DeviceName, DeviceLock]
+
+
+class _Seen(Struct, frozen=True, kw_only=True):
+    """What was last seen of a device, by a look that began at `since`, in monotonic seconds.
+
+    `whole`: at every process. `may_open`: its group could be opened as a proof. `to_free`: nobody
+    could start on it. At `again` its holders alone were looked at, for `cost` s of CPU time.
+    """
+
+    facts: KernelFacts
+    since: float
+    whole: bool
+    may_open: bool = False
+    to_free: bool = False
+    again: float
+    cost: float = 0.0
+
+    @property
+    def followed(self) -> tuple[Holder, ...]:
+        """Return the holders that are looked at again: while one has the device it is in use."""
+        return (self.facts.holders or ())[:_MOST_FOLLOWED]
+
+
+class _Late(Struct, frozen=True, kw_only=True):
+    """What a look showed that ended, at `ended`, when the starts it was for had been answered.
+
+    `lock` is the one that was on the device when the look began.
+    """
+
+    facts: KernelFacts
+    lock: DeviceLock
+    ended: float
+
+
+class _Round:
+    """One look, and who waits for it: whatever is wanted before it begins."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[DeviceName, Device] = {}
+        self.askers: list[frozenset[DeviceName]] = []
+        """What each of those wants who still wait."""
+        self.found: asyncio.Future[Facts] = asyncio.get_running_loop().create_future()
+
+    @property
+    def awaited(self) -> frozenset[DeviceName]:
+        """Return the devices that somebody still waits for."""
+        return frozenset[DeviceName]().union(*self.askers)
+
+
+class DeviceUse:
+    """Remembers who holds which device, and looks again where that may have changed.
+
+    `enable` is read each time, which is cheap; all processes, which is not, only when it could tell
+    more. Holders are followed by pidfd, a few of many. One that closes the device and keeps running
+    gives no sign, so those few are looked at again. What proves a device free is always seen anew.
+    """
+
+    def __init__(
+        self,
+        *,
+        look: Look,
+        pidfds: Pidfds,
+        clock: Clock,
+        book: Watched[Book],
+        rescan: Watched[float],
+        exclusive_open: Watched[bool],
+    ) -> None:
+        """Look for what stays unexplained no more often than each *rescan* seconds.
+
+        *exclusive_open*: what seems to be nobody's, and is not proven to be, may be opened for a
+        moment. A start's look attributes holders by the locks of *book*.
+        """
+        self._look = look
+        self._pidfds = pidfds
+        self._clock = clock
+        self._book = book
+        self._exclusive_open = exclusive_open
+        self._budget = Budget(look, rescan=rescan)
+        self._seen: dict[DeviceName, _Seen] = {}
+        self._ahead: set[DeviceName] = set()
+        self._asked: dict[DeviceName, float] = {}
+        """When a start asked last."""
+        self._late: dict[DeviceName, _Late] = {}
+        self._turn = asyncio.Lock()
+        self._next: _Round | None = None
+        self._now: _Round | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self.exits: Watched[int] = Watched(0)
+        """How many holders were seen to exit."""
+
+    @property
+    def holders(self) -> Mapping[DeviceName, tuple[Holder, ...]]:
+        """Return the holders that were seen and have not exited since."""
+        return {name: seen.facts.holders or () for name, seen in self._seen.items()}
+
+    @property
+    def rescan_pause(self) -> float:
+        """Return how many seconds to wait between two scans that nothing calls for."""
+        return self._budget.clock
+
+    async def facts(self, devices: Iterable[Device]) -> Facts:
+        """Return what a look that begins after this call shows of *devices*, for a start.
+
+        One look at a time: whoever asks meanwhile shares the next. Of a device that is in use only
+        what showed that is looked at again, its holders or `enable`; all processes are once that
+        has changed. A look that ended too late for one call counts for the next one that has the
+        same lock. Raise LaneStuckError when the node does not answer.
+        """
+        devices = tuple(devices)
+        names = frozenset(each.name for each in devices)
+        under_way = self._now
+        if under_way is not None and names <= under_way.wanted.keys() - under_way.awaited:
+            await asyncio.wait([under_way.found])
+        late = await self._found_late(devices)
+        if late is not None:
+            return late
+        turn = self._next
+        if turn is None:
+            turn = self._next = _Round()
+            task = asyncio.create_task(self._run(turn), name="look for waiting starts")
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        turn.wanted.update({device.name: device for device in devices})
+        turn.askers.append(names)
+        try:
+            return await asyncio.shield(turn.found)
+        finally:
+            turn.askers.remove(names)
+
+    async def enabled(
+        self, devices: Sequence[Device]
+    ) -> Mapping[DeviceName, tuple[PciAddress, ...]]:
+        """Return which functions of each device are enabled now."""
+        return await self._look.enabled(devices)
+
+    async def known(
+        self,
+        device: Device,
+        locks: Locks,
+        *,
+        enabled: tuple[PciAddress, ...],
+        pids: Sequence[int] = (),
+        to_free: bool = False,
+    ) -> KernelFacts:
+        """Return what is known of *device*, after a new scan where that could tell more.
+
+        *enabled* is what was just read; *pids* are looked at first. *to_free*: the answer is to
+        free the device, so "nobody" must have been seen now.
+        """
+        seen = self._seen.get(device.name)
+        ahead = self._used_ahead(device.name)
+        if ahead and seen is not None and seen.to_free and enabled == seen.facts.enabled:
+            return await self.tried(device, seen.facts) if to_free else seen.facts
+        if seen is not None and not self._is_due(seen, enabled, to_free=to_free):
+            if not self._may_have_let_go(seen, to_free=to_free):
+                return seen.facts
+            held = await self._look_at_holders({device: seen}, locks)
+            if device.name in held:
+                return held[device.name]
+        # A driver is cheap to ask: while it says in use, or nothing, /proc need not be read for it.
+        if pids or device.kind is DeviceKind.DRIVER:
+            began = self._clock.monotonic()
+            found = (await self._look.scan([device], locks, pids=pids))[device.name]
+            if _is_kept(found):
+                self._note({device.name: _Seen(facts=found, since=began, whole=False, again=began)})
+                return found
+        found = (await self.scan([device], locks, to_free=to_free))[device.name]
+        return await self.tried(device, found) if to_free else found
+
+    async def look_again(self, devices: Iterable[Device], locks: Locks) -> None:
+        """Look at once at the known holders of those of *devices*, which pods have, that are due.
+
+        `known` would look at each alone. All of these looks together take their share of CPU time
+        and no more: what they would notice late is that one of several holders let go.
+        """
+        self._budget.holders_cost(sum(each.cost for each in self._seen.values()))
+        due = {
+            device: seen
+            for device in devices
+            if (seen := self._seen.get(device.name)) is not None
+            and self._may_have_let_go(seen, to_free=False)
+        }
+        if due:
+            await self._look_at_holders(due, locks)
+
+    async def look_ahead(self, devices: Sequence[Device], locks: Locks) -> None:
+        """Look at once at those of *devices*, all to be freed, that `known` would each look at.
+
+        `known` uses what was seen here once, and only until the next call. One look at every
+        process costs the same for one device as for all, and many pods may end together.
+        """
+        self._ahead = set()
+        if len(devices) < 2:  # noqa: PLR2004 - one has nobody to share a look with
+            return
+        enabled = await self.enabled(devices)
+        due = [each for each in devices if self._is_to_be_looked_at(each, enabled[each.name])]
+        if len(due) > 1:
+            await self.scan(due, locks, to_free=True)
+            self._ahead = {each.name for each in due}
+
+    async def tried(self, device: Device, facts: KernelFacts) -> KernelFacts:
+        """Return *facts*, just seen, with an exclusive open of a device that seems unused.
+
+        What is enabled without a holder is passed on, or in the kernel's own hands, or it was left
+        enabled: an exclusive open tells. So it does where not everybody could be seen. Only for a
+        device that no pod may start on meanwhile.
+        """
+        if not self._exclusive_open.value or facts.holders:
+            return facts
+        if not facts.enabled:
+            proven = facts.gaps and await self._look.open(device) is Opened.SUCCEEDED
+            return replace(facts, opened=Opened.SUCCEEDED) if proven else facts
+        opened = await self._look.open_idle(device, learn=not facts.gaps)
+        if opened is Opened.SUCCEEDED and not facts.gaps:
+            self.forget(device.name)  # its idle level is known now, which facts do not tell of
+        return replace(facts, opened=opened)
+
+    async def scan(
+        self,
+        devices: Iterable[Device],
+        locks: Locks,
+        *,
+        pids: Sequence[int] | None = None,
+        to_free: bool = False,
+    ) -> Facts:
+        """Look now for all of *devices* at once, among *pids* (None: every process).
+
+        *to_free*: no pod may start on them.
+        """
+        began = self._clock.monotonic()
+        found = await self._look.scan(devices, locks, pids=pids)
+        whole = pids is None
+        self._note(
+            {
+                name: _Seen(facts=facts, since=began, whole=whole, to_free=to_free, again=began)
+                for name, facts in found.items()
+            }
+        )
+        return found
+
+    def forget(self, device: DeviceName) -> None:
+        """Drop what was seen of *device*; it is of no interest now."""
+        if self._seen.pop(device, None) is not None:
+            self._follow()
+
+    def forget_unless_awaited(self, device: DeviceName) -> None:
+        """Drop what was seen of *device*, in which a start alone can have an interest now."""
+        if self._clock.monotonic() - self._asked.get(device, -math.inf) >= _AWAITED:
+            self._asked.pop(device, None)
+            self.forget(device)
+        elif (seen := self._seen.get(device)) is not None:
+            self._seen[device] = replace(seen, to_free=False)
+
+    def keep(self, devices: Collection[DeviceName]) -> None:
+        """Drop what was seen of all but *devices*, which are those of the node."""
+        here = set(devices)
+        self._late = {name: late for name, late in self._late.items() if name in here}
+        self._asked = {name: at for name, at in self._asked.items() if name in here}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in here}
+        self._follow()
+
+    # What a start asks.
+
+    async def _run(self, turn: _Round) -> None:
+        async with self._turn:
+            self._next = None  # who asks from here on wants a look that begins later
+            self._now = turn
+            locks = self._book.value.locks
+            try:
+                found = await self._look_for_starts(tuple(turn.wanted.values()), locks)
+            except Exception as error:  # noqa: BLE001 - handed to those who wait
+                turn.found.set_exception(error)
+                turn.found.exception()  # they may all have given up
+            else:
+                self._note_late(found, locks, turn.awaited)
+                turn.found.set_result(found)
+            finally:
+                self._now = None
+                turn.found.cancel()  # where this very task was cancelled
+
+    def _note_late(self, found: Facts, locks: Locks, awaited: Collection[DeviceName]) -> None:
+        """Keep for the next call what is no obstacle, of those devices that nobody waits for now.
+
+        *locks* are those from before the look.
+        """
+        ended = self._clock.monotonic()
+        for name, facts in found.items():
+            lock = locks.get(name)
+            if lock is not None and name not in awaited and not _is_obstacle(facts):
+                self._late[name] = _Late(facts=facts, lock=lock, ended=ended)
+
+    async def _found_late(self, devices: Sequence[Device]) -> Facts | None:
+        """Return what a look showed of all *devices* that ended too late for the call before.
+
+        Without it nothing would ever start on a node where a look takes longer than kubelet waits.
+        "Nobody" is then older than this call. It counts where each device's lock is the very one
+        from before that look, because then nobody could start on it since: a lock becomes a pod's
+        only once the end of the pod before was proven, with the kernel's word that nothing was
+        left, and each start that passes changes the lock. Only a process that no lock stops may
+        have opened the device since. It can do so during any look, too; here it has a minute more,
+        and what is cheap to ask tells of it: the exclusive open, `enable`, the driver. It counts
+        once, and for all devices of a start together, or each call would use up what the former
+        one found out of one of them.
+        """
+        late = {each: one for each in devices if (one := self._late_of(each.name)) is not None}
+        if not late or len(late) < len(devices):
+            return None
+        opened = {each: await self._open(each) for each in devices}
+        enabled = await self._look.enabled(devices)
+        drivers = [each for each in devices if each.kind is DeviceKind.DRIVER]
+        asked = await self._look.scan(drivers, self._book.value.locks, pids=()) if drivers else {}
+        found: dict[DeviceName, KernelFacts] = {}
+        for each, before in late.items():
+            proven = opened[each] is Opened.SUCCEEDED
+            same = proven or enabled[each.name] == before.facts.enabled
+            now = asked.get(each.name)
+            if not same or opened[each] is not before.facts.opened:
+                return None
+            if now is not None and _is_obstacle(now):
+                return None
+            sight = before.facts.sight if now is None else now.sight
+            found[each.name] = replace(before.facts, sight=sight)
+        if any(self._late_of(each.name) is not before for each, before in late.items()):
+            return None  # meanwhile another call used it, or its lock moved
+        for name in found:
+            del self._late[name]
+        return found
+
+    def _late_of(self, device: DeviceName) -> _Late | None:
+        """Return what still counts of a look at *device* that ended too late."""
+        late = self._late.get(device)
+        if late is None or self._clock.monotonic() - late.ended >= _COUNTS_FOR:
+            return None
+        return late if self._book.value.locks.get(device) == late.lock else None
+
+    async def _look_for_starts(self, devices: Sequence[Device], locks: Locks) -> Facts:
+        began = self._clock.monotonic()
+        may_open = self._exclusive_open.value
+        self._asked.update((each.name, began) for each in devices)
+        found = await self._held_still(devices, locks)
+        found |= await self._busy_still([each for each in devices if each.name not in found])
+        rest = [each for each in devices if each.name not in found]
+        opened = {each.name: await self._open(each) for each in rest}
+        dear = [each for each in rest if opened[each.name] is not Opened.SUCCEEDED]
+        shown = await self._look.scan(dear, locks) if dear else {}
+        new = {
+            each.name: _Seen(
+                facts=replace(
+                    shown.get(each.name, KernelFacts()), kind=each.kind, opened=opened[each.name]
+                ),
+                since=began,
+                whole=each.name in shown,
+                may_open=may_open,
+                again=began,
+            )
+            for each in rest
+        }
+        self._note(new)
+        return found | {name: seen.facts for name, seen in new.items()}
+
+    async def _held_still(
+        self, devices: Sequence[Device], locks: Locks
+    ) -> dict[DeviceName, KernelFacts]:
+        """Return those devices that their known holders still have, or their driver still keeps.
+
+        Only where everybody was looked for once: who holds it tells whether a start has to wait.
+        """
+        wanted = {
+            each: seen
+            for each in devices
+            if (seen := self._seen.get(each.name)) is not None
+            and seen.whole
+            and _is_kept(seen.facts)
+        }
+        return await self._look_at_holders(wanted, locks) if wanted else {}
+
+    async def _busy_still(self, devices: Sequence[Device]) -> dict[DeviceName, KernelFacts]:
+        """Return those devices that are in use by nobody who can be seen, as they were before."""
+        now = self._clock.monotonic()
+        known = {
+            each: seen.facts
+            for each in devices
+            if (seen := self._seen.get(each.name)) is not None
+            and seen.whole
+            and not seen.facts.holders
+            and (seen.facts.enabled or seen.facts.opened is Opened.BUSY)
+            and seen.may_open is self._exclusive_open.value
+            and now - seen.since < self._budget.start
+        }
+        enabled = await self._look.enabled(known) if known else {}
+        found: dict[DeviceName, KernelFacts] = {}
+        for each, facts in known.items():
+            same = enabled[each.name] == facts.enabled
+            if same and (facts.enabled or await self._open(each) is Opened.BUSY):
+                found[each.name] = facts
+        return found
+
+    async def _open(self, device: Device) -> Opened:
+        return await self._look.open(device) if self._exclusive_open.value else Opened.UNAVAILABLE
+
+    # What is remembered, and for how long.
+
+    def _used_ahead(self, device: DeviceName) -> bool:
+        """Tell whether *device* was looked at ahead, and remember that it is used now."""
+        used = device in self._ahead
+        self._ahead.discard(device)
+        return used
+
+    def _is_to_be_looked_at(self, device: Device, enabled: tuple[PciAddress, ...]) -> bool:
+        seen = self._seen.get(device.name)
+        return seen is None or self._is_due(seen, enabled, to_free=True)
+
+    def _is_due(self, seen: _Seen, enabled: tuple[PciAddress, ...], *, to_free: bool) -> bool:
+        facts = seen.facts
+        if enabled != facts.enabled or facts.holders is None:
+            return True
+        if facts.holders and not facts.gaps:
+            return False  # as long as one of them holds it: see _may_have_let_go
+        if kept_by_driver(facts):
+            return True
+        if to_free and not (enabled or facts.holders or (facts.gaps and seen.to_free)):
+            return True
+        # No holder was found, or the look had gaps, which may pass: another look rarely shows more.
+        may_pass = bool(enabled or facts.gaps)
+        return may_pass and self._clock.monotonic() - seen.since >= self._budget.clock
+
+    def _may_have_let_go(self, seen: _Seen, *, to_free: bool) -> bool:
+        """Tell whether it is time to look again at what the known holders have."""
+        if not seen.facts.holders:
+            return False
+        budget = self._budget
+        pause = budget.holders_to_free(seen.cost) if to_free else budget.holders
+        return self._clock.monotonic() - seen.again >= pause
+
+    async def _look_at_holders(
+        self, wanted: Mapping[Device, _Seen], locks: Locks
+    ) -> dict[DeviceName, KernelFacts]:
+        """Return what is known now of those of *wanted* that a followed holder still has.
+
+        Or that their driver still keeps.
+        """
+        followed = {
+            device.name: {each.process.pid for each in seen.followed}
+            for device, seen in wanted.items()
+        }
+        pids = sorted(frozenset[int]().union(*followed.values()))
+        began = self._clock.monotonic()
+        found = await self._look.scan(tuple(wanted), locks, pids=pids)
+        scan = self._look.last_scan
+        cost = scan.cpu_seconds / len(wanted) if scan is not None else 0.0
+        held: dict[DeviceName, KernelFacts] = {}
+        for device, seen in wanted.items():
+            facts = found[device.name]
+            if facts.holders:
+                known = {each.process for each in facts.holders}
+                rest = (seen.facts.holders or ())[_MOST_FOLLOWED:]
+                others = (each for each in rest if each.process not in known)
+                facts = replace(facts, holders=(*facts.holders, *others))
+            elif facts.unread & followed[device.name]:
+                facts = seen.facts  # one that cannot be read has not let go
+            elif not kept_by_driver(facts):
+                continue
+            # What could not be seen elsewhere is as unseen as before.
+            held[device.name] = replace(facts, gaps=seen.facts.gaps, more=seen.facts.more)
+        self._note(
+            {
+                device.name: replace(seen, facts=held[device.name], again=began, cost=cost)
+                for device, seen in wanted.items()
+                if device.name in held
+            }
+        )
+        return held
+
+    def _note(self, seen: Mapping[DeviceName, _Seen]) -> None:
+        self._seen.update(seen)
+        for name, each in seen.items():
+            if _is_obstacle(each.facts):
+                self._late.pop(name, None)
+        self._follow()
+
+    def _follow(self) -> None:
+        # While one of those that are followed lives the device is in use, whoever else exits; when
+        # one exits all are looked for again. So a few are enough, of thousands with the same file.
+        wanted = {each.process for seen in self._seen.values() for each in seen.followed}
+        for process in self._pidfds.watched - wanted:
+            self._pidfds.unwatch(process)
+        for process in wanted - self._pidfds.watched:
+            try:
+                lives = self._pidfds.watch(process, self._on_exit)
+            except HostError:  # its end is noticed when it is looked at again
+                continue
+            if not lives:
+                self._drop(process)
+
+    def _on_exit(self, process: ProcessId) -> None:
+        self._drop(process)
+        self.exits.set(self.exits.value + 1)
+
+    def _drop(self, process: ProcessId) -> None:
+        for name, seen in list(self._seen.items()):
+            if any(each.process == process for each in seen.facts.holders or ()):
+                # Look again at the rest: others may have the same open file.
+                del self._seen[name]
+
+
+def _is_kept(facts: KernelFacts) -> bool:
+    return bool(facts.holders) or kept_by_driver(facts)
+
+
+def _is_obstacle(facts: KernelFacts) -> bool:
+    """Tell whether *facts* keep any start from its device, whoever it is for."""
+    verdict = judge_kernel(facts)
+    return verdict.freedom is Freedom.IN_USE or verdict.final

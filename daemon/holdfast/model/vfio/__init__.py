@@ -1,1 +1,0 @@
-"""Which VFIO devices are advertised, and whether they can be used."""

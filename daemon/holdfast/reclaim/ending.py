@@ -1,0 +1,295 @@
+"""Ends processes of a pod on a warrant: their pidfds are open while everything is asked again."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.model.book.book import DeviceLock, PodRecord
+from holdfast.model.ids import DeviceName, PodUid, ProcessId
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.reclaim.ending import Grounds, Member, ReclaimStep, Warrant, whole_cgroup
+from holdfast.reclaim.pods import Outcome, Pods
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Reclaim
+
+log = structlog.get_logger(__name__)
+
+_SAID = {
+    "sent": "signal sent",
+    "gone": "process exited before the signal",
+    "refused": "signal refused",
+}
+"""What the log says of each outcome: a process that was signalled may go on for its grace."""
+
+
+class StepCounter(Protocol):
+    """Counts what is done to take a device back."""
+
+    def reclaimed(self, step: str, outcome: str) -> None:
+        """Count one step; both words are from the closed sets of docs/metrics.md."""
+        ...
+
+
+class Judge(Protocol):
+    """Judges a pod's processes by one look at all of them, and by what others publish since.
+
+    Its methods may be called from any thread.
+    """
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Return all processes of the pod as that look showed them."""
+        ...
+
+    @property
+    def record(self) -> PodRecord | None:
+        """Return what the ledger had of the pod."""
+        ...
+
+    @property
+    def newest(self) -> float | None:
+        """Return the latest start, in seconds since the machine booted, that no cgroup is kept for.
+
+        None: the pod's cgroup is not ended as one.
+        """
+        ...
+
+    def why_void(self, members: Sequence[Member]) -> str | None:
+        """Return why nothing of the pod may be ended while these are its processes, or None."""
+        ...
+
+    def why_spare(self, each: Member, members: Sequence[Member]) -> str | None:
+        """Return why one of *members*, which are all of the pod, is spared; None: it may end."""
+        ...
+
+
+class Witness(Protocol):
+    """Knows whether the grounds of a warrant are still true."""
+
+    async def ask(self) -> KubeletView | None:
+        """Return what kubelet says, for `judge`; None where it had to answer and did not."""
+        ...
+
+    async def judge(self, warrant: Warrant, asked_at: float) -> Judge:
+        """Look at everything again; *asked_at* is the `sent_at` of what `ask` returned."""
+        ...
+
+
+class _Order(Struct, frozen=True, kw_only=True):
+    """A warrant that is carried out; `opened` are the processes whose pidfd is held.
+
+    `asked_at`: after that moment, in seconds since the machine booted, kubelet wrote what it said.
+    """
+
+    warrant: Warrant
+    step: ReclaimStep
+    witness: Witness
+    opened: tuple[Member, ...]
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Agreed:
+    """What every guard says: who judged, and which processes may be ended.
+
+    `whole`: these are all of the pod's, `victims` those whose pidfd is held: others came meanwhile.
+    """
+
+    judge: Judge
+    victims: tuple[Member, ...] = ()
+    whole: bool = False
+
+
+class Ending:
+    """Ends what a warrant allows, as a whole cgroup or pidfd by pidfd; logs and counts it.
+
+    Nothing is ended on remembered evidence: once the pidfds are open, everything is asked again.
+    """
+
+    def __init__(
+        self,
+        *,
+        pods: Pods,
+        pidfds: Pidfds,
+        clock: Clock,
+        settings: Watched[Reclaim],
+        steps: StepCounter,
+    ) -> None:
+        """End processes of *pods*, and count it in *steps*."""
+        self._pods = pods
+        self._pidfds = pidfds
+        self._clock = clock
+        self._settings = settings
+        self.steps = steps
+        self._said: dict[tuple[DeviceName, str], tuple[PodUid | None, str]] = {}
+
+    async def end(self, warrant: Warrant, step: ReclaimStep, witness: Witness) -> bool:
+        """Signal the processes that *warrant* means and every guard agrees on.
+
+        A pidfd is opened on each before *witness* is asked. Return False where no signal was sent:
+        no process was left to end, or a guard spared it at the last moment.
+        """
+        meant = [
+            each
+            for each in await self._pods.members(warrant.pod)
+            if warrant.only is None or each.process in warrant.only
+        ]
+        with self._pidfds.holding(each.process for each in meant) as held:
+            view = await witness.ask()
+            if view is None:
+                self.spare(warrant.lock, "kubelet did not answer")
+                return False
+            return await self._carry_out(
+                _Order(
+                    warrant=warrant,
+                    step=step,
+                    witness=witness,
+                    opened=tuple(each for each in meant if each.process in held),
+                    asked_at=view.sent_at,
+                )
+            )
+
+    async def end_at_once(self, warrant: Warrant, witness: Witness) -> frozenset[ProcessId]:
+        """Send SIGTERM, and SIGKILL to who is left; return which of those meant live after that."""
+        settings = self._settings.value
+        steps = (
+            (ReclaimStep.TERMINATE, settings.term_grace),
+            (ReclaimStep.KILL, settings.kill_grace),
+        )
+        left, sent = warrant.only or frozenset(), False
+        for step, grace in steps:
+            sent = await self.end(replace(warrant, only=left), step, witness) or sent
+            left = await self._left(warrant.pod, left, grace if sent else 0.0)
+            if not left:
+                break
+        return left
+
+    def spare(self, lock: DeviceLock, reason: str) -> None:
+        """Log why what holds the device of *lock* is not ended, once for each reason."""
+        self.say(lock, "holder not ended", reason)
+
+    def say(self, lock: DeviceLock, what: str, reason: str) -> None:
+        """Log *what* is so of a device and why, once for each reason."""
+        said = (lock.pod, reason)
+        if self._said.get((lock.device, what)) != said:
+            self._said[lock.device, what] = said
+            log.info(
+                what, device=str(lock.device), pod=lock.pod, state=lock.state.value, reason=reason
+            )
+
+    def forget(self, device: DeviceName) -> None:
+        """Forget what was said of *device*, which is free now."""
+        for known in [each for each in self._said if each[0] == device]:
+            del self._said[known]
+
+    async def _left(
+        self, pod: PodUid, processes: frozenset[ProcessId], grace: float
+    ) -> frozenset[ProcessId]:
+        """Return which of *processes* live after *grace* seconds, or none as soon as none does."""
+        end = self._clock.monotonic() + grace
+        while True:
+            left = processes & {each.process for each in await self._pods.members(pod)}
+            if not left or self._clock.monotonic() >= end:
+                return left
+            await self._clock.sleep(self._settings.value.release_poll)
+
+    async def _carry_out(self, order: _Order) -> bool:
+        agreed = await self._agreed(order)
+        members = agreed.judge.members
+        # Nothing in a sandbox could handle a SIGTERM: it is ended as one, at once.
+        at_once = order.step is ReclaimStep.KILL or any(each.sandbox for each in members)
+        if at_once and agreed.whole:
+            how = await self._end_whole(order, agreed.judge)
+            if how is not Outcome.IMPOSSIBLE:
+                return how is not Outcome.SPARED
+            agreed = await self._agreed(order)  # trying took its time
+        number = signal.SIGKILL if order.step is ReclaimStep.KILL else signal.SIGTERM
+        outcomes = [self._signal(order, victim, number) for victim in agreed.victims]
+        # All that a sandbox consists of is one step.
+        for outcome in outcomes[:1] if order.warrant.grounds is Grounds.LEAK else outcomes:
+            self._count(order.warrant, order.step, outcome)
+        # Who forks on and ends has no pid for long enough: with SIGKILL it is frozen.
+        return agreed.whole or bool(agreed.victims)
+
+    async def _agreed(self, order: _Order) -> _Agreed:
+        """Ask every guard about those that the warrant means."""
+        judge = await order.witness.judge(order.warrant, order.asked_at)
+        members, only = judge.members, order.warrant.only
+        void = judge.why_void(members)
+        held = {each.process for each in order.opened}
+        # As they are now: one that was opened may have moved on or become another program.
+        agreed = [
+            each
+            for each in members
+            if (only is None or each.process in only) and judge.why_spare(each, members) is None
+        ]
+        victims = tuple(each for each in agreed if each.process in held)
+        if order.warrant.grounds is Grounds.LEAK and not len(victims) == len(members) == len(held):
+            void = void or "its processes change"
+        if void is not None:
+            self.spare(order.warrant.lock, void)
+            return _Agreed(judge=judge)
+        return _Agreed(
+            judge=judge,
+            victims=victims,
+            whole=bool(members) and len(agreed) == len(members),
+        )
+
+    async def _end_whole(self, order: _Order, judge: Judge) -> Outcome:
+        record, newest = judge.record, judge.newest
+        if record is None or record.cgroup is None or record.inode is None:
+            return Outcome.IMPOSSIBLE
+
+        def may_end(now: tuple[Member, ...]) -> bool:
+            return (
+                judge.why_void(now) is None
+                and bool(now)
+                and not any(judge.why_spare(each, now) for each in now)
+            )
+
+        def as_one(now: tuple[Member, ...]) -> bool:
+            return newest is not None and whole_cgroup(now, newest)
+
+        how = await self._pods.kill(
+            order.warrant.pod,
+            path=record.cgroup,
+            inode=record.inode,
+            may_end=may_end,
+            as_one=as_one,
+        )
+        if how in {Outcome.KILLED, Outcome.FROZEN}:
+            self._count(order.warrant, ReclaimStep.KILL, how.value)
+            log.warning(
+                "pod cgroup killed",
+                cgroup=record.cgroup,
+                device=str(order.warrant.lock.device),
+                pod=order.warrant.pod,
+                grounds=order.warrant.grounds.value,
+                how=how.value,
+            )
+        return how
+
+    def _signal(self, order: _Order, victim: Member, number: signal.Signals) -> str:
+        outcome = self._pidfds.send(victim.process, number)
+        log.warning(
+            _SAID.get(outcome, "signal not sent"),
+            signal=number.name,
+            pid=victim.process.pid,
+            command=victim.command,
+            device=str(order.warrant.lock.device),
+            pod=order.warrant.pod,
+            grounds=order.warrant.grounds.value,
+            outcome=outcome,
+        )
+        return outcome
+
+    def _count(self, warrant: Warrant, step: ReclaimStep, outcome: str) -> None:
+        leaks = warrant.grounds is Grounds.LEAK
+        self.steps.reclaimed("sandbox" if leaks else step.value, outcome)
