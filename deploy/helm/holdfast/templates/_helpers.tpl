@@ -91,6 +91,81 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- mustMergeOverwrite $defaults (include "holdfast.config" . | fromYaml) | toJson -}}
 {{- end -}}
 
+{{/* A duration in seconds, of a number or of text such as 1h30m. */}}
+{{- define "holdfast.seconds" -}}
+{{- $text := toString . -}}
+{{- $units := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 -}}
+{{- $parts := regexFindAll "[0-9]+(\\.[0-9]+)?(ms|s|m|h)" $text -1 -}}
+{{- if and (kindIs "string" .) $parts -}}
+{{- $sum := 0.0 -}}
+{{- range $parts -}}
+{{- $unit := regexFind "[a-z]+" . -}}
+{{- $sum = addf $sum (mulf (float64 (trimSuffix $unit .)) (get $units $unit)) -}}
+{{- end -}}
+{{- $sum -}}
+{{- else -}}
+{{- float64 . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether a document of config.map has GPUs divided by MIG, or given by CDI, in our form or in that of NVIDIA's plugin: `mig` and `cdi` in JSON. */}}
+{{- define "holdfast.needs" -}}
+{{- $mig := false -}}{{- $cdi := false -}}
+{{- range .Values.config.map -}}
+{{- $content := . -}}
+{{- if kindIs "string" . -}}{{- $content = fromYaml . -}}{{- end -}}
+{{- if not (kindIs "map" $content) -}}{{- $content = dict -}}{{- end -}}
+{{- $flags := ternary $content.flags dict (kindIs "map" $content.flags) -}}
+{{- range list $content.gpu $flags $flags.plugin -}}
+{{- if kindIs "map" . -}}
+{{- if has (toString .migStrategy) (list "single" "mixed") -}}{{- $mig = true -}}{{- end -}}
+{{- if contains "cdi-" (toString .deviceListStrategy) -}}{{- $cdi = true -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (toString $content.deviceListStrategy) "cdi" -}}{{- $cdi = true -}}{{- end -}}
+{{- end -}}
+{{- dict "mig" $mig "cdi" $cdi | toJson -}}
+{{- end -}}
+
+{{/*
+What is wrong with a document that is text, by its keys, as a list in JSON; the schema has those that are mappings. Of a file of
+NVIDIA's plugin only that it can be parsed. Takes a list: the document's text, and the chart's root.
+*/}}
+{{- define "holdfast.inDocument" -}}
+{{- $root := index . 1 -}}
+{{- $content := index . 0 | fromYaml -}}
+{{- $told := list -}}
+{{- if and (hasKey $content "Error") (eq (len $content) 1) -}}
+{{- $told = append $told $content.Error -}}
+{{- else if not (or (hasKey $content "version") (hasKey $content "flags")) -}}
+{{- $known := $root.Files.Get "files/refused.json" | fromJson -}}
+{{- $defaults := $root.Files.Get "files/settings.json" | fromJson -}}
+{{- $told = include "holdfast.unknown" (list $content $defaults "" $known.inDocuments) | fromJsonArray -}}
+{{- end -}}
+{{- $told | toJson -}}
+{{- end -}}
+
+{{/* Which keys of a mapping are none of the settings, or not for a document: a list in JSON. Takes the mapping, the defaults beside it, their path, and what is not for a document. */}}
+{{- define "holdfast.unknown" -}}
+{{- $content := index . 0 -}}{{- $defaults := index . 1 -}}{{- $prefix := index . 2 -}}{{- $fixed := index . 3 -}}
+{{- $told := list -}}
+{{- range $key, $value := $content -}}
+{{- $path := printf "%s%s" $prefix $key -}}
+{{- if hasKey $fixed $path -}}
+{{- $told = append $told (printf "%s is the same for every document; set config.%s" $path $path) -}}
+{{- else if not (hasKey $defaults $key) -}}
+{{- $told = append $told (printf "%s: there is no such key" $path) -}}
+{{- else if kindIs "map" (get $defaults $key) -}}
+{{- if kindIs "map" $value -}}
+{{- $told = concat $told (include "holdfast.unknown" (list $value (get $defaults $key) (printf "%s." $path) $fixed) | fromJsonArray) -}}
+{{- else if not (kindIs "invalid" $value) -}}
+{{- $told = append $told (printf "%s: it is a section with keys of its own" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $told | toJson -}}
+{{- end -}}
+
 {{/* A variable of an admission policy: the node of the pod whose token it is, which the API server itself writes there. */}}
 {{- define "holdfast.podNode" -}}
 - name: podNode
@@ -108,10 +183,13 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- $names = append $names "nvidia.com/gpu" -}}
 {{- $sharing := dig "sharing" "timeSlicing" dict $settings -}}
 {{- $renames := default false $sharing.renameByDefault -}}
-{{- range $sharing.resources -}}{{- if or $renames .rename -}}{{- $names = append $names "nvidia.com/gpu.shared" -}}{{- end -}}{{- end -}}
+{{- range $sharing.resources -}}{{- if and (eq .name "nvidia.com/gpu") (or $renames .rename) -}}{{- $names = append $names "nvidia.com/gpu.shared" -}}{{- end -}}{{- end -}}
 {{- end -}}
 {{- range $settings.pools -}}
 {{- if eq (default "device-plugin" .api) "dra" -}}{{- $names = append $names .resourceName -}}{{- end -}}
+{{- end -}}
+{{- range $settings.devices -}}
+{{- if eq (default "" .api) "dra" -}}{{- $names = append $names .resource -}}{{- end -}}
 {{- end -}}
 {{- uniq $names | toJson -}}
 {{- end -}}

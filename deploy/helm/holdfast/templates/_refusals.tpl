@@ -18,6 +18,24 @@
 {{- if and .Values.config.map .Values.config.name -}}
 {{- $told = append $told "config.map: config.name names another ConfigMap with the documents; leave one of them out" -}}
 {{- end -}}
+{{- if and .Values.config.map (not .Values.config.name) -}}
+{{- range $name, $document := .Values.config.map -}}
+{{- if kindIs "string" $document -}}
+{{- range include "holdfast.inDocument" (list $document $) | fromJsonArray -}}
+{{- $told = append $told (printf "config.map.%s: %s" $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $documents := .Values.config.map -}}
+{{- $strategies := $settings.named.fallbackStrategies -}}
+{{- if $settings.named.default -}}
+{{- if not (hasKey $documents $settings.named.default) -}}
+{{- $told = append $told (printf "config.default: there is no document %s in config.map; there are %s" $settings.named.default (keys $documents | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- else if not (or (has "empty" $strategies) (and (has "named" $strategies) (hasKey $documents "default")) (and (has "single" $strategies) (eq (len $documents) 1))) -}}
+{{- $told = append $told "config.default: a node without the label would have no document; name one, call one `default`, or add `empty` to config.fallbackStrategies" -}}
+{{- end -}}
+{{- end -}}
 {{- if and (or .Values.config.default .Values.config.fallbackStrategies) (not (include "holdfast.documents" .)) -}}
 {{- $told = append $told "config.default, config.fallbackStrategies: there are no documents; set config.map or config.name" -}}
 {{- end -}}
@@ -27,10 +45,95 @@
 {{- if and (eq $settings.reclaim.leakedSandbox "restart") (ne $settings.reclaim.mode "terminate") -}}
 {{- $told = append $told "config.reclaim.leakedSandbox: restart ends processes; it needs config.reclaim.mode: terminate" -}}
 {{- end -}}
+{{- $retry := $settings.reclaim.retry -}}
+{{- if gt (include "holdfast.seconds" $retry.first | float64) (include "holdfast.seconds" $retry.last | float64) -}}
+{{- $told = append $told "config.reclaim.retry.first: it is longer than config.reclaim.retry.last; lower it" -}}
+{{- end -}}
+{{- $question := $settings.kubelet.question -}}
+{{- if gt (include "holdfast.seconds" $question.minInterval | float64) (include "holdfast.seconds" $question.idleInterval | float64) -}}
+{{- $told = append $told "config.kubelet.question.minInterval: it is longer than question.idleInterval; lower it" -}}
+{{- end -}}
+{{- if gt (include "holdfast.seconds" $settings.gate.wait | float64) $known.longestWait -}}
+{{- $told = append $told (printf "config.gate.wait: kubelet gives up after 30 s; use at most %vs" $known.longestWait) -}}
+{{- end -}}
+{{- if ge (include "holdfast.seconds" $settings.allocate.commitTimeout | float64) $known.longestAllocate -}}
+{{- $told = append $told (printf "config.allocate.commitTimeout: kubelet admits no other pod meanwhile; use less than %vs" $known.longestAllocate) -}}
+{{- end -}}
+{{- $pluginDir := clean $settings.kubelet.pluginDir -}}
+{{- if hasPrefix (printf "%s/" $pluginDir) (printf "%s/" (clean $settings.stateDir)) -}}
+{{- $told = append $told "config.stateDir: kubelet may clean its plugin folder; choose a folder outside of it" -}}
+{{- end -}}
+{{- if gt (add (len $pluginDir) 1 (len $settings.kubelet.socketPrefix)) (int $known.socketRoom) -}}
+{{- $told = append $told "config.kubelet.socketPrefix: the paths of the sockets would be too long; choose a shorter one" -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" $settings.tpu.workerId)) $settings.tpu.workerHostnames -}}
+{{- if ge (int $settings.tpu.workerId) (len $settings.tpu.workerHostnames) -}}
+{{- $told = append $told "config.tpu.workerId: it is too high for config.tpu.workerHostnames" -}}
+{{- end -}}
+{{- end -}}
+{{- $shared := dict -}}
+{{- range dig "sharing" "timeSlicing" "resources" list $settings -}}
+{{- if hasKey $shared .name -}}
+{{- $told = append $told (printf "config.sharing.timeSlicing.resources: %s is there twice; remove one" .name) -}}
+{{- end -}}
+{{- $_ := set $shared .name true -}}
+{{- end -}}
+{{- if eq $settings.deviceListStrategy "cdi" -}}
+{{- $names := list -}}
+{{- if $settings.tpu.enabled -}}{{- $names = append $names $settings.tpu.resourceName -}}{{- end -}}
+{{- range $settings.pools -}}{{- $names = append $names .resourceName -}}{{- end -}}
+{{- range $settings.devices -}}{{- with .resource -}}{{- $names = append $names . -}}{{- end -}}{{- end -}}
+{{- range $names -}}
+{{- if not (regexMatch $known.cdiKind .) -}}
+{{- $told = append $told (printf "config.deviceListStrategy: %s cannot be a CDI kind, because both parts of one begin with a letter; choose another name, or device-nodes" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $claimed := include "holdfast.claimed" . | fromJsonArray -}}
+{{- $served := list -}}
+{{- range $enabled := list true false -}}
+{{- if eq $settings.tpu.enabled $enabled -}}{{- $served = append $served (dict "names" (list $settings.tpu.resourceName) "api" $settings.tpu.api "on" $enabled) -}}{{- end -}}
+{{- if eq $settings.gpu.enabled $enabled -}}{{- $served = append $served (dict "names" (list "nvidia.com/gpu" "nvidia.com/gpu.shared") "beginning" "nvidia.com/mig-" "api" $settings.gpu.api "on" $enabled) -}}{{- end -}}
+{{- if $enabled -}}
+{{- range $settings.pools -}}{{- $served = append $served (dict "names" (list .resourceName) "api" (default "device-plugin" .api) "on" true) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $apis := dict -}}
+{{- range $served -}}{{- if .on -}}{{- $_ := set $apis .api true -}}{{- end -}}{{- end -}}
+{{- $ofRules := dict -}}
+{{- range $place, $rule := $settings.devices -}}
+{{- if $rule.resource -}}
+{{- $api := default "" (get $ofRules $rule.resource) -}}
+{{- range reverse $served -}}
+{{- if or (has $rule.resource .names) (and .beginning (hasPrefix .beginning $rule.resource)) -}}{{- $api = .api -}}{{- end -}}
+{{- end -}}
+{{- $given := default "" $rule.api -}}
+{{- if and $given $api (ne $given $api) -}}
+{{- $told = append $told (printf "config.devices[%d].api: %s is served by %s; give the same, or another name" $place $rule.resource $api) -}}
+{{- else if and (not $given) (not $api) (gt (len $apis) 1) -}}
+{{- $told = append $told (printf "config.devices[%d].api: some hardware is served by device-plugin and some by dra; say by which of them pods get %s" $place $rule.resource) -}}
+{{- end -}}
+{{- if and $given (not (hasKey $ofRules $rule.resource)) -}}{{- $_ := set $ofRules $rule.resource $given -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $claimed -}}
+{{- range $settings.pools -}}
+{{- $name := .resourceName -}}
+{{- $both := dict -}}
+{{- range $served -}}
+{{- if and .on (or (has $name .names) (and .beginning (hasPrefix .beginning $name))) -}}{{- $_ := set $both .api true -}}{{- end -}}
+{{- end -}}
+{{- if gt (len $both) 1 -}}
+{{- $told = append $told (printf "config.pools: %s is served by both APIs; give its pools the same `api`" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $settings.gpu.enabled (eq $settings.gpu.api "dra") (eq (uniq $settings.gpu.deviceListStrategy | join ",") "cdi-annotations") -}}
+{{- $told = append $told "config.gpu.deviceListStrategy: a claim has no annotations; add cdi-cri, or set config.gpu.api to device-plugin" -}}
+{{- end -}}
+{{- end -}}
 {{- if and $settings.http.address (not .Values.hostNetwork) -}}
 {{- $told = append $told "config.http.address: a pod's address is not known before it runs; leave it empty, or set hostNetwork" -}}
 {{- end -}}
-{{- $claimed := include "holdfast.claimed" . | fromJsonArray -}}
 {{- if and $claimed (not .Values.dra.enabled) -}}
 {{- $told = append $told (printf "config: the api of %s is dra, which needs rights and mounts; set dra.enabled: true" (join ", " $claimed)) -}}
 {{- end -}}

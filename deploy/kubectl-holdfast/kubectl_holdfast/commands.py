@@ -1,0 +1,159 @@
+"""The commands: one question to many nodes, `top`, and what changes a single node."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kubectl_holdfast.daemons import FleetError
+from kubectl_holdfast.kubectl import Kubectl, Which
+from kubectl_holdfast.reports import (
+    VIEWS,
+    Report,
+    State,
+    blocks,
+    complaints,
+    document,
+    exit_status,
+    judged,
+    lines,
+    summary,
+    totals,
+)
+from kubectl_holdfast.tables import WIDTH, cut, printable
+
+_WHY = "why"
+_CLEAR = "\r\x1b[K"
+_HOME, _REST = "\x1b[H", "\x1b[J"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How the daemons are asked: which, how many at a time, and in which form it is shown.
+
+    `output` is empty, ``wide`` or ``json``.
+    """
+
+    kubectl: Kubectl
+    which: Which
+    parallel: int
+    output: str = ""
+
+
+def show(asking: Asking, question: Sequence[str]) -> int:
+    """Print what all nodes answer to *question*; return the exit status."""
+    # It is a text of the daemon's own, with a form for people.
+    text = question[0] == _WHY and asking.output != "json"
+    words = [*question, "--output", "wide"] if text and asking.output else question
+    reports = asyncio.run(_look(asking, words, _Progress(sys.stderr.isatty()), text=text))
+    _say_all(asking, question[0], reports)
+    if reports and all(each.state is State.NOT_FOUND for each in reports):
+        what = reports[0].reason.partition(": ")[0]
+        raise FleetError(f"{what}: no node that was asked has it; `locks` lists what there is")
+    return exit_status(reports)
+
+
+def top(asking: Asking, every: float) -> int:
+    """Show the devices of all nodes, each *every* seconds, until an interrupt.
+
+    Once where the output is no terminal.
+    """
+    if not sys.stdout.isatty() or asking.output:
+        return show(asking, ["devices"])
+    try:
+        asyncio.run(_follow(asking, every))
+    except KeyboardInterrupt:
+        _say("")
+    return 0
+
+
+def change(asking: Asking, order: Sequence[str]) -> int:
+    """Carry out *order* on the one node that is asked; return its exit status."""
+    (daemon,) = asyncio.run(asking.kubectl.daemons(asking.which))
+    if daemon.problem:
+        raise FleetError(f"cannot ask {daemon.node}: {daemon.problem}")
+    return asking.kubectl.hand_over(daemon, order)
+
+
+def complain(text: str) -> None:
+    """Print an error."""
+    _say(f"kubectl holdfast: {text}", error=True)
+
+
+class _Progress:
+    """One line that is written over, and cleared at the end; nothing where it is not *shown*."""
+
+    def __init__(self, shown: bool) -> None:
+        self._shown = shown
+
+    def tell(self, text: str) -> None:
+        if self._shown:
+            print(_CLEAR + text, end="", file=sys.stderr, flush=True)
+
+
+async def _look(
+    asking: Asking, question: Sequence[str], progress: _Progress, *, text: bool = False
+) -> list[Report]:
+    try:
+        progress.tell("finding the daemons")
+        daemons = await asking.kubectl.daemons(asking.which)
+        answers = await asking.kubectl.ask(
+            daemons,
+            question,
+            text=text,
+            parallel=asking.parallel,
+            told=lambda done: progress.tell(f"{done} of {len(daemons)} nodes have answered"),
+        )
+    finally:
+        progress.tell("")
+    return judged(answers, VIEWS[question[0]], time.time())
+
+
+def _say_all(asking: Asking, question: str, reports: Sequence[Report]) -> None:
+    if asking.output == "json":
+        print(json.dumps(document(reports), indent=2))
+        return
+    if question == _WHY:
+        _say(*blocks(reports))
+    else:
+        _say(*lines(reports, VIEWS[question], wide=asking.output == "wide"))
+    _say(*complaints(reports), summary(reports), error=True)
+
+
+async def _follow(asking: Asking, every: float) -> None:
+    shown: list[str] = []
+    last: list[str] = []
+    while True:
+        size = shutil.get_terminal_size()
+        try:
+            reports = await _look(asking, ["devices"], _Progress(shown=False))
+        except FleetError as error:
+            picture = [*last[: size.lines - 2], cut(printable(str(error)), size.columns)]
+        else:
+            picture = last = _picture(reports, size)
+        if picture != shown:
+            print(
+                _HOME + "".join(f"{each}\x1b[K\n" for each in picture) + _REST, end="", flush=True
+            )
+            shown = picture
+        await asyncio.sleep(every)
+
+
+def _picture(reports: Sequence[Report], size: os.terminal_size) -> list[str]:
+    """Return what fits on a screen of *size*: totals, and the nodes, the worst first."""
+    width = min(WIDTH, size.columns)
+    head = [cut(printable(each), width) for each in (totals(reports), summary(reports))]
+    nodes = lines(reports, VIEWS["devices"], width=width)
+    room = max(2, size.lines - len(head) - 1)
+    if len(nodes) > room:
+        nodes = [*nodes[: room - 1], f"and {len(nodes) - room + 1} more"]
+    return [*head, *nodes]
+
+
+def _say(*texts: str, error: bool = False) -> None:
+    for text in texts:
+        print(printable(text), file=sys.stderr if error else sys.stdout)
