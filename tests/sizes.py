@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _ROOT = "daemon/holdfast"
-_LONGEST, _SHORTEST = 400, 25
+_LONGEST, _SHORTEST = 600, 25
 _NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,

@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
-from prometheus_client import Counter, Histogram
-from prometheus_client.metrics import MetricWrapperBase
 
-from holdfast.telemetry.metrics import Metrics
+from fakes.exposed import exposed_metrics
 
 REPOSITORY = Path(__file__).parents[2]
 _SELECTOR = re.compile(r"\b(holdfast_\w+)\s*(?:\{([^}]*)\})?")
@@ -41,14 +39,11 @@ def grouped(expression: str) -> set[str]:
 def exposed() -> dict[str, frozenset[str]]:
     """Return each name that a query can use, with its labels."""
     found: dict[str, frozenset[str]] = {}
-    for collector in set(Metrics().registry._collector_to_names):
-        assert isinstance(collector, MetricWrapperBase)
-        name, labels = str(collector._name), frozenset(map(str, collector._labelnames))
-        if isinstance(collector, Histogram):
+    for name, kind, labelled in exposed_metrics():
+        labels = frozenset(labelled)
+        if kind == "histogram":
             found |= {f"{name}_sum": labels, f"{name}_count": labels}
             found[f"{name}_bucket"] = labels | {"le"}
-        elif isinstance(collector, Counter):
-            found[f"{name}_total"] = labels
         else:
             found[name] = labels
     return found

@@ -7,10 +7,11 @@ from bench.floors import thread_cpu, visits
 from bench.growth import SIZES, Growth
 from bench.rig import Place
 from bench.worlds import BOOT, World, fill, functions, ledger_in, world_of
-from holdfast.kubelet.offering import Offering
+from fakes.standings import device_standings
+from holdfast.kubelet.plugin import Offering
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.reconcile import reconcile
+from holdfast.model.book.pods import reconcile
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.watched import Watched
 
@@ -37,13 +38,9 @@ async def _at(place: Place, devices: int, rounds: int) -> tuple[Figure, Figure]:
     world = world_of(functions(devices))
     async with ledger_in(place.state / f"beat-{devices}") as ledger:
         await fill(ledger, world)
-        offering = Offering(
-            ledger=ledger,
-            inventory=Watched(world.inventory),
-            view=Watched(world.view),
-            clock=SystemClock(),
-            withhold_after=Watched(30.0),
-        )
+        inventory = Watched(world.inventory)
+        standings = device_standings(ledger, inventory, SystemClock(), view=Watched(world.view))
+        offering = Offering(standings=standings, inventory=inventory)
         look = _Beat(ledger=ledger, world=world, offering=offering)
         look()
         floor = visits(devices)

@@ -21,6 +21,7 @@ from bench.rig import CHIPS, Place, Rig, resident_mib, rig
 from holdfast._pb.dra.v1 import api_pb2, api_pb2_grpc
 from holdfast.apiserver.wire import Request, Wire
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
+from holdfast.runtime.clock import SystemClock
 from simulated.cluster.store import Place as At
 from simulated.dramanager import DraManager
 from simulated.stage import running
@@ -42,7 +43,10 @@ async def prepare(place: Place, *, n: int = 100) -> list[Figure]:
     free: list[float] = []
     bare: list[float] = []
     async with _daemon(place) as made:
-        with synced_file(place) as sync, contextlib.closing(Wire(made.cluster.access)) as wire:
+        with (
+            synced_file(place) as sync,
+            contextlib.closing(Wire(made.cluster.access, SystemClock())) as wire,
+        ):
             for sample in range(n):
                 claim, pod = made.allocate(f"claim-{sample}", sample % CHIPS)
                 prepared.append(await made.prepare(claim))

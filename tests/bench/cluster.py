@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from bench.rig import Place
-from holdfast.apiserver.access import Access, in_cluster
+from holdfast.apiserver.wire import Access, in_cluster
 from simulated.cluster.certificates import certificates
 from simulated.cluster.rules import Rules
 from simulated.cluster.server import ApiServer, write_service_account

@@ -34,7 +34,7 @@ def _node(gpus: int) -> Inventory:
             name=DeviceName(_GPU, DeviceId(_id(place))),
             kind=DeviceKind.DRIVER,
             source="nvidia",
-            keys=frozenset({HardwareKey(f"gpu/{_id(place)}")}),
+            keys=frozenset({HardwareKey(f"card/{_id(place)}")}),
             nodes=(),
             functions=(),
             numa_node=place * 2 // gpus,

@@ -13,16 +13,17 @@ from bench.gpus import cube_mesh, switch_pairs
 from bench.growth import SIZES, Growth
 from bench.rig import Place
 from bench.worlds import chips, functions, ledger_in
-from holdfast.allocation.preference import Preference
+from fakes.standings import device_standings
+from fakes.tpus import plain_tpus
+from holdfast.allocation.allocator import Preference
 from holdfast.discovery.source import Source, Sources
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceId
-from holdfast.model.nvidia.placement import GpuTopology
-from holdfast.model.nvidia.slice_placement import SlicePolicy
+from holdfast.model.nvidia.placement import GpuTopology, SlicePolicy
+from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.watched import Watched
-from holdfast.vendors.nvidia.preference import GpuPreference
-from holdfast.vendors.tpu.adapter import Tpus
+from holdfast.vendors.nvidia.specs import GpuPreference
 from holdfast.vendors.vfio.adapter import Pools
 
 _REACH = {8: 0.15, 16: 0.4, 64: 1.5, 256: 5.0, 1024: 20.0}
@@ -119,12 +120,13 @@ class _Gpus(Source):
 
 def _figure(ledger: Ledger, asked: _Asked, *, n: int) -> Figure:
     inventory, devices = asked.inventory, len(asked.inventory.devices)
+    here = Watched(inventory)
     preference = Preference(
-        ledger=ledger,
-        inventory=Watched(inventory),
+        standings=device_standings(ledger, here, SystemClock()),
+        inventory=here,
         sources=Sources(
             [
-                Tpus(),
+                plain_tpus(),
                 Pools([]),
                 _Gpus(GpuPreference(Watched(asked.topology), Watched(SlicePolicy.DISTRIBUTED))),
             ]

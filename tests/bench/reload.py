@@ -8,7 +8,7 @@ import yaml
 
 from bench.figures import Figure
 from bench.rig import Place, Rig, rig
-from holdfast.model.node.restarts import MOST
+from holdfast.model.node.restarts import FREE
 
 _WAITS = itertools.cycle(("9s", "10s"))
 _URLS = itertools.cycle(("http://a", "http://b"))
@@ -21,8 +21,8 @@ async def reload(place: Place, *, n: int = 20) -> list[Figure]:
         live = [await _taken_up(made, n) for n in range(1, n + 1)]
     restarts: list[float] = []
     while len(restarts) < n // 2:
-        async with rig(place) as made:  # of which the next restart within a minute would wait
-            restarts += [await _restarted(made) for _ in range(MOST)]
+        async with rig(place) as made:  # of which the next restart would wait
+            restarts += [await _restarted(made) for _ in range(FREE)]
     return [
         Figure(
             name="reload_applied",

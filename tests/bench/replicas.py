@@ -12,14 +12,15 @@ from bench.floors import Sync
 from bench.rig import Place
 from bench.scene import Call, Scene, scene_on
 from bench.worlds import BOOT, ledger_in
-from holdfast.allocation.cdi import SpecWriter
-from holdfast.discovery.inventory import with_found
-from holdfast.discovery.source import Sources
-from holdfast.host.files.cdi import SpecFolder
+from fakes.observers import Unobserved
+from holdfast.allocation.cdi import SpecWriters
+from holdfast.discovery.scanner import with_found
+from holdfast.discovery.source import Source, Sources
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.devices import Inventory
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import SystemClock
-from holdfast.runtime.lane import Lane
+from holdfast.runtime.lane import Lane, Lanes
 from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
 from holdfast.settings.hardware import SharedResource, Sharing, TimeSlicing
@@ -101,19 +102,40 @@ async def _scene(place: Place, node: GpuNode, settings: Settings) -> AsyncIterat
             await gpus.let_go("it is measured")
 
 
+class _Lanes(Lanes):
+    """Opens lanes that end with a measurement."""
+
+    def __init__(self, lanes: contextlib.ExitStack) -> None:
+        self._lanes = lanes
+
+    def open_lane(self, name: str, deadline: Watched[float]) -> Lane:
+        return self._lanes.enter_context(contextlib.closing(Lane(name, deadline=deadline)))
+
+
+class _Alone:
+    """Stands in for discovery and its rules where there is but one adapter."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    def look_again(self) -> None:
+        self.asked.set()
+
+    def publish(self) -> None:
+        pass
+
+    def replace(self, source: Source) -> None:
+        pass
+
+    def taken(self, device: Device) -> bool:
+        return False
+
+
 async def _read(
     node: GpuNode, ledger: Ledger, settings: Settings, lanes: contextlib.ExitStack
 ) -> Gpus:
     """Return an adapter that has read the GPUs of *node* once."""
-    seen = asyncio.Event()
-
-    def open_lane(name: str, deadline: Watched[float]) -> Lane:
-        return lanes.enter_context(contextlib.closing(Lane(name, deadline=deadline)))
-
-    def look_again() -> None:
-        if gpus.found().devices:
-            seen.set()
-
+    opened, alone = _Lanes(lanes), _Alone()
     gpus = Gpus(
         Context(
             settings=Watched(settings),
@@ -121,21 +143,18 @@ async def _read(
             boot=BOOT,
             ledger=ledger,
             clock=SystemClock(),
-            open_lane=open_lane,
-            spec_writer=lambda prefix, joint: SpecWriter(
-                SpecFolder(node.root.run, prefix=prefix, joint=joint),
-                lane=open_lane("cdi", Watched(5.0)),
-            ),
-            answers=tuple,
-            look_again=look_again,
-            taken=lambda _device: False,
-            report=lambda: None,
-            count=lambda _kind, _code, _clears: None,
-            replace=lambda _source: None,
+            lanes=opened,
+            specs=SpecWriters(node.root.run, lane=opened.open_lane("cdi", Watched(5.0))),
+            view=Watched(KubeletView()),
+            discovery=alone,
+            rules=alone,
+            observer=Unobserved(),
         )
     )
     async with asyncio.TaskGroup() as group:
         running = group.create_task(gpus.run())
-        await seen.wait()
+        while not gpus.found().devices:
+            await alone.asked.wait()
+            alone.asked.clear()
         running.cancel()
     return gpus

@@ -96,7 +96,8 @@ class Rig(Stage):
         with contextlib.closing(
             sqlite3.connect(f"file:{self.state / 'ledger.db'}?mode=ro", uri=True)
         ) as db:
-            return [state for (state,) in db.execute("SELECT state FROM locks")]
+            found = db.execute("SELECT document ->> 'state' FROM things WHERE kind = 'lock'")
+            return [state for (state,) in found]
 
     async def submit(
         self, chips: int, *, runs_for: float | None = None, orphan: int = 0, opens: bool = True

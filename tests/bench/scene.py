@@ -9,21 +9,19 @@ from typing import NamedTuple
 from bench.floors import Sync, synced_file, timed
 from bench.rig import Place
 from bench.worlds import ledger_in, world_of
-from holdfast.allocation.allocator import Allocator
-from holdfast.allocation.granting import Granting
+from fakes.allocators import allocator
+from fakes.standings import device_standings
+from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Sources
-from holdfast.kubelet.offering import Offering
+from holdfast.kubelet.plugin import Offering
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.book import LockState
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
-from holdfast.model.book.reconcile import reconcile
+from holdfast.model.book.pods import reconcile
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.ids import CheckpointId
-from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
-from holdfast.vendors.tpu.adapter import Tpus
+from holdfast.runtime.watched import Changes, Watched
 from holdfast.vendors.vfio.adapter import Pools
 
 
@@ -46,17 +44,7 @@ class Scene:
         self._sync = sync
         self._inventory = Watched(inventory)
         self._around = world_of(inventory, counted=0)
-        self._allocator = Allocator(
-            ledger=ledger,
-            inventory=self._inventory,
-            grant=Granting(sources).grant,
-            node_rdev=lambda _path: None,
-            checkpoint=lambda: CheckpointId(""),
-            lane=lane,
-            clock=SystemClock(),
-            commit_timeout=Watched(2.0),
-            refuses=lambda devices: sources.of(devices).refuses(devices),
-        )
+        self._allocator = allocator(ledger, self._inventory, sources, lane)
 
     async def allocate(self, device: Device) -> None:
         """Allocate *device*."""
@@ -77,14 +65,12 @@ class Scene:
 
     async def follow(self) -> None:
         """Do what the watcher and the offers do for each new book."""
-        offering = Offering(
-            ledger=self._ledger,
-            inventory=self._inventory,
-            view=Watched(self._around.view),
-            clock=SystemClock(),
-            withhold_after=Watched(30.0),
+        standings = device_standings(
+            self._ledger, self._inventory, SystemClock(), view=Watched(self._around.view)
         )
+        offering = Offering(standings=standings, inventory=self._inventory)
         async with asyncio.TaskGroup() as group:
+            group.create_task(standings.run())
             group.create_task(offering.run())
             group.create_task(self._watch())
 
@@ -107,7 +93,7 @@ async def scene(place: Place, inventory: Inventory) -> AsyncIterator[Scene]:
     """Yield a scene with *inventory*, of TPU chips or VFIO functions."""
     folder = place.state / f"allocate-{len(inventory.devices)}"
     async with ledger_in(folder) as ledger:
-        sources = Sources([Tpus(), Pools([])])
+        sources = Sources([plain_tpus(), Pools([])])
         async with scene_on(place, ledger, inventory, sources) as made:
             yield made
 

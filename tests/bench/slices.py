@@ -12,14 +12,14 @@ from bench.cluster import DRIVER, NODE, SLICES, cluster
 from bench.figures import Figure, Floor
 from bench.rig import Place
 from bench.worlds import ledger_in
-from holdfast.apiserver.access import Access
+from fakes.observers import Unobserved
+from fakes.standings import device_standings
+from fakes.tpus import plain_tpus
 from holdfast.apiserver.client import ApiServer
 from holdfast.apiserver.resourceslices import NodeSlices
-from holdfast.apiserver.wire import Request, Wire
+from holdfast.apiserver.wire import Access, Request, Wire
 from holdfast.discovery.source import Sources
-from holdfast.dra.mirror import SliceMirror
-from holdfast.dra.pool import NodePool
-from holdfast.dra.publisher import Publisher
+from holdfast.dra.publisher import NodePool, Publisher, SliceMirror
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
@@ -27,7 +27,6 @@ from holdfast.model.kubelet import Registration
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.vendors.tpu.adapter import Tpus
 from simulated.cluster.store import Object, Selector
 from simulated.cluster.store import Place as At
 
@@ -84,36 +83,38 @@ async def _publisher(
     access: Access, ledger: Ledger, inventory: Watched[Inventory]
 ) -> AsyncIterator[None]:
     clock, lane = SystemClock(), Lane("pool", deadline=30.0)
-    server = ApiServer(access, name="slices", clock=clock)
-    slices = NodeSlices(server, access, driver=DRIVER, node=NODE)
+    standings = device_standings(ledger, inventory, clock, is_dra=lambda resource: resource == _TPU)
+    server = ApiServer(access, name="slices", clock=clock, observer=Unobserved())
+    slices = NodeSlices(server, driver=DRIVER, node=NODE)
     publisher = Publisher(
         driver=DRIVER,
         node=NODE,
         pool=NodePool(
             driver=DRIVER,
             serves=lambda resource: resource == _TPU,
-            ledger=ledger,
+            standings=standings,
             inventory=inventory,
-            sources=Sources([Tpus()]),
+            sources=Sources([plain_tpus()]),
             pcie_root=lambda address: f"pci{address[:7]}",
             lane=lane,
-            clock=clock,
-            withhold_after=Watched(3.0),
             evict_lost=Watched(False),
         ),
         server=slices,
         mirror=SliceMirror(slices, clock=clock),
-        changes=(inventory, ledger.book),
+        changes=(inventory, standings.latest),
         registration=Watched(Registration(registrations=1)),
         clock=clock,
+        publishes=True,
+        observer=Unobserved(),
         write_every=0.0,
     )
-    running = asyncio.create_task(publisher.run())
+    running = [asyncio.create_task(each.run()) for each in (standings, publisher)]
     try:
         yield
     finally:
-        running.cancel()
-        await asyncio.wait([running])
+        for each in running:
+            each.cancel()
+        await asyncio.wait(running)
         await server.close()
         lane.close()
 
@@ -122,7 +123,7 @@ def _bare(access: Access, body: bytes) -> float:
     """Return how many milliseconds a new connection takes for what the publisher cannot spare."""
     path = ("apis", "resource.k8s.io", "v1", "resourceslices")
     began = time.perf_counter()
-    wire = Wire(access)
+    wire = Wire(access, SystemClock())
     for request in (
         Request(about="all", path=path),
         Request(about="node", path=("api", "v1", "nodes", NODE)),

@@ -9,9 +9,8 @@ from msgspec import Struct
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import Phase
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.pods import PodSighting
+from holdfast.model.book.pods import Observed, PodSighting, reconcile
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import Observed, reconcile
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import (
     BootId,
@@ -83,7 +82,9 @@ def world_of(inventory: Inventory, *, counted: int | None = None) -> World:
         ),
     )
     sightings = {
-        each.pod: PodSighting(cgroup=f"/kubepods/pod{each.pod}", inode=place, processes=(place,))
+        each.pod: PodSighting(
+            cgroup=f"/kubepods/pod{each.pod}", inode=place, populated=True, processes=(place,)
+        )
         for place, each in enumerate(entries, start=10)
     }
     around = Observed(
@@ -111,7 +112,7 @@ async def ledger_in(state: Path) -> AsyncIterator[Ledger]:
     """Open a ledger in the folder *state*, which is made."""
     state.mkdir(parents=True, exist_ok=True)
     lane = Lane("ledger", deadline=30.0)
-    ledger = await open_ledger(state, lane, clock=SystemClock(), boot=BOOT)
+    ledger = await open_ledger(state, lane, clock=SystemClock(), boot=BOOT, locks=())
     try:
         yield ledger
     finally:

@@ -27,7 +27,8 @@ The column *change* says how a running daemon applies another value, after a cha
 
 - *live*: at once; nothing restarts.
 - *restart*: the daemon restarts in the same process. Locks stay; it registers with kubelet again.
-- *pod*: mounts and probes depend on it, so a new pod is needed. Until then no change of the file is applied.
+- *pod*: mounts and probes depend on it, so a new pod is needed. Until then no change of the file is applied. A named document may not set it,
+  nor `named` ([operations.md](operations.md#nodes-that-differ)).
 
 A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`. In the environment a list is YAML (`[a, b]`) or `a,b`. The
 defaults fit most nodes: to begin, set none.

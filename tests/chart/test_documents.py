@@ -8,7 +8,7 @@ import yaml
 
 from chart.rendering import container, objects, one, pod
 from holdfast.settings import Settings, load
-from holdfast.settings.named import remember_label
+from holdfast.settings.named import remember
 
 _TEXT = """\
 version: v1
@@ -46,7 +46,7 @@ def _loaded(values: dict[str, Any], folder: Path, label: str) -> Settings:
     assert main["named"]["folder"] == mounts["named"]
     main["named"]["folder"], main["stateDir"] = str(folder / "named"), str(folder / "state")
     (folder / "config.yaml").write_text(yaml.safe_dump(main))
-    remember_label(main["stateDir"], label)
+    remember(main["stateDir"], label, None)
     return load(folder / "config.yaml", {})
 
 
@@ -100,6 +100,27 @@ def test_where_none_is_followed_there_is_neither(config: dict[str, Any]) -> None
 
     assert not [each for each in found if "Role" in each["kind"]]
     assert pod({"config": config})["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize(
+    ("document", "monitors", "writes"),
+    [
+        (_TEXT, False, False),
+        (_TEXT.replace('"none"', "single"), True, False),
+        (_TEXT.replace("envvar", "cdi-cri"), False, True),
+        (_TEXT.replace("envvar", "[envvar, cdi-annotations]"), False, True),
+        ({"gpu": {"migStrategy": "mixed", "deviceListStrategy": ["cdi-cri"]}}, True, True),
+        ({"deviceListStrategy": "cdi"}, False, True),
+        ({"gate": {"wait": "9s"}}, False, False),
+    ],
+)
+def test_the_pods_have_what_any_document_of_the_map_needs(
+    document: object, monitors: bool, writes: bool
+) -> None:
+    values = {"config": {"gpu": {"enabled": True}, "map": {"default": {}, "other": document}}}
+    made = container(values)
+    assert ("SYS_ADMIN" in made["securityContext"]["capabilities"]["add"]) is monitors
+    assert ("cdi" in {each["name"] for each in made["volumeMounts"]}) is writes
 
 
 def test_another_document_leaves_the_pods_as_they_are() -> None:

@@ -6,7 +6,7 @@ import kubernetes_validate
 import pytest
 
 from chart.rendering import RefusedError, container, objects, one, pod, render, settings
-from holdfast.doctor.dra.cluster import RIGHTS
+from holdfast.doctor.apiserver import RIGHTS
 
 _POOL = {"resourceName": "example.com/nvme_X", "devices": ["8086:*"], "api": "dra"}
 _DRA: dict[str, Any] = {
@@ -130,6 +130,7 @@ def test_the_policy_limits_every_write_of_this_account_to_its_node_and_driver() 
     assert [each["expression"] for each in policy["validations"]] == [
         'variables.podNode != ""',
         "variables.sliceNode == variables.podNode",
+        'request.operation == "DELETE" || variables.slice.spec.pool.name == variables.podNode',
         'variables.slice.spec.driver == "holdfast.dev"',
     ]
     variables = {each["name"]: each["expression"] for each in policy["variables"]}

@@ -6,8 +6,8 @@ import kubernetes_validate
 import pytest
 
 from chart.rendering import RefusedError, container, objects, one, pod, render
-from holdfast.doctor.dra.cluster import EVENT_RIGHTS
-from holdfast.model.events.condition import CONDITION
+from holdfast.doctor.apiserver import EVENT_RIGHTS
+from holdfast.model.events import CONDITION
 
 _EVENTS: dict[str, Any] = {"config": {"events": {"enabled": True}}}
 

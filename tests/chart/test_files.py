@@ -25,8 +25,8 @@ from chart.rendering import (
 )
 from holdfast.model.node.readiness import Check
 from holdfast.runtime.watched import Watched
-from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
+from holdfast.telemetry.readyz import Board
 
 EXAMPLES = sorted((REPOSITORY / "deploy/examples").glob("values-*.yaml"))
 UNIT = REPOSITORY / "deploy/systemd/holdfast.service"

@@ -39,7 +39,7 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     "deviceDiscoveryStrategy": ("nvml", "leave it out"),
     "deviceIDStrategy": ("uuid", "config.gpu.deviceIdStrategy"),
     "deviceListStrategy": ("envvar", "config.gpu.deviceListStrategy"),
-    "devicePlugin": ({"enabled": False}, "config.gpu.enabled"),
+    "devicePlugin": ({"enableHostNetwork": True}, "hostNetwork beside config for devicePlugin.e"),
     "failOnInitError": (False, "leave it out"),
     "gdrcopyEnabled": (True, "config.gpu.gdrcopyEnabled"),
     "gdsEnabled": (True, "config.gpu.gdsEnabled"),

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from chart.rendering import REPOSITORY, container, objects, one, pod, settings
-from holdfast.doctor.needs import NEEDS
-from holdfast.host.own.privileges import Visibility
+from holdfast.model.node.privileges import Visibility
 from holdfast.settings import convert
+from holdfast.settings.needs import NEEDS
 
 _ROW = re.compile(r"^\| `(?P<what>[^`]+)` \| (?P<when>.+?) \| (?P<why>.+) \|$", re.MULTILINE)
 

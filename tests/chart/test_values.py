@@ -1,10 +1,13 @@
 """Values that cannot be right are refused before anything is installed, by the path of their key."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chart.keys import groups
 from chart.rendering import CHART, RefusedError, objects, render, settings
@@ -12,6 +15,7 @@ from chart.theirs import VALUES
 from chart.valuesschema import DOCUMENTS, values_schema
 from holdfast.errors import SettingsError
 from holdfast.settings import Settings, convert, known_paths, plain
+from holdfast.settings.types import entry_of
 
 
 def _at(path: str, value: object) -> dict[str, Any]:
@@ -113,6 +117,31 @@ def _at(path: str, value: object) -> dict[str, Any]:
         ("config.dra.kubeletRoot", "kubelet", "/config/dra/kubeletRoot"),
         ("config.dra.driverName", "Holdfast", "/config/dra/driverName"),
         ("dra.enable", True, "'enable' not allowed"),
+        ("config", None, "missing property 'config'"),
+        ("image", None, "missing property 'image'"),
+        (
+            "config.gate.wait",
+            "27s",
+            "config.gate.wait: kubelet gives up after 30 s; use at most 26",
+        ),
+        ("config.map", {"a": "x: ["}, "config.map.a: error converting YAML"),
+        ("config.map", {"a": "[1]"}, "config.map.a: error unmarshaling JSON"),
+        ("config.map", {"a": "gate: {wiat: 1s}"}, "config.map.a: gate.wiat: there is no such key"),
+        ("config.map", {"a": "gate: 1s"}, "config.map.a: gate: it is a section with keys"),
+        ("config.map", {"a": "kubelet: {pluginDir: /a}"}, "config.map.a: kubelet.pluginDir is the"),
+        (
+            "config.map",
+            {"a": {"http": {"port": 1}}},
+            "/config/map/a': additional properties 'http'",
+        ),
+        ("config.map", {"a": {"kubelet": {"pluginDir": "/a"}}}, "/config/map/a/kubelet'"),
+        ("config.map", {"a": {"gate": {"wait": "soon"}}}, "/config/map/a/gate/wait"),
+        ("config.map", {"a": {}, "b": {}}, "config.default: a node without the label would have"),
+        ("config", {"map": {"a": {}}, "default": "b"}, "config.default: there is no document b in"),
+        ("tolerations", [{"kee": "a"}], "/tolerations/0': additional properties 'kee'"),
+        ("affinity", {"nodeAfinity": {}}, "/affinity': additional properties 'nodeAfinity'"),
+        ("updateStrategy.rollingUpdate.maxUnavailable", 0, "/rollingUpdate/maxUnavailable"),
+        ("updateStrategy.rollingUpdate.maxUnavailable", "0%", "/rollingUpdate/maxUnavailable"),
     ],
 )
 def test_a_value_that_cannot_be_right_is_refused_by_its_path(
@@ -152,6 +181,153 @@ def test_the_chart_takes_a_pool_exactly_where_the_daemon_does(
         render({"config": values}, helm=False)
 
 
+_WRONG: list[dict[str, Any]] = [
+    {"gate.wait": "27s"},
+    {"allocate.commitTimeout": "10s"},
+    {"reclaim.retry.first": "1h1ms", "reclaim.retry.last": 3600},
+    {"kubelet.question.minInterval": "2m"},
+    {"gate.poll": "0.0s"},
+    {"labels.folder": "features.d"},
+    {"stateDir": "/srv/../holdfast"},
+    {"stateDir": "/var/lib/kubelet/device-plugins/holdfast"},
+    {"stateDir": "/" + "x" * 95},
+    {"kubelet.socketPrefix": "x" * 44},
+    {"kubelet.socketPrefix": "kube"},
+    {"kubelet.socketPrefix": "a\tb"},
+    {"devices": [{"match": {}}]},
+    {"devices": [{"match": {"uuid": ""}}]},
+    {"devices": [{"match": {"uuid": None}}]},
+    {"devices": [{"match": {"uuid": "*"}, "exclude": True, "resource": "a.b/c"}]},
+    {"devices": [{"match": {"uuid": "*"}, "exclude": True, "reset": "never"}]},
+    {"devices": [{"match": {"uuid": "*"}, "exclude": True, "ignoreHealth": True}]},
+    {"devices": [{"match": {"uuid": "*"}, "resource": "c"}]},
+    {"devices": [{"match": {"uuid": "*"}, "api": "dra"}]},
+    {"devices": [{"match": {"uuid": "*"}, "resource": "nvidia.com/mig-x", "api": "dra"}]},
+    {"devices": [{"match": {"uuid": "*"}, "resource": "a.b/c"}], "tpu.api": "dra"},
+    {
+        "devices": [
+            {"match": {"uuid": "a"}, "resource": "a.b/c", "api": "device-plugin"},
+            {"match": {"uuid": "b"}, "resource": "a.b/c", "api": "dra"},
+        ]
+    },
+    {"sharing.timeSlicing.resources": [{"name": "gpu", "replicas": 2}]},
+    {"sharing.timeSlicing.resources": [{"name": "nvidia.com/gpus", "replicas": 2}]},
+    {"sharing.timeSlicing.resources": [{"name": "google.com/tpu", "replicas": 2}]},
+    {
+        "sharing.timeSlicing.resources": [
+            {"name": "nvidia.com/gpu", "replicas": count} for count in (2, 3)
+        ]
+    },
+    {
+        "sharing.timeSlicing.resources": [
+            {"name": "nvidia.com/gpu", "replicas": 2, "rename": "gpu.shared"}
+        ]
+    },
+    {"tpu.workerId": 2, "tpu.workerHostnames": ["a", "b"]},
+    {"deviceListStrategy": "cdi", "tpu.resourceName": "a.b/4"},
+    {"deviceListStrategy": "cdi", "devices": [{"match": {"pci": "*"}, "resource": "4.b/c"}]},
+    {"gpu.api": "dra", "gpu.deviceListStrategy": ["cdi-annotations"]},
+    {
+        "tpu.api": "dra",
+        "pools": [
+            {"resourceName": "a.b/c", "addresses": ["*"]},
+            {"resourceName": "a.b/c", "addresses": ["*"], "api": "dra"},
+        ],
+    },
+    {"tpu.api": "dra", "pools": [{"resourceName": "google.com/tpu", "addresses": ["*"]}]},
+    {"dra.driverName": "a" * 64, "tpu.api": "dra"},
+]
+"""What the daemon refuses of well-formed settings: `settings.checks`."""
+
+_RIGHT: list[dict[str, Any]] = [
+    {"gate.wait": "26s"},
+    {"gate.wait": "0h0m26s0ms"},
+    {"allocate.commitTimeout": "9999ms"},
+    {"reclaim.retry.first": "5m", "reclaim.retry.last": 300},
+    {"kubelet.question.minInterval": 60},
+    {"stateDir": "/" + "x" * 93},
+    {"stateDir": "/var/lib/kubelet/device-plugins-of-holdfast"},
+    {"kubelet.socketPrefix": "x" * 43},
+    {"devices": [{"match": {"uuid": None, "index": 0}, "exclude": True, "resource": ""}]},
+    {"devices": [{"match": {"uuid": "*"}, "resource": "nvidia.com/mig-x", "api": "device-plugin"}]},
+    {"devices": [{"match": {"pci": "*"}, "resource": "a.b/c", "api": "dra"}], "tpu.api": "dra"},
+    {"devices": [{"match": {"pci": "*"}, "resource": "google.com/tpu"}], "tpu.api": "dra"},
+    {
+        "sharing.timeSlicing.resources": [
+            {"name": "nvidia.com/gpu", "replicas": 2, "rename": "nvidia.com/gpu.shared"},
+            {"name": "nvidia.com/mig-1g.5gb", "replicas": 2},
+        ]
+    },
+    {"tpu.workerId": 1, "tpu.workerHostnames": ["a", "b"]},
+    {"deviceListStrategy": "cdi", "tpu.resourceName": "a.b/c4"},
+    {"gpu.api": "dra", "gpu.deviceListStrategy": ["cdi-annotations", "cdi-cri"]},
+    {"pools": [{"resourceName": "google.com/tpu", "addresses": ["*"]}]},
+]
+
+
+def _agree(paths: Mapping[str, Any]) -> bool:
+    """Tell whether the daemon takes settings with these values by path; the chart must agree."""
+    config: dict[str, Any] = {}
+    for path, value in paths.items():
+        *parents, last = path.split(".")
+        section = config
+        for name in parents:
+            section = section.setdefault(name, {})
+        section[last] = value
+    values = {"config": config, "dra": {"enabled": True}}
+    try:
+        convert(config)
+    except SettingsError:
+        with pytest.raises(RefusedError):
+            _refuse(values)
+        return False
+    render(values, helm=False)
+    return True
+
+
+@pytest.mark.parametrize("paths", _WRONG, ids=str)
+def test_the_chart_refuses_what_the_daemon_refuses(paths: dict[str, Any]) -> None:
+    assert not _agree(paths)
+
+
+@pytest.mark.parametrize("paths", _RIGHT, ids=str)
+def test_the_chart_takes_what_is_just_within_the_daemons_bounds(paths: dict[str, Any]) -> None:
+    assert _agree(paths)
+
+
+def _drawn() -> st.SearchStrategy[dict[str, Any]]:
+    """Draw a few keys of those bounds, and of all others, with values right and wrong."""
+    bounds = st.sampled_from([*_WRONG, *_RIGHT])
+    schema = values_schema()["properties"]["config"]
+    single = [
+        path
+        for path, kind in known_paths().items()
+        if entry_of(kind) is None and path.split(".")[0] not in {"host", "named", "http"}
+    ]
+    values = st.sampled_from([0, 1, -1, 2.5, "", "x", "1s", "0s", "1.5h", "1m30s", True, [], ["x"]])
+
+    def of(path: str) -> st.SearchStrategy[dict[str, Any]]:
+        node = schema
+        for name in path.split("."):
+            node = node["properties"][name]
+        known = [*node.get("enum", ()), *([node["default"]] if "default" in node else [])]
+        own = st.sampled_from(known) if known else values
+        if str(node.get("pattern", "")).startswith(("^/", "^(/")):
+            own = st.sampled_from(["/a", "/a/b", "/a/../b", "a", "/a..b"])
+        return st.one_of(own, values).map(lambda value: {path: value})
+
+    single_one = st.sampled_from(single).flatmap(of)
+    return st.lists(st.one_of(bounds, single_one), min_size=1, max_size=3).map(
+        lambda each: {path: value for paths in each for path, value in paths.items()}
+    )
+
+
+@given(_drawn())
+@hypothesis.settings(deadline=None, max_examples=200, derandomize=True)
+def test_chart_and_daemon_agree_about_values_that_are_drawn(paths: dict[str, Any]) -> None:
+    _agree(paths)
+
+
 def test_there_is_nothing_to_scrape_without_a_port() -> None:
     with pytest.raises(RefusedError, match="podMonitor.enabled: there is nothing to scrape"):
         _refuse({"podMonitor": {"enabled": True}, "config": {"http": {"port": 0}}})
@@ -175,7 +351,7 @@ def test_every_key_of_the_values_is_in_the_schema_and_every_key_of_the_schema_ha
     assert set(_in_schema(found)) == set(_in_values(values, found))
 
 
-_KUBERNETES = ("resources", "seccompProfile")
+_KUBERNETES = ("affinity", "resources", "seccompProfile")
 """What stands in these is Kubernetes' own, of which the defaults need not have every key."""
 
 

@@ -2,8 +2,13 @@
 
 from collections.abc import Mapping
 
+from holdfast.model.gate.cdi import _KIND as KIND
+from holdfast.model.gate.gate import LONGEST_WAIT
+from holdfast.names import LONGEST_SOCKET_PATH, PLUGIN_SOCKET_BYTES
 from holdfast.settings import known_paths, variable
+from holdfast.settings.checks import _LONGEST_ALLOCATE as LONGEST_ALLOCATE
 from holdfast.settings.nvidia_plugin import KUBELET_SOCKET, VARIABLES
+from holdfast.settings.reloading import TakeUp, take_up
 
 _CONFIG = "set config."
 _FOLLOWS = "what the container may follows from config; leave it out"
@@ -26,7 +31,8 @@ VALUES: Mapping[str, str] = {
     "mps": f"MPS is not served; {_CONFIG}sharing.timeSlicing, or divide GPUs by MIG",
     "gfd": f"{_CONFIG}labels.enabled for gfd.enabled",
     "nfd": _ELSEWHERE,
-    "devicePlugin": f"{_CONFIG}gpu.enabled for devicePlugin.enabled",
+    "devicePlugin": f"{_CONFIG}gpu.enabled for devicePlugin.enabled, and hostNetwork beside config "
+    "for devicePlugin.enableHostNetwork",
     "securityContext": _FOLLOWS,
     "podSecurityContext": _FOLLOWS,
     "selectorLabelsOverride": "set nameOverride, or podLabels",
@@ -42,9 +48,23 @@ VALUES: Mapping[str, str] = {
 """Values of the chart of NVIDIA's device plugin that ours has under another name, or not at all."""
 
 
-def refused() -> Mapping[str, Mapping[str, str]]:
-    """Return what the chart refuses by name, and what it says to do instead."""
-    return {"values": VALUES, "variables": _variables()}
+def refused() -> Mapping[str, object]:
+    """Return what the chart refuses by name, and what it says to do instead, and some bounds."""
+    return {
+        "values": VALUES,
+        "variables": _variables(),
+        "inDocuments": _in_documents(),
+        "longestWait": LONGEST_WAIT,
+        "longestAllocate": LONGEST_ALLOCATE,
+        "socketRoom": LONGEST_SOCKET_PATH - PLUGIN_SOCKET_BYTES,
+        "cdiKind": f"^({KIND.pattern.replace('?P<kind>', '')})$",
+    }
+
+
+def _in_documents() -> Mapping[str, bool]:
+    """Return the keys and sections that no document may set: mounts and probes follow from them."""
+    paths = [part for path in known_paths() for part in (path.split(".")[0], path)]
+    return {"named": True} | {path: True for path in paths if take_up(path) is TakeUp.POD}
 
 
 def _variables() -> Mapping[str, str]:

@@ -1,12 +1,16 @@
 """Writes the chart's values.schema.json: `config` by the settings' type, the rest is told here."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
 from chart.theirs import VALUES
 from holdfast.model.tpu.generations import GENERATIONS
-from holdfast.model.vfio.pools import _CLASS, _DEVICE, _RESOURCE
+from holdfast.model.vfio import _CLASS, _DEVICE, _RESOURCE
+from holdfast.names import CONTROL_SOCKET, KUBELET_SOCKET, LONGEST_SOCKET_PATH
 from holdfast.settings import schema
+from holdfast.settings.hardware import GPU_NAME, SHARED_GPU_NAME, SLICE_NAMES
+from holdfast.settings.reloading import TakeUp, take_up
 
 Schema = dict[str, Any]
 
@@ -22,13 +26,25 @@ _MOUNTED = (
     "gpu.devRoot",
     "tpu.envFile",
     "dra.kubeletRoot",
+    "labels.folder",
 )
 """Paths that become mounts: kubelet would refuse the pod, far from the values."""
+_DIRECT = (
+    "stateDir",
+    "kubelet.pluginDir",
+    "kubelet.podResourcesSocket",
+    "cdi.specDir",
+    "host.dev",
+    "labels.folder",
+)
+"""Paths without a step up."""
+_STEP_UP: Schema = {"pattern": "(^|/)\\.\\.(/|$)"}
+_LONGEST_STATE = LONGEST_SOCKET_PATH - len(f"/{CONTROL_SOCKET}")
 
 _RESOURCE_NAME = f"^({_RESOURCE.pattern})$"
 _PATTERNS = {
     "tpu.resourceName": _RESOURCE_NAME,
-    "kubelet.socketPrefix": "^[^./][^/]*$",
+    "kubelet.socketPrefix": "^[^./\\x00-\\x1f\\x7f][^/\\x00-\\x1f\\x7f]*$",
     "gpu.driverRootOnHost": "^(/[^:]*)?$",
     "gpu.cdiHookPath": "^(/.+)?$",
     "dra.driverName": "^[a-z]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$",
@@ -68,6 +84,12 @@ _RESOURCES: Schema = {
     "type": ["object", "null"],
     "patternProperties": {"^hugepages-.+$": QUANTITY, "^.+/.+$": QUANTITY},
 }
+_AFFINITY = section(
+    **{
+        f"{when}DuringSchedulingIgnoredDuringExecution": {"type": ["array", "object"]}
+        for when in ("required", "preferred")
+    }
+)
 _RUNTIME_CLASS = section(create=TRUTH, name=TEXT, handler=TEXT, nodeSelector=TEXTS)
 
 _CHART: Mapping[str, Schema] = {
@@ -128,7 +150,9 @@ _CHART: Mapping[str, Schema] = {
             "properties": {
                 # Two daemons on one node would fight over the ledger and over kubelet.
                 "maxSurge": {"enum": [0]},
-                "maxUnavailable": {"type": ["integer", "string"]},
+                "maxUnavailable": {
+                    "anyOf": [COUNT, {"type": "string", "pattern": "^(100|[1-9][0-9]?)%$"}]
+                },
             },
             "additionalProperties": False,
         },
@@ -139,8 +163,20 @@ _CHART: Mapping[str, Schema] = {
     "podAnnotations": TEXTS,
     "podLabels": TEXTS,
     "nodeSelector": TEXTS,
-    "affinity": {"type": ["object", "null"]},
-    "tolerations": {"type": ["array", "null"], "items": ANYTHING},
+    "affinity": {
+        **section(nodeAffinity=_AFFINITY, podAffinity=_AFFINITY, podAntiAffinity=_AFFINITY),
+        "type": ["object", "null"],
+    },
+    "tolerations": {
+        "type": ["array", "null"],
+        "items": section(
+            key=TEXT,
+            operator={"enum": ["Exists", "Equal"]},
+            value=TEXT,
+            effect={"enum": ["", "NoSchedule", "PreferNoSchedule", "NoExecute"]},
+            tolerationSeconds={"type": ["integer", "null"]},
+        ),
+    },
     "podMonitor": section(enabled=TRUTH, interval=PERIOD, labels=TEXTS),
     "prometheusRule": section(enabled=TRUTH, labels=TEXTS),
     "dashboards": section(enabled=TRUTH, labels=TEXTS),
@@ -155,7 +191,11 @@ DOCUMENTS: Mapping[str, Schema] = {
     "map": {
         "type": "object",
         "patternProperties": {
-            "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": {"type": ["string", "object"]}
+            "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": {
+                "type": ["string", "object"],
+                "if": {"anyOf": [{"required": [each]} for each in ("version", "flags")]},
+                "else": {"$ref": "#/definitions/document"},
+            }
         },
         "additionalProperties": False,
     },
@@ -179,17 +219,47 @@ def values_schema() -> Schema:
     for path in _MOUNTED:
         key = _key(config, path)
         key["pattern"] = "^(/[^:]+)?$" if key["default"] == "" else "^/[^:]+$"
+    for path in _DIRECT:
+        _key(config, path)["not"] = _STEP_UP
+    _key(config, "stateDir")["maxLength"] = _LONGEST_STATE
+    _key(config, "kubelet.socketPrefix")["not"] = {
+        "enum": [KUBELET_SOCKET[: n + 1] for n in range(len(KUBELET_SOCKET))]
+    }
+    _key(config, "dra.driverName")["maxLength"] = 63
     for path, pattern in _PATTERNS.items():
         _key(config, path)["pattern"] = pattern
     _key(config, "tpu.generation")["enum"] = ["", *sorted(GENERATIONS)]
     _refine_pools(_key(config, "pools")["items"])
+    _refine_rules(_key(config, "devices")["items"])
+    _refine_sharing(_key(config, "sharing.timeSlicing.resources"))
     del config["properties"]["named"]["properties"]["folder"]  # the chart mounts it
+    document = _document(config, "#/properties/config")
     config["properties"] |= DOCUMENTS
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart holdfast",
+        "definitions": {"document": document},
+        # A value of null takes a key away, also one that the templates read keys of.
+        "required": ["config", *(name for name, each in _CHART.items() if _needed(name, each))],
         **section(config=config, **_CHART, **{name: {} for name in VALUES}),
     }
+
+
+def _needed(name: str, node: Schema) -> bool:
+    """Tell whether the templates need the value; Helm itself adds `global`."""
+    return name != "global" and "null" not in node.get("type", ())
+
+
+def _document(section: Schema, place: str, prefix: str = "") -> Schema:
+    """Return the schema of what a document may set of *section*, whose own is at *place*."""
+    found: Schema = {}
+    for name, each in section["properties"].items():
+        path, here = f"{prefix}{name}", f"{place}/properties/{name}"
+        if path == "named" or take_up(path) is TakeUp.POD:
+            continue
+        mixed = any(take_up(f"{path}.{key}") is TakeUp.POD for key in each.get("properties", ()))
+        found[name] = _document(each, here, f"{path}.") if mixed else {"$ref": here}
+    return {"type": ["string", "object"], "properties": found, "additionalProperties": False}
 
 
 def _key(config: Schema, path: str) -> Schema:
@@ -210,6 +280,43 @@ def _refine_pools(pool: Schema) -> None:
     pool["anyOf"] = [
         {"required": [each], "properties": {each: {"minItems": 1}}} for each in selectors
     ]
+
+
+def _refine_rules(rule: Schema) -> None:
+    """Refuse what the daemon would refuse of a rule for some devices."""
+    keys = rule["properties"]
+    keys["resource"]["pattern"] = f"^$|{_RESOURCE_NAME}"
+    patterns = keys["match"]["properties"]
+    for each in patterns.values():
+        each["minLength"] = 1
+    keys["match"]["anyOf"] = [
+        {"required": [each], "properties": {each: {"not": {"type": "null"}}}} for each in patterns
+    ]
+    given = {"required": ["resource"], "properties": {"resource": {"minLength": 1}}}
+    rule["allOf"] = [
+        {
+            "if": {"required": ["exclude"], "properties": {"exclude": {"const": True}}},
+            "then": {
+                "properties": {
+                    "resource": {"maxLength": 0},
+                    "reclaimMode": {"const": ""},
+                    "reset": {"const": ""},
+                    "ignoreHealth": {"const": False},
+                }
+            },
+        },
+        {
+            "if": {"required": ["api"], "properties": {"api": {"minLength": 1}}},
+            "then": given,
+        },
+    ]
+
+
+def _refine_sharing(resources: Schema) -> None:
+    """Refuse what the daemon would refuse of what is shared."""
+    keys = resources["items"]["properties"]
+    keys["name"]["pattern"] = f"^({re.escape(GPU_NAME)}$|{re.escape(SLICE_NAMES)})"
+    keys["rename"]["enum"] = ["", SHARED_GPU_NAME]
 
 
 def _any_case(pattern: str) -> str:

@@ -13,16 +13,13 @@ import pytest
 from msgspec import Struct
 
 from fakes.controlplane import CLAIMS, EVENTS, NODE, NODES, SLICES, ControlPlane, control_plane
-from holdfast.apiserver.access import in_cluster
-from holdfast.apiserver.claims import ClaimsOnServer
-from holdfast.apiserver.client import ApiRefusedError, ApiServer
-from holdfast.apiserver.connections import ApiServers
-from holdfast.apiserver.events import NodeEvents
-from holdfast.apiserver.nodecondition import NodeCondition
+from fakes.observers import Observed, Unobserved
+from holdfast.apiserver.client import ApiRefusedError, ApiServer, ApiServers
+from holdfast.apiserver.events import NodeCondition, NodeEvents
 from holdfast.apiserver.nodes import NodeOnServer, labels_now
-from holdfast.apiserver.resourceslices import NodeSlices, SliceEvent
+from holdfast.apiserver.resourceslices import ClaimsOnServer, NodeSlices, SliceEvent
 from holdfast.apiserver.watch import TooOldError
-from holdfast.apiserver.wire import Request
+from holdfast.apiserver.wire import Request, in_cluster
 from holdfast.errors import ApiServerError, ObjectGoneError
 from holdfast.model.book.book import PodRecord
 from holdfast.model.dra.claims import ClaimResult, OpaqueConfig
@@ -36,8 +33,7 @@ from holdfast.model.dra.resourceslice import (
     SliceSpec,
     Taint,
 )
-from holdfast.model.events.condition import Condition, Stored
-from holdfast.model.events.notices import Notice, Reason
+from holdfast.model.events import Condition, Notice, Reason, Stored
 from holdfast.model.ids import BootId, DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.runtime.clock import SystemClock
 from simulated.cluster.certificates import certificates
@@ -46,6 +42,8 @@ from simulated.cluster.store import Place, Selector
 from waiting import until
 
 DRIVER = "holdfast.dev"
+NESTED = b'{"metadata": {"name": "one"}, "status": ' + b"[" * 9000 + b"]" * 9000 + b"}"
+"""The API server takes what is nested 10000 levels deep, in the configuration of any driver."""
 
 
 @pytest.fixture
@@ -55,8 +53,11 @@ def plane(short_path: Path) -> Iterator[ControlPlane]:
 
 
 @asynccontextmanager
-async def client(plane: ControlPlane) -> AsyncIterator[ApiServer]:
-    server = ApiServer(plane.access, name="api", clock=SystemClock())
+async def client(
+    plane: ControlPlane, observer: Unobserved | None = None
+) -> AsyncIterator[ApiServer]:
+    observer = observer or Unobserved()
+    server = ApiServer(plane.access, name="api", clock=SystemClock(), observer=observer)
     try:
         yield server
     finally:
@@ -66,7 +67,7 @@ async def client(plane: ControlPlane) -> AsyncIterator[ApiServer]:
 @asynccontextmanager
 async def node_slices(plane: ControlPlane) -> AsyncIterator[NodeSlices]:
     async with client(plane) as server:
-        yield NodeSlices(server, plane.access, driver=DRIVER, node=NODE)
+        yield NodeSlices(server, driver=DRIVER, node=NODE)
 
 
 def spec(device: str = "tpu-0000-00-05-0", *, driver: str = DRIVER) -> SliceSpec:
@@ -238,9 +239,10 @@ async def test_a_connection_that_was_cut_while_idle_is_opened_again(plane: Contr
             Rudeness(garbage=b'{"metadata": 5}', times=99),
             "cannot understand the API server's answer",
         ),
+        (Rudeness(garbage=NESTED, times=99), "cannot understand the API server's answer"),
         (Rudeness(code=429, after=3600), "as the test wanted it"),
     ],
-    ids=["slow", "trickling", "no JSON", "wrong types", "come back in an hour"],
+    ids=["slow", "trickling", "no JSON", "wrong types", "nested", "come back in an hour"],
 )
 async def test_an_answer_that_does_not_come_or_makes_no_sense_is_an_error_in_time(
     plane: ControlPlane, rude: Rudeness, told: str
@@ -331,7 +333,9 @@ def test_outside_of_a_pod_it_is_said_what_is_missing(tmp_path: Path) -> None:
 async def test_a_claim_that_is_slow_to_read_holds_up_no_other(plane: ControlPlane) -> None:
     """As many are read at once as are allowed, and the next one has all of its own time."""
     put_claim(plane)
-    server = ApiServers(plane.access, name="api", clock=SystemClock(), at_once=2)
+    server = ApiServers(
+        plane.access, name="api", clock=SystemClock(), observer=Unobserved(), at_once=2
+    )
     claims = ClaimsOnServer(server)
     try:
         plane.server.be_rude(Rudeness(path="/slow", stall=600, times=99))
@@ -362,9 +366,9 @@ async def test_how_each_request_ended_is_told_also_of_those_that_were_tried_agai
     plane: ControlPlane,
 ) -> None:
     put_claim(plane)
-    ends: list[ApiOutcome] = []
-    async with client(plane) as server:
-        server.observe = ends.append
+    observed = Observed()
+    ends = observed.ends
+    async with client(plane, observed) as server:
         claims = ClaimsOnServer(server)
         plane.server.be_rude(Rudeness(code=503))
         await claims.claim("default", "one")
@@ -380,11 +384,11 @@ async def test_how_each_request_ended_is_told_also_of_those_that_were_tried_agai
 
 
 async def test_each_watch_counts_once_by_how_it_was_answered(plane: ControlPlane) -> None:
-    ends: list[ApiOutcome] = []
-    async with client(plane) as server:
-        server.observe = ends.append
-        slices = NodeSlices(server, plane.access, driver=DRIVER, node=NODE)
-        _, version = await slices.list()
+    observed = Observed()
+    ends = observed.ends
+    async with client(plane, observed) as server:
+        slices = NodeSlices(server, driver=DRIVER, node=NODE)
+        _, version = await slices.read_all()
         ends.clear()
         seen = Seen(slices, version)
         await until(lambda: ends == [ApiOutcome.OK])
@@ -404,7 +408,7 @@ async def test_slices_are_made_changed_listed_and_removed(plane: ControlPlane) -
         made = await slices.create("one", spec(), owner=owner)
         (stored,) = plane.slices().values()
         changed = await slices.update(made, spec("tpu-0000-00-06-0"))
-        listed, _ = await slices.list()
+        listed, _ = await slices.read_all()
         with pytest.raises(ApiRefusedError) as refused:
             await slices.update(made, spec("tpu-0000-00-07-0"))
         with pytest.raises(ApiRefusedError, match="Precondition failed"):
@@ -436,7 +440,7 @@ async def test_a_list_of_many_slices_comes_in_pages(plane: ControlPlane) -> None
                 },
             }
             plane.store.create(Place(kind=SLICES), body)
-        listed, version = await slices.list()
+        listed, version = await slices.read_all()
 
     assert len(listed) == 101
     assert version == str(plane.store.version)
@@ -445,7 +449,7 @@ async def test_a_list_of_many_slices_comes_in_pages(plane: ControlPlane) -> None
 
 async def test_only_slices_of_the_own_node_may_be_written(plane: ControlPlane) -> None:
     async with client(plane) as server:
-        slices = NodeSlices(server, plane.access, driver=DRIVER, node="node-2")
+        slices = NodeSlices(server, driver=DRIVER, node="node-2")
         wrong = SliceSpec(
             driver=DRIVER,
             node_name="node-2",
@@ -457,7 +461,7 @@ async def test_only_slices_of_the_own_node_may_be_written(plane: ControlPlane) -
 
 async def test_a_watch_tells_of_changes_and_of_time_that_passed(plane: ControlPlane) -> None:
     async with node_slices(plane) as slices:
-        _, version = await slices.list()
+        _, version = await slices.read_all()
         seen = Seen(slices, version)
         await until(lambda: "watch=true" in plane.server.requests[-1])
         made = await slices.create("one", spec(), owner="uid")
@@ -472,11 +476,11 @@ async def test_a_watch_tells_of_changes_and_of_time_that_passed(plane: ControlPl
 
     assert [each.deleted for each in seen.events] == [False, False, True, False]
     first, second, third, bookmark = seen.events
-    assert isinstance(first.slice, ResourceSlice)
-    assert first.slice.spec == made.spec
+    assert isinstance(first.stored, ResourceSlice)
+    assert first.stored.spec == made.spec
     assert second.version == changed.metadata.resource_version
     assert int(third.version) > int(second.version)
-    assert (bookmark.slice, bookmark.version) == (None, str(plane.store.version))
+    assert (bookmark.stored, bookmark.version) == (None, str(plane.store.version))
     assert seen.failure is None, "the end of a watch is normal"
 
 
@@ -486,7 +490,7 @@ async def test_a_version_that_is_forgotten_is_told_apart(
 ) -> None:
     plane.server.gone_as_event = as_event
     async with node_slices(plane) as slices:
-        _, version = await slices.list()
+        _, version = await slices.read_all()
         await slices.create("one", spec(), owner="uid")
         plane.store.compact()
         seen = Seen(slices, version)
@@ -497,7 +501,7 @@ async def test_a_version_that_is_forgotten_is_told_apart(
 
 async def test_a_watch_that_is_not_allowed_or_is_cut_says_so(plane: ControlPlane) -> None:
     async with node_slices(plane) as slices:
-        _, version = await slices.list()
+        _, version = await slices.read_all()
         seen = Seen(slices, version)
         await until(lambda: "watch=true" in plane.server.requests[-1])
         plane.server.cut_all()
@@ -512,7 +516,7 @@ async def test_a_watch_that_is_not_allowed_or_is_cut_says_so(plane: ControlPlane
 
 async def test_a_watch_that_nobody_follows_any_more_leaves_no_thread(plane: ControlPlane) -> None:
     async with node_slices(plane) as slices:
-        _, version = await slices.list()
+        _, version = await slices.read_all()
         seen = Seen(slices, version)
         await until(lambda: "watch=true" in plane.server.requests[-1])
         seen.task.cancel()
@@ -674,7 +678,7 @@ async def test_the_labels_of_the_node_are_read_and_followed(plane: ControlPlane)
     other = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}}
     plane.store.create(Place(kind=NODES), other)
     async with client(plane) as server:
-        node = NodeOnServer(server, plane.access, node=NODE)
+        node = NodeOnServer(server, node=NODE)
         labels, version = await node.read()
         assert labels == {}
         begun: list[bool] = []
@@ -687,7 +691,9 @@ async def test_the_labels_of_the_node_are_read_and_followed(plane: ControlPlane)
         assert await anext(changes) == {}
         await changes.aclose()  # type: ignore[attr-defined]
     label(NODE, a="two")
-    assert await asyncio.to_thread(labels_now, plane.access, NODE, timeout=20.0) == {"a": "two"}
+    assert await asyncio.to_thread(labels_now, plane.access, NODE, SystemClock(), timeout=20.0) == {
+        "a": "two"
+    }
     plane.server.forbidden = {("get", "nodes")}
     with pytest.raises(ApiRefusedError, match=r'cannot read Node node-1: .*resource "nodes"'):
-        await asyncio.to_thread(labels_now, plane.access, NODE, timeout=20.0)
+        await asyncio.to_thread(labels_now, plane.access, NODE, SystemClock(), timeout=20.0)

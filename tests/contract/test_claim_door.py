@@ -1,7 +1,7 @@
 """The door of claims before real processes: what it waits for, what it says, and when it ends."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,22 +11,22 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import KUBELET, seen
+from fakes.doors import NoObserver, SaidRecord, WatchedNode, entry_over
+from fakes.inuse import NoDrivers, SlowLook, device_use, look_at
 from fakes.opener import opener
-from holdfast.allocation.granting import Granting
-from holdfast.allocation.sharedlook import SharedLook
+from holdfast.allocation.allocator import Granting
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import ClaimDoor
-from holdfast.dra.preparing import Node, Preparing
+from holdfast.dra.preparing import Preparing, Unpreparing
 from holdfast.dra.specs import ClaimSpecs
-from holdfast.dra.unpreparing import Unpreparing
-from holdfast.errors import ApiServerError, ObjectGoneError
+from holdfast.errors import ApiServerError, ObjectGoneError, UnreadableAnswerError
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.book import LockState
 from holdfast.model.book.claims import release
-from holdfast.model.book.locks import LockState
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, Inventory
-from holdfast.model.dra.advertised import plain
+from holdfast.model.dra.advertised import Advertised, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, Prepared
 from holdfast.model.ids import (
     BootId,
@@ -39,9 +39,12 @@ from holdfast.model.ids import (
     PodUid,
     ResourceName,
 )
+from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.settings import sections
+from holdfast.settings.types import Interval
 from simulated.node import SimulatedNode
 from waiting import until
 
@@ -58,8 +61,12 @@ class _Claims:
         self.fails = ""
         self.broken = ""
         """The name of a claim that cannot even be read as one."""
+        self.nested = ""
+        """The name of a claim that is nested too deep."""
 
     async def claim(self, namespace: str, name: str) -> AllocatedClaim:
+        if name == self.nested:
+            raise UnreadableAnswerError("cannot understand the API server's answer: too deep")
         if name == self.broken:
             raise ValueError("no such thing was ever thought of")
         if self.fails:
@@ -70,6 +77,22 @@ class _Claims:
         return found
 
 
+class _Reader:
+    """A kubelet that is known."""
+
+    def __init__(self) -> None:
+        self.view: Watched[KubeletView] = Watched(replace(seen(), kubelet=KUBELET))
+
+    def ask(self, _reason: str) -> None:
+        pass
+
+    async def refresh(self) -> KubeletView:
+        return self.view.value
+
+    async def answered_after(self, _moment: float, _timeout: float) -> KubeletView | None:
+        return self.view.value
+
+
 @dataclass
 class _AtTheDoor:
     node: SimulatedNode
@@ -78,60 +101,74 @@ class _AtTheDoor:
     folder: Path
     inventory: Watched[Inventory]
     claims: _Claims = field(default_factory=_Claims)
-    looked: asyncio.Event = field(default_factory=asyncio.Event)
-    nudges: Watched[int] = field(default_factory=lambda: Watched(0))
-    at_work: str = ""
+    watch: WatchedNode = field(default_factory=lambda: WatchedNode(keeps="what keeps {}"))
+    reader: _Reader = field(default_factory=_Reader)
+    record: SaidRecord = field(default_factory=SaidRecord)
 
     def door(
-        self, *, longest: float = _BRIEF, patience: float | Watched[float] = 60.0
+        self,
+        *,
+        longest: float = _BRIEF,
+        patience: float | Watched[float] = 60.0,
+        look: Look | None = None,
     ) -> ClaimDoor:
         clock = SystemClock()
         specs = ClaimSpecs(
             SpecFolder(self.folder, prefix=f"{_DRIVER}-claim"),
             driver=_DRIVER,
-            node_rdev=lambda path: 0x0C05 if path == "/dev/vfio/vfio" else None,
+            root=self.node.root,
             lane=self.lane,
         )
-        node = Node(
-            inventory=self.inventory,
-            advertised=lambda: tuple(map(plain, self.inventory.value.devices)),
-            serves=lambda resource: resource == _TPU,
-            look=SharedLook(
-                Look(self.node.root, self.lane),
-                locks=lambda: self.ledger.book.value.locks,
-                clock=clock,
-                exclusive_open=Watched(False),
+        entry = entry_over(
+            self.ledger,
+            device_use(
+                look or look_at(self.node.root, self.lane),
+                self.node.root,
+                clock,
+                book=self.ledger.book,
             ),
-            looked=self.looked,
-            obstacle=lambda name: f"what keeps {name.id}",
-            at_work=lambda _keys: self.at_work,
-            grant=Granting(Sources()).grant,
-            refuses=lambda _shares: "",
-            stirred=self.nudges,
+            inventory=self.inventory,
+            reader=self.reader,
+            watcher=self.watch,
+            resetter=self.watch,
+            clock=clock,
+            settings=sections.Gate(poll=Interval(0.25), exclusive_open=False),
         )
         return ClaimDoor(
             Preparing(
                 driver=_DRIVER,
                 pool=_POOL,
+                entry=entry,
                 claims=self.claims,
+                record=self.record,
+                offer=self,
                 ledger=self.ledger,
-                node=node,
+                inventory=self.inventory,
+                sources=Sources(),
+                granting=Granting(Sources(), None),
                 specs=specs,
                 clock=clock,
+                observer=NoObserver(),
             ),
             Unpreparing(
                 ledger=self.ledger,
-                view=Watched(replace(seen(), kubelet=KUBELET)),
-                ask=lambda _reason: None,
+                reader=self.reader,
+                record=self.record,
                 specs=specs,
-                obstacle=lambda name: f"what keeps {name.id}",
-                nudges=self.nudges,
+                watcher=self.watch,
                 clock=clock,
                 patience=patience if isinstance(patience, Watched) else Watched(patience),
+                observer=NoObserver(),
             ),
             clock=clock,
             longest=longest,
         )
+
+    def advertised(self) -> Sequence[Advertised]:
+        return tuple(map(plain, self.inventory.value.devices))
+
+    def serves(self, resource: ResourceName) -> bool:
+        return resource == _TPU
 
     def allocate(self, name: str, *chips: int, pods: tuple[str, ...] = ()) -> ClaimRef:
         ref = ClaimRef("team", ClaimUid(f"uid-of-{name}"), name)
@@ -187,7 +224,7 @@ async def at(tmp_path: Path) -> AsyncIterator[_AtTheDoor]:
     lane, book_lane = Lane("scan", deadline=20.0), Lane("ledger", deadline=20.0)
     (tmp_path / "state").mkdir()
     ledger = await open_ledger(
-        tmp_path / "state", book_lane, clock=SystemClock(), boot=BootId("this boot")
+        tmp_path / "state", book_lane, clock=SystemClock(), boot=BootId("this boot"), locks=()
     )
     (tmp_path / "cdi").mkdir()
     devices = tuple(_device(node, place) for place in range(2))
@@ -198,7 +235,7 @@ async def at(tmp_path: Path) -> AsyncIterator[_AtTheDoor]:
         folder=tmp_path / "cdi",
         inventory=Watched(Inventory(generation=1, resources=(_TPU,), devices=devices)),
     )
-    made.looked.set()
+    made.watch.looked.set()
     running = asyncio.create_task(node.run())
     try:
         yield made
@@ -260,9 +297,8 @@ async def test_who_has_the_device_is_named_and_the_place_in_the_queue_is_kept(
     await _one(door, first)
     prepared = await _one(door, second)
     assert prepared.error == (
-        "cannot prepare claim team/two (uid-of-two) yet: google.com/tpu/0000:00:05.0 is held by "
-        "pod team/pod-of-one (pod-of-one) by claim team/one; what keeps 0000:00:05.0 "
-        "(kubelet will ask again)"
+        "waiting for google.com/tpu: 0000:00:05.0 is held by team/pod-of-one by claim team/one; "
+        "kubelet asks again until that has ended (holdfast locks)"
     )
     assert len(at.ledger.book.value.holdings.of_claim(second.uid)) == 1
     assert at.files == ["holdfast.dev-claim_uid-of-one.json"]
@@ -273,25 +309,54 @@ async def test_a_process_that_has_the_device_is_waited_for(at: _AtTheDoor) -> No
     with ExitStack() as stack:
         pid = at.opened(stack, 0)
         refused = await _one(at.door(), claim)
-        assert f"is held by pid {pid}" in refused.error
+        assert f"(pid {pid})" in refused.error
         assert at.files == []
         waiting = asyncio.create_task(_one(at.door(longest=_GENEROUS), claim))
     assert (await waiting).error == ""
+
+
+async def test_where_a_look_takes_longer_than_a_prepare_may_the_second_one_succeeds(
+    at: _AtTheDoor,
+) -> None:
+    slow = SlowLook(at.node.root, at.lane, NoDrivers(), SystemClock())
+    door, claim = at.door(look=slow), at.allocate("a", 0)
+    told = (await _one(door, claim)).error
+    assert "the look at them goes on, and what it shows counts for the next try" in told
+    slow.permits.release()
+    assert not (await _one(door, claim)).error
+    assert slow.whole == 1
+
+
+async def test_a_look_for_the_claim_before_does_not_count(at: _AtTheDoor) -> None:
+    """Of an accel node `enable` tells nothing."""
+    there, slow = at.inventory.value, SlowLook(at.node.root, at.lane, NoDrivers(), SystemClock())
+    accel = (replace(each, kind=DeviceKind.ACCEL, functions=()) for each in there.devices)
+    at.inventory.set(replace(there, devices=tuple(accel)))
+    door, former, claim = at.door(look=slow), at.allocate("a", 0), at.allocate("b", 0)
+    assert (await _one(door, former)).error
+    assert await door.unprepare([former]) == {former.uid: ""}
+    with ExitStack() as stack:
+        pid = at.opened(stack, 0)
+        slow.permits.release()
+        assert "the look at them goes on" in (await _one(door, claim)).error
+        slow.permits.release()
+        assert f"(pid {pid})" in (await _one(door, claim)).error
 
 
 async def test_a_claim_tells_what_it_waits_for_and_for_how_long_until_it_is_answered(
     at: _AtTheDoor,
 ) -> None:
     door, claim = at.door(longest=_GENEROUS), at.allocate("one", 0)
-    preparing = door.preparing
+    preparing = door.preparing.entry
     with ExitStack() as stack:
         pid = at.opened(stack, 0)
         call = asyncio.create_task(_one(door, claim))
         await until(lambda: [*preparing.waiting(0.0)])
         (earlier,), (later,) = preparing.waiting(1000.0), preparing.waiting(1003.0)
         assert later.seconds - earlier.seconds == pytest.approx(3.0)
-        assert (later.what, later.pods) == ("claim team/one", frozenset({"pod-of-one"}))
-        assert f"is held by pid {pid}" in later.why
+        assert later.pods == {"pod-of-one"}
+        assert later.why == earlier.why, "the time is apart"
+        assert f"(pid {pid}) outside any pod, which it was not given to; " in later.why
     await call
     assert not [*preparing.waiting(0.0)]
 
@@ -302,7 +367,18 @@ async def test_claims_of_one_call_do_not_wait_for_each_other(at: _AtTheDoor) -> 
         at.opened(stack, 1)
         answers = await door.prepare([taken, free])
     assert answers[free.uid].error == ""
-    assert "yet" in answers[taken.uid].error
+    assert "is open in" in answers[taken.uid].error
+
+
+async def test_a_claim_that_cannot_be_read_is_refused_alone_and_at_once(at: _AtTheDoor) -> None:
+    one, other = at.allocate("one", 0), at.allocate("other", 1)
+    at.claims.nested = "one"
+    async with asyncio.timeout(_GENEROUS):
+        found = await at.door(longest=3600.0).prepare([one, other])
+    assert found[one.uid].error == (
+        "cannot prepare claim team/one: cannot understand the API server's answer: too deep"
+    )
+    assert not found[other.uid].error
 
 
 async def test_what_nobody_thought_of_fails_one_claim_of_a_call_alone(at: _AtTheDoor) -> None:
@@ -312,7 +388,7 @@ async def test_what_nobody_thought_of_fails_one_claim_of_a_call_alone(at: _AtThe
     answers = await door.prepare([broken, sound])
     assert answers[sound.uid].error == ""
     assert answers[broken.uid].error == (
-        "cannot prepare claim team/two (uid-of-two): ValueError: no such thing was ever thought "
+        "cannot prepare claim team/two: ValueError: no such thing was ever thought "
         "of; this is a bug in holdfast, see its log"
     )
 
@@ -324,7 +400,7 @@ async def test_what_its_only_pod_left_behind_is_in_the_way_of_its_next_sandbox(
     await _one(door, claim)
     with ExitStack() as stack:
         at.opened(stack, 0, "pod-of-one")
-        assert "of pod pod-of-one" in (await _one(door, claim)).error
+        assert "of this pod itself" in (await _one(door, claim)).error
 
 
 async def test_pods_that_share_a_claim_are_not_in_each_others_way(at: _AtTheDoor) -> None:
@@ -336,7 +412,22 @@ async def test_pods_that_share_a_claim_are_not_in_each_others_way(at: _AtTheDoor
         assert (await _one(door, claim)).error == ""
         assert at.ledger.book.value.claims[claim.uid].pods == {"pod-a", "pod-b"}
         at.opened(stack, 0)
-        assert "is held by" in (await _one(at.door(), claim)).error
+        assert "is open in" in (await _one(at.door(), claim)).error
+
+
+async def test_a_claim_of_a_group_is_for_the_pods_that_kubelet_has_written_down(
+    at: _AtTheDoor,
+) -> None:
+    """It is reserved for a PodGroup (1.36, alpha), and no pod is named."""
+    ref = at.allocate("grouped", 0)
+    claim = at.claims.claims["team/grouped"]
+    at.claims.claims["team/grouped"] = replace(claim, reserved_for={}, grouped=True)
+    door = at.door()
+    refused = (await door.prepare([ref]))[ref.uid]
+    assert "reserved for no pod any more" in refused.error
+    at.record.pods = frozenset({PodUid("member")})
+    assert (await door.prepare([ref]))[ref.uid].error == ""
+    assert at.ledger.book.value.claims[ref.uid].pods == {PodUid("member")}
 
 
 async def test_unprepare_frees_and_forgets_and_is_asked_twice_in_vain(at: _AtTheDoor) -> None:
@@ -359,12 +450,14 @@ async def test_unprepare_names_who_is_left_until_its_patience_is_over(at: _AtThe
     claim = at.allocate("one", 0)
     await _one(at.door(), claim)
     told = (await at.door(patience=60.0).unprepare([claim]))[claim.uid]
-    assert told.startswith("cannot unprepare claim team/one (uid-of-one) yet: google.com/tpu/")
-    assert "pod-of-one" in told
-    assert "what keeps 0000:00:05.0" in told
+    assert told == (
+        "waiting for the end of claim team/one: google.com/tpu/0000:00:05.0 is not free of "
+        "team/pod-of-one by claim team/one yet: what keeps 0000:00:05.0; holdfast looks again by "
+        "itself (holdfast locks)"
+    )
     assert (await at.door(longest=_GENEROUS, patience=0.2).unprepare([claim]))[claim.uid] == ""
     assert at.state(0) is LockState.RELEASING
-    assert "yet" in (await _one(at.door(), at.allocate("two", 0))).error
+    assert " yet: what keeps " in (await _one(at.door(), at.allocate("two", 0))).error
 
 
 async def test_a_shorter_patience_counts_at_once_for_an_unprepare_that_waits(
@@ -412,8 +505,8 @@ async def test_a_server_that_cannot_be_asked_is_asked_again(at: _AtTheDoor) -> N
     at.claims.fails = "cannot ask the API server: connection refused"
     refused = await _one(at.door(), claim)
     assert refused.error == (
-        "cannot prepare claim team/one (uid-of-one) yet: cannot ask the API server: connection "
-        "refused (kubelet will ask again)"
+        "waiting for claim team/one: cannot ask the API server: connection refused; kubelet asks "
+        "again (holdfast status)"
     )
     waiting = asyncio.create_task(_one(at.door(longest=_GENEROUS), claim))
     await asyncio.sleep(0)
@@ -424,7 +517,7 @@ async def test_a_server_that_cannot_be_asked_is_asked_again(at: _AtTheDoor) -> N
 async def test_a_claim_that_is_gone_is_refused_at_once(at: _AtTheDoor) -> None:
     claim = ClaimRef("team", ClaimUid("uid"), "gone")
     assert (await _one(at.door(longest=_GENEROUS), claim)).error == (
-        "cannot prepare claim team/gone (uid): there is no claim team/gone"
+        "cannot prepare claim team/gone: there is no claim team/gone"
     )
 
 
@@ -450,17 +543,17 @@ async def test_ill_hardware_is_waited_for_unless_it_stays_so(
     at.inventory.set(replace(at.inventory.value, devices=(ill, second)))
     error = (await _one(at.door(), claim)).error
     assert "it is broken" in error
-    assert ("will ask again" in error) is not final
+    assert ("asks again" in error) is not final
 
 
 async def test_nobody_passes_before_the_node_was_looked_at_or_while_it_is_reset(
     at: _AtTheDoor,
 ) -> None:
     claim = at.allocate("one", 0)
-    at.looked.clear()
+    at.watch.looked.clear()
     assert "has not scanned the node yet" in (await _one(at.door(), claim)).error
-    at.looked.set()
-    at.at_work = "its functions are being reset"
+    at.watch.looked.set()
+    at.watch.doing = "its functions are being reset"
     assert "being reset" in (await _one(at.door(), claim)).error
     assert at.files == []
 
@@ -468,11 +561,15 @@ async def test_nobody_passes_before_the_node_was_looked_at_or_while_it_is_reset(
 async def test_what_cannot_be_recorded_is_neither_prepared_nor_over(at: _AtTheDoor) -> None:
     door, free, had = at.door(), at.allocate("one", 0), at.allocate("two", 1)
     await _one(door, had)
-    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
-        (at.folder.parent / "state" / name).unlink()
-    assert "yet: it cannot be recorded: cannot write the ledger" in (await _one(door, free)).error
+    state = at.folder.parent / "state"
+    state.rename(at.folder.parent / "moved")
+    state.touch()  # so that no ledger can be written anew in its place
+    assert (
+        "for google.com/tpu: it cannot be recorded: cannot write the"
+        in (await _one(door, free)).error
+    )
     told = (await door.unprepare([had]))[had.uid]
-    assert "yet: its end cannot be recorded: cannot write the ledger" in told
+    assert "claim team/two: its end cannot be recorded: cannot write the ledger" in told
     assert (at.state(0), at.state(1)) == (LockState.FREE, LockState.HELD)
     assert at.files == ["holdfast.dev-claim_uid-of-two.json"]
 
@@ -480,5 +577,5 @@ async def test_what_cannot_be_recorded_is_neither_prepared_nor_over(at: _AtTheDo
 async def test_without_the_folder_of_specs_nothing_is_prepared(at: _AtTheDoor) -> None:
     claim = at.allocate("one", 0)
     at.folder.rmdir()
-    assert "there is no such folder" in (await _one(at.door(), claim)).error
+    assert "such folder; make it on the host" in (await _one(at.door(), claim)).error
     assert not at.ledger.book.value.locks_on(at.inventory.value.devices[0].keys)[0].started

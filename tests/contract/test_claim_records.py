@@ -1,27 +1,27 @@
 """Claims beside kubelet's record and the API server: taken over, shared, and over when lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import WHOLE, X, Y, inventory, name, silicon
+from fakes.books import KUBELET, WHOLE, X, Y, Z, inventory, name, silicon
 from fakes.claimrecord import write_entries, write_record
-from holdfast.dra.records import EVERY, ClaimRecords
+from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
-from holdfast.errors import ApiServerError, ObjectGoneError
+from holdfast.errors import ApiServerError, ObjectGoneError, UnreadableAnswerError
 from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.model.book.book import Phase
+from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.claims import Wish
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
-from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.dra.advertised import plain
+from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.dra.advertised import Advertised, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import (
@@ -49,8 +49,14 @@ class _Server:
 
     has: ClaimRef | None = _REF
     down: bool = False
+    nested: str = ""
+    """The name of a claim that is nested too deep to be read."""
     admin: bool = False
     """Whether d0 was asked for with adminAccess."""
+    allocated: str | None = "tpu-d0"
+    """The device that it has; None: it is not allocated."""
+    reserved: tuple[PodUid, ...] = (X,)
+    grouped: bool = False
     asked: int = 0
     meanwhile: Callable[[], None] = lambda: None
     """What happens on the node before the answer is there."""
@@ -60,22 +66,29 @@ class _Server:
         self.asked += 1
         if self.down:
             raise ApiServerError("cannot ask the API server")
+        if name == self.nested:
+            raise UnreadableAnswerError("cannot understand the API server's answer")
         if self.has is None:
             raise ObjectGoneError(f"there is no claim {namespace}/{name}")
         result = ClaimResult(
             request="r",
             driver="holdfast.dev",
             pool="node-1",
-            device=plain(_GPU).name,
+            device=plain(_GPU).name if self.admin else self.allocated or "",
             admin_access=self.admin,
         )
-        return AllocatedClaim(ref=self.has, results=(result,))
+        return AllocatedClaim(
+            ref=self.has,
+            results=None if self.allocated is None else (result,),
+            reserved_for=dict.fromkeys(self.reserved, ""),
+            grouped=self.grouped,
+        )
 
 
 _GPU = Device(
     name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("0000:00:09.0")),
     kind=DeviceKind.DRIVER,
-    keys=frozenset({HardwareKey("gpu/0")}),
+    keys=frozenset({HardwareKey("card/0")}),
     nodes=(),
     functions=(),
 )
@@ -90,6 +103,18 @@ class _Clock(SystemClock):
         return super().monotonic() + self.ahead
 
 
+class _Sight(ClaimSight):
+    def __init__(self, inventory: Watched[Inventory]) -> None:
+        self._inventory = inventory
+        self.cgroups: set[PodUid] = set()
+
+    def advertised(self) -> Sequence[Advertised]:
+        return tuple(map(plain, self._inventory.value.devices))
+
+    async def with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
+        return self.cgroups & set(pods)
+
+
 @dataclass
 class _Scene:
     ledger: Ledger
@@ -100,7 +125,7 @@ class _Scene:
     inventory: Watched[Any]
     written: Watched[int]
     clock: "_Clock"
-    cgroups: set[PodUid] = field(default_factory=set)
+    sight: _Sight
 
     def record(
         self,
@@ -151,14 +176,12 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
         (tmp_path / each).mkdir()
     lane, book_lane = Lane("kubelet", deadline=20.0), Lane("ledger", deadline=20.0)
     ledger = await open_ledger(
-        tmp_path / "state", book_lane, clock=SystemClock(), boot=BootId("this boot")
+        tmp_path / "state", book_lane, clock=SystemClock(), boot=BootId("this boot"), locks=()
     )
     server, hardware, written = _Server(), Watched(_NODE), Watched(0)
     clock = _Clock()
 
-    async def sight(pods: Collection[PodUid]) -> Collection[PodUid]:
-        return made.cgroups & set(pods)
-
+    sight = _Sight(hardware)
     records = ClaimRecords(
         driver="holdfast.dev",
         pool="node-1",
@@ -166,16 +189,16 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
         claims=server,
         ledger=ledger,
         inventory=hardware,
-        advertised=lambda: tuple(map(plain, hardware.value.devices)),
         sight=sight,
         specs=ClaimSpecs(
             SpecFolder(tmp_path / "cdi", prefix="holdfast.dev-claim"),
             driver="holdfast.dev",
-            node_rdev=lambda _path: None,
+            root=HostRoot.under(tmp_path),
             lane=lane,
         ),
         lane=lane,
         written=written,
+        kubelet=lambda: KUBELET,
         clock=clock,
     )
     made = _Scene(
@@ -185,6 +208,7 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
         specs=tmp_path / "cdi",
         server=server,
         inventory=hardware,
+        sight=sight,
         written=written,
         clock=clock,
     )
@@ -214,6 +238,62 @@ async def test_a_claim_of_the_same_name_is_another_one(at: _Scene) -> None:
     assert at.held == [LockState.RELEASING]
 
 
+@pytest.mark.parametrize(
+    ("allocated", "reserved", "over"),
+    [
+        (None, (), True),
+        ("tpu-d0", (), True),
+        ("tpu-d0", (Z,), True),
+        ("tpu-d1", (X,), True),
+        ("tpu-d0", (X, Z), False),
+        ("tpu-of-another-time", (X,), False),
+    ],
+)
+async def test_a_named_claim_that_kubelet_forgot_is_over_once_it_is_not_allocated_to_its_pods(
+    at: _Scene, allocated: str | None, reserved: tuple[PodUid, ...], over: bool
+) -> None:
+    await at.prepare(X)
+    at.record()
+    at.server.allocated, at.server.reserved = allocated, reserved
+    at.sight.cgroups = {X}
+    await at.compare()
+    assert at.held == [LockState.HELD]
+    assert at.ledger.book.value.claims[_REF.uid].forgotten
+    at.sight.cgroups = set()
+    await at.compare()
+    assert at.held == [LockState.RELEASING if over else LockState.HELD]
+
+
+async def test_a_claim_that_is_reserved_for_a_group_may_be_its_pods(at: _Scene) -> None:
+    await at.prepare(X)
+    at.record()
+    at.server.reserved, at.server.grouped = (), True
+    await at.compare()
+    assert at.held == [LockState.HELD]
+
+
+async def test_a_claim_that_kubelet_has_again_is_not_forgotten(at: _Scene) -> None:
+    await at.prepare(X)
+    at.record()
+    await at.compare()
+    assert at.ledger.book.value.claims[_REF.uid].forgotten
+    at.record(X)
+    await at.compare()
+    assert not at.ledger.book.value.claims[_REF.uid].forgotten
+
+
+async def test_a_pod_that_kubelet_asks_for_anew_does_not_keep_a_forgotten_claim(
+    at: _Scene,
+) -> None:
+    """Kubelet writes the pod down before it asks, and the devices when it has been answered."""
+    await at.prepare(X)
+    write_entries(at.state, [ClaimEntry(claim=_REF, pods=frozenset({Y}))])
+    at.server.allocated, at.server.reserved = "tpu-d1", (Y,)
+    await at.compare()
+    assert at.held == [LockState.RELEASING]
+    assert at.ledger.book.value.claims[_REF.uid].pods == {X}
+
+
 @pytest.mark.parametrize("sign", ["record", "no record", "damaged", "server", "down", "cgroup"])
 async def test_while_one_of_them_still_has_it_a_claim_is_not_over(at: _Scene, sign: str) -> None:
     await at.prepare(X)
@@ -230,7 +310,7 @@ async def test_while_one_of_them_still_has_it_a_claim_is_not_over(at: _Scene, si
     elif sign == "down":
         at.server.down = True
     else:
-        at.cgroups = {X}
+        at.sight.cgroups = {X}
     await at.compare()
     assert at.held == [LockState.HELD]
 
@@ -245,7 +325,7 @@ async def test_what_appears_while_the_server_is_asked_counts(at: _Scene, sign: s
         if sign == "record":
             at.record(X)
         else:
-            at.cgroups = {X}
+            at.sight.cgroups = {X}
 
     at.server.meanwhile = appears
     await at.compare()
@@ -257,6 +337,25 @@ async def test_a_pod_that_joined_without_a_call_is_learned_of(at: _Scene) -> Non
     at.record(X, Y)
     await at.compare()
     assert at.ledger.book.value.claims[_REF.uid].pods == {X, Y}
+
+
+async def test_a_pod_that_left_without_a_trace_is_forgotten_while_others_use_the_claim(
+    at: _Scene,
+) -> None:
+    await at.prepare(X)
+    at.record(X, Y, Z)
+    await at.compare()
+    at.sight.cgroups = {Z}
+    at.record(X)
+    await at.compare()
+    assert at.ledger.book.value.claims[_REF.uid].pods == {X, Z}, "of one there is a cgroup"
+    at.sight.cgroups = set()
+    at.state.write_text("damaged", "utf-8")
+    await at.compare()
+    assert at.ledger.book.value.claims[_REF.uid].pods == {X, Z}, "nothing is known"
+    at.record(X)
+    await at.compare()
+    assert at.ledger.book.value.claims[_REF.uid].pods == {X}
 
 
 async def test_a_pod_that_joins_is_learned_of_as_soon_as_kubelet_has_written_it(
@@ -398,3 +497,41 @@ async def test_a_server_that_does_not_say_who_is_an_administrator_is_asked_once(
     await at.published()
     assert at.held == [LockState.HELD]
     assert at.server.asked == 1
+
+
+@pytest.mark.parametrize("others", [(), ("tpu-d0",)])
+async def test_an_administrators_claim_gives_its_lock_up_once_the_server_says_what_it_is(
+    at: _Scene, others: tuple[str, ...]
+) -> None:
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
+    at.record(X, device=plain(_GPU).name, others=others)
+    at.server.down = at.server.admin = True
+    await at.compare()
+    assert set(at.held) == {LockState.HELD}
+    await at.compare()
+    asked, at.server.down = at.server.asked, False
+    await at.records.catch_up()
+    assert at.server.asked == asked, "it is asked once a minute"
+    for _ in range(2):
+        await at.compare()
+    assert at.server.asked == asked + 1
+    book = at.ledger.book.value
+    assert book.claims[_REF.uid].admin == {_GPU.name: _GPU.keys}
+    assert [str(each.id) for each in book.locks] == ["d0"] * len(others)
+
+
+async def test_a_claim_that_cannot_be_read_keeps_no_administrator_from_being_known(
+    at: _Scene,
+) -> None:
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
+    devices = {"holdfast.dev": (RecordedDevice("node-1", plain(_GPU).name),)}
+    nested = ClaimRef("team", ClaimUid("uid-0"), "nested")
+    entries = [
+        ClaimEntry(claim=ref, pods=frozenset({X}), devices=devices) for ref in (nested, _REF)
+    ]
+    write_entries(at.state, entries)
+    at.server.nested, at.server.admin = "nested", True
+    await at.records.catch_up()
+    await at.published()
+    assert at.server.asked == 2
+    assert at.ledger.book.value.claims[_REF.uid].admin == {_GPU.name: _GPU.keys}

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from fetched import program
-from holdfast.doctor.containerd.facts import read_configuration
-from holdfast.doctor.containerd.merge import NEW, OLD, cri_config, table
-from holdfast.doctor.node import Node
+from holdfast.doctor.containerd.facts import NEW, OLD, cri_config, read_configuration, table
+from holdfast.doctor.finding import Node
 from holdfast.settings import Settings
 
 V2 = "version = 2\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host.files.statx import DeviceNumbers
+from holdfast.host.files.paths import DeviceNumbers
 
 FDS = "/proc/self/fd"
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.discovery.inventory import take_inventory
+from fakes.tpus import plain_tpus
+from holdfast.discovery.scanner import take_inventory
 from holdfast.discovery.source import Source
-from holdfast.host.pci.snapshot import Snapshot
-from holdfast.host.pci.sysfs import Sysfs
+from holdfast.host.pci.sysfs import Snapshot, Sysfs
 from holdfast.model.devices import Device, DeviceKind, FaultKind, Inventory, pci_key
 from holdfast.model.ids import PciAddress, ResourceName
-from holdfast.model.vfio.pools import PoolSpec
-from holdfast.vendors.tpu.adapter import Tpus
+from holdfast.model.vfio import PoolSpec
 from holdfast.vendors.vfio.adapter import Pools
 from simulated.hosttree import HostTree
 
@@ -33,7 +32,7 @@ def _look(
     tree: HostTree, *sources: Source, known: frozenset[PciAddress] = frozenset()
 ) -> Inventory:
     snapshot = Snapshot(tree.root, Sysfs(tree.root), known=known)
-    return take_inventory(snapshot, sources or (Tpus(),), generation=1)
+    return take_inventory(snapshot, sources or (plain_tpus(),), generation=1)
 
 
 def _only(inventory: Inventory) -> Device:
@@ -286,7 +285,7 @@ def test_a_pool_never_takes_a_bridge(tree: HostTree) -> None:
 def test_silicon_under_two_names_has_the_same_keys(tree: HostTree) -> None:
     tree.tpu("0000:00:05.0", group=7)
     raw = ResourceName("example.com/raw")
-    inventory = _look(tree, Tpus(), Pools([PoolSpec(resource=raw, devices=("1ae0:*",))]))
+    inventory = _look(tree, plain_tpus(), Pools([PoolSpec(resource=raw, devices=("1ae0:*",))]))
     assert [device.name.resource for device in inventory.devices] == ["google.com/tpu", raw]
     assert inventory.devices[0].keys == inventory.devices[1].keys
 

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.discovery.scanner import Scanner
+from fakes.books import allocated, book_of
+from fakes.tpus import plain_tpus, tpus_of
+from holdfast.discovery.scanner import DeviceNames, Preparation, Scanner
 from holdfast.discovery.source import Source, Sources
 from holdfast.host.pci.sysfs import Sysfs
-from holdfast.model.devices import Fault, FaultKind
-from holdfast.model.ids import DeviceName
+from holdfast.model.book.book import Book
+from holdfast.model.devices import Fault, FaultKind, Inventory
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings.sections import Discovery
 from holdfast.settings.types import Duration, Interval
 from holdfast.vendors.tpu.adapter import Tpus
@@ -45,26 +47,44 @@ class _ReportingTpus(Tpus):
         return self.reported
 
 
+class _AsFound(DeviceNames, Preparation):
+    """Every device has the name that it was found under, and needs nothing done."""
+
+    def assigned(self, found: Inventory) -> Inventory:
+        return found
+
+    def changes(self) -> Changes:
+        return Changes([Watched(0)])
+
+    async def prepared(self, found: Inventory) -> Inventory:
+        return found
+
+
 def _scanner(
     tree: HostTree,
     lane: Lane,
     *,
-    held: frozenset[DeviceName] = frozenset(),
+    book: Book | None = None,
     rescan: float = 600.0,
     clock: Clock | None = None,
     source: Source | None = None,
 ) -> Scanner:
-    return Scanner(
+    scanner = Scanner(
         tree.root,
         Sysfs(tree.root),
         lane=lane,
         clock=clock or SystemClock(),
-        sources=Sources([source or Tpus()]),
-        held=lambda: held,
+        sources=Sources(),
+        book=Watched(book or Book()),
+        names=_AsFound(),
+        preparation=_AsFound(),
+        inventory=Watched(Inventory()),
         settings=Watched(
             Discovery(rescan=Interval(rescan), debounce=Duration(0.005), held_check=Interval(0.02))
         ),
     )
+    scanner.adopt([source or plain_tpus()])
+    return scanner
 
 
 @asynccontextmanager
@@ -95,11 +115,12 @@ async def test_the_generation_grows_with_each_change_and_only_then(
     tree: HostTree, lane: Lane
 ) -> None:
     scanner = _scanner(tree, lane)
+    before = scanner.inventory.version
     seen = [(await scanner.scan()).generation, (await scanner.scan()).generation]
     tree.tpu("0000:00:06.0", group=8)
     seen += [(await scanner.scan()).generation, (await scanner.scan()).generation]
     assert seen == [1, 1, 2, 2]
-    assert scanner.inventory.version == 2
+    assert scanner.inventory.version == before + 2
 
 
 async def test_a_kernel_event_is_answered_by_a_scan(tree: HostTree, lane: Lane) -> None:
@@ -158,8 +179,9 @@ async def test_a_held_device_that_loses_its_driver_is_noticed_without_any_event(
     tree: HostTree, lane: Lane
 ) -> None:
     scanner = _scanner(tree, lane)
-    name = (await scanner.scan()).devices[0].name
-    watching = _scanner(tree, lane, held=frozenset({name}))
+    (device,) = (await scanner.scan()).devices
+    had = {device.name.id: device.keys}
+    watching = _scanner(tree, lane, book=book_of(allocated(had, resource=device.name.resource)))
     await watching.scan()
     async with _running(watching):
         tree.unbind("0000:00:05.0")
@@ -205,7 +227,7 @@ async def test_a_scan_that_fails_keeps_the_inventory_and_names_the_problem_until
     with contextlib.closing(Lane("scan", deadline=5.0)) as working:
         scanner._lane = working
         async with _running(scanner):
-            scanner.poke()
+            scanner.look_again()
             await until(lambda: scanner.problem == "")
 
 
@@ -225,7 +247,7 @@ async def test_a_reported_fault_is_published_without_a_scan_and_outlasts_scans(
     tree: HostTree, lane: Lane
 ) -> None:
     tree.tpu("0000:00:06.0", group=8)
-    chips = _ReportingTpus()
+    chips = tpus_of(_ReportingTpus)
     scanner = _scanner(tree, lane, source=chips)
 
     def faults() -> list[list[str]]:

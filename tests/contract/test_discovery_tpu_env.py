@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.host.root import HostRoot
-from holdfast.model.tpu.env_file import TpuEnvFile
+from holdfast.model.tpu.env import TpuEnvFile
 from holdfast.vendors.tpu.adapter import read_tpu_env, tpu_env_path
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.doctor.cdi.specs import nodes_without_mode
+from holdfast.doctor.cdi import nodes_without_mode
 from holdfast.doctor.containerd.checks import containerd_findings
-from holdfast.doctor.finding import Finding, Level
+from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.gvisor.checks import gvisor_findings
-from holdfast.doctor.node import Node
 from holdfast.doctor.programs import Answer, Ask, run
 from holdfast.settings import Settings, convert
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.doctor.finding import Finding, Level
+from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.memory import memory_findings
-from holdfast.doctor.node import Node
 from holdfast.settings import Settings
 from simulated.proctree import ProcTree
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Node
 from holdfast.settings import Settings
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from fakes.doctortrees import bad, tree
 from holdfast.doctor.checks import examine
-from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.nvidia.checks import nvidia_findings
 from holdfast.settings import Settings, convert
 

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
 from fakes.driver_side import DRIVER, driver_side
+from fakes.standings import BookOnly, device_standings
 from holdfast.dra.health import HealthServer
-from holdfast.model.book.book import Book
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.book import Book, DeviceLock, LockState
+from holdfast.model.book.messages import Blocked
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory
 from holdfast.model.dra.advertised import Advertised
 from holdfast.runtime.clock import SystemClock
@@ -39,16 +40,20 @@ class Heard:
     def __init__(self, services: Sequence[str], *, send_every: float = 3600.0) -> None:
         self.inventory: Watched[Inventory] = Watched(inventory({WHOLE: silicon(d0="a", d1="b")}))
         self.book: Watched[Book] = Watched(Book())
+        self.standings = device_standings(
+            BookOnly(self.book),
+            self.inventory,
+            SystemClock(),
+            obstacles=Watched({name("d0"): Blocked(device=name("d0"), reason="it is reset")}),
+            is_dra=lambda resource: resource == WHOLE,
+        )
         self.server = HealthServer(
             pool="node-a",
-            serves=lambda resource: resource == WHOLE,
             advertised=lambda: [
                 Advertised(name=f"tpu-{each.name.id}", devices=(each.name,))
                 for each in self.inventory.value.devices
             ],
-            inventory=self.inventory,
-            book=self.book,
-            obstacle=lambda _device: "pid 7 (python) of pod pod-x has it open",
+            standings=self.standings,
             clock=SystemClock(),
             send_every=send_every,
         )
@@ -57,7 +62,17 @@ class Heard:
 
     def lock(self, state: LockState) -> None:
         lock = replace(_LOCK, state=state)
-        self.book.set(Book(locks={lock.device: lock}))
+        self.set(Book(locks={lock.device: lock}))
+
+    def set(self, book: Book) -> None:
+        """Publish *book*, and the standings that it makes."""
+        self.book.set(book)
+        self.standings.now()
+
+    def find(self, found: Inventory) -> None:
+        """Publish what hardware was *found*, and the standings that it makes."""
+        self.inventory.set(found)
+        self.standings.now()
 
     def of(self, device: str) -> tuple[int, str]:
         """Return health and message of a device of the pool, as kubelet has them."""
@@ -94,7 +109,7 @@ async def test_every_message_is_the_whole_list_and_names_the_holder(
         assert heard.of("tpu-d1") == (1, "")
         heard.lock(LockState.RELEASING)
         await until(lambda: heard.of("tpu-d0")[0] == 2)
-        assert "pid 7 (python) of pod pod-x has it open" in heard.of("tpu-d0")[1]
+        assert "d0 is not free of pod pod-x yet: it is reset; " in heard.of("tpu-d0")[1]
         assert all(len(message.devices) == 2 for message in heard.plugins.messages)
         await watcher.stop()
         await heard.plugins.stop()
@@ -108,9 +123,10 @@ async def test_a_fault_is_heard_of_and_its_end_too(short_path: Path, heard: Hear
     well = heard.inventory.value
     async with driver_side(short_path, health=heard.server):
         await until(lambda: heard.of("tpu-d0") == (1, ""))
-        heard.inventory.set(replace(well, generation=2, devices=tuple(map(ill, well.devices))))
-        await until(lambda: heard.of("tpu-d1") == (2, "too hot"))
-        heard.inventory.set(well)
+        heard.find(replace(well, generation=2, devices=tuple(map(ill, well.devices))))
+        await until(lambda: heard.of("tpu-d1")[0] == 2)
+        assert heard.of("tpu-d1")[1] == "google.com/tpu/d1: too hot (holdfast devices)"
+        heard.find(well)
         await until(lambda: heard.of("tpu-d1") == (1, ""))
         await watcher.stop()
         await heard.plugins.stop()
@@ -121,7 +137,7 @@ async def test_a_change_that_changes_no_health_is_not_sent(short_path: Path) -> 
     watcher = await _watcher(heard, short_path)
     async with driver_side(short_path, health=heard.server):
         await until(lambda: len(heard.plugins.messages) == 1)
-        heard.book.set(Book(fence=7))
+        heard.set(Book(fence=7))
         heard.lock(LockState.HELD)
         await until(lambda: heard.of("tpu-d0")[1] != "")
         assert len(heard.plugins.messages) == 2

@@ -74,6 +74,9 @@ class Scene:
         await until(lambda: pod.phase is Phase.RUNNING, what=f"{name} to run: {pod.waiting}")
         return pod
 
+    def connected(self) -> bool:
+        return any(each.connected for each in self.dra.plugins.plugins.get(DRIVER, ()))
+
     def calls(self, call: str) -> list[tuple[str, ...]]:
         return [uids for name, uids in self.dra.calls if name == call]
 
@@ -331,14 +334,13 @@ async def test_a_driver_that_is_away_for_30_seconds_loses_its_slices_and_not_bef
     short_path: Path,
 ) -> None:
     async with scene(short_path) as here:
-        await until(lambda: here.dra.plugins.plugins[DRIVER][0].connected)
-        await here.driver.registrar._door.stop(0.0)
-        await here.driver.registrar._service.stop(0.0)
-        await until(lambda: here.clock.sleepers > 1, what="the timer of 30 s")
-        await here.clock.advance(29.9)
-        assert here.wiped == [None]
+        await until(here.connected)
+        async with here.driver.away():
+            await until(lambda: not here.connected() and here.clock.sleepers > 1)
+            await here.clock.advance(29.9)
+            assert here.wiped == [None]
         await until(lambda: here.driver.state.registrations == 2)
-        await until(lambda: here.dra.plugins.plugins[DRIVER][0].connected)
+        await until(here.connected)
         await here.clock.advance(60.0)
         assert here.wiped == [None]
 

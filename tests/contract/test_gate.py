@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,26 +11,25 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import entry, seen
+from fakes.doors import WatchedNode, gate_over
+from fakes.inuse import CountedLook, NoDrivers, SlowLook, chip, device_use
 from fakes.opener import opener
 from holdfast.allocation.gate import Gate
-from holdfast.allocation.sharedlook import SharedLook
-from holdfast.discovery.source import Sources
 from holdfast.errors import GateRefusedError
-from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.model.book.locks import DeviceLock
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.book.book import LockState
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.queue import settle
+from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import (
     BootId,
-    DeviceId,
-    DeviceName,
-    HardwareKey,
-    PciAddress,
     PodUid,
+    ProcessId,
     ResourceName,
 )
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
+from holdfast.model.use.free import Freedom, judge_kernel
+from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -38,30 +37,13 @@ from holdfast.settings import sections
 from holdfast.settings.types import Duration, Interval
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
+from waiting import until
 
 TPU = ResourceName("google.com/tpu")
 CHIPS = 8
 POD = PodUid("8f3a4a4e-6c1b-4f6e-9a67-0f6a5a1f0001")
 OTHER = PodUid("8f3a4a4e-6c1b-4f6e-9a67-0f6a5a1f0002")
 GENEROUS = 20.0
-
-
-class CountedLook(Look):
-    """A look that counts how often it went through every process, or only through some."""
-
-    whole = 0
-    partial = 0
-
-    async def scan(
-        self,
-        devices: Iterable[Device],
-        locks: Mapping[DeviceName, DeviceLock],
-        *,
-        pids: Sequence[int] | None = None,
-    ) -> dict[DeviceName, KernelFacts]:
-        self.whole += pids is None
-        self.partial += pids is not None
-        return await super().scan(devices, locks, pids=pids)
 
 
 class Reader:
@@ -91,27 +73,56 @@ class AtTheGate:
     ledger: Ledger
     devices: tuple[Device, ...]
     reader: Reader = field(default_factory=Reader)
-    looked: asyncio.Event = field(default_factory=asyncio.Event)
-    obstacle: str = ""
+    watch: WatchedNode = field(default_factory=WatchedNode)
 
-    def gate(self, *, wait: float = 0.3, caller_lookup: float = 1.0) -> Gate:
+    def gate(
+        self,
+        *,
+        wait: float = 0.3,
+        poll: float = 0.02,
+        caller_lookup: float = 1.0,
+        exclusive_open: bool = True,
+    ) -> Gate:
         """Make a gate with these times; it has its own memory of what it saw."""
-        return Gate(
-            ledger=self.ledger,
+        return gate_over(
+            self.ledger,
+            device_use(
+                self.look,
+                self.node.root,
+                SystemClock(),
+                book=self.ledger.book,
+                exclusive_open=exclusive_open,
+            ),
             inventory=Watched(Inventory(generation=1, resources=(TPU,), devices=self.devices)),
             reader=self.reader,
-            look=self.look,
-            looked=self.looked,
-            obstacle=lambda _device: self.obstacle,
-            at_work=lambda _keys: "",
-            clock=SystemClock(),
-            sources=Sources(),
-            settings=Watched(
-                sections.Gate(
-                    wait=Duration(wait), poll=Interval(0.02), caller_lookup=Duration(caller_lookup)
-                )
+            watcher=self.watch,
+            resetter=self.watch,
+            lane=self.lane,
+            settings=sections.Gate(
+                wait=Duration(wait), poll=Interval(poll), caller_lookup=Duration(caller_lookup)
             ),
         )
+
+    def slow(self) -> SlowLook:
+        """Have every look at all processes take until the test permits its end."""
+        slow = SlowLook(self.node.root, self.lane, NoDrivers(), SystemClock())
+        self.look = slow
+        return slow
+
+    async def allocate(self, pod: PodUid, *places: int) -> None:
+        """Have kubelet allocate chips to *pod*, after the one that had them before is over."""
+        devices = {self.devices[each].name.id: self.devices[each].keys for each in places}
+
+        def allocated(draft: Draft) -> None:
+            for former in list(draft.book.allocations.values()):
+                draft.end(former, "its pod is over")
+            for lock in list(draft.book.locks.values()):
+                draft.move(lock.device, LockState.FREE, "nobody has it")
+            draft.allocate(TPU, devices, pod=pod)
+            settle(draft)
+
+        await self.ledger.apply(allocated)
+        self.reader.view.set(seen(entry(pod, *devices, resource=TPU)))
 
     def path(self, place: int) -> Path:
         return self.node.node(self.devices[place].nodes[0].path)
@@ -134,33 +145,21 @@ async def at(tmp_path: Path) -> AsyncIterator[AtTheGate]:
     lanes = [Lane("scan", deadline=30.0), Lane("ledger", deadline=30.0)]
     (tmp_path / "state").mkdir()
     ledger = await open_ledger(
-        tmp_path / "state", lanes[1], clock=SystemClock(), boot=BootId("boot")
+        tmp_path / "state", lanes[1], clock=SystemClock(), boot=BootId("boot"), locks=()
     )
     made = AtTheGate(
         node=node,
         lane=lanes[0],
-        look=CountedLook(node.root, lanes[0]),
+        look=CountedLook(node.root, lanes[0], NoDrivers(), SystemClock()),
         ledger=ledger,
-        devices=tuple(_chip(node, place) for place in range(CHIPS)),
+        devices=tuple(chip(node, place) for place in range(CHIPS)),
     )
-    made.looked.set()
+    made.watch.looked.set()
     yield made
     await ledger.close()
     node.close()
     for lane in lanes:
         lane.close(patience=5.0)
-
-
-def _chip(node: SimulatedNode, place: int) -> Device:
-    address, path = PciAddress(f"0000:00:{5 + place:02x}.0"), f"/dev/vfio/{10 + place}"
-    return Device(
-        name=DeviceName(TPU, DeviceId(address)),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({HardwareKey(f"pci/{address}")}),
-        nodes=(DeviceNode(path=path, rdev=node.node(path).stat().st_rdev),),
-        functions=(address,),
-        model="v5e",
-    )
 
 
 async def _start(at: AtTheGate, gate: Gate, place: int = 0) -> str:
@@ -174,11 +173,11 @@ async def _start(at: AtTheGate, gate: Gate, place: int = 0) -> str:
 
 
 async def test_nobody_passes_before_the_node_was_looked_at(at: AtTheGate) -> None:
-    at.looked.clear()
+    at.watch.looked.clear()
     at.counted((POD, 0))
     told = await _start(at, at.gate())
     assert "holdfast has just started and has not scanned the node yet" in told
-    at.looked.set()
+    at.watch.looked.set()
     assert await _start(at, at.gate()) == ""
 
 
@@ -206,7 +205,7 @@ async def test_starts_that_wait_at_the_same_time_share_one_look(at: AtTheGate) -
         at.look.whole = 0
         told = await asyncio.gather(*(_start(at, gate, place) for place in range(CHIPS)))
     for text, pid in zip(told, pids, strict=True):
-        assert f"held by pid {pid}" in text
+        assert f"(pid {pid})" in text
     assert at.look.whole <= 2, "who asks while a look is under way shares the next"
     assert at.look.partial > 1, "after that its holders alone are looked at"
 
@@ -229,6 +228,42 @@ async def test_a_start_passes_when_the_last_that_had_its_device_lets_go(at: AtTh
         assert await start == ""
 
 
+async def test_a_start_that_waits_is_told_with_its_pod_and_why_until_it_leaves(
+    at: AtTheGate,
+) -> None:
+    at.counted((POD, 0))
+    gate = at.gate(wait=25.0)
+    with ExitStack() as stack:
+        pid = at.opened(stack, 0)
+        start = asyncio.create_task(_start(at, gate))
+        await until(lambda: [*gate.entry.waiting(0.0)])
+        (earlier,), (later,) = gate.entry.waiting(1000.0), gate.entry.waiting(1003.0)
+    assert later.seconds - earlier.seconds == pytest.approx(3.0)
+    assert later.pods == {POD}
+    assert later.why == earlier.why, "the time is apart"
+    assert later.why.startswith(f"waiting for {TPU}: {at.devices[0].name.id} is open in ")
+    assert f"(pid {pid}) outside any pod, which it was not given to; " in later.why
+    assert await start == ""
+    assert (gate.entry.count, [*gate.entry.waiting(0.0)]) == (0, [])
+
+
+async def test_a_start_of_an_unknown_pod_and_one_that_will_soon_go_on_are_not_told(
+    at: AtTheGate,
+) -> None:
+    gate = at.gate(wait=25.0, caller_lookup=0.0)
+    with ExitStack() as stack:
+        at.opened(stack, 0)
+        unknown = asyncio.create_task(_start(at, gate, 0))
+        await until(lambda: gate.entry.count == 1)
+        assert not [*gate.entry.waiting(0.0)]
+        at.watch.looked.clear()
+        soon = asyncio.create_task(_start(at, gate, 1))
+        await until(lambda: gate.entry.count == 2)
+        assert not [*gate.entry.waiting(0.0)]
+        at.watch.looked.set()
+    assert [await unknown, await soon] == ["", ""]
+
+
 async def test_the_text_of_a_refusal_is_the_same_as_long_as_its_reason_is(at: AtTheGate) -> None:
     at.counted((POD, 0))
     with ExitStack() as stack:
@@ -236,14 +271,15 @@ async def test_the_text_of_a_refusal_is_the_same_as_long_as_its_reason_is(at: At
         first = await _start(at, at.gate())
         second = await _start(at, at.gate(wait=0.7))
     assert first == second
-    assert first.endswith("(kubelet will ask again)")
+    assert first.endswith("(holdfast holders)")
 
 
 async def test_what_waiting_does_not_mend_is_not_said_to_be_asked_for_again(at: AtTheGate) -> None:
     at.counted((POD, 0), (OTHER, 0))
     told = await _start(at, at.gate())
-    assert "delete one of them" in told
-    assert "ask again" not in told
+    assert told.startswith(f"cannot start on {TPU}: kubelet has given the same devices to 2 pods: ")
+    assert told.endswith("; delete one of them")
+    assert "asks again" not in told
 
 
 async def test_a_node_that_hangs_while_a_start_waits_does_not_keep_the_holder_from_its_user(
@@ -261,7 +297,7 @@ async def test_a_node_that_hangs_while_a_start_waits_does_not_keep_the_holder_fr
         assert not hung.done()
         let_go.set()
         await hung
-    assert f"held by pid {pid}" in told
+    assert f"(pid {pid})" in told
     assert "bug" not in told
 
 
@@ -269,15 +305,17 @@ async def test_a_node_that_hangs_from_the_beginning_is_told_with_what_is_known(
     at: AtTheGate,
 ) -> None:
     at.counted((POD, 0))
-    at.obstacle = f"{at.devices[0].name} is held by pid 7 (python)"
     let_go = threading.Event()
     hung = asyncio.create_task(at.lane.run(lambda: let_go.wait(GENEROUS)))
     told = await _start(at, at.gate())
+    seen = Holder(process=ProcessId(7, 1), command="python", grips=frozenset({Grip.NODE}))
+    at.watch.holders = (seen,)
+    with_holder = await _start(at, at.gate())
     assert not hung.done()
     let_go.set()
     await hung
-    assert "who uses it could not be found out in time; google.com/tpu/" in told
-    assert "held by pid 7 (python)" in told
+    assert "could not be found out in time" in told
+    assert "0000:00:05.0 is open in python (pid 7) outside any pod, which it was " in with_holder
     assert "bug" not in told
 
 
@@ -285,7 +323,7 @@ async def test_a_device_that_is_busy_without_anybody_to_be_seen_costs_no_look_af
     at: AtTheGate,
 ) -> None:
     device, clock = at.devices[0], ManualClock()
-    shared = SharedLook(at.look, locks=dict, clock=clock, exclusive_open=Watched(True))
+    shared = device_use(at.look, at.node.root, clock, exclusive_open=True)
     at.node.tree.write(device.functions[0], "enable", "1")
     for _ in range(20):
         facts = (await shared.facts([device]))[device.name]
@@ -303,7 +341,7 @@ async def test_a_start_that_waits_is_looked_at_anew_when_groups_may_be_opened(
     at: AtTheGate,
 ) -> None:
     device, may_open = at.devices[0], Watched(False)
-    shared = SharedLook(at.look, locks=dict, clock=ManualClock(), exclusive_open=may_open)
+    shared = device_use(at.look, at.node.root, ManualClock(), exclusive_open=may_open)
     at.node.tree.write(device.functions[0], "enable", "1")
     await shared.facts([device])
     await shared.facts([device])
@@ -315,7 +353,7 @@ async def test_a_start_that_waits_is_looked_at_anew_when_groups_may_be_opened(
 
 async def test_what_proves_a_device_free_is_seen_anew_for_each_start(at: AtTheGate) -> None:
     device = at.devices[0]
-    shared = SharedLook(at.look, locks=dict, clock=ManualClock(), exclusive_open=Watched(True))
+    shared = device_use(at.look, at.node.root, ManualClock(), exclusive_open=True)
     for count in range(1, 4):
         await shared.facts([device])
         assert at.look.whole == count
@@ -327,7 +365,7 @@ async def test_what_proves_a_device_free_is_seen_anew_for_each_start(at: AtTheGa
 
 async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(at: AtTheGate) -> None:
     device = replace(at.devices[0], kind=DeviceKind.ACCEL, functions=())
-    shared = SharedLook(at.look, locks=dict, clock=ManualClock(), exclusive_open=Watched(True))
+    shared = device_use(at.look, at.node.root, ManualClock(), exclusive_open=True)
     with ExitStack() as stack:
         pid = at.opened(stack, 0)
         await shared.facts([device])
@@ -347,3 +385,101 @@ async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(at: AtTheGat
         fds.mkdir()
         facts = (await shared.facts([device]))[device.name]
         assert judge_kernel(facts).freedom is Freedom.FREE
+
+
+async def test_a_start_hears_at_once_that_a_holder_of_its_device_has_ended(at: AtTheGate) -> None:
+    at.counted((POD, 0))
+    with ExitStack() as stack:
+        holder = stack.enter_context(opener(at.path(0)))
+        at.node.add_process(holder.pid, "/user.slice")
+        start = asyncio.create_task(_start(at, at.gate(wait=25.0, poll=25.0)))
+        while not at.look.whole:
+            await asyncio.sleep(0.01)
+        holder.end()
+        assert await start == ""
+
+
+GOES_ON = "the look at them goes on, and what it shows counts for the next try"
+
+
+async def test_where_a_look_takes_longer_than_a_start_waits_the_second_try_passes(
+    at: AtTheGate,
+) -> None:
+    slow = at.slow()
+    await at.allocate(POD, 0)
+    gate = at.gate(exclusive_open=False)
+    assert GOES_ON in await _start(at, gate)
+    second = asyncio.create_task(_start(at, gate))
+    slow.permits.release()
+    assert await second == ""
+    assert slow.whole == 1, "what that look showed counts, and it is the only one"
+
+
+async def test_a_look_that_ended_between_two_tries_counts_for_one_of_them_alone(
+    at: AtTheGate,
+) -> None:
+    slow = at.slow()
+    await at.allocate(POD, 0)
+    gate = at.gate(exclusive_open=False)
+    assert GOES_ON in await _start(at, gate)
+    slow.permits.release()
+    await until(lambda: slow.over == 1)
+    assert await _start(at, gate) == ""
+    assert GOES_ON in await _start(at, gate), "its next container needs a look of its own"
+    assert slow.whole == 2
+
+
+async def test_a_look_from_before_the_lock_was_this_pods_does_not_count(at: AtTheGate) -> None:
+    slow = at.slow()
+    await at.allocate(OTHER, 0)
+    gate = at.gate(exclusive_open=False)
+    assert GOES_ON in await _start(at, gate)
+    await at.allocate(POD, 0)
+    with ExitStack() as stack:
+        pid = at.opened(stack, 0)
+        first = asyncio.create_task(_start(at, gate))
+        slow.permits.release()
+        assert GOES_ON in await first, "that look was for the pod before"
+        slow.permits.release()
+        assert f"(pid {pid})" in await _start(at, gate)
+
+
+async def test_a_device_that_was_enabled_since_such_a_look_is_looked_at_anew(at: AtTheGate) -> None:
+    slow = at.slow()
+    await at.allocate(POD, 0)
+    gate = at.gate(exclusive_open=False)
+    assert GOES_ON in await _start(at, gate)
+    at.node.tree.write(at.devices[0].functions[0], "enable", "1")
+    slow.permits.release()
+    assert GOES_ON in await _start(at, gate)
+    slow.permits.release()
+    slow.permits.release()
+    assert "is enabled" in await _start(at, gate)
+
+
+async def test_what_such_a_look_showed_is_kept_until_all_devices_of_a_start_are_known(
+    at: AtTheGate,
+) -> None:
+    """One of two is held at first: each look has to bring the start further nevertheless."""
+    slow = at.slow()
+    names = [each.name.id for each in at.devices[:2]]
+    await at.allocate(POD, 0, 1)
+    gate = at.gate(exclusive_open=False)
+
+    async def start() -> str:
+        try:
+            await gate.pre_start(TPU, tuple(names))
+        except GateRefusedError as error:
+            return str(error)
+        return ""
+
+    with ExitStack() as stack:
+        at.opened(stack, 0)
+        for _ in range(2):
+            assert GOES_ON in await start()
+            slow.permits.release()
+    told = [await start()]
+    while told[-1] and len(told) < 3:
+        slow.permits.release()
+        told.append(await start())
+    assert not told[-1], told

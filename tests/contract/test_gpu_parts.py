@@ -112,9 +112,9 @@ def test_each_profile_has_its_name_and_whole_gpus_stay_what_they_are(driver: Dri
     one, two = cards(2)
     (told,) = driver.tell("mixed", (one, _divided(two, "3g.40gb", "1g.10gb+me")))
     assert told["devices"] == {
-        f"nvidia.com/gpu/{uuid(0)}": [f"gpu/{uuid(0)}"],
-        "nvidia.com/mig-3g.40gb/MIG-1-0-3": [f"mig/{uuid(1)}/1/MIG-1-0-3"],
-        "nvidia.com/mig-1g.10gb.me/MIG-1-1-1": [f"mig/{uuid(1)}/2/MIG-1-1-1"],
+        f"nvidia.com/gpu/{uuid(0)}": [f"card/{uuid(0)}"],
+        "nvidia.com/mig-3g.40gb/MIG-1-0-3": [f"part/{uuid(1)}/1/MIG-1-0-3"],
+        "nvidia.com/mig-1g.10gb.me/MIG-1-1-1": [f"part/{uuid(1)}/2/MIG-1-1-1"],
     }
     assert told["index"] == ["0", "1:0", "1:1"]
     assert told["nodes"] == ["/dev/nvidia0", "/dev/nvidia1"]
@@ -127,9 +127,9 @@ def test_a_gpu_that_is_advertised_whole_has_the_keys_of_its_slices(driver: Drive
     (told,) = driver.tell("none", (_divided(card, "3g.40gb", "3g.40gb"),))
     assert told["devices"] == {
         f"nvidia.com/gpu/{uuid(0)}": [
-            f"gpu/{uuid(0)}",
-            f"mig/{uuid(0)}/1/MIG-0-0-3",
-            f"mig/{uuid(0)}/2/MIG-0-1-3",
+            f"card/{uuid(0)}",
+            f"part/{uuid(0)}/1/MIG-0-0-3",
+            f"part/{uuid(0)}/2/MIG-0-1-3",
         ]
     }
 

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from fakes.books import entry, seen
+from fakes.doors import gate_over
+from fakes.inuse import device_use
+from fakes.observers import Unobserved
 from fakes.onegpu import MIB, POD, OneGpu, gpus_on, opened_nvml
+from fakes.reclaimer import reclaimer
 from holdfast.allocation.gate import Gate
-from holdfast.discovery.source import Sources
 from holdfast.errors import GateRefusedError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
@@ -23,21 +26,19 @@ from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.standings import Emptied
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
-from holdfast.reclaim.evidence import Evidence
-from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Nudges, Watched
 from holdfast.settings import sections
 from holdfast.settings.types import Duration, Interval
 from simulated.nvml import GIB, cards
@@ -111,8 +112,8 @@ class Daemon:
     async def is_kept(self, reason: str) -> None:
         """Wait until *reason* is seen to keep the GPU of a pod that is over, and for some looks."""
         await until(
-            lambda: reason in self.watcher.obstacle(self.device.name),
-            what=f"{reason!r} instead of {self.watcher.obstacle(self.device.name)!r}",
+            lambda: reason in str(self.watcher.obstacle(self.device.name)),
+            what=f"{reason!r} instead of {self.watcher.obstacle(self.device.name)}",
         )
         assert self.state() == "releasing"
 
@@ -128,7 +129,9 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
     async with gpus_on(tmp_path, nvml) as gpus:
         lanes = [Lane("ledger", deadline=30.0), Lane("pods", deadline=30.0)]
         (tmp_path / "state").mkdir()
-        ledger = await open_ledger(tmp_path / "state", lanes[0], clock=SystemClock(), boot=BOOT)
+        ledger = await open_ledger(
+            tmp_path / "state", lanes[0], clock=SystemClock(), boot=BOOT, locks=()
+        )
         device, reader, clock = gpus.device(), Reader(), SystemClock()
         inventory = Watched(
             Inventory(generation=1, resources=(device.name.resource,), devices=(device,))
@@ -146,13 +149,13 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             pidfds=pidfds,
             lane=lanes[1],
         )
+        nudges = Nudges()
         sightings = PodSightings(
             cgroups=cgroups,
-            procfs=procfs,
             paths=paths,
             lane=lanes[1],
             clock=clock,
-            changed=lambda _pod: watcher.nudge(),
+            nudges=nudges,
         )
         settings = sections.Reclaim(
             mode="observe",
@@ -161,60 +164,49 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             foreign_scan=Interval(0.05),
             unseen_grace=Duration(0),
         )
-        kernel = KernelWatch(
-            look=gpus.look,
-            pidfds=pidfds,
-            clock=clock,
-            exited=lambda _process: watcher.nudge(),
-            rescan=Watched(settings.foreign_scan),
-            exclusive_open=Watched(False),
-        )
-        evidence = Evidence(
-            ledger=ledger,
-            reader=reader,
-            pods=pods,
-            clock=clock,
-            settings=Watched(settings),
-            question_timeout=Watched(5.0),
-            own_pid=1,
-        )
-        reclaimer = Reclaimer(
-            ledger=ledger,
-            evidence=evidence,
-            pods=pods,
-            pidfds=pidfds,
-            clock=clock,
+        use = device_use(
+            gpus.look, pidfds, clock, book=ledger.book, rescan=float(settings.foreign_scan)
         )
         resetter = Resetter(
             ledger=ledger,
             control=FunctionControl(gpus.node.root),
             clock=clock,
             settings=Watched(settings),
-            ended=lambda: None,
+            nudges=Nudges(),
+            observer=Unobserved(),
         )
         watcher = Watcher(
             ledger=ledger,
             inventory=inventory,
             reader=reader,
-            kernel=kernel,
+            use=use,
             pods=sightings,
-            reclaimer=reclaimer,
+            reclaimer=reclaimer(
+                ledger=ledger,
+                reader=reader,
+                pods=pods,
+                pidfds=pidfds,
+                clock=clock,
+                settings=Watched(settings),
+            ),
             resetter=resetter,
             clock=clock,
             settings=Watched(settings),
             pending_timeout=Watched(60.0),
+            is_retired=lambda _resource: False,
+            obstacles=Watched({}),
+            emptied=Emptied(),
+            nudges=nudges,
         )
-        gate = Gate(
-            ledger=ledger,
+        gate = gate_over(
+            ledger,
+            use,
             inventory=inventory,
             reader=reader,
-            look=gpus.look,
-            looked=watcher.looked,
-            obstacle=watcher.obstacle,
-            at_work=lambda _keys: "",
-            clock=clock,
-            sources=Sources(),
-            settings=Watched(sections.Gate(wait=Duration(0.3), poll=Interval(0.02))),
+            watcher=watcher,
+            resetter=resetter,
+            lane=lanes[0],
+            settings=sections.Gate(wait=Duration(0.3), poll=Interval(0.02)),
         )
         beats = asyncio.create_task(watcher.run())
         await asyncio.wait_for(watcher.looked.wait(), 20.0)
@@ -262,7 +254,7 @@ async def test_no_container_starts_before_what_a_killed_process_had_is_taken_dow
 ) -> None:
     await daemon.granted()
     daemon.gpus.show(cards(1, used=GIB)[0])
-    assert "not freed yet" in await daemon.refusal()
+    assert "not freed" in await daemon.refusal()
     daemon.gpus.show(IDLE)
     await daemon.starts()
 

@@ -11,6 +11,8 @@ from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.gpu import DriverState, GpuLinks, GpuReading, GpuTraits, GpuUse
+from holdfast.model.nvidia.grant import Imex
+from holdfast.model.nvidia.mig import MigStrategy
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.driver import DriverWatch
@@ -78,12 +80,15 @@ async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
     library, lane = Library(), Lane("nvml", deadline=30.0)
     clock = ManualClock()
     source = DriverWatch(
-        NvidiaFiles(root),
+        NvidiaFiles(root, driver_root=""),
         lambda _: library,
         lane=lane,
         clock=clock,
         look=Watched(5.0),
+        strategy=MigStrategy.NONE,
         rescan=Watched(30.0),
+        imex=Imex.UNWANTED,
+        known={},
     )
     yield Driver(tmp_path / "proc/driver/nvidia", library, source, clock)
     lane.close(patience=5.0)

@@ -6,20 +6,17 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from fakes.onegpu import MIB, POD, RULES, OneGpu, gpus_on, opened_nvml
+from fakes.inuse import look_at
+from fakes.onegpu import MIB, POD, OneGpu, gpu_uses, gpus_on, opened_nvml
 from holdfast.host.nvidia.nvml import Nvml
-from holdfast.host.nvidia.use import GpuUses
-from holdfast.host.use.look import Look
 from holdfast.model.devices import DeviceKind
 from holdfast.model.use.free import Freedom, Opened, judge_kernel
 from holdfast.model.use.holders import Grip
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
 from simulated.nvml import GIB, Slice, cards, uuid
 
 UNKNOWN = 999
@@ -120,10 +117,6 @@ async def test_idle_memory_is_never_learned_from_a_gpu_that_a_pod_had(gpus: OneG
     assert "only processes count" in (await gpus.judge(device)).reason
 
 
-def uses_of(lane: Lane, nvml: Nvml | None, **more: Any) -> GpuUses:
-    return GpuUses(lane, lambda: nvml, rules=Watched(RULES), **more)
-
-
 async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(
     gpus: OneGpu, nvml: Nvml
 ) -> None:
@@ -132,7 +125,7 @@ async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(
         contextlib.closing(Lane("scan", deadline=30.0)) as scan,
         contextlib.closing(Lane("nvml", deadline=30.0)) as lane,
     ):
-        look = Look(gpus.node.root, scan, uses_of(lane, nvml, load=lambda: load[0]).ask)
+        look = look_at(gpus.node.root, scan, gpu_uses(lane, nvml, load=lambda: load[0]))
         await look.scan([device], {})
         gpus.grant(device)
         gpus.show(cards(1, used=GIB)[0])
@@ -152,14 +145,14 @@ async def test_a_leak_is_still_one_to_the_next_daemon_until_the_driver_was_loade
         contextlib.closing(Lane("scan", deadline=30.0)) as scan,
         contextlib.closing(Lane("nvml", deadline=30.0)) as lane,
     ):
-        first = uses_of(lane, nvml, load=lambda: "load 1")
-        await Look(gpus.node.root, scan, first.ask).scan([device], {})
+        first = gpu_uses(lane, nvml, load=lambda: "load 1")
+        await look_at(gpus.node.root, scan, first).scan([device], {})
         gpus.grant(device)
         gpus.show(cards(1, used=70 * GIB)[0])
         freedoms = []
         for load in ("load 1", "load 2"):
-            uses = uses_of(lane, nvml, load=lambda load=load: load, kept=first.idle.value)
-            facts = await Look(gpus.node.root, scan, uses.ask).scan([device], gpus.locks)
+            uses = gpu_uses(lane, nvml, load=lambda load=load: load, kept=first.idle.value)
+            facts = await look_at(gpus.node.root, scan, uses).scan([device], gpus.locks)
             freedoms.append(judge_kernel(facts[device.name]).freedom)
     assert freedoms == [Freedom.IN_USE, Freedom.FREE]
 
@@ -183,7 +176,7 @@ async def test_a_gpu_that_works_for_nobody_is_waited_for_and_then_handed_over_as
 async def test_how_busy_a_divided_gpu_is_nobody_knows(gpus: OneGpu) -> None:
     slices = (Slice("MIG-1", gi=1),)
     gpus.show(cards(1, mig=1, slices=slices, utilization=100)[0])
-    for device in (gpus.device("mig/GPU-1/1/MIG-1"), gpus.device()):
+    for device in (gpus.device("part/GPU-1/1/MIG-1"), gpus.device()):
         assert (await gpus.judge(device)).freedom is Freedom.FREE
 
 
@@ -194,7 +187,7 @@ async def test_an_odd_answer_about_how_busy_a_gpu_is_keeps_nobody_from_it(gpus: 
 
 async def test_a_slice_that_cannot_be_asked_leaves_its_whole_gpu_unknown(gpus: OneGpu) -> None:
     gpus.show(cards(1, mig=1, slices=(Slice("MIG-1", gi=1),))[0])
-    whole = gpus.device(f"gpu/{uuid(0)}", "mig/GPU-1/1/MIG-1", "mig/GPU-1/2/MIG-gone")
+    whole = gpus.device(f"card/{uuid(0)}", "part/GPU-1/1/MIG-1", "part/GPU-1/2/MIG-gone")
     verdict = await gpus.judge(whole)
     assert (verdict.freedom, verdict.final) == (Freedom.UNKNOWN, True)
     assert "MIG-gone" in verdict.reason
@@ -237,7 +230,7 @@ async def test_without_a_driver_or_without_anybody_to_ask_nothing_is_known(gpus:
         contextlib.closing(Lane("nvml", deadline=30.0)) as lane,
     ):
         root = gpus.node.root
-        for look in (Look(root, scan), Look(root, scan, uses_of(lane, None).ask)):
+        for look in (look_at(root, scan), look_at(root, scan, gpu_uses(lane, None))):
             verdict = judge_kernel((await look.scan([device], {}))[device.name])
             assert (verdict.freedom, verdict.final) == (Freedom.UNKNOWN, True)
 
@@ -250,7 +243,7 @@ async def test_an_nvml_that_hangs_is_waited_for_a_while_and_is_unknown(
         contextlib.closing(Lane("scan", deadline=30.0)) as scan,
         contextlib.closing(Lane("nvml", deadline=30.0)) as lane,
     ):
-        look = Look(gpus.node.root, scan, uses_of(lane, nvml, patience=0.1).ask)
+        look = look_at(gpus.node.root, scan, gpu_uses(lane, nvml, patience=0.1))
         device = gpus.device()
         # That it is unknown is the proof: the answer for which it did not wait is "nobody".
         verdict = judge_kernel((await look.scan([device], {}))[device.name])
@@ -261,8 +254,8 @@ async def test_an_nvml_that_hangs_is_waited_for_a_while_and_is_unknown(
 async def test_a_slice_is_asked_itself_and_its_gpu_is_asked_with_all_its_slices(
     gpus: OneGpu,
 ) -> None:
-    one, two = gpus.device("mig/GPU-1/1/MIG-1"), gpus.device("mig/GPU-1/2/MIG-2")
-    whole = gpus.device(f"gpu/{uuid(0)}", "mig/GPU-1/1/MIG-1", "mig/GPU-1/2/MIG-2")
+    one, two = gpus.device("part/GPU-1/1/MIG-1"), gpus.device("part/GPU-1/2/MIG-2")
+    whole = gpus.device(f"card/{uuid(0)}", "part/GPU-1/1/MIG-1", "part/GPU-1/2/MIG-2")
     with gpus.process(pod=POD) as pid:
         slices = (Slice("MIG-1", gi=1, processes=(("compute", pid, GIB),)), Slice("MIG-2", gi=2))
         gpus.show(cards(1, mig=1, slices=slices)[0])
@@ -280,14 +273,14 @@ async def test_while_nvml_keeps_a_gpu_its_release_reads_no_process(gpus: OneGpu)
     looked: list[int] = []
     with gpus.process(opens=False):
         for _ in range(5):
-            facts = await watch.facts(device, gpus.locks, enabled=(), to_free=True)
+            facts = await watch.known(device, gpus.locks, enabled=(), to_free=True)
             assert judge_kernel(facts).freedom is Freedom.IN_USE
             assert gpus.look.last_scan is not None
             looked.append(gpus.look.last_scan.processes)
     assert looked == [0] * 5
     gpus.show(cards(1, used=5 * MIB)[0])
     with gpus.process(pod=POD) as pid:
-        facts = await watch.facts(device, gpus.locks, enabled=(), to_free=True)
+        facts = await watch.known(device, gpus.locks, enabled=(), to_free=True)
         assert [each.process.pid for each in facts.holders or ()] == [pid]
     watch.forget(device.name)
 
@@ -299,11 +292,11 @@ async def test_a_holder_that_stops_using_a_gpu_and_lives_on_is_noticed_within_fi
     watch = gpus.watch()
     with gpus.process() as pid:
         gpus.show(cards(1, used=5 * MIB, processes=(("compute", pid, 0),))[0])
-        assert (await watch.facts(device, {}, enabled=(), to_free=True)).holders
+        assert (await watch.known(device, {}, enabled=(), to_free=True)).holders
         gpus.show(cards(1, used=5 * MIB)[0])
-        assert (await watch.facts(device, {}, enabled=(), to_free=True)).holders
+        assert (await watch.known(device, {}, enabled=(), to_free=True)).holders
         gpus.ages.shift(5.0)
-        facts = await watch.facts(device, {}, enabled=(), to_free=True)
+        facts = await watch.known(device, {}, enabled=(), to_free=True)
         assert judge_kernel(facts).freedom is Freedom.FREE
     watch.forget(device.name)
 

@@ -1,35 +1,42 @@
 """Pods that shared a claim are gone through one by one, and wait for their graces together."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
 from fakes.books import BOOT, KUBELET, WHOLE, X, Y, Z, inventory, name, seen, silicon
+from fakes.inuse import device_use, look_at
 from fakes.reclaimscene import ReclaimScene, reclaim_scene
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
-from holdfast.host.use.look import Look
-from holdfast.ledger.ledger import open_ledger
-from holdfast.model.book.book import PodRecord
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.standings import Emptied
+from holdfast.model.book.book import LockState, PodRecord
 from holdfast.model.book.claims import Wish, end_claim, release
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
-from holdfast.reclaim.kernel import KernelWatch
+from holdfast.model.use.free import Freedom, KernelFacts, ReleaseFacts, judge_release
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Nudges, Watched
 from holdfast.settings.sections import Reclaim
 from holdfast.settings.types import Interval
 from manual_clock import ManualClock
 from simulated.proctree import ProcTree
 from waiting import until
 
+_SETTINGS = Reclaim(poll=Interval(0.05), release_poll=Interval(0.05))
 _CLAIM = ClaimRef("team", ClaimUid("uid-1"), "shared")
 
 
@@ -107,53 +114,76 @@ class _NothingToDo:
         return ""
 
 
-async def test_pods_whose_cgroup_was_never_seen_are_waited_for_once(tmp_path: Path) -> None:
-    tree, clock = ProcTree(tmp_path), ManualClock()
+@asynccontextmanager
+async def _watcher(folder: Path) -> AsyncIterator[tuple[Watcher, Ledger, ManualClock]]:
+    """Let the claim of X, Y and Z be over on a node that shows nobody."""
+    tree, clock = ProcTree(folder), ManualClock()
     (tree.root.sys / "bus").mkdir(parents=True, exist_ok=True)
     tree.myself()
-    (tmp_path / "state").mkdir()
+    (folder / "state").mkdir()
     lanes = [Lane(each, deadline=30.0) for each in ("ledger", "pods", "scan")]
-    procfs, paths = Procfs(tree.root), PathWatcher()
-    pidfds = Pidfds(procfs)
-    ledger = await open_ledger(tmp_path / "state", lanes[0], clock=clock, boot=BOOT)
+    paths, pidfds = PathWatcher(), Pidfds(Procfs(tree.root))
+    ledger = await open_ledger(folder / "state", lanes[0], clock=clock, boot=BOOT, locks=())
     await ledger.apply(lambda draft: _end_of_claim(draft, X, Y, Z))
+    await until(lambda: ledger.book.value.locks)
     reader: Any = _Reader()
     nobody: Any = _NothingToDo()
-    settings = Reclaim(poll=Interval(0.05), release_poll=Interval(0.05))
     watcher = Watcher(
         ledger=ledger,
         inventory=Watched(inventory({WHOLE: {}})),
         reader=reader,
-        kernel=KernelWatch(
-            look=Look(tree.root, lanes[2]),
-            pidfds=pidfds,
-            clock=clock,
-            exited=lambda _process: None,
-            rescan=Watched(60.0),
-            exclusive_open=Watched(False),
-        ),
+        use=device_use(look_at(tree.root, lanes[2]), pidfds, clock, rescan=60.0),
         pods=PodSightings(
             cgroups=Cgroups(tree.root),
-            procfs=procfs,
             paths=paths,
             lane=lanes[1],
             clock=clock,
-            changed=lambda _pod: None,
+            nudges=Nudges(),
         ),
         reclaimer=nobody,
         resetter=nobody,
         clock=clock,
-        settings=Watched(settings),
+        settings=Watched(_SETTINGS),
         pending_timeout=Watched(60.0),
+        is_retired=lambda _resource: False,
+        obstacles=Watched({}),
+        emptied=Emptied(),
+        nudges=Nudges(),
     )
-    running = asyncio.create_task(watcher.run())
-    await until(lambda: "never seen" in watcher.obstacle(name("d0")))
-    clock.shift(settings.unseen_grace)
-    await until(lambda: not ledger.book.value.locks)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    yield watcher, ledger, clock
     pidfds.close()
     paths.close()
     await ledger.close()
     for lane in lanes:
         lane.close(patience=5.0)
+
+
+async def test_pods_whose_cgroup_was_never_seen_are_waited_for_once(tmp_path: Path) -> None:
+    async with _watcher(tmp_path) as (watcher, ledger, clock):
+        running = asyncio.create_task(watcher.run())
+        await until(lambda: "never seen" in str(watcher.obstacle(name("d0"))))
+        before = ledger.book.value.fence
+        clock.shift(_SETTINGS.unseen_grace)
+        await until(lambda: not ledger.book.value.locks)
+        assert ledger.book.value.fence == before + 1, "all of them are over in one step"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("populated", [True, None])
+async def test_of_the_pods_of_a_claim_those_that_may_live_are_not_over_in_the_same_step(
+    tmp_path: Path, populated: bool | None
+) -> None:
+    async with _watcher(tmp_path) as (watcher, ledger, _clock):
+        book = ledger.book.value
+        (lock,) = book.locks.values()
+        over = PodSighting(cgroup="/kubepods/pod", inode=1, populated=False)
+        sightings = {X: over, Y: replace(over, inode=2, populated=populated), Z: over}
+        facts = ReleaseFacts(
+            kernel=KernelFacts(holders=()),
+            pod=watcher._former_pod(lock, book, sightings),
+            unseen_grace=_SETTINGS.unseen_grace,
+        )
+
+        assert judge_release(facts).freedom is Freedom.FREE
+        assert watcher._over_as_well(lock, facts, book, sightings) == {Z}

@@ -1,6 +1,9 @@
 """Pods' cgroups on trees of plain files, in every form that kubelet and the kernel give them."""
 
 import os
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,10 +87,106 @@ def test_any_tree_of_version_1_will_do(tmp_path: Path, controller: str) -> None:
     found = cgroups.pod(UID)
     assert found is not None
     assert (found.path, found.pids) == (f"/kubepods/burstable/pod{UID}", (5,))
+    assert found.populated
     assert cgroups.inode(found.path) == found.inode
     assert cgroups.members(found.path) == (5,)
     with pytest.raises(HostError, match=r"cannot write cgroup\.kill .*cgroup v1"):
         cgroups.kill(found.path, found.inode)
+
+
+@pytest.mark.parametrize(
+    ("says", "populated", "pids"),
+    [
+        ("populated 1\nfrozen 0\n", True, (5,)),
+        ("frozen 0\npopulated 1\n", True, (5,)),
+        ("populated 0\nfrozen 0\n", False, ()),  # whoever was listed has ended since
+    ],
+)
+def test_the_kernel_says_whether_a_cgroup_is_populated(
+    tree: ProcTree, says: str, populated: bool, pids: tuple[int, ...]
+) -> None:
+    folder = make(tree, f"kubepods/pod{UID}")
+    make(tree, f"kubepods/pod{UID}/{ID}", 5)
+    (folder / "cgroup.events").write_text(says)
+    found = Cgroups(tree.root).pod(UID)
+    assert found is not None
+    assert (found.populated, found.pids, found.unlisted) == (populated, pids, "")
+
+
+def test_whoever_is_in_another_pid_namespace_lives_and_has_no_pid(tree: ProcTree) -> None:
+    folder = make(tree, f"kubepods/pod{UID}", 0)
+    (folder / "cgroup.events").write_text("populated 1\n")
+    found = Cgroups(tree.root).pod(UID)
+    assert found is not None
+    assert (found.populated, found.pids) == (True, ())
+
+
+@pytest.mark.parametrize("broken", ["absent", "a loop", "empty", "populated 2\n", "frozen 0\n"])
+def test_what_the_kernel_does_not_say_is_unknown(tree: ProcTree, broken: str) -> None:
+    events = make(tree, f"kubepods/pod{UID}") / "cgroup.events"
+    if broken == "absent":
+        events.unlink()
+    elif broken == "a loop":
+        events.unlink()
+        events.symlink_to(events.name)
+    else:
+        events.write_text(broken.removeprefix("empty"))
+    found = Cgroups(tree.root).pod(UID)
+    assert found is not None
+    assert found.populated is None
+    assert str(events) in found.unlisted
+
+
+class _Changing(Cgroups):
+    """Has done what it is told to each time that pids were listed."""
+
+    def __init__(self, tree: ProcTree, *changes: Callable[[], object]) -> None:
+        super().__init__(tree.root)
+        self._changes = list(changes)
+
+    def _list(self, folder: Path) -> tuple[tuple[int, ...], str]:
+        found = super()._list(folder)
+        self._changes.pop(0)()
+        return found
+
+
+def test_a_cgroup_that_is_removed_while_it_is_read_is_none(tree: ProcTree) -> None:
+    folder = make(tree, f"kubepods/pod{UID}", 5)
+    assert _Changing(tree, lambda: shutil.rmtree(folder)).pod(UID) is None
+
+
+def test_of_version_1_two_lists_have_to_be_empty(tmp_path: Path) -> None:
+    tree = ProcTree(tmp_path)
+    procs = make(tree, f"pids/kubepods/pod{UID}") / "cgroup.procs"
+    for second, populated in (("", False), ("8\n", True), ("none\n", None)):
+        procs.write_text("")
+        found = _Changing(tree, partial(procs.write_text, second), list).pod(UID)
+        assert found is not None
+        assert found.populated is populated
+
+
+@pytest.mark.parametrize(
+    ("lists", "namespace", "populated"),
+    [
+        ([], "pid:[4026531836]", False),
+        ([], "pid:[4026532222]", None),
+        (["7\n"], "pid:[4026532222]", True),
+        (["no number\n"], "pid:[4026531836]", None),
+    ],
+)
+def test_without_the_kernels_word_as_with_version_1_lists_have_to_do(
+    tmp_path: Path, lists: list[str], namespace: str, populated: bool | None
+) -> None:
+    tree = ProcTree(tmp_path)
+    (tree.root.proc / "self/ns").mkdir(parents=True)
+    (tree.root.proc / "self/ns/pid").symlink_to(namespace)
+    folder = make(tree, f"pids/kubepods/pod{UID}/{ID}")
+    for text in lists:
+        (folder / "cgroup.procs").write_text(text)
+    found = Cgroups(tree.root).pod(UID)
+    assert found is not None
+    assert found.populated is populated
+    assert bool(found.unlisted) is (populated is None)
 
 
 def test_events_are_there_while_the_cgroup_is(tree: ProcTree) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host.proc.openfiles import FileTables
+from fakes.inuse import holder_scan
+from holdfast.host.proc.grips import GripSearch
+from holdfast.host.proc.openfiles import FileTables, TooMuchError
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.use.holders import Grip, Holder, Scan, ScanTarget
 from simulated.proctree import ProcTree
@@ -24,6 +25,7 @@ from waiting import wait_until
 UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"
 ONE = PciAddress("0000:00:05.0")
 TWO = PciAddress("0000:00:06.0")
+_CLONE_FILES = 0x400
 
 
 def name(text: str) -> DeviceName:
@@ -102,7 +104,7 @@ class TestOnRealProcesses:
     ) -> None:
         path, rdev = terminals.make()
         child = hold(f"kept = open({path!r}, 'rb')")
-        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)])
+        scan = holder_scan(HostRoot.under()).scan([target("a", rdev)])
         assert grips(scan, "a") == {child.pid: {Grip.NODE}}
         (holder,) = scan.holders[name("a")]
         assert holder.process.start_ticks == Procfs(HostRoot.under()).start_ticks(child.pid)
@@ -116,7 +118,7 @@ class TestOnRealProcesses:
         path, rdev = terminals.make()
         (tmp_path / "innocent").symlink_to(path)
         child = hold(f"kept = open({str(tmp_path / 'innocent')!r}, 'rb')")
-        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
+        scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
         assert grips(scan, "a") == {child.pid: {Grip.NODE}}
 
     def test_a_child_that_inherited_the_file_is_a_holder_too(
@@ -127,7 +129,7 @@ class TestOnRealProcesses:
             f"kept = open({path!r}, 'rb')\nforked = os.fork()\nif not forked: time.sleep(600)\nopen('/dev/null')"
         )
         forked = int(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()[0])
-        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)])
+        scan = holder_scan(HostRoot.under()).scan([target("a", rdev)])
         assert set(grips(scan, "a")) == {child.pid, forked}
         child.kill()
         child.wait()
@@ -138,7 +140,7 @@ class TestOnRealProcesses:
     ) -> None:
         path, rdev = terminals.make()
         child = hold(f"kept = os.open({path!r}, os.O_PATH)")
-        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
+        scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
         assert not scan.holders
 
     @pytest.mark.skipif(
@@ -160,7 +162,7 @@ class TestOnRealProcesses:
         facts = procfs.process(child.pid)
         assert facts is not None
         assert facts.can_act
-        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
+        scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
         assert grips(scan, "a") == {child.pid: {Grip.NODE}}
 
     @pytest.mark.parametrize("compares", [True, False])
@@ -197,7 +199,7 @@ ready.wait()
             root = tree.root
         elif not FileTables(root).usable:
             pytest.skip("this kernel does not compare file tables here")
-        scan = HolderScan(root).scan([target("a", rdev)], pids=[child.pid])
+        scan = holder_scan(root).scan([target("a", rdev)], pids=[child.pid])
         assert set(grips(scan, "a")) == {child.pid}
 
     def test_threads_that_share_one_file_table_are_told_to_and_others_not_to(self) -> None:
@@ -216,6 +218,43 @@ ready.wait()
             child.kill()
         assert not tables.same(os.getpid(), child.pid), "a process that is gone shares nothing"
 
+    def test_of_processes_that_share_a_file_table_the_files_are_read_once(
+        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        """All processes of a gVisor sandbox share one table, with hundreds of files."""
+        root = HostRoot.under()
+        tables = FileTables(root)
+        if not tables.usable:
+            pytest.skip("this kernel does not compare file tables here")
+        path, rdev = terminals.make()
+        child = hold(f"""
+import ctypes
+kept = os.open({path!r}, os.O_RDONLY)
+files = [os.open("/dev/null", os.O_RDONLY) for _ in range(300)]
+done, told = os.pipe()
+if not os.fork():
+    os.close(kept)
+    os.write(told, b"closed")
+    time.sleep(600)
+os.read(done, 9)
+clone = {56 if os.uname().machine == "x86_64" else 220}
+if not ctypes.CDLL(None).syscall(clone, {_CLONE_FILES | signal.SIGCHLD}, 0, 0, 0, 0):
+    time.sleep(600)
+""")
+        children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+        apart, sharing = (int(each) for each in children)
+        try:
+            search = GripSearch(root, [target("a", rdev)], None, tables, maps=False, hidden=False)
+            assert search.at(child.pid).grips == {name("a"): {Grip.NODE}}
+            assert search.at(sharing, most=0).grips == {name("a"): {Grip.NODE}}
+            with pytest.raises(TooMuchError):
+                search.at(apart, most=0)
+            scan = holder_scan(root).scan([target("a", rdev)], pids=[child.pid, apart, sharing])
+            assert set(grips(scan, "a")) == {child.pid, sharing}
+        finally:
+            os.kill(apart, signal.SIGKILL)
+            os.kill(sharing, signal.SIGKILL)
+
     def test_a_file_whose_path_is_too_long_to_be_told_hides_nothing(
         self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
     ) -> None:
@@ -232,7 +271,7 @@ high = open("file", "w")
         links = list(Path(f"/proc/{child.pid}/fd").iterdir())
         with pytest.raises(OSError, match="File name too long"):
             [link.readlink() for link in links]
-        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
+        scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
         assert scan.complete
         assert grips(scan, "a") == {child.pid: {Grip.NODE}}
 
@@ -255,7 +294,7 @@ os.unlink("/dev/accel0")
 os.close(made)
 """)
         assert "/dev/accel0 (deleted)" in Path(f"/proc/{child.pid}/maps").read_text()
-        scan = HolderScan(HostRoot.under()).scan([target("a", 1)], pids=[child.pid], maps=True)
+        scan = holder_scan(HostRoot.under()).scan([target("a", 1)], pids=[child.pid], maps=True)
         assert scan.gaps == ()
 
     def test_a_mapped_device_is_found_by_its_number_through_the_process_own_root(
@@ -266,21 +305,21 @@ os.close(made)
             "import mmap\nkept = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096, flags=mmap.MAP_PRIVATE)\nos.closerange(3, 10)"
         )
         # /dev/zero is nobody's device and left out; what is below /dev otherwise is looked at.
-        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid], maps=True)
+        scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid], maps=True)
         assert not scan.holders
         assert not scan.gaps
 
     def test_this_process_itself_is_left_out(self, terminals: Terminals) -> None:
         _, rdev = terminals.make()
         assert (
-            not HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[os.getpid()]).holders
+            not holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[os.getpid()]).holders
         )
 
     def test_a_pid_that_is_gone_is_no_gap(self) -> None:
         child = subprocess.Popen(["true"])
         child.wait()
-        scan = HolderScan(HostRoot.under()).scan([target("a", 1)], pids=[child.pid], maps=True)
-        assert scan.complete or scan.gaps == HolderScan(HostRoot.under()).scan([], pids=[]).gaps
+        scan = holder_scan(HostRoot.under()).scan([target("a", 1)], pids=[child.pid], maps=True)
+        assert scan.complete or scan.gaps == holder_scan(HostRoot.under()).scan([], pids=[]).gaps
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
     def test_another_users_process_is_a_gap_without_the_capabilities(
@@ -292,7 +331,7 @@ os.close(made)
         if not other:  # no Python started as another user could read this checkout
             os.setgroups([])
             os.setresuid(65534, 65534, 65534)
-            gaps = HolderScan(HostRoot.under()).scan([], pids=[child.pid]).gaps
+            gaps = holder_scan(HostRoot.under()).scan([], pids=[child.pid]).gaps
             os.write(told, "; ".join(gaps).encode())
             os._exit(0)
         os.waitpid(other, 0)
@@ -311,7 +350,7 @@ class TestOnATree:
         return tree
 
     def scan(self, tree: ProcTree, *targets: ScanTarget, maps: bool = False) -> Scan:
-        return HolderScan(tree.root).scan(targets, maps=maps)
+        return holder_scan(tree.root).scan(targets, maps=maps)
 
     def test_the_pod_and_container_of_a_holder_come_from_its_cgroup(
         self, tree: ProcTree, terminals: Terminals
@@ -460,6 +499,17 @@ class TestOnATree:
         scan = self.scan(tree, target("one", 1), maps=True)
         assert scan.gaps == ("pid 70 maps /dev/accel?[2J, which is gone: it cannot be told apart",)
 
+    @pytest.mark.parametrize(("flags", "gap"), [("rd wr sh io pf", True), ("rd wr sh sd", False)])
+    def test_device_memory_of_a_node_that_was_made_elsewhere_and_is_gone_is_a_gap(
+        self, tree: ProcTree, flags: str, *, gap: bool
+    ) -> None:
+        line = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /tmp/x (deleted)\n"
+        (tree.process(70) / "maps").write_text(line)
+        (tree.root.proc / "70/smaps").write_text(f"{line}VmFlags: {flags}\n")
+        scan = self.scan(tree, target("one", 1), maps=True)
+        text = "pid 70 maps /tmp/x, which is gone: it cannot be told apart"
+        assert scan.gaps == ((text,) if gap else ())
+
     def test_what_cannot_be_looked_into_is_a_gap_only_where_something_can_act(
         self, tree: ProcTree
     ) -> None:
@@ -510,7 +560,7 @@ class TestOnATree:
                 pass  # what has the pid now is looked at anew
 
         threading.Thread(target=meanwhile, daemon=True).start()
-        scan = HolderScan(tree.root, patience=30.0).scan([target("a", rdev)], maps=True)
+        scan = holder_scan(tree.root, patience=30.0).scan([target("a", rdev)], maps=True)
         assert not scan.holders
 
     def test_a_uid_that_cannot_be_read_is_not_told_as_roots(
@@ -563,7 +613,7 @@ class TestOnATree:
 
     def test_a_proc_that_cannot_be_listed_is_a_gap_and_no_error(self, tmp_path: Path) -> None:
         (tmp_path / "proc").write_text("")
-        scan = HolderScan(HostRoot.under(tmp_path)).scan([target("one", 1)])
+        scan = holder_scan(HostRoot.under(tmp_path)).scan([target("one", 1)])
         assert not scan.holders
 
     def test_a_holder_reads_as_people_need_it(self, tree: ProcTree, terminals: Terminals) -> None:
@@ -571,3 +621,23 @@ class TestOnATree:
         tree.open_file(tree.process(70, cgroup=f"/kubepods/pod{UID}"), 3, path)
         holders: tuple[Holder, ...] = self.scan(tree, target("a", rdev)).holders[name("a")]
         assert str(holders[0]) == f"pid 70 (worker) of pod {UID} [node open]"
+
+
+def test_who_has_exited_has_nothing_of_what_another_had_that_has_exited_too(
+    terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """Neither has a table of files any more: to compare them says that they are the same."""
+    root = HostRoot.under()
+    tables = FileTables(root)
+    if not tables.usable:
+        pytest.skip("this kernel does not compare file tables here")
+    path, rdev = terminals.make()
+    had = hold(f"kept = [os.open({path!r}, os.O_RDONLY) for _ in range(100)]")
+    other = hold("")
+    search = GripSearch(root, [target("a", rdev)], None, tables, maps=False, hidden=False)
+    assert search.at(had.pid)
+    for each in (had, other):
+        each.kill()
+        os.waitid(os.P_PID, each.pid, os.WEXITED | os.WNOWAIT)
+    assert tables.same(had.pid, other.pid)
+    assert not search.at(other.pid)

@@ -51,7 +51,7 @@ def test_a_driver_is_there_when_the_kernel_says_so_and_not_when_files_are(
 ) -> None:
     library(root.run / "nvidia/driver/usr/lib64")
     (root.dev / "nvidiactl").symlink_to(terminal)
-    files = NvidiaFiles(root)
+    files = NvidiaFiles(root, driver_root="")
     assert not files.present
     assert not files.facts().present
     loaded(root, terminal)
@@ -67,7 +67,7 @@ def test_nodes_that_only_the_operators_root_has_are_found_there(
     operator.mkdir(parents=True)
     for name in ("nvidiactl", "nvidia-uvm", "nvidia0"):
         (operator / name).symlink_to(terminal)
-    files = NvidiaFiles(root)
+    files = NvidiaFiles(root, driver_root="")
     chosen = device_root(files.facts()).root
     assert chosen is not None
     assert (chosen.folder, chosen.host) == (operator, "/run/nvidia/driver/dev")
@@ -82,7 +82,7 @@ def test_nodes_that_only_the_operators_root_has_are_found_there(
 def test_a_plain_file_called_nvidiactl_is_no_node(root: HostRoot, terminal: str) -> None:
     loaded(root, terminal)
     (root.dev / "nvidiactl").touch()
-    assert device_root(NvidiaFiles(root).facts()).root is None
+    assert device_root(NvidiaFiles(root, driver_root="").facts()).root is None
 
 
 def test_a_configured_root_comes_first_for_nodes_and_library(
@@ -106,14 +106,14 @@ def test_a_driver_without_a_library_below_any_root_leaves_it_to_the_loader(
     root: HostRoot, terminal: str
 ) -> None:
     loaded(root, terminal)
-    assert list(NvidiaFiles(root).facts().libraries) == []
+    assert list(NvidiaFiles(root, driver_root="").facts().libraries) == []
 
 
 def test_a_gpus_node_of_another_major_is_none_of_the_drivers(root: HostRoot, terminal: str) -> None:
     loaded(root, terminal)
     (root.dev / "nvidiactl").symlink_to(terminal)
     (root.dev / "nvidia0").symlink_to("/dev/null")
-    files = NvidiaFiles(root)
+    files = NvidiaFiles(root, driver_root="")
     chosen = device_root(files.facts()).root
     assert chosen is not None
     assert files.rdev(chosen, 0) is None
@@ -129,7 +129,7 @@ def test_control_nodes_of_another_major_are_none_of_the_drivers(
     )
     for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
         (root.dev / name).symlink_to(terminal)
-    files = NvidiaFiles(root)
+    files = NvidiaFiles(root, driver_root="")
     chosen = device_root(files.facts()).root
     assert chosen is not None
     assert files.control(chosen) == ("/dev/nvidiactl", "/dev/nvidia-modeset")
@@ -148,6 +148,35 @@ def test_the_drivers_root_is_called_as_the_host_does(
     assert (chosen.folder, chosen.host) == (mounted / "dev", "/run/nvidia/driver/dev")
 
 
+@pytest.mark.parametrize(
+    ("configured", "on_host", "called"),
+    [
+        ("", "/run/nvidia/driver", "/run/nvidia/driver"),
+        ("", "", ""),
+        ("other", "/opt", "/opt"),
+    ],
+)
+def test_the_drivers_root_is_where_nvidias_chart_mounts_it_unless_it_is_configured(
+    root: HostRoot, terminal: str, configured: str, on_host: str, called: str
+) -> None:
+    loaded(root, terminal)
+    tmp_path = root.proc.parent
+    for name in ("driver-root", "other"):
+        (tmp_path / name / "dev").mkdir(parents=True)
+        (tmp_path / name / "dev/nvidiactl").symlink_to(terminal)
+    found = tmp_path / (configured or "driver-root")
+    files = NvidiaFiles(
+        root,
+        driver_root=str(found) if configured else "",
+        driver_root_on_host=on_host,
+        mounted=tmp_path / "driver-root",
+    )
+    chosen = device_root(files.facts()).root
+    assert chosen is not None
+    assert (chosen.folder, chosen.host) == (found / "dev", f"{called}/dev")
+    assert (files.driver_root, files.driver_root_on_host) == (str(found), called or "/")
+
+
 _MOUNTS = """
 import sys
 from pathlib import Path
@@ -159,7 +188,7 @@ root = HostRoot.under(Path(sys.argv[1]))
 # What the kernel says of this process's own mounts, among what the test says of the driver.
 (root.proc / "self").mkdir()
 (root.proc / "self/mountinfo").write_text(Path("/proc/self/mountinfo").read_text())
-chosen = device_root(NvidiaFiles(root).facts())
+chosen = device_root(NvidiaFiles(root, driver_root="").facts())
 print(chosen.root.host if chosen.root else chosen.reason)
 """
 
@@ -227,7 +256,7 @@ def test_links_of_a_driver_container_are_followed_below_its_own_root(
     (operator / "usr/lib64").mkdir(parents=True)
     (operator / "usr/lib64/libnvidia-ml.so.1").symlink_to("/opt/driver/libnvidia-ml.so.550.1")
     (operator / "lib64").symlink_to("lib64")
-    assert list(NvidiaFiles(root).facts().libraries) == [real]
+    assert list(NvidiaFiles(root, driver_root="").facts().libraries) == [real]
 
 
 @pytest.mark.parametrize(("text", "node"), [("1\n", 1), ("-1\n", None), ("oops", None)])
@@ -235,7 +264,7 @@ def test_the_numa_node_is_sysfs_word(root: HostRoot, text: str, node: int | None
     function = root.sys / "bus/pci/devices/0000:65:00.0"
     function.mkdir()
     (function / "numa_node").write_text(text)
-    files = NvidiaFiles(root)
+    files = NvidiaFiles(root, driver_root="")
     assert files.numa_node("0000:65:00.0") == node
     assert files.numa_node("0000:66:00.0") is None
 

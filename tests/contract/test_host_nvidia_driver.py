@@ -55,9 +55,12 @@ class Host:
         modes: frozenset[str] = frozenset(),
         *,
         more: bool = False,
-        **roots: str,
+        driver_root: str = "",
+        driver_root_on_host: str = "",
     ) -> GpuSpecFacts:
-        files = NvidiaFiles(self.root, **roots)
+        files = NvidiaFiles(
+            self.root, driver_root=driver_root, driver_root_on_host=driver_root_on_host
+        )
         return NvidiaDriver(self.root, files, modes=modes, more=more).facts(gpus)
 
     def gpus(self, gpu: Gpu | None = None, **facts: object) -> GpuFacts:
@@ -251,7 +254,7 @@ def test_nodes_that_draw_on_a_gpu_are_those_of_the_number_that_sysfs_has(
         rdev = host.rdev + number
         (drm / name / "dev").write_text(f"{os.major(rdev)}:{os.minor(rdev)}\n")
 
-    nodes = NvidiaFiles(host.root).drm_nodes(address)
+    nodes = NvidiaFiles(host.root, driver_root="").drm_nodes(address)
     gpu = Gpu(index=0, uuid="GPU-a", minor=0, pci=address)
     (found,) = host.find(host.gpus(gpu, drm={"GPU-a": nodes})).gpus
 

@@ -444,6 +444,7 @@ def test_what_a_gpu_is_is_told_as_far_as_it_is_known(ask: Ask) -> None:
         "architecture": "Hopper",
         "capability": "9.0",
         "cuda_driver": "12.4",
+        "addressing": "",
         "mig_capable": False,
         "virtual": False,
     }
@@ -457,6 +458,13 @@ def test_a_vgpu_is_told_from_a_gpu(ask: Ask, mode: int, virtual: bool) -> None:
     node = Node(cards=cards(1, virtualization=mode))
     told = ask(node, f"nvml.open(); tell(nvml.traits({[uuid(0)]}))")
     assert told[uuid(0)]["virtual"] is virtual
+
+
+@pytest.mark.parametrize(("mode", "told"), [(0, "None"), (1, "HMM"), (2, "ATS"), (7, ""), (-1, "")])
+def test_how_a_gpu_reaches_the_hosts_memory_is_told(ask: Ask, mode: int, told: str) -> None:
+    node = Node(cards=cards(1, addressing=mode))
+    found = ask(node, f"nvml.open(); tell(nvml.traits({[uuid(0)]}))")
+    assert found[uuid(0)]["addressing"] == told
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,19 @@
 """Who started a process of a pod: read from below up to the first parent that is not the pod's."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, Procfs, containing, outside_parent
+from holdfast.host.proc.procfs import (
+    INIT_PID_NAMESPACE,
+    ProcessFacts,
+    Procfs,
+    containing,
+    outside_parent,
+)
 from holdfast.host.root import HostRoot
 from holdfast.model.reclaim.ending import Parent
 from simulated.proctree import ProcTree
@@ -55,6 +62,43 @@ def test_a_way_up_that_cannot_be_read_to_its_end_tells_nothing(tree: ProcTree) -
     tree.process(12, ppid=13, started=12)  # each the other's parent: pids were given anew meanwhile
     tree.process(13, ppid=12, started=12)
     assert [_outside(tree, pid) for pid in sorted(_POD)] == [None] * 4
+
+
+class _Ending(Procfs):
+    """Processes of which each ends once it was read, and its child has the next for a parent."""
+
+    def __init__(self, tree: ProcTree, *parents: int) -> None:
+        super().__init__(tree.root)
+        self._tree, self._parents = tree, list(parents)
+
+    def process(self, pid: int) -> ProcessFacts | None:
+        found = super().process(pid)
+        if pid == 10 and self._parents:
+            shutil.rmtree(self._tree.root.proc / "10")
+            self._tree.process(10, ppid=self._parents.pop(0), started=10)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("parents", "parent"), [((), None), ((1,), _INIT), ((8, 7, 1), _INIT), ((8,), None)]
+)
+def test_where_a_parent_has_just_ended_the_one_that_comes_after_it_counts(
+    tree: ProcTree, parents: tuple[int, ...], parent: Parent | None
+) -> None:
+    tree.process(10, ppid=9, started=10)
+    procfs = _Ending(tree, *parents)
+    child = procfs.process(10)
+    assert child is not None
+    assert outside_parent(procfs, child, frozenset({10})) == parent
+
+
+def test_of_a_pid_that_was_given_away_meanwhile_no_parent_is_told(tree: ProcTree) -> None:
+    tree.process(10, ppid=9, started=10)
+    child = Procfs(tree.root).process(10)
+    assert child is not None
+    shutil.rmtree(tree.root.proc / "10")
+    tree.process(10, ppid=1, started=11)
+    assert outside_parent(Procfs(tree.root), child, frozenset({10})) is None
 
 
 def test_a_parent_is_as_old_as_its_child_or_older(tree: ProcTree) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.host.files.paths import Mount, mount_of, mounts
-from holdfast.host.own.privileges import privileges
+from holdfast.host.own import privileges
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from simulated.proctree import ProcTree

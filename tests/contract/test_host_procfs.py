@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import HostError
-from holdfast.host.own.privileges import visibility
-from holdfast.host.own.process import boot_id
+from holdfast.host.own import boot_id, visibility
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from simulated.proctree import ProcTree

@@ -1,18 +1,27 @@
 """A trial of a device on a tree of plain files: what is reset, bound again, and found to answer."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from fakes.observers import Unobserved
 from holdfast.host.pci.reset import FunctionControl, Written
+from holdfast.ledger.ledger import open_ledger
+from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, pci_key
-from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.reclaim.reset import ResetPolicy
-from holdfast.model.use.free import Opened
-from holdfast.reclaim.resetter import Findings, Trial
+from holdfast.model.use.free import KernelFacts, Opened
+from holdfast.reclaim.resetter import Findings, Resetter, Trial
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Nudges, Watched
+from holdfast.settings.sections import Reclaim
+from manual_clock import ManualClock
 from simulated.hosttree import HostTree
+from waiting import until
 
 ONE, TWO = PciAddress("0000:c0:02.0"), PciAddress("0000:c0:02.1")
 
@@ -176,3 +185,42 @@ def test_a_group_that_cannot_be_opened_is_not_held(tree: HostTree) -> None:
     missing = DeviceNode(path="/dev/vfio/99", rdev=1)
     with FunctionControl(tree.root).holding((*chip.nodes, missing)) as opened:
         assert opened is Opened.UNAVAILABLE
+
+
+async def test_what_a_trial_found_is_no_word_about_another_part_of_a_locks_life(
+    tree: HostTree, tmp_path: Path
+) -> None:
+    """A pod may have had the device since, and been forced to let go of it too."""
+    chip, clock = _chip(tree), ManualClock()
+    (tmp_path / "state").mkdir()
+    with contextlib.closing(Lane("ledger", deadline=30.0)) as lane:
+        boot = BootId("boot")
+        ledger = await open_ledger(tmp_path / "state", lane, clock=clock, boot=boot, locks=())
+        nudges = Nudges()
+        resetter = Resetter(
+            ledger=ledger,
+            control=FunctionControl(tree.root),
+            clock=clock,
+            settings=Watched(Reclaim()),
+            nudges=nudges,
+            observer=Unobserved(),
+        )
+        lock = DeviceLock(
+            device=chip.name,
+            keys=chip.keys,
+            state=LockState.RECLAIMING,
+            fence=1,
+            since=0.0,
+            boot=boot,
+        )
+        facts = KernelFacts(holders=())
+        assert resetter.clears(lock, chip, facts) is None, "it is tried first"
+        await until(lambda: not resetter.at_work(chip.keys), what="its trial")
+        later = replace(lock, fence=2)
+        assert await resetter.detains(later) == ""
+        assert resetter.clears(later, chip, facts) is None
+        await until(lambda: not resetter.at_work(chip.keys), what="its own trial")
+        assert await resetter.detains(later) == ""
+        assert resetter.clears(later, chip, facts) is not None
+        resetter.close()
+        await ledger.close()

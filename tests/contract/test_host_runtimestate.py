@@ -9,7 +9,7 @@ from fakes.runtimes import RUNSC, RuntimeFolder, spec
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PodUid
-from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.reclaim.ending import RuntimeState
 
 UID = PodUid("6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b")
 SLICE = f"kubepods-besteffort-pod{UID.replace('-', '_')}.slice:cri-containerd:s1"

@@ -5,30 +5,46 @@ import ctypes
 import fcntl
 import os
 import shutil
+import socket
 import termios
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from inotify_simple import INotify, flags
 from msgspec.structs import replace
 
+from fakes.inuse import device_use, look_at
 from fakes.opener import opener
-from holdfast.host.proc.pidfd import Pidfds
-from holdfast.host.proc.procfs import Procfs
 from holdfast.host.use.look import Look
-from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.inuse.deviceuse import DeviceUse
+from holdfast.ledger.ledger import open_ledger
+from holdfast.model.book.book import DeviceLock, LockState
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.ids import (
+    BootId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PciAddress,
+    PodUid,
+    ResourceName,
+)
 from holdfast.model.use.free import Freedom, KernelFacts, Opened, Verdict, is_foreign, judge_kernel
 from holdfast.model.use.holders import Grip
-from holdfast.reclaim.kernel import KernelWatch
+from holdfast.reclaim.users import Users
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
+from simulated.proctree import ProcTree
 
 CHIP = PciAddress("0000:00:05.0")
 NODES = ("/dev/vfio/10", "/dev/vfio/11")
+_DAC_OVERRIDE = 1 << 1
+_DAC_READ_SEARCH = 1 << 2
 _SYS_ADMIN = 1 << 21
 
 
@@ -49,20 +65,13 @@ class Looked:
     async def enabled(self) -> bool:
         return bool((await self.look.enabled([self.device]))[self.device.name])
 
-    def watch(self, *, exclusive_open: Watched[bool] | None = None) -> KernelWatch:
-        return KernelWatch(
-            look=self.look,
-            pidfds=Pidfds(Procfs(self.node.root)),
-            clock=self.clock,
-            exited=lambda _process: None,
-            rescan=Watched(60.0),
-            exclusive_open=exclusive_open or Watched(True),
-        )
+    def watch(self, *, exclusive_open: bool | Watched[bool] = True) -> DeviceUse:
+        return device_use(self.look, self.node.root, self.clock, exclusive_open=exclusive_open)
 
-    async def released(self, watch: KernelWatch) -> Verdict:
+    async def released(self, watch: DeviceUse) -> Verdict:
         """Return what is thought of the device when it is to become free."""
         enabled = (await watch.enabled([self.device]))[self.device.name]
-        return judge_kernel(await watch.facts(self.device, {}, enabled=enabled, to_free=True))
+        return judge_kernel(await watch.known(self.device, {}, enabled=enabled, to_free=True))
 
     def set_enable(self, count: str) -> None:
         self.node.tree.write(CHIP, "enable", count)
@@ -82,7 +91,7 @@ async def on(tmp_path: Path) -> AsyncIterator[Looked]:
         model="v5e",
     )
     with contextlib.closing(Lane("scan", deadline=30.0)) as lane:
-        yield Looked(node, lane, Look(node.root, lane), device, ManualClock())
+        yield Looked(node, lane, look_at(node.root, lane), device, ManualClock())
     node.close()
 
 
@@ -101,6 +110,153 @@ async def test_an_enable_that_cannot_be_read_proves_nothing(on: Looked, how: str
     assert f"whether {CHIP} is enabled" in verdict.reason
     assert not is_foreign(facts)
     assert on.look.full_gaps == (), "every process could be seen"
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "refused"])
+async def test_where_processes_cannot_be_listed_nothing_is_free(on: Looked, how: str) -> None:
+    """As where the host's /proc is not mounted, or a security module refuses it."""
+    assert (await on.judged()).freedom is Freedom.FREE
+    proc = on.node.root.proc
+    if how == "refused":
+        await on.lane.run(_lose_what_reads_all)
+        proc.chmod(0o300)
+    else:
+        proc.rename(proc.with_name("former"))
+        if how == "empty":
+            proc.mkdir()
+    facts = await on.facts()
+    if how == "refused":
+        proc.chmod(0o700)
+    verdict = judge_kernel(facts)
+    assert verdict.freedom is Freedom.UNKNOWN
+    assert f"cannot list {proc}" in verdict.reason
+    assert on.look.full_gaps == facts.gaps
+
+
+@pytest.mark.parametrize("seen", [True, False])
+async def test_an_accel_chip_that_is_only_mapped_is_in_use(on: Looked, seen: bool) -> None:
+    """Its driver keeps `enable` at 1, and a mapping needs no open file: else nothing tells."""
+    device = replace(on.device, kind=DeviceKind.ACCEL, functions=())
+    node = on.node.node(NODES[0])
+    with opener(node) as child:
+        child.close_one()
+        on.node.add_process(child.pid, "/user.slice")
+        home = on.node.root.proc / str(child.pid)
+        (home / "maps").unlink(missing_ok=True)
+        (home / "root").unlink(missing_ok=True)
+        (home / "root/dev").mkdir(parents=True)
+        if seen:
+            (home / "root/dev/accel0").symlink_to(node)
+        line = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
+        (home / "maps").write_text(line)
+        facts = (await on.look.scan([device], {}))[device.name]
+    assert judge_kernel(facts).freedom is (Freedom.IN_USE if seen else Freedom.UNKNOWN)
+
+
+def _only_mapped(on: Looked, pid: int, path: str) -> None:
+    """Let a process that has nothing open have *path* mapped, as /proc tells it."""
+    on.node.add_process(pid, "/user.slice")
+    home = on.node.root.proc / str(pid)
+    for name in ("maps", "root"):
+        (home / name).unlink(missing_ok=True)
+    (home / "root" / Path(path).parent.relative_to("/")).mkdir(parents=True)
+    (home / "root" / Path(path).relative_to("/")).symlink_to(on.node.node(path))
+    (home / "maps").write_text(f"7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   {path}\n")
+
+
+@pytest.mark.parametrize("enable", ["1", "on"])
+async def test_who_only_has_it_mapped_is_looked_for_where_a_device_may_be_in_use(
+    on: Looked, enable: str
+) -> None:
+    on.set_enable(enable)
+    with opener(on.node.node(NODES[0])) as child:
+        child.close_one()
+        _only_mapped(on, child.pid, NODES[0])
+        found = (await on.facts()).holders or ()
+    assert [(each.process.pid, each.grips) for each in found] == [
+        (child.pid, frozenset({Grip.MAPPED}))
+    ]
+
+
+async def test_mappings_that_cannot_be_read_are_a_gap_of_whom_only_they_would_show(
+    on: Looked,
+) -> None:
+    accel = replace(
+        on.device,
+        name=DeviceName(on.device.name.resource, DeviceId("accel")),
+        kind=DeviceKind.ACCEL,
+        functions=(),
+    )
+    with opener(on.node.node(NODES[0])) as child:
+        child.close_one()
+        on.node.add_process(child.pid, "/user.slice")
+        maps = on.node.root.proc / str(child.pid) / "maps"
+        maps.unlink(missing_ok=True)
+        maps.mkdir()  # cannot be read
+        found = await on.look.scan([on.device, accel], {})
+    assert judge_kernel(found[on.device.name]).freedom is Freedom.FREE
+    assert judge_kernel(found[accel.name]).freedom is Freedom.UNKNOWN
+    assert found[accel.name].unread == {child.pid}
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_message_that_nobody_takes_may_have_an_accel_chip(on: Looked, beside: bool) -> None:
+    """Also where other devices, which other signs tell of, are looked at beside it."""
+    name = DeviceName(on.device.name.resource, DeviceId("accel"))
+    accel = replace(on.device, name=name, kind=DeviceKind.ACCEL, functions=())
+    one, other = socket.socketpair()
+    with one, other, Path(os.devnull).open("rb") as file, opener(on.node.node(NODES[0])) as child:
+        child.close_one()
+        socket.send_fds(one, [b"!"], [file.fileno()])
+        on.node.add_process(child.pid, "/user.slice")
+        home = on.node.root.proc / str(child.pid)
+        for folder in ("fd", "fdinfo"):
+            (home / folder).unlink()
+            (home / folder).symlink_to(f"/proc/{os.getpid()}/{folder}")
+        found = await on.look.scan([on.device, accel] if beside else [accel], {})
+    verdict = judge_kernel(found[name])
+    assert verdict.freedom is Freedom.UNKNOWN
+    assert "files are in messages on its unix sockets" in verdict.reason
+    assert found[name].unread == {child.pid}
+
+
+async def test_what_the_pods_with_devices_have_open_is_read_before_what_others_have(
+    on: Looked,
+) -> None:
+    """Of those with much open; the time for all of them is short."""
+    tree, pod = ProcTree(on.node.tree.folder), PodUid(str(UUID(int=7)))
+    lock = DeviceLock(
+        device=on.device.name,
+        keys=on.device.keys,
+        state=LockState.HELD,
+        fence=1,
+        since=0.0,
+        boot=BootId("boot"),
+        pod=pod,
+    )
+
+    with INotify() as events:
+        pids: dict[int, int] = {}
+        for pid, cgroup in ((70, "/"), (71, f"/kubepods/pod{pod}/1")):
+            home = tree.process(pid, cgroup=cgroup)
+            for number in range(300):
+                (home / "fd" / str(number)).symlink_to(os.devnull)
+            pids[events.add_watch(home / "maps", flags.OPEN)] = pid
+        accel = replace(on.device, kind=DeviceKind.ACCEL, functions=())
+        await on.look.scan([accel], {lock.device: lock})
+        order = [pids[event.wd] for event in events.read(timeout=0)]
+    assert order == [71, 70]
+
+
+async def test_who_cannot_be_read_is_named(on: Looked) -> None:
+    with opener(on.node.node(NODES[0])) as stuck:
+        on.node.add_process(stuck.pid, "/user.slice")
+        fds = on.node.root.proc / str(stuck.pid) / "fd"
+        fds.unlink()
+        fds.symlink_to("fd")
+        facts = await on.facts()
+    assert facts.unread == {stuck.pid}
+    assert facts.gaps
 
 
 async def test_a_holder_of_a_functions_own_vfio_node_is_a_holder_of_the_device(on: Looked) -> None:
@@ -225,7 +381,7 @@ class TestLeftEnabled:
             (on.node.root.proc / "devices").write_text("Character devices:\n136 pts\n")
         if why == "of another kind":
             on.device = replace(on.device, nodes=())
-        watch = on.watch(exclusive_open=Watched(why != "forbidden"))
+        watch = on.watch(exclusive_open=why != "forbidden")
         tried = await watch.tried(on.device, await on.facts())
         assert is_foreign(tried)
         assert "it was left enabled: unbind it, write 0" in judge_kernel(tried).reason
@@ -249,6 +405,29 @@ class TestLeftEnabled:
         assert (await on.watch().tried(on.device, facts)).opened is Opened.UNAVAILABLE
 
 
+async def test_a_free_device_that_was_left_enabled_is_no_strangers(
+    on: Looked, tmp_path: Path
+) -> None:
+    on.set_enable("1")
+    devices = Inventory(resources=(on.device.name.resource,), devices=(on.device,))
+    (tmp_path / "state").mkdir()
+    with contextlib.closing(Lane("ledger", deadline=30.0)) as lane:
+        boot = BootId("boot")
+        ledger = await open_ledger(tmp_path / "state", lane, clock=on.clock, boot=boot, locks=())
+        for may_open in (True, False):
+            users = Users(
+                ledger=ledger,
+                inventory=Watched(devices),
+                use=on.watch(exclusive_open=may_open),
+                clock=on.clock,
+            )
+            enabled = await on.look.enabled([on.device])
+            await users.look_at_free(enabled, at_all=True)
+            assert bool(ledger.book.value.locks) is not may_open
+            on.set_enable("2")
+        await ledger.close()
+
+
 class TestNotEverybodySeen:
     async def test_what_no_look_can_prove_free_an_open_of_its_group_does(self, on: Looked) -> None:
         """One process that is stuck must not keep a device that has had an unknown pod."""
@@ -259,9 +438,7 @@ class TestNotEverybodySeen:
             fds = on.node.root.proc / str(stuck.pid) / "fd"
             fds.unlink()
             fds.symlink_to("fd")  # cannot be inspected
-            assert (
-                await on.released(on.watch(exclusive_open=Watched(False)))
-            ).freedom is Freedom.UNKNOWN
+            assert (await on.released(on.watch(exclusive_open=False))).freedom is Freedom.UNKNOWN
             assert (await on.released(on.watch())).freedom is Freedom.FREE
             held = _for_oneself(on.node.node(NODES[1]))
             assert (await on.released(on.watch())).freedom is not Freedom.FREE
@@ -275,12 +452,20 @@ def _for_oneself(path: Path) -> int:
     return fd
 
 
+def _lose_what_reads_all() -> None:
+    _lose(_DAC_OVERRIDE | _DAC_READ_SEARCH)
+
+
 def _lose_sys_admin() -> None:
-    """Take a capability from this thread alone."""
+    _lose(_SYS_ADMIN)
+
+
+def _lose(capabilities: int) -> None:
+    """Take *capabilities* from this thread alone."""
     capget, capset = {"x86_64": (125, 126), "aarch64": (90, 91)}[os.uname().machine]
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     sets = (ctypes.c_uint32 * 6)()
     assert libc.syscall(capget, header, sets) == 0
-    sets[0] &= ~_SYS_ADMIN
+    sets[0] &= ~capabilities
     assert libc.syscall(capset, header, sets) == 0

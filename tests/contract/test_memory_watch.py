@@ -1,6 +1,8 @@
 """The daemon's memory against its limit, and its holders': real files, a real lane, the metrics."""
 
 import contextlib
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +14,13 @@ from holdfast.app.answers.reports import holder_reports
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.cli.tables import table
 from holdfast.host.cgroup.memory import MemoryReader
-from holdfast.host.own.process import give_back_memory
+from holdfast.host.own import give_back_memory
 from holdfast.model.book.book import Book
 from holdfast.model.ids import DeviceId, DeviceName, ProcessId, ResourceName
 from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.lane import Lane
-from holdfast.telemetry.memory import MemoryMetrics
+from holdfast.telemetry.gauges import Readings
+from holdfast.telemetry.metrics import Metrics
 from manual_clock import ManualClock
 from simulated.proctree import STARTED, ProcTree
 
@@ -25,6 +28,13 @@ MIB = 1 << 20
 TPU = ResourceName("google.com/tpu")
 ONE = DeviceName(TPU, DeviceId("0000:00:05.0"))
 TWO = DeviceName(TPU, DeviceId("0000:00:06.0"))
+
+
+class _Garbage:
+    """What only a collection of garbage finds: it refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
 
 
 class Rig:
@@ -37,15 +47,7 @@ class Rig:
         )
         self.tree.myself(cgroup="/own")
         self.write("own/memory.max", 100 * MIB)
-        self.relieved = 0
-        self.registry = CollectorRegistry()
-        self.metrics = MemoryMetrics(self.registry)
-        self.watch = MemoryWatch(
-            MemoryReader(self.tree.root), lane=lane, clock=ManualClock(), relieve=self._relieve
-        )
-
-    def _relieve(self) -> None:
-        self.relieved += 1
+        self.watch = MemoryWatch(MemoryReader(self.tree.root), lane=lane, clock=ManualClock())
 
     def write(self, path: str, text: object) -> None:
         file = self.tree.root.cgroup / path
@@ -65,11 +67,17 @@ class Rig:
         )
 
     def shown(self) -> str:
-        return generate_latest(self.registry).decode()
+        return generate_latest(self._registry()).decode()
 
     def value(self, metric: str, device: DeviceName | None = None) -> float | None:
         labels = {} if device is None else {"resource": device.resource, "device": device.id}
-        return self.registry.get_sample_value(metric, labels)
+        return self._registry().get_sample_value(metric, labels)
+
+    def _registry(self) -> CollectorRegistry:
+        metrics = Metrics()
+        watch = self.watch
+        metrics.gauges.show(Readings(own_memory=watch.own, tightest=watch.tightest))
+        return metrics.registry
 
 
 @pytest.fixture
@@ -83,7 +91,7 @@ async def test_it_warns_once_before_the_limit_and_anew_only_after_there_was_room
     for used in (50, 86, 90, 80, 86, 70, 86):
         rig.write("own/memory.current", used * MIB)
         with capture_logs() as logs:
-            await rig.watch.refresh({}, rig.metrics)
+            await rig.watch.refresh({})
         said.append([each["event"] for each in logs])
 
     near, again = "daemon memory near its limit", "daemon memory below its limit again"
@@ -91,13 +99,16 @@ async def test_it_warns_once_before_the_limit_and_anew_only_after_there_was_room
 
 
 async def test_near_the_limit_it_gives_back_what_it_can_at_each_look(rig: Rig) -> None:
-    counts = []
+    freed = []
+    gc.disable()  # that no other collection frees it
     for used in (50, 86, 90, 70):
+        garbage = weakref.ref(_Garbage())
         rig.write("own/memory.current", used * MIB)
-        await rig.watch.refresh({}, rig.metrics)
-        counts.append(rig.relieved)
+        await rig.watch.refresh({})
+        freed.append(garbage() is None)
 
-    assert counts == [0, 1, 2, 2]
+    gc.enable()
+    assert freed == [False, True, True, False]
 
 
 def test_memory_is_given_back_on_any_c_library() -> None:
@@ -108,7 +119,7 @@ async def test_its_own_memory_is_shown_against_its_limit(rig: Rig) -> None:
     assert "holdfast_memory_limit_bytes NaN" in rig.shown()
     rig.write("own/memory.current", 25 * MIB)
 
-    await rig.watch.refresh({}, rig.metrics)
+    await rig.watch.refresh({})
 
     assert rig.value("holdfast_memory_limit_bytes") == 100 * MIB
     assert rig.value("holdfast_memory_usage_bytes") == 25 * MIB
@@ -120,7 +131,7 @@ async def test_of_each_device_the_holder_with_the_least_headroom_is_shown(rig: R
     tight = rig.holder(72, "pod/b", limit=400 * MIB, usage=390 * MIB)
     rig.write("own/memory.current", 25 * MIB)
 
-    await rig.watch.refresh({ONE: (roomy, tight), TWO: (roomy,)}, rig.metrics)
+    await rig.watch.refresh({ONE: (roomy, tight), TWO: (roomy,)})
 
     assert rig.value("holdfast_holder_memory_headroom_bytes", ONE) == 10 * MIB
     assert rig.value("holdfast_holder_memory_limit_bytes", ONE) == 400 * MIB
@@ -130,10 +141,10 @@ async def test_of_each_device_the_holder_with_the_least_headroom_is_shown(rig: R
 
 async def test_what_nobody_holds_any_more_is_not_shown(rig: Rig) -> None:
     one = rig.holder(71, "pod/a", limit=300 * MIB, usage=100 * MIB)
-    await rig.watch.refresh({ONE: (one,)}, rig.metrics)
+    await rig.watch.refresh({ONE: (one,)})
     assert "0000:00:05.0" in rig.shown()
 
-    await rig.watch.refresh({ONE: ()}, rig.metrics)
+    await rig.watch.refresh({ONE: ()})
 
     assert "0000:00:05.0" not in rig.shown()
 
@@ -141,7 +152,7 @@ async def test_what_nobody_holds_any_more_is_not_shown(rig: Rig) -> None:
 async def test_of_a_holder_that_is_gone_or_out_of_sight_nothing_is_shown(rig: Rig) -> None:
     gone = Holder(process=ProcessId(4711, 1), command="gone", grips=frozenset({Grip.NODE}))
 
-    await rig.watch.refresh({ONE: (gone,)}, rig.metrics)
+    await rig.watch.refresh({ONE: (gone,)})
 
     assert "0000:00:05.0" not in rig.shown()
 

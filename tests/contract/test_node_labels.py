@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from fakes.labels import told
 from holdfast.app.watches.labels import LabelWatch
+from holdfast.discovery.source import Source, Sources
 from holdfast.errors import HostError
-from holdfast.host.files.features import FeatureFile
+from holdfast.host.files.cdi import FeatureFile
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import ResourceName
 from holdfast.runtime.lane import Lane
@@ -97,7 +98,7 @@ def test_a_folder_of_labels_that_is_read_only_is_told(small: Path) -> None:
     assert not file.hold("a=1\n"), "what is right needs no writing"
 
 
-class Rig:
+class Rig(Source):
     """A watch on a folder; `told` is what the adapters say."""
 
     def __init__(self, folder: Path, lane: Lane) -> None:
@@ -110,18 +111,24 @@ class Rig:
     def watch(self) -> LabelWatch:
         return LabelWatch(
             self.settings,
-            labels=lambda _: self.told,
+            sources=Sources([self]),
             inventory=self.inventory,
-            open_lane=lambda _name, _deadline: self.lane,
+            lanes=self,
             clock=self.clock,
         )
+
+    def labels(self, inventory: Inventory) -> Mapping[str, str]:
+        return self.told
+
+    def open_lane(self, _name: str, _deadline: Watched[float]) -> Lane:
+        return self.lane
 
     @property
     def file(self) -> Path:
         return self.folder / "holdfast"
 
     @property
-    def labels(self) -> dict[str, str]:
+    def written(self) -> dict[str, str]:
         return told(self.file.read_text()) if self.file.exists() else {}
 
 
@@ -133,10 +140,10 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 async def test_each_new_inventory_has_its_labels_written(rig: Rig) -> None:
     task = asyncio.create_task(rig.watch().run())
-    await until(lambda: rig.labels == {"example.com/chips": "8"}, what="the first labels")
+    await until(lambda: rig.written == {"example.com/chips": "8"}, what="the first labels")
     rig.told = {"example.com/chips": "7"}
     rig.inventory.set(Inventory(generation=1))
-    await until(lambda: rig.labels == rig.told, what="the labels to follow")
+    await until(lambda: rig.written == rig.told, what="the labels to follow")
     task.cancel()
 
 
@@ -160,9 +167,9 @@ async def test_labels_that_are_no_longer_wanted_are_removed(rig: Rig, before: st
         watch = rig.watch()
     task = asyncio.create_task(watch.run())
     await until(lambda: not rig.file.exists(), what="the file to go")
-    assert watch.problem is None
+    assert not list(watch.checks())
     rig.settings.set(Labels(enabled=True, folder=str(rig.folder)))
-    await until(lambda: rig.labels == rig.told, what="the labels to be back")
+    await until(lambda: rig.written == rig.told, what="the labels to be back")
     task.cancel()
 
 
@@ -183,10 +190,10 @@ async def test_what_a_former_daemon_wrote_stays_while_gpus_are_not_found_yet(rig
     rig.inventory.set(Inventory(unseen=GPUS))
     watch = rig.watch()
     await watch.refresh()
-    assert rig.labels == {"nvidia.com/gpu.count": "8"}
+    assert rig.written == {"nvidia.com/gpu.count": "8"}
     rig.clock.shift(31.0)
     await watch.refresh()
-    assert rig.labels == rig.told
+    assert rig.written == rig.told
 
 
 async def test_a_gpu_that_falls_silent_later_holds_no_label_up(rig: Rig) -> None:
@@ -195,13 +202,13 @@ async def test_a_gpu_that_falls_silent_later_holds_no_label_up(rig: Rig) -> None
     rig.told = {"example.com/chips": "7"}
     rig.inventory.set(Inventory(unseen=GPUS))
     await watch.refresh()
-    assert rig.labels == rig.told
+    assert rig.written == rig.told
 
 
 async def test_a_node_without_labels_need_not_wait_for_gpus(rig: Rig) -> None:
     rig.inventory.set(Inventory(unseen=GPUS))
     await rig.watch().refresh()
-    assert rig.labels == rig.told
+    assert rig.written == rig.told
 
 
 async def test_labels_expire_a_day_after_the_last_daemon_and_are_renewed_before(rig: Rig) -> None:
@@ -217,12 +224,17 @@ async def test_labels_expire_a_day_after_the_last_daemon_and_are_renewed_before(
     assert rig.file.read_text().startswith("# +expiry-time=2023-11-16T11:13:20Z\n")
 
 
-async def test_a_clock_that_was_set_does_not_let_labels_expire(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("days", "expires"), [(1000, "2026-08-11T22:13:20Z"), (-1000, "2021-02-18T22:13:20Z")]
+)
+async def test_a_clock_that_was_set_changes_when_labels_expire(
+    rig: Rig, days: int, expires: str
+) -> None:
     watch = rig.watch()
     await watch.refresh()
-    rig.clock.step_wall(1000 * 24 * HOUR)
+    rig.clock.step_wall(days * 24 * HOUR)
     await watch.refresh()
-    assert rig.file.read_text().startswith("# +expiry-time=2026-08-11T22:13:20Z\n")
+    assert rig.file.read_text().startswith(f"# +expiry-time={expires}\n")
 
 
 async def test_what_fails_is_told_once_and_tried_again(tmp_path: Path, rig: Rig) -> None:
@@ -233,7 +245,10 @@ async def test_what_fails_is_told_once_and_tried_again(tmp_path: Path, rig: Rig)
         for _ in range(3):
             await watch.refresh()
     assert [entry["event"] for entry in logs] == ["cannot write node labels"]
-    assert "there is no such folder" in (watch.problem or "")
+    (check,) = watch.checks()
+    assert "there is no such folder" in check.reason
+    assert not check.passes
     rig.folder.mkdir()
     await watch.refresh()
-    assert (watch.problem, rig.labels) == ("", rig.told)
+    (check,) = watch.checks()
+    assert (check.passes, check.reason, rig.written) == (True, "", rig.told)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import mmap
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -11,10 +12,10 @@ import pytest
 
 from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
 from holdfast.host.files.inotify import PathWatcher
-from holdfast.host.proc.procfs import Procfs
 from holdfast.model.ids import PodUid
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Nudges
 from manual_clock import ManualClock
 from simulated.proctree import ProcTree
 from waiting import until
@@ -46,17 +47,14 @@ class Scene:
             (self.base / "cgroup.controllers").write_text("pids\n")
         else:
             self.base /= "pids"
-        for pid in (IN_IT, LATER):
-            tree.process(pid)
         self.cgroups, self.paths, self.clock = _Cgroups(tree), PathWatcher(), ManualClock()
-        self.changed: list[PodUid] = []
+        self.nudges = Nudges()
         self.pods = PodSightings(
             cgroups=self.cgroups,
-            procfs=Procfs(tree.root),
             paths=self.paths,
             lane=lane,
             clock=self.clock,
-            changed=self.changed.append,
+            nudges=self.nudges,
         )
 
     def folder(self, pod: PodUid) -> Path:
@@ -67,16 +65,22 @@ class Scene:
         (self.folder(pod) / "cgroup.events").write_text("populated 0\n")
         self.fill(pod, *pids)
 
-    def fill(self, pod: PodUid, *pids: int) -> None:
+    def fill(self, pod: PodUid, *pids: int, populated: bool | None = None) -> None:
         """Put *pids* alone into the cgroup, of which nobody is told."""
         (self.folder(pod) / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+        events = self.folder(pod) / "cgroup.events"
+        if events.exists():  # what is written through a mapping is not told
+            says = bool(pids) if populated is None else populated
+            with events.open("r+b") as file, mmap.mmap(file.fileno(), 0) as text:
+                text[:] = b"populated %d\n" % says
 
     async def tell(self, pod: PodUid) -> None:
         """Let the kernel tell of a change, and wait until that was heard."""
-        before = len(self.changed)
-        with (self.folder(pod) / "cgroup.events").open("r+") as events:
-            events.write("populated 1\n")
-        await until(lambda: len(self.changed) > before)
+        before, events = self.nudges.value, self.folder(pod) / "cgroup.events"
+        text = events.read_text()
+        with events.open("r+") as file:
+            file.write(text)
+        await until(lambda: self.nudges.value > before)
 
     async def read(self, *pods: PodUid, anew: tuple[PodUid, ...] = ()) -> dict[PodUid, list[int]]:
         """Return the processes that a look shows, and note in `cgroups.read` whose were read."""
@@ -188,6 +192,22 @@ async def test_an_empty_cgroup_is_read_each_time_since_its_end_is_not_told(scene
     assert await scene.read(A) == {}
 
 
+async def test_a_pod_is_over_by_the_kernels_word_and_not_because_nobody_could_be_listed(
+    scene: Scene,
+) -> None:
+    """A process that goes on by forking can be in no list, and one that has ended in the last."""
+    scene.make(A, IN_IT)
+    scene.fill(A, populated=True)
+    for _ in range(4):
+        found = await scene.pods.sight([A])
+        assert (found[A].populated, found[A].processes) == (True, ())
+        assert scene.cgroups.read == [A], "it is looked for again"
+        scene.cgroups.read.clear()
+    scene.fill(A, IN_IT, populated=False)
+    found = await scene.pods.sight([A])
+    assert (found[A].populated, found[A].processes) == (False, ())
+
+
 async def test_a_part_that_cannot_be_listed_is_tried_each_time(scene: Scene) -> None:
     scene.make(A, IN_IT)
     broken = scene.folder(A) / "container"
@@ -227,5 +247,5 @@ async def test_what_is_not_asked_about_is_not_watched(scene: Scene) -> None:
     with (scene.folder(A) / "cgroup.events").open("r+") as events:
         events.write("populated 0\n")
     assert await scene.read(A) == {A: []}
-    assert scene.changed == []
+    assert scene.nudges.value == 0
     assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208 - only counted

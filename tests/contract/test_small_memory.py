@@ -1,5 +1,6 @@
 """What others have in plenty, open files, mappings, arguments, files, is read in a little memory."""
 
+import gc
 import os
 import platform
 import resource
@@ -12,17 +13,18 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from fakes.inuse import holder_scan
 from fakes.runtimes import RuntimeFolder, spec
 from holdfast.app.answers.reports import moves_wanted
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.host.use.holders import HolderScan
 from holdfast.kubelet import checkpoint
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.text import MOST_MOVES
 from holdfast.model.use.holders import Grip, Scan, ScanTarget
 from simulated.proctree import ProcTree
+from waiting import wait_until
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -89,7 +91,7 @@ def peak(call: Callable[[], object]) -> int:
 
 def scan(pid: int, rdev: int, *, maps: bool) -> Scan:
     target = ScanTarget(device=ONE, rdevs=frozenset({rdev}), addresses=frozenset())
-    return HolderScan(HostRoot.under()).scan([target], pids=[pid], maps=maps)
+    return holder_scan(HostRoot.under()).scan([target], pids=[pid], maps=maps)
 
 
 @pytest.mark.parametrize("maps", [False, True])
@@ -104,7 +106,13 @@ def test_a_process_with_very_many_open_files_is_looked_at_file_by_file(
     try:
         pid = start(_MANY_FILES, os.ttyname(other))
         rdev = os.fstat(other).st_rdev
-        assert {each.process.pid for each in scan(pid, rdev, maps=maps).holders[ONE]} == {pid}
+
+        def found() -> bool:
+            # Where the machine has much else to do, they are not all read in time.
+            holders = scan(pid, rdev, maps=maps).holders.get(ONE, ())
+            return {each.process.pid for each in holders} == {pid}
+
+        wait_until(found, what="all of its files to be read in time")
         assert peak(lambda: scan(pid, rdev, maps=maps)) < 400 * KIB
     finally:
         os.close(main)
@@ -130,7 +138,7 @@ def test_a_mapping_is_found_wherever_the_parts_of_the_file_end(tmp_path: Path) -
         filler = f"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 {'x' * shift}\n"
         (home / "maps").write_text(before + filler + line + other)
         target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
-        found = HolderScan(tree.root).scan([target], maps=True)
+        found = holder_scan(tree.root).scan([target], maps=True)
         assert [each.grips for each in found.unattributed] == [frozenset({Grip.MAPPED})]
 
 
@@ -140,12 +148,12 @@ def test_of_very_many_riddles_a_few_are_told(tmp_path: Path) -> None:
     line = "7f0000000000-7f0000001000 rw-s 00000000 00:0e 1 /dev/accel{} (deleted)\n"
     (tree.process(70) / "maps").write_text("".join(line.format(each) for each in range(500)))
     target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
-    assert 1 <= len(HolderScan(tree.root).scan([target], maps=True).gaps) <= 40
+    assert 1 <= len(holder_scan(tree.root).scan([target], maps=True).gaps) <= 40
 
 
 def test_the_daemon_may_open_as_many_files_as_the_kernel_allows() -> None:
     code = (
-        "import resource as r; from holdfast.host.own.process import raise_open_files_limit; "
+        "import resource as r; from holdfast.host.own import raise_open_files_limit; "
         "most = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (64, most)); "
         "print(raise_open_files_limit() == most, r.getrlimit(r.RLIMIT_NOFILE) == (most, most))"
     )
@@ -155,7 +163,7 @@ def test_the_daemon_may_open_as_many_files_as_the_kernel_allows() -> None:
 
 _FREED = """
 import ctypes, threading
-from holdfast.host.own.process import keep_freed_memory_small
+from holdfast.host.own import keep_freed_memory_small
 keep_freed_memory_small()
 
 together = threading.Barrier(4)
@@ -204,18 +212,21 @@ def test_of_thousands_of_processes_of_one_pod_what_is_the_same_is_kept_once(
             tree.open_file(tree.process(pid, cgroup=cgroup), 5, os.ttyname(other))
         rdev = os.fstat(other).st_rdev
         target = ScanTarget(device=ONE, rdevs=frozenset({rdev}), addresses=frozenset())
-        scans = HolderScan(tree.root)
+        scans = holder_scan(tree.root, patience=30.0)
+        scans.scan([target])  # what is made once is there now
         tracemalloc.start()
         try:
             found = scans.scan([target])
+            gc.collect()
             kept, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
     finally:
         os.close(main)
         os.close(other)
-    assert len(found.holders[ONE]) == 1000
-    assert kept < 1000 * 400
+    assert len(found.holders[ONE]) == 64
+    assert found.more == {ONE: 1000 - 64}, "all are counted, and the first few stand for them"
+    assert kept < 1000 * 150
 
 
 def test_of_very_long_arguments_the_beginning_is_read(start: Callable[..., int]) -> None:
@@ -246,8 +257,8 @@ def test_a_checkpoint_that_is_too_large_is_garbage(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint"
     file.write_text("{}")
     os.truncate(file, 60 * MIB)
-    assert peak(lambda: checkpoint.read(file)) < 40 * MIB
-    found = checkpoint.read(file)
+    assert peak(lambda: checkpoint.read(file, checkpoint.NoPromises())) < 40 * MIB
+    found = checkpoint.read(file, checkpoint.NoPromises())
     assert found.state is checkpoint.CheckpointState.GARBAGE
     assert "larger than 16 MiB" in found.problem
 

@@ -1,23 +1,28 @@
 """What the watcher leaves out while nothing changes, and what it does all the same."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.books import BOOT, WHOLE, allocated, inventory, seen, silicon
+from fakes.books import BOOT, WHOLE, X, allocated, entry, inventory, seen, silicon
+from fakes.inuse import device_use, look_at
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
-from holdfast.host.use.look import Look
-from holdfast.ledger.ledger import open_ledger
-from holdfast.model.kubelet import KubeletView
-from holdfast.reclaim.kernel import KernelWatch
+from holdfast.inuse.deviceuse import DeviceUse
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.standings import Emptied
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Nudges, Watched
 from holdfast.settings.sections import Reclaim
 from manual_clock import ManualClock
 from simulated.proctree import ProcTree
@@ -32,9 +37,11 @@ class _Reader:
 
     def __init__(self, view: KubeletView) -> None:
         self.view = Watched(view)
+        self.asked: list[str] = []
 
     def ask(self, reason: str) -> None:
         """Nobody answers."""
+        self.asked.append(reason)
 
 
 class _NoReclaimer:
@@ -44,59 +51,82 @@ class _NoReclaimer:
         """Forget nothing."""
 
 
-@pytest.mark.parametrize("passed", [False, True])
-async def test_an_allocation_that_no_pod_is_named_for_ends_in_time_although_nothing_changes(
-    tmp_path: Path, passed: bool
-) -> None:
-    tree, clock = ProcTree(tmp_path), ManualClock()
+@dataclass
+class _Node:
+    """A watcher of a node with one device, which a pod may have."""
+
+    clock: ManualClock
+    ledger: Ledger
+    reader: _Reader
+    use: DeviceUse
+    watcher: Watcher
+
+
+@asynccontextmanager
+async def _node(folder: Path, *entries: CheckpointEntry) -> AsyncIterator[_Node]:
+    tree, clock = ProcTree(folder), ManualClock()
     (tree.root.sys / "bus").mkdir(parents=True, exist_ok=True)
     tree.myself()
-    (tmp_path / "state").mkdir()
+    (folder / "state").mkdir()
     lanes = [Lane(name, deadline=30.0) for name in ("ledger", "pods", "scan")]
-    procfs, paths = Procfs(tree.root), PathWatcher()
-    pidfds = Pidfds(procfs)
-    ledger = await open_ledger(tmp_path / "state", lanes[0], clock=clock, boot=BOOT)
+    paths, pidfds = PathWatcher(), Pidfds(Procfs(tree.root))
+    ledger = await open_ledger(folder / "state", lanes[0], clock=clock, boot=BOOT, locks=())
     await ledger.apply(allocated(silicon(d0="a")))
     await until(lambda: ledger.book.value.allocations)
-    reader: Any = _Reader(seen(read_at=clock.uptime() + 1.0))
+    reader: Any = _Reader(seen(*entries, read_at=clock.uptime() + 1.0))
     nobody: Any = _NoReclaimer()
+    use = device_use(look_at(tree.root, lanes[2]), pidfds, clock, rescan=_TIMEOUT)
     watcher = Watcher(
         ledger=ledger,
         inventory=Watched(inventory({WHOLE: {}})),
         reader=reader,
-        kernel=KernelWatch(
-            look=Look(tree.root, lanes[2]),
-            pidfds=pidfds,
-            clock=clock,
-            exited=lambda _process: None,
-            rescan=Watched(_TIMEOUT),
-            exclusive_open=Watched(False),
-        ),
+        use=use,
         pods=PodSightings(
             cgroups=Cgroups(tree.root),
-            procfs=procfs,
             paths=paths,
             lane=lanes[1],
             clock=clock,
-            changed=lambda _pod: None,
+            nudges=Nudges(),
         ),
         reclaimer=nobody,
         resetter=nobody,
         clock=clock,
         settings=Watched(Reclaim()),
         pending_timeout=Watched(_TIMEOUT),
+        is_retired=lambda _resource: False,
+        obstacles=Watched({}),
+        emptied=Emptied(),
+        nudges=Nudges(),
     )
-    await watcher.catch_up()
-    clock.shift(_TIMEOUT / 2)
-    await watcher.catch_up()
-    assert ledger.book.value.allocations
-    clock.shift(_TIMEOUT / 2 if passed else _TIMEOUT / 2 - 1.0)
-    await watcher.catch_up()
-    if passed:
-        await until(lambda: not ledger.book.value.allocations)
-    assert bool(ledger.book.value.allocations) is not passed
+    yield _Node(clock, ledger, reader, use, watcher)
     pidfds.close()
     paths.close()
     await ledger.close()
     for lane in lanes:
         lane.close(patience=5.0)
+
+
+@pytest.mark.parametrize("passed", [False, True])
+async def test_an_allocation_that_no_pod_is_named_for_ends_in_time_although_nothing_changes(
+    tmp_path: Path, passed: bool
+) -> None:
+    async with _node(tmp_path) as on:
+        await on.watcher.catch_up()
+        on.clock.shift(_TIMEOUT / 2)
+        await on.watcher.catch_up()
+        assert on.ledger.book.value.allocations
+        on.clock.shift(_TIMEOUT / 2 if passed else _TIMEOUT / 2 - 1.0)
+        await on.watcher.catch_up()
+        if passed:
+            await until(lambda: not on.ledger.book.value.allocations)
+        assert bool(on.ledger.book.value.allocations) is not passed
+
+
+async def test_that_a_holder_has_ended_makes_kubelet_worth_asking_at_once(tmp_path: Path) -> None:
+    async with _node(tmp_path, entry(X, "d0")) as on:
+        running = asyncio.create_task(on.watcher.run())
+        await until(lambda: on.watcher.compared_at is not None)
+        assert not on.reader.asked
+        on.use.exits.set(1)
+        await until(lambda: on.reader.asked)
+        running.cancel()

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from holdfast.model.book.book import Allocation, Book, Phase, same_holder
+from holdfast.model.book.book import Allocation, Book, DeviceLock, Phase, same_holder
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.queue import settle
-from holdfast.model.cards import clash
+from holdfast.model.cards import CardNames, clash
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import (
     BootId,
@@ -22,6 +21,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
+from holdfast.model.nvidia.replicas import REPLICAS
 from holdfast.model.reclaim.ending import Parent
 
 WHOLE = ResourceName("google.com/tpu")
@@ -34,6 +34,8 @@ UPTIME = NOW - EPOCH
 BEFORE, AFTER = CheckpointId("written before"), CheckpointId("written after")
 KUBELET = ProcessId(700, 70)
 INIT = Parent(pid=1, command="systemd", is_init=True)
+NAMES = CardNames(vendors=(REPLICAS,))
+"""How replicas are called on every node with the daemon's own adapters."""
 SHIM = Parent(pid=812, command="containerd-shim")
 X, Y, Z = PodUid("pod-x"), PodUid("pod-y"), PodUid("pod-z")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import kubernetes_validate
 
-from holdfast.apiserver.access import Access, in_cluster
+from holdfast.apiserver.wire import Access, in_cluster
 from simulated.cluster.certificates import certificates
 from simulated.cluster.rules import InvalidError, Rules
 from simulated.cluster.server import ApiServer, write_service_account

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.programs import Answer, Ask, run
 from holdfast.settings import Settings, convert
 

@@ -10,7 +10,7 @@ from grpc import aio
 
 from holdfast.dra.health import HealthServer
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
-from holdfast.dra.server import ClaimServer
+from holdfast.dra.server import DEADLINE, ClaimServer
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.model.dra.claims import Prepared, PreparedDevice
@@ -78,6 +78,18 @@ class DriverSide:
     root: Path
     registrar: DriverRegistrar
     door: Deciding
+    serving: "asyncio.Task[None]"
+
+    @contextlib.asynccontextmanager
+    async def away(self) -> AsyncIterator[None]:
+        """Neither serve nor stay registered until the block's end; then do both again."""
+        await _cancel(self.serving)
+        for server in (self.registrar._door, self.registrar._service):
+            await server.stop(0.0)
+        try:
+            yield
+        finally:
+            self.serving = asyncio.create_task(self.registrar.run())
 
     @property
     def state(self) -> Registration:
@@ -101,7 +113,7 @@ async def driver_side(
     *,
     driver: str = DRIVER,
     times: DriverTimes = QUICK,
-    deadline: float = 43.0,
+    deadline: float = DEADLINE,
     health: HealthServer | None = None,
 ) -> AsyncIterator[DriverSide]:
     """Yield a driver that serves and registers below *root*."""
@@ -125,19 +137,23 @@ async def driver_side(
         clock=clock,
         times=times,
     )
-    tasks = [asyncio.create_task(each.run()) for each in (plugins, registry, registrar)]
+    watches = [asyncio.create_task(each.run()) for each in (plugins, registry)]
+    side = DriverSide(root, registrar, door, asyncio.create_task(registrar.run()))
     try:
-        yield DriverSide(root, registrar, door)
+        yield side
     finally:
-        for task in tasks:
-            task.cancel()
-        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for task in (*watches, side.serving):
+            await _cancel(task)
         door.hold.set()
         await registrar.close()
         paths.close()
         lane.close(patience=2.0)
-        for end in ended:
-            assert isinstance(end, asyncio.CancelledError), end
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    (end,) = await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(end, asyncio.CancelledError), end
 
 
 class Taking:

@@ -19,12 +19,13 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from fakes.inuse import holder_scan
 from fakes.onegpu import RULES
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
-from holdfast.host.use.holders import HolderScan
 from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.readonly import read_only
+from holdfast.model.book.book import Book
 from holdfast.model.ids import BootId
 from holdfast.model.nvidia.gpu import GpuEvent, GpuReading
 from holdfast.model.nvidia.health import GpuState
@@ -117,10 +118,15 @@ def following(
 async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> None:
     clock = SystemClock()
     ledger_lane, lane = Lane("ledger", deadline=10), Lane("gpu-health", deadline=DEADLINE)
-    ledger = await open_ledger(folder, ledger_lane, clock=clock, boot=boot)
+    ledger = await open_ledger(folder, ledger_lane, clock=clock, boot=boot, locks=())
     nvml = Nvml(library)
     nvml.open()
     readings: Watched[GpuReading] = Watched(nvml.read())
+    heard: list[int] = []
+
+    def count(event: GpuEvent, _condemns: object) -> None:
+        heard.append(event.xid)
+
     watch = GpuHealthWatch(
         lambda _: Nvml(library),
         readings=readings,
@@ -130,15 +136,10 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         boot=boot,
         checks=Watched(xid_checks(disabled)),
         load=lambda: (folder / "load").stat().st_mtime_ns if (folder / "load").exists() else None,
-        users=GpuUsers(HolderScan(HostRoot.under()).named, rules=Watched(RULES)),
+        users=GpuUsers(holder_scan(HostRoot.under()).named, book=Book, rules=Watched(RULES)),
         times=Watched(_TIMES),
+        count=count,
     )
-    heard: list[int] = []
-
-    def observe(event: GpuEvent, _condemns: object) -> None:
-        heard.append(event.xid)
-
-    watch.observe = observe
 
     def tell() -> None:
         health = watch.health.value

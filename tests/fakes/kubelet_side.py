@@ -8,21 +8,30 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from fakes.observers import Unobserved
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
-from holdfast.discovery.source import Sources
 from holdfast.host.files.inotify import PathWatcher
-from holdfast.host.proc.peer import peer_of
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
+from holdfast.kubelet.checkpoint import NoPromises
 from holdfast.kubelet.folder import FolderWatch
-from holdfast.kubelet.plugin import DevicePlugin
-from holdfast.kubelet.podresources import PodResources
-from holdfast.kubelet.reader import CALM, ViewReader
+from holdfast.kubelet.plugin import (
+    DEADLINES,
+    CallDeadlines,
+    DeviceDoor,
+    DevicePlugin,
+    PluginParts,
+    PluginServer,
+)
+from holdfast.kubelet.podresources import PodResources, Traffic
+from holdfast.kubelet.reader import CALM, DeviceLists, ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
-from holdfast.kubelet.traffic import Traffic
+from holdfast.ledger.standings import Emptied
+from holdfast.model.book.book import Book
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
-from holdfast.model.ids import DeviceId, ProcessId, ResourceName
+from holdfast.model.ids import DeviceId, ResourceName
+from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -42,7 +51,7 @@ def chips(*ids: str, unhealthy: str = "") -> tuple[OfferedDevice, ...]:
 
 
 @dataclass
-class Deciding:
+class Deciding(DeviceDoor):
     """Allocator, gate and preference; each can be told to fail, to be slow, or to wait."""
 
     fail: Exception | None = None
@@ -91,17 +100,45 @@ class Deciding:
         return available[:size]
 
 
+class _Lists(DeviceLists):
+    def __init__(self, offers: Watched[Offers]) -> None:
+        self._offers = offers
+
+    @property
+    def silent(self) -> bool:
+        return False
+
+    async def ready(self) -> None:
+        await self._offers.until(lambda now: bool(now.devices))
+
+    def resend(self) -> None:
+        self._offers.set(replace(self._offers.value, resend=self._offers.value.resend + 1))
+
+
+class _Processes(Procfs):
+    """Those of this machine; it calls `dialled` when kubelet's socket was, and can pretend."""
+
+    def __init__(self, dialled: Callable[[], None]) -> None:
+        super().__init__(HostRoot.under())
+        self._dialled = dialled
+        self.pretended: list[int] = []
+
+    def start_ticks(self, pid: int) -> int | None:
+        self._dialled()
+        return self.pretended.pop(0) if self.pretended else super().start_ticks(pid)
+
+
 @dataclass
 class Side:
     folder: Path
     offers: Watched[Offers]
     deciding: Deciding
     traffic: Traffic
-    plugins: dict[ResourceName, DevicePlugin]
     watch: FolderWatch
     registrar: Registrar
     reader: ViewReader
-    peer: list[ProcessId | None]
+    started: list[int]
+    """When kubelet is to seem to have started, in ticks, at its next questions."""
 
     def state(self, resource: ResourceName = TPU) -> object:
         return self.registrar.registrations.value.get(resource)
@@ -124,7 +161,7 @@ class Side:
         self.offers.set(replace(now, devices={**now.devices, resource: devices}))
 
     def resend(self) -> None:
-        self.offers.set(replace(self.offers.value, resend=self.offers.value.resend + 1))
+        _Lists(self.offers).resend()
 
 
 _ENROLMENT, _QUESTION = RegistrationTimes(register=12.0), Question()
@@ -138,69 +175,52 @@ async def kubelet_side(
     enrolment: RegistrationTimes = _ENROLMENT,
     questions: Question = _QUESTION,
     calm: float = CALM,
-    active: Callable[[], bool] = lambda: False,
+    book: Watched[Book] | None = None,
     interval: float = 0.5,
     dialled: Callable[[], None] = lambda: None,
-    gate_deadline: float = 28.0,
-    allocate_deadline: float = 10.0,
+    deadlines: CallDeadlines = DEADLINES,
 ) -> AsyncIterator[Side]:
     """Yield the kubelet side of a daemon below *base*.
 
-    `dialled` is called on the lane, where it may block, whenever kubelet's socket is dialled.
+    `dialled` is called on the lane, where it may block, whenever kubelet's socket was dialled.
     """
     clock, paths, lane = SystemClock(), PathWatcher(), Lane("kubelet", deadline=5.0)
     offers = Watched(Offers(devices={each: chips("a", "b") for each in resources}))
     deciding, traffic = Deciding(), Traffic()
-    plugins: dict[ResourceName, DevicePlugin] = {}
-
-    def plugin(resource: ResourceName) -> DevicePlugin:
-        plugins[resource] = DevicePlugin(
-            resource=resource,
-            offers=offers,
-            allocate=deciding.allocate,
-            pre_start=deciding.pre_start,
-            prefer=deciding.preferred,
-            traffic=traffic,
-            clock=clock,
-            gate_deadline=gate_deadline,
-            allocate_deadline=allocate_deadline,
-        )
-        return plugins[resource]
-
     folder = base / "dp"
     watch = FolderWatch(
         folder=folder, prefix="holdfast-", paths=paths, lane=lane, interval=Watched(interval)
     )
     registrar = Registrar(
-        offers=offers,
-        plugin=plugin,
+        plugins=PluginParts(
+            offers=offers,
+            door=deciding,
+            traffic=traffic,
+            emptied=Emptied(),
+            calls=Unobserved(),
+            clock=clock,
+            deadlines=deadlines,
+        ),
         folder=watch,
         prefix="holdfast",
-        clock=clock,
         times=Watched(enrolment),
     )
-    procfs = Procfs(HostRoot.under())
-    pretended: list[ProcessId | None] = []
-
-    def peer(path: Path) -> ProcessId | None:
-        dialled()
-        return pretended.pop(0) if pretended else peer_of(path, procfs)
-
+    processes = _Processes(dialled)
     reader = ViewReader(
+        view=Watched(KubeletView()),
         folder=watch,
         pods=PodResources(base / "pr.sock", deadline=Watched(2.0)),
         traffic=traffic,
-        peer=peer,
-        resend=lambda: side.resend(),  # noqa: PLW0108 - made below
-        active=active,
-        promised=Sources().promised,
-        offered=lambda: offers.until(lambda now: bool(now.devices)),
+        procfs=processes,
+        lists=_Lists(offers),
+        book=book or Watched(Book()),
+        promises=NoPromises(),
         lane=lane,
         clock=clock,
         settings=Watched(questions),
         calm=calm,
     )
-    side = Side(folder, offers, deciding, traffic, plugins, watch, registrar, reader, pretended)
+    side = Side(folder, offers, deciding, traffic, watch, registrar, reader, processes.pretended)
     tasks = [asyncio.create_task(each.run()) for each in (watch, registrar, reader)]
     try:
         yield side
@@ -251,11 +271,18 @@ async def registered(side: Side, *, times: int = 1) -> None:
 
 def bare_plugin(deciding: Deciding, traffic: Traffic | None = None) -> DevicePlugin:
     return DevicePlugin(
-        resource=TPU,
-        offers=Watched(Offers()),
-        allocate=deciding.allocate,
-        pre_start=deciding.pre_start,
-        prefer=deciding.preferred,
-        traffic=traffic or Traffic(),
-        clock=SystemClock(),
+        TPU,
+        PluginParts(
+            offers=Watched(Offers()),
+            door=deciding,
+            traffic=traffic or Traffic(),
+            emptied=Emptied(),
+            calls=Unobserved(),
+            clock=SystemClock(),
+            deadlines=DEADLINES,
+        ),
     )
+
+
+def plugin_server(folder: Path, plugin: DevicePlugin) -> PluginServer:
+    return PluginServer(folder=folder, prefix="holdfast", plugin=plugin, patience=2.5)

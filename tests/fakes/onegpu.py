@@ -3,24 +3,24 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from fakes.inuse import device_use, look_at
 from fakes.nvml import build
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.nvidia.use import GpuUses
-from holdfast.host.proc.pidfd import Pidfds
-from holdfast.host.proc.procfs import Procfs
 from holdfast.host.use.look import Look
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.inuse.deviceuse import DeviceUse
+from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
-from holdfast.model.nvidia.free import GpuRules
-from holdfast.model.nvidia.idle import IdleRules
+from holdfast.model.nvidia.free import GpuRules, IdleRules
 from holdfast.model.use.free import KernelFacts, Verdict, judge_kernel
-from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.hardware import Gpu
@@ -62,22 +62,15 @@ class OneGpu:
     locks: dict[DeviceName, DeviceLock] = field(default_factory=dict)
     ages: ManualClock = field(default_factory=ManualClock)
 
-    def watch(self) -> KernelWatch:
-        return KernelWatch(
-            look=self.look,
-            pidfds=Pidfds(Procfs(self.node.root)),
-            clock=self.ages,
-            exited=lambda _process: None,
-            rescan=Watched(60.0),
-            exclusive_open=Watched(False),
-        )
+    def watch(self) -> DeviceUse:
+        return device_use(self.look, self.node.root, self.ages)
 
     def show(self, card: Card) -> None:
         """Let NVML tell of this one GPU from now on."""
         write(self.control, Node(cards=(card,)))
 
     def device(self, *keys: str) -> Device:
-        keys = keys or (f"gpu/{uuid(0)}",)
+        keys = keys or (f"card/{uuid(0)}",)
         return Device(
             name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(keys[0].partition("/")[2])),
             kind=DeviceKind.DRIVER,
@@ -135,6 +128,19 @@ def opened_nvml(folder: Path) -> Iterator[Nvml]:
     opened.close()
 
 
+def gpu_uses(lane: Lane, nvml: Nvml | None, **more: Any) -> GpuUses:
+    """Return what asks *nvml* on *lane*, of GPUs that no claim has, unless *more* says otherwise."""
+    given: dict[str, Any] = {
+        "rules": Watched(RULES),
+        "book": Book,
+        "load": str,
+        "kept": {},
+        "patience": 5.0,
+        "monotonic": time.monotonic,
+    }
+    return GpuUses(lane, lambda: nvml, **given | more)
+
+
 @asynccontextmanager
 async def gpus_on(folder: Path, nvml: Nvml) -> AsyncIterator[OneGpu]:
     """Make the node in *folder*; its GPU is idle, with 5 MiB in use."""
@@ -142,13 +148,8 @@ async def gpus_on(folder: Path, nvml: Nvml) -> AsyncIterator[OneGpu]:
     os.environ[CONTROL] = str(control)
     node, clock = SimulatedNode(folder / "host"), Clock()
     scan, lane = Lane("scan", deadline=30.0), Lane("nvml", deadline=30.0)
-    uses = GpuUses(
-        lane,
-        lambda: nvml,
-        rules=Watched(RULES),
-        monotonic=clock,
-    )
-    found = OneGpu(node, Look(node.root, scan, uses.ask), control, clock)
+    uses = gpu_uses(lane, nvml, monotonic=clock)
+    found = OneGpu(node, look_at(node.root, scan, uses), control, clock)
     found.show(cards(1, used=5 * MIB)[0])
     yield found
     scan.close(patience=5.0)

@@ -24,19 +24,18 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from fakes.books import HALF, NOW, WHOLE, breaches, inventory, silicon, unlocked
-from holdfast.ledger.files import FILE
+from fakes.doors import why_wait
+from holdfast.ledger.disk import FILE, SEAL
 from holdfast.ledger.store import Store
-from holdfast.model.book.book import Book, Phase
+from holdfast.model.book.book import ENDING, Book, DeviceLock, LockState, Move, Phase
 from holdfast.model.book.claims import release
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import ENDING, DeviceLock, LockState, Move
 from holdfast.model.book.places import place
-from holdfast.model.book.pods import PodSighting
+from holdfast.model.book.pods import Observed, PodSighting, changes_with_time, reconcile
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import Observed, changes_with_time, reconcile
 from holdfast.model.cards import card_of, clash, replica_key, shares
 from holdfast.model.devices import Device, Identity, pci_key
-from holdfast.model.gate.gate import Passage, arrive, enter, who_calls, why_wait
+from holdfast.model.gate.gate import Passage, arrive, enter, who_calls
 from holdfast.model.ids import (
     BootId,
     CheckpointId,
@@ -65,7 +64,7 @@ T = TypeVar("T")
 
 REPLICA = ResourceName("example.com/replica")
 VFIO = ResourceName("example.com/vfio")
-_CARD, _TOP, _BOTTOM = HardwareKey("gpu/G"), HardwareKey("mig/G/1"), HardwareKey("mig/G/2")
+_CARD, _TOP, _BOTTOM = HardwareKey("card/G"), HardwareKey("part/G/1"), HardwareKey("part/G/2")
 _SHARED = {DeviceId(f"r{n}"): frozenset({replica_key("G", n)}) for n in range(3)}
 _ADDRESS = PciAddress("0000:3b:00.0")
 _FUNCTION = frozenset({pci_key(_ADDRESS)})
@@ -562,7 +561,10 @@ class OneHolder(RuleBasedStateMachine):
     def the_watcher_beats(self, crash: int | None) -> None:
         sightings = {
             pod.uid: PodSighting(
-                cgroup=f"/pod{pod.uid}", inode=1, processes=(1,) if pod.alive else ()
+                cgroup=f"/pod{pod.uid}",
+                inode=1,
+                populated=pod.alive,
+                processes=(1,) if pod.alive else (),
             )
             for pod in self._everybody()
             if pod.live
@@ -615,6 +617,7 @@ class OneHolder(RuleBasedStateMachine):
         return FormerPod(
             counted=self._view().counts(pod.uid) if self.readable else None,
             unreadable=not self.readable,
+            populated=pod.alive,
             processes=(1,) if pod.alive else () if pod.counted else None,
             cgroup_seen=True,
         )
@@ -709,6 +712,7 @@ class _Wreck:
         self._left = at
         self._taken = False
         self._wal_before = self._wal_size()
+        self._seal_before = (folder / SEAL).read_bytes()
 
     def statement(self, _text: str) -> None:
         if self._left is not None and not self._taken:
@@ -731,6 +735,7 @@ class _Wreck:
             shutil.copytree(self._folder, cut, ignore=shutil.ignore_patterns("*-shm", "reserve"))
             length = self._wal_before + (after - self._wal_before) * tenths // 10
             os.truncate(cut / f"{FILE}-wal", length)
+            (cut / SEAL).write_bytes(self._seal_before)  # it is written once a commit is synced
             found.append(cut)
         return found
 

@@ -15,20 +15,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from fakes.books import BOOT, KUBELET, WHOLE, X, allocated, entry, name, silicon
-from holdfast.host.cgroup.cgroups import Cgroups
+from fakes.reclaimer import reclaimer
+from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.model.book.book import PodRecord
+from holdfast.model.book.book import DeviceLock, LockState, PodRecord
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import PciAddress, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.use.free import KernelFacts, ReleaseFacts
-from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.runtime.lane import Lane
@@ -78,11 +77,16 @@ class _Kernel(Cgroups):
 
     before_kill: Hook = staticmethod(_nothing)
     before_freeze: Hook = staticmethod(_nothing)
+    before_list: Hook = staticmethod(_nothing)
 
     def __init__(self, tree: ProcTree) -> None:
         super().__init__(tree.root)
         self.killed: list[str] = []
         self.froze: list[bool] = []
+
+    def pod(self, uid: PodUid) -> PodCgroup | None:
+        self.before_list()
+        return super().pod(uid)
 
     def kill(self, path: str, inode: int) -> None:
         self.before_kill()
@@ -95,6 +99,7 @@ class _Kernel(Cgroups):
         if frozen:
             self.before_freeze()
         super().freeze(path, inode, frozen=frozen)
+        (self._folder(path) / "cgroup.events").write_text(f"populated 1\nfrozen {frozen:d}\n")
         self.froze.append(frozen)
 
 
@@ -213,6 +218,7 @@ class ReclaimScene:
         container = self.folder_of(pod) / "main"
         container.mkdir(parents=True)
         (container / "cgroup.procs").write_text("")
+        (self.folder_of(pod) / "cgroup.events").write_text("populated 1\nfrozen 0\n")
         for file in files:
             (self.folder_of(pod) / file).write_text("")
         return self.folder_of(pod).stat().st_ino
@@ -325,21 +331,14 @@ class ReclaimScene:
     @property
     def reclaimer(self) -> Reclaimer:
         if self._reclaimer is None:
-            evidence = Evidence(
+            self._reclaimer = reclaimer(
                 ledger=self.ledger,
                 reader=self.reader,
                 pods=self.pods,
-                clock=self.clock,
-                settings=Watched(self.settings),
-                question_timeout=Watched(5.0),
-                own_pid=self.own_pid,
-            )
-            self._reclaimer = Reclaimer(
-                ledger=self.ledger,
-                evidence=evidence,
-                pods=self.pods,
                 pidfds=self.pidfds,
                 clock=self.clock,
+                settings=Watched(self.settings),
+                own_pid=self.own_pid,
             )
         return self._reclaimer
 
@@ -365,7 +364,7 @@ async def reclaim_scene(
     lane, writes = Lane("pods", deadline=20.0), Lane("ledger", deadline=20.0)
     pidfds = Pidfds(procfs)
     (folder / "state").mkdir()
-    ledger = await open_ledger(folder / "state", writes, clock=clock, boot=BOOT)
+    ledger = await open_ledger(folder / "state", writes, clock=clock, boot=BOOT, locks=())
     pods = _Pods(
         cgroups=kernel,
         runtimes=RuntimeFiles(tree.root),

@@ -18,6 +18,7 @@ from holdfast.app.daemon import run
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.runtime.clock import SystemClock
 from holdfast.settings import convert
+from holdfast.settings.sources import Found
 from holdfast.vendors.context import Vendor
 from simulated.node import SimulatedNode
 from simulated.pods import Container, Phase, Pod, PodSpec, Workload
@@ -97,7 +98,7 @@ class Stage(simulated.stage.Stage):
         )
         self.clock = NodeClock()
         self._own_process = own_process
-        self._task: asyncio.Task[bool] | None = None
+        self._task: asyncio.Task[Found | None] | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -115,9 +116,10 @@ class Stage(simulated.stage.Stage):
         self._task = asyncio.create_task(self.run_daemon())
         return time.perf_counter()
 
-    async def run_daemon(self) -> bool:
+    async def run_daemon(self) -> Found | None:
         """Run a daemon in this task, until it ends by itself or raises why it cannot start."""
-        return await run(convert(self.settings), clock=self.clock, vendors=self.vendors)
+        found = Found(settings=convert(self.settings))
+        return await run(found, clock=self.clock, vendors=self.vendors)
 
     def set_clock(self, seconds: float) -> None:
         """Set the time of day off by so much, for the daemon and for the files that kubelet writes.
@@ -240,10 +242,20 @@ class Stage(simulated.stage.Stage):
         """Submit a pod, and return when its program runs."""
         return await self.running(await self.submit(spec))
 
-    async def waiting(self, pod: Pod, *texts: str) -> str:
-        """Return what the pod is told, once it is told all of *texts*."""
+    async def waiting(self, pod: Pod, *texts: str | Pod) -> str:
+        """Return what the pod is told, once it is told all of *texts*.
+
+        Of another pod that is its name, or its uid where its name is not known yet.
+        """
+
+        def is_told(what: str | Pod) -> bool:
+            if isinstance(what, str):
+                return what in pod.waiting
+            spec = what.spec
+            return f"{spec.namespace}/{spec.name}" in pod.waiting or what.uid in pod.waiting
+
         await self.until(
-            lambda: all(text in pod.waiting for text in texts),
+            lambda: all(map(is_told, texts)),
             lambda: f"{pod.spec.name} to be told {texts}; it is told {pod.waiting!r}",
         )
         assert pod.phase is Phase.PENDING

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from msgspec.structs import replace
 
+from fakes.doors import why_claim_waits
 from fakes.oneholder import (
     CRASH,
     MOSTLY,
@@ -28,13 +29,12 @@ from fakes.oneholder import (
     excludes,
 )
 from holdfast.errors import ClaimRefusedError
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, share
-from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.dra.claims import ClaimResult
-from holdfast.model.dra.handing import Given
-from holdfast.model.dra.passage import enter, in_the_way, why_not_yet
-from holdfast.model.dra.shares import placed
+from holdfast.model.dra.handing import Given, placed
+from holdfast.model.dra.passage import enter, of_its_own
+from holdfast.model.gate.gate import Obstacle, in_the_way
 from holdfast.model.ids import (
     ClaimRef,
     ClaimUid,
@@ -99,7 +99,12 @@ class TwoDoors(OneHolder):
         if lock.claim is None:
             return super()._former(lock)
         pod = next(each for each in self._everybody() if each.uid == lock.pod)
-        return FormerPod(counted=False, processes=(1,) if pod.alive else None, cgroup_seen=True)
+        return FormerPod(
+            counted=False,
+            populated=pod.alive,
+            processes=(1,) if pod.alive else None,
+            cgroup_seen=True,
+        )
 
     def _everybody_who_waits_can_start_in_the_end(self) -> None:
         for claim in self.claims:
@@ -184,7 +189,7 @@ class TwoDoors(OneHolder):
             for number in range(sum(asked))
         ]
         found = placed(given, self.book, claim.ref.uid)
-        if isinstance(found, str):
+        if isinstance(found, Obstacle):
             return False
         ids = frozenset(device.name.id for each in found for device in each.devices)
         others = [each for each in claim.wishes if each[0] != REPLICA]
@@ -200,7 +205,7 @@ class TwoDoors(OneHolder):
         try:
             if self._commit(partial(enlist, wish=wish), crash) is not None:
                 return
-            if why_not_yet(self.book, claim.ref.uid, wish.keys) is not None:
+            if why_claim_waits(self.book, claim.ref.uid, wish.keys) is not None:
                 return
             if not self._is_free_for(claim):
                 return
@@ -219,13 +224,15 @@ class TwoDoors(OneHolder):
                     container.passed = container.known = True
 
     def _is_free_for(self, claim: _Claim) -> bool:
+        sharing = frozenset(each.uid for each in claim.users if len(claim.users) > 1)
         verdicts = {
-            DeviceName(resource, id_): judge_kernel(KernelFacts(holders=self._holders(keys)))
+            DeviceName(resource, id_): of_its_own(
+                judge_kernel(KernelFacts(holders=self._holders(keys))), sharing
+            )
             for resource, ids in claim.wishes
             for id_, keys in devices_of(resource, ids).items()
         }
-        sharing = [each.uid for each in claim.users] if len(claim.users) > 1 else []
-        return in_the_way(verdicts, frozenset(sharing)) is None
+        return in_the_way(verdicts) is None
 
     @rule(data=st.data())
     @precondition(lambda self: any(each.alive for each in self._claimants()))

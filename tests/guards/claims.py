@@ -3,11 +3,14 @@
 from guards.guard import Edit, Guard
 
 _CLAIMS = "daemon/holdfast/model/book/claims.py"
+_RECORDS = "daemon/holdfast/dra/records.py"
 _PODS = "daemon/holdfast/model/book/pods.py"
 _FREE_GPUS = "tests/unit/test_gpu_free_rule.py"
 _IN_THE_BOOK = "tests/unit/test_claims_in_the_book.py"
 _AT_THE_DOOR = "tests/contract/test_claim_door.py"
 _ON_A_NODE = "tests/integration/test_claims.py"
+
+_NEXT_POD = "    other = min((pod for pod in following(draft.book, lock) if pod not in over), default=None)\n"
 
 CLAIM_GUARDS = (
     Guard(
@@ -24,8 +27,16 @@ CLAIM_GUARDS = (
     Guard(
         name="claim-pods",
         why="a device is free only after each of the pods that shared its claim",
-        edits=(Edit(_CLAIMS, "    other = _next_pod(draft.book, lock)\n", "    other = None\n"),),
+        edits=(Edit(_CLAIMS, _NEXT_POD, "    other = None\n"),),
         tests=(f"{_IN_THE_BOOK}::test_what_was_prepared_is_free_only_after_each_of_its_pods",),
+    ),
+    Guard(
+        name="claim-traces",
+        why="a pod that kubelet's record no longer has is waited for while it has a cgroup",
+        edits=(Edit(_RECORDS, "gone -= frozenset(await self._sight.with_cgroup(gone))", "pass"),),
+        tests=(
+            "tests/contract/test_claim_records.py::test_a_pod_that_left_without_a_trace_is_forgotten_while_others_use_the_claim",
+        ),
     ),
     Guard(
         name="claim-late",
@@ -38,7 +49,7 @@ CLAIM_GUARDS = (
         why="a share is a replica that nobody has, and no two shares are the same one",
         edits=(
             Edit(
-                "daemon/holdfast/model/dra/shares.py",
+                "daemon/holdfast/model/dra/handing.py",
                 "return not (on_it or locked or quarantines_on(book, device.keys))",
                 "return True",
             ),
@@ -75,9 +86,53 @@ CLAIM_GUARDS = (
         tests=(f"{_FREE_GPUS}::test_a_pod_that_was_given_the_gpu_is_in_the_way_all_the_same",),
     ),
     Guard(
+        name="claim-joined",
+        why="a claim that a pod joins before its end is done goes on, and its device is not free",
+        edits=(Edit(_CLAIMS, "return frozenset(recorded) - record.let_go", "return frozenset()"),),
+        tests=(
+            "tests/unit/test_claims_taken_over.py::test_a_claim_that_a_pod_joins_before_its_end_is_done_goes_on",
+        ),
+    ),
+    Guard(
+        name="claim-former",
+        why="what a claim had before it was allocated other devices is free after the pods of then",
+        edits=(
+            Edit(
+                "daemon/holdfast/model/book/book.py",
+                "return self.former if self.had_before(lock) else self.pods",
+                "return self.pods",
+            ),
+        ),
+        tests=(
+            f"{_IN_THE_BOOK}::test_a_claim_that_is_allocated_other_hardware_waits_for_none_that_it_had",
+        ),
+    ),
+    Guard(
+        name="claim-reserved",
+        why="a claim that kubelet lost is not over while it is allocated and reserved for its pods",
+        edits=(Edit(_RECORDS, "else OnServer.THERE\n", "else OnServer.ELSEWHERE\n"),),
+        tests=(
+            "tests/contract/test_claim_records.py::test_a_named_claim_that_kubelet_forgot_is_over_once_it_is_not_allocated_to_its_pods",
+        ),
+    ),
+    Guard(
+        name="claim-plugin-starts",
+        why="while hardware goes to claims, the device plugin's pods that are yet to start are gated",
+        edits=(
+            Edit(
+                "daemon/holdfast/kubelet/plugin.py",
+                "ungated=by_claims - unstarted,",
+                "ungated=by_claims,",
+            ),
+        ),
+        tests=(
+            "tests/integration/test_claims_after_plugin.py::test_a_pod_of_the_plugin_that_is_yet_to_start_is_gated_as_before",
+        ),
+    ),
+    Guard(
         name="admin-over",
         why="what a pod with adminAccess leaves behind is in the way once its claim is over",
-        edits=(Edit(_CLAIMS, "over_at=draft.uptime, admin={})", "over_at=draft.uptime)"),),
+        edits=(Edit(_CLAIMS, "            admin={},\n", ""),),
         tests=("tests/unit/test_admin_claims.py::test_its_end_is_forgotten_but_for_its_name",),
     ),
     Guard(
@@ -85,7 +140,7 @@ CLAIM_GUARDS = (
         why="kubelet's checkpoint, which has nothing of claims, ends none",
         edits=(
             Edit(
-                "daemon/holdfast/model/book/reconcile.py",
+                "daemon/holdfast/model/book/pods.py",
                 "if allocation.claim is not None:  # kubelet",
                 "if False:  # kubelet",
             ),
@@ -99,9 +154,9 @@ CLAIM_GUARDS = (
         why="a claim is prepared only when the kernel shows its devices free",
         edits=(
             Edit(
-                "daemon/holdfast/dra/preparing.py",
-                "        if blocked is not None:\n",
-                "        if False:\n",
+                "daemon/holdfast/allocation/entry.py",
+                "    if not blocked:\n",
+                "    if True:\n",
             ),
         ),
         tests=(f"{_AT_THE_DOOR}::test_a_process_that_has_the_device_is_waited_for",),

@@ -2,11 +2,11 @@
 
 from guards.guard import Edit, Guard
 
-_XIDS = "daemon/holdfast/model/nvidia/xid_records.py"
+_XIDS = "daemon/holdfast/model/nvidia/xids.py"
 _HEALTH = "daemon/holdfast/model/nvidia/health.py"
 _WATCH = "daemon/holdfast/vendors/nvidia/health.py"
 _SOURCE = "daemon/holdfast/vendors/nvidia/driver.py"
-_LOADING = "daemon/holdfast/host/nvidia/nvml/loading.py"
+_LOADING = "daemon/holdfast/host/nvidia/nvml/answers.py"
 _ROOTS = "daemon/holdfast/model/nvidia/roots.py"
 _RULE = "tests/unit/test_gpu_health_rule.py"
 _NODE = "tests/integration/test_gpus.py"

@@ -7,7 +7,10 @@ _OFFERS = "daemon/holdfast/model/book/offers.py"
 _RELOAD = "daemon/holdfast/app/reload.py"
 _SHARING = "daemon/holdfast/model/nvidia/sharing.py"
 _RULES_TESTS = "tests/unit/test_device_rules.py"
-_OFFERS_TESTS = "tests/unit/test_offers_rule.py"
+_STANDING = "daemon/holdfast/model/book/standing.py"
+_STANDING_TESTS = "tests/unit/test_standing.py"
+_LEAVES = "tests/unit/test_what_leaves.py"
+_QUEUES = "tests/integration/test_what_leaves.py"
 _REPLICAS = "tests/unit/test_replicas.py"
 _ON_A_NODE = "tests/integration/test_device_rules.py"
 _RELOADS = "tests/integration/test_reload.py"
@@ -34,7 +37,7 @@ SETTINGS_GUARDS = (
         edits=(
             Edit(
                 _RULES,
-                "elif not kept or name.resource in self._had.get(parted(name.id)[0], {}):",
+                "elif not kept or name.resource in self._had.get(self._card(name), {}):",
                 "else:",
             ),
         ),
@@ -45,19 +48,68 @@ SETTINGS_GUARDS = (
     Guard(
         name="rule-leaving",
         why="no further pod gets a device under the name that it is about to lose",
-        edits=(Edit(_OFFERS, "facts.withheld or facts.leaving or", "facts.withheld or"),),
+        edits=(
+            Edit(
+                _STANDING,
+                "self.withheld or self.leaving or self.uncommitted:",
+                "self.withheld or self.uncommitted:",
+            ),
+        ),
         tests=(
-            f"{_OFFERS_TESTS}::test_a_device_that_is_leaving_is_kept_for_the_pod_that_has_it_and_is_for_no_other",
+            f"{_STANDING_TESTS}::test_a_device_that_is_leaving_is_kept_for_the_pod_that_has_it_and_is_for_no_other",
+        ),
+    ),
+    Guard(
+        name="rule-leaving-ended",
+        why="nor the first pod that is admitted after the end of the one that had it",
+        edits=(Edit(_STANDING, "return not (self.leaving and self.emptied)", "return True"),),
+        tests=(
+            f"{_LEAVES}::test_what_leaves_is_healthy_until_the_last_process_of_its_pod_has_ended",
+        ),
+    ),
+    Guard(
+        name="rule-leaving-late",
+        why="also of a kubelet that has not read the latest list, or counts a pod no more that runs",
+        edits=(
+            Edit(
+                "daemon/holdfast/allocation/allocator.py",
+                "if reason := self._refusal(device):",
+                'if reason := "":',
+            ),
+        ),
+        tests=(f"{_QUEUES}::test_a_kubelet_that_reads_an_old_list_is_refused_a_chip_that_leaves",),
+    ),
+    Guard(
+        name="rule-readmitted",
+        why="a kubelet that restarts finds a device Healthy whose pod it may admit again",
+        edits=(
+            Edit(
+                "daemon/holdfast/kubelet/plugin.py",
+                "        self._emptied.registered()\n",
+                "",
+            ),
+        ),
+        tests=(f"{_QUEUES}::test_a_pod_whose_processes_ended_with_kubelet_is_admitted_anew",),
+    ),
+    Guard(
+        name="shared-fewer",
+        why="no pod comes to a GPU that as many share as may since their number was lowered",
+        edits=(
+            Edit(
+                _STANDING,
+                'crowded="" if by_claims else crowded,',
+                'crowded="",',
+            ),
+        ),
+        tests=(
+            f"{_LEAVES}::test_no_pod_comes_to_a_card_that_more_share_than_may",
+            f"{_LEAVES}::test_no_pod_that_comes_after_a_change_gets_what_is_to_leave",
         ),
     ),
     Guard(
         name="rule-leaving-claims",
         why="nor does a new claim get it",
-        edits=(
-            Edit(
-                "daemon/holdfast/model/dra/taints.py", "    if facts.leaving:\n", "    if False:\n"
-            ),
-        ),
+        edits=(Edit(_STANDING, '        if self.leaving:\n            return "leaving"\n', ""),),
         tests=(
             "tests/unit/test_dra_taints.py::test_a_device_is_withheld_for_its_state_and_its_health",
         ),
@@ -94,7 +146,7 @@ SETTINGS_GUARDS = (
         why="of a pod that may have a device which is only observed no process is ended",
         edits=(
             Edit(
-                "daemon/holdfast/app/wiring/naming.py",
+                "daemon/holdfast/app/wiring/live.py",
                 "return _OBSERVE if _OBSERVE in modes else (modes or {general}).pop()",
                 "return general",
             ),
@@ -124,7 +176,7 @@ SETTINGS_GUARDS = (
     Guard(
         name="reload-hangs",
         why="nothing is stopped for a restart that a hanging call would hold up",
-        edits=(Edit(_RELOAD, "if calls := sorted(self._stuck()):", "if calls := ():"),),
+        edits=(Edit(_RELOAD, "if calls := sorted(self._parts.stuck_calls()):", "if calls := ():"),),
         tests=(f"{_RELOADS}::test_while_a_look_at_a_process_hangs_nothing_is_begun_anew",),
     ),
     Guard(

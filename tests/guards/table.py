@@ -3,10 +3,11 @@
 from guards.claims import CLAIM_GUARDS
 from guards.gpus import GPU_GUARDS
 from guards.guard import Edit, Guard
+from guards.looks import LOOK_GUARDS
 from guards.settings import SETTINGS_GUARDS
 
 _ENDING = "daemon/holdfast/model/reclaim/ending.py"
-_ENDS = "daemon/holdfast/reclaim/reclaimer.py"
+_ENDS = "daemon/holdfast/reclaim/ending.py"
 _PODS = "daemon/holdfast/reclaim/pods.py"
 _PROCFS = "daemon/holdfast/host/proc/procfs.py"
 _BY_HAND = "daemon/holdfast/model/reclaim/handrelease.py"
@@ -15,10 +16,20 @@ _CGROUPS = "daemon/holdfast/host/cgroup/cgroups.py"
 _PIDFD = "daemon/holdfast/host/proc/pidfd.py"
 _KUBELET = "daemon/holdfast/model/kubelet.py"
 _BOOK_PODS = "daemon/holdfast/model/book/pods.py"
+_RECLAIMER = "daemon/holdfast/reclaim/reclaimer.py"
 _LEAKS = "daemon/holdfast/reclaim/leaks.py"
+_WORD = "tests/unit/test_word_of_a_person.py"
 _RESET = "daemon/holdfast/model/reclaim/reset.py"
+_RESET_TREES = "tests/contract/test_host_reset.py"
+_LOOKS = "tests/contract/test_look.py"
+_HAND = "daemon/holdfast/reclaim/handrelease.py"
+_USERS = "daemon/holdfast/reclaim/users.py"
+_RELEASES = "tests/integration/test_release_by_hand.py"
 _RESETTER = "daemon/holdfast/reclaim/resetter.py"
-_GATE = "daemon/holdfast/allocation/gate.py"
+_ENTRY = "daemon/holdfast/allocation/entry.py"
+_USE = "daemon/holdfast/inuse/deviceuse.py"
+_GATE = "tests/contract/test_gate.py"
+_GATE_RULE = "daemon/holdfast/model/gate/gate.py"
 _FREE = "daemon/holdfast/model/use/free.py"
 _BOOK = "daemon/holdfast/model/book/book.py"
 _QUEUE = "daemon/holdfast/model/book/queue.py"
@@ -28,20 +39,27 @@ _PLACES_RULE = "daemon/holdfast/model/book/places.py"
 _PLACES = "tests/unit/test_places.py"
 _ON_VFIO = "tests/integration/test_gpus_on_vfio.py"
 _PARTS = "daemon/holdfast/app/wiring/parts.py"
-_GPU_IDLE = "daemon/holdfast/model/nvidia/idle.py"
+_GPU_IDLE = "daemon/holdfast/model/nvidia/free.py"
 _GPU_FREE = "daemon/holdfast/model/nvidia/free.py"
 _GPU_RULE = "tests/unit/test_gpu_free_rule.py"
 _GPU_NODE = "tests/contract/test_gpu_release.py"
 _GPU_FOUND = "daemon/holdfast/model/nvidia/names.py"
 _GPU_NAMES = "tests/integration/test_gpu_cdi.py"
 _PROMISE = "daemon/holdfast/model/gate/promise.py"
-_GPU_PROMISE = "daemon/holdfast/model/nvidia/promise.py"
+_GPU_PROMISE = "daemon/holdfast/model/nvidia/names.py"
 _RESETS = "tests/integration/test_reset.py"
 _LAST = "tests/integration/test_leaks_judged_last.py"
 _CLAIMS = "tests/integration/test_claims_by_hand.py"
+_CLAIM_DOOR = "tests/contract/test_claim_door.py"
 _SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
 _FORGETS = "tests/integration/test_kubelet_forgets.py"
 _SANDBOXES = "tests/integration/test_sandboxes.py"
+_REAL_PODS = "tests/contract/test_pods_on_this_kernel.py"
+_MEMBERS = "tests/contract/test_pod_members.py"
+_MACHINES = "tests/contract/test_host_machines.py"
+_POD_SIGHTINGS = "tests/contract/test_pod_sightings.py"
+_CGROUP_TREES = "tests/contract/test_host_cgroups.py"
+_FREE_RULE = "tests/unit/test_free_rule.py"
 
 
 # A process with a parent outside of its pod, as those that tests start, is spared whatever else is so.
@@ -60,13 +78,13 @@ GUARDS = (
     Guard(
         name="mode",
         why="nothing is ended unless the operator allowed it",
-        edits=(Edit(_ENDING, "if not facts.terminate:", "if False:"),),
+        edits=(Edit(_ENDING, "if not terminate:", "if False:"),),
         tests=(f"{_SIGNALS}::test_where_nothing_may_be_ended_nothing_is",),
     ),
     Guard(
         name="complete-scan",
         why="a scan that could not see everything proves nothing against a process",
-        edits=(Edit(_ENDING, "if not facts.scan_complete:", "if False:"),),
+        edits=(Edit(_ENDING, "if not scan_complete:", "if False:"),),
         tests=(f"{_SIGNALS}::test_a_scan_that_could_not_see_everything_proves_nobody_guilty",),
     ),
     Guard(
@@ -93,8 +111,8 @@ GUARDS = (
         edits=(
             Edit(
                 _ENDS,
-                "all_of_it = at_once and len(agreed.victims) == len(agreed.members)",
-                "all_of_it = at_once",
+                "whole=bool(members) and len(agreed) == len(members),",
+                "whole=bool(members),",
             ),
             Edit(_ENDING, "member.is_shim or member.command in RUNTIMES or member", "member"),
         ),
@@ -166,10 +184,30 @@ GUARDS = (
     Guard(
         name="machine",
         why="no parent process shows what runs in a virtual machine",
-        edits=(Edit(_PROCFS, "if role is None and procfs.runs_a_machine(pid):", "if False:"),),
+        edits=(
+            Edit(
+                _PROCFS,
+                "return Sandbox.MACHINE if self._procfs.runs_a_machine(pid) else None",
+                "return None",
+            ),
+        ),
         tests=(
             f"{_SIGNALS}::test_a_machine_is_spared_under_any_name_for_only_its_runtime_knows_what_runs_in_it",
         ),
+    ),
+    Guard(
+        name="machine-many-files",
+        why="nor what a monitor that has many files open runs",
+        edits=(
+            Edit(_PROCFS, "return len(names) > _FEW and self._maps_a_cpu(pid)", "return False"),
+        ),
+        tests=(f"{_MACHINES}::test_a_processor_anywhere_among_the_mappings_is_one",),
+    ),
+    Guard(
+        name="machine-unread",
+        why="what cannot be asked in time may be the monitor of a virtual machine",
+        edits=(Edit(_PODS, "return Sandbox.MACHINE  # it may run one", "return None  # it"),),
+        tests=(f"{_MEMBERS}::test_what_cannot_be_asked_in_time_may_be_a_machine",),
     ),
     Guard(
         name="pause",
@@ -276,7 +314,11 @@ GUARDS = (
         name="fence",
         why="a lock that changed meanwhile may belong to another pod now",
         edits=(
-            Edit(_EVIDENCE, "if self._ledger.book.value.locks.get(lock.device) != lock or ", "if "),
+            Edit(
+                _EVIDENCE,
+                "if book.locks.get(warrant.lock.device) != warrant.lock:",
+                "if False:",
+            ),
         ),
         tests=(f"{_SIGNALS}::test_a_lock_that_moved_meanwhile_is_not_acted_upon",),
     ),
@@ -295,7 +337,7 @@ GUARDS = (
         edits=(
             Edit(
                 _BY_HAND,
-                "if facts.claim is not None and facts.claim.over_at is None:",
+                "if lives and not forgotten:",
                 "if False:",
             ),
         ),
@@ -388,8 +430,8 @@ GUARDS = (
         edits=(
             Edit(
                 _EVIDENCE,
-                "now=self._clock.monotonic(),\n                    own_pid",
-                "now=self._clock.wall(),\n                    own_pid",
+                "now=self._clock.monotonic(),\n            own_pid",
+                "now=self._clock.wall(),\n            own_pid",
             ),
         ),
         tests=(
@@ -406,6 +448,37 @@ GUARDS = (
         ),
     ),
     Guard(
+        name="frozen",
+        why="nothing forks away from the end of its pod",
+        edits=(
+            Edit(_PODS, "        self._cgroups.freeze(path, inode, frozen=True)\n", ""),
+            Edit(
+                _PODS,
+                "if not self._cgroups.await_frozen(path, patience=_FREEZE_TIME):",
+                "if False:",
+            ),
+        ),
+        tests=(f"{_REAL_PODS}::test_nobody_forks_away_from_the_end_of_a_pod",),
+    ),
+    Guard(
+        name="exited-leader",
+        why="cgroup.kill does not end a process whose leader has exited: it is frozen and signalled",
+        edits=(Edit(_PODS, " or any(map(self._leader_has_exited, listed))", ""),),
+        tests=(f"{_REAL_PODS}::test_a_process_whose_leader_has_exited_is_ended_with_its_pod",),
+    ),
+    Guard(
+        name="frozen-waited",
+        why="a cgroup is frozen a moment after the kernel is told: before, what is listed can fork away",
+        edits=(
+            Edit(
+                _PODS,
+                "if not self._cgroups.await_frozen(path, patience=_FREEZE_TIME):",
+                "if False:",
+            ),
+        ),
+        tests=(f"{_REAL_PODS}::test_nobody_forks_away_from_the_end_of_a_pod",),
+    ),
+    Guard(
         name="frozen-asked-again",
         why="on kernels without cgroup.kill, who came before the freeze is judged as well",
         edits=(Edit(_PODS, "if not may_end(members):", "if False:"),),
@@ -414,7 +487,10 @@ GUARDS = (
     Guard(
         name="judged-last",
         why="a cgroup is judged where it is killed: what was listed before has waited for its turn",
-        edits=(Edit(_PODS, "if not may_end(self.members_now(pod)):", "if False:"),),
+        edits=(
+            Edit(_PODS, "if not may_end(listed):", "if False:"),
+            Edit(_PODS, "if not as_one(listed) or any", "if any"),
+        ),
         tests=(
             f"{_SIGNALS}::test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it",
         ),
@@ -437,16 +513,105 @@ GUARDS = (
         name="leak-judged-last",
         why="a start that goes on saves the sandbox that held it up, down to the last moment",
         edits=(
+            Edit(_ENDS, "judge.why_void(now) is None\n                and bool", "bool"),
             Edit(
-                _LEAKS,
-                "why_keep(self._by_now(start, facts, members)) is None",
-                "why_keep(replace(facts, members=members)) is None",
+                _ENDS,
+                "            agreed = await self._agreed(order)  # trying took its time\n",
+                "",
             ),
-            Edit(_LEAKS, "if await self._agreed(start, opened) is None:  # trying", "if False:  #"),
         ),
         tests=(
             f"{_LAST}::test_a_start_that_goes_on_while_a_kernel_refuses_cgroup_kill_saves_its_sandbox",
         ),
+    ),
+    Guard(
+        name="leak-whole",
+        why="a sandbox that changes while it is asked about may be at work: it is ended whole or not",
+        edits=(Edit(_ENDS, 'void = void or "its processes change"', "pass"),),
+        tests=(f"{_LAST}::test_a_process_that_comes_while_all_is_asked_again_saves_the_sandbox",),
+    ),
+    Guard(
+        name="whole-void",
+        why="where a cgroup is killed it is asked once more whether kubelet has the pod, and how long ago",
+        edits=(Edit(_ENDS, "judge.why_void(now) is None\n                and bool", "bool"),),
+        tests=(
+            f"{_SIGNALS}::test_a_manifest_put_back_right_before_its_cgroup_is_killed_saves_its_pod",
+            f"{_SIGNALS}::test_what_kubelet_said_may_grow_old_before_a_cgroup_is_killed",
+        ),
+    ),
+    Guard(
+        name="claimed-again",
+        why="kubelet's checkpoint has nothing of claims: a pod that has one lives",
+        edits=(Edit(_EVIDENCE, "(counted or has_claim(book, warrant.pod))", "counted"),),
+        tests=(f"{_SIGNALS}::test_a_pod_that_has_a_claim_lives_whatever_the_checkpoint_says",),
+    ),
+    Guard(
+        name="unlisted",
+        why="where not all processes of a pod can be listed, one of them may be its shim",
+        edits=(Edit(_PODS, "            if cgroup.unlisted:\n", "            if False:\n"),),
+        tests=(f"{_MEMBERS}::test_of_a_pod_that_cannot_all_be_listed_nobody_is_judged",),
+    ),
+    Guard(
+        name="word-expires",
+        why="a person's word is for what was there when it was given",
+        edits=(
+            Edit(
+                _RECLAIMER,
+                "return grounds if self._clock.monotonic() < until else Grounds.OVER",
+                "return grounds",
+            ),
+        ),
+        tests=(
+            f"{_WORD}::test_a_word_is_good_for_as_long_as_an_attempt_takes_and_for_its_pod_alone",
+        ),
+    ),
+    Guard(
+        name="word-once",
+        why="and for one attempt: what comes after a quarantine was not meant",
+        edits=(
+            Edit(
+                _RECLAIMER, "            self._by_hand.pop(lock.pod, None)\n", "            pass\n"
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_a_persons_word_ends_with_the_attempt_that_it_was_given_for",),
+    ),
+    Guard(
+        name="uncounted-anew",
+        why="a pod that kubelet counts again has not been without it",
+        edits=(
+            Edit(
+                _EVIDENCE,
+                "        if counted:\n            self._since.pop(pod, None)\n        elif",
+                "        if",
+            ),
+        ),
+        tests=(
+            "tests/unit/test_uncounted.py::test_a_pod_that_is_counted_again_has_not_been_without_kubelet",
+        ),
+    ),
+    Guard(
+        name="leak-complete",
+        why="somebody who was not seen may have the device as well as the sandbox",
+        edits=(
+            Edit(
+                _LEAKS,
+                "return holders, not any(facts.gaps for facts in found.values())",
+                "return holders, True",
+            ),
+        ),
+        tests=(f"{_LAST}::test_a_look_that_could_not_see_everybody_saves_the_sandbox",),
+    ),
+    Guard(
+        name="leak-all",
+        why="a sandbox that works with any other device of its pod is not idle",
+        edits=(
+            Edit(
+                _LEAKS,
+                "for each in locks.values() if each.pod == pod",
+                "for each in list(locks.values())[:1] if each.pod == pod",
+            ),
+        ),
+        tests=(f"{_LAST}::test_another_device_of_the_pod_that_is_at_work_saves_the_sandbox",),
     ),
     Guard(
         name="reset-own",
@@ -479,10 +644,13 @@ GUARDS = (
     ),
     Guard(
         name="reset-at-work",
-        why="nobody passes the gate to hardware that is being reset, nor its own pod that came back",
-        edits=(Edit(_GATE, "if doing := self._at_work(passage.keys):", 'if doing := "":'),),
+        why="nobody enters to hardware that is being reset, nor its own pod that came back",
+        edits=(
+            Edit(_ENTRY, "if doing := self._resetter.at_work(rights.keys):", 'if doing := "":'),
+        ),
         tests=(
             f"{_RESETS}::test_a_pod_that_comes_back_while_its_device_is_being_reset_waits_at_the_gate",
+            f"{_CLAIM_DOOR}::test_nobody_passes_before_the_node_was_looked_at_or_while_it_is_reset",
         ),
     ),
     Guard(
@@ -492,6 +660,44 @@ GUARDS = (
         tests=(
             f"{_RESETS}::test_a_device_that_does_not_answer_is_quarantined_and_returns_when_it_does",
         ),
+    ),
+    Guard(
+        name="res-fence",
+        why="what a check found before another pod had the device says nothing about that pod's",
+        edits=(
+            Edit(_RESETTER, "if it.findings is not None and it.fence != lock.fence:", "if False:"),
+        ),
+        tests=(
+            f"{_RESET_TREES}::test_what_a_trial_found_is_no_word_about_another_part_of_a_locks_life",
+        ),
+    ),
+    Guard(
+        name="hand-claim",
+        why="a pod that has another claim lives, though kubelet's checkpoint does not have it",
+        edits=(
+            Edit(
+                _HAND, "view.counts(lock.pod) or has_claim(book, lock.pod)", "view.counts(lock.pod)"
+            ),
+        ),
+        tests=(f"{_CLAIMS}::test_a_pod_that_has_another_claim_lives_and_nothing_of_it_is_ended",),
+    ),
+    Guard(
+        name="use-tried",
+        why="a free function that was left enabled is not called a stranger's where its group can be opened",
+        edits=(
+            Edit(
+                _USERS,
+                "            facts = await self._use.tried(device, facts)\n",
+                "            pass\n",
+            ),
+        ),
+        tests=(f"{_LOOKS}::test_a_free_device_that_was_left_enabled_is_no_strangers",),
+    ),
+    Guard(
+        name="hand-complete",
+        why="nor does a person's word end anything where not everybody could be seen",
+        edits=(Edit(_HAND, "complete=not seen.kernel.gaps,", "complete=True,"),),
+        tests=(f"{_RELEASES}::test_where_not_everybody_can_be_seen_no_word_ends_a_pod_that_lives",),
     ),
     Guard(
         name="gpu-former-pod",
@@ -599,7 +805,7 @@ GUARDS = (
     Guard(
         name="gpu-nvml-fails-at-gate",
         why="no container starts on a GPU of which NVML cannot tell who uses it",
-        edits=(Edit(_GATE, "if verdict.final:", "if False:"),),
+        edits=(Edit(_GATE_RULE, "if verdict.final:", "if False:"),),
         tests=(
             f"{_GPU_NODE}::test_no_container_starts_on_a_gpu_of_which_nvml_cannot_tell_who_uses_it",
         ),
@@ -708,7 +914,106 @@ GUARDS = (
         edits=(Edit(_GPU_PROMISE, "    if led == own:", "    if True:"),),
         tests=(f"{_GPU_NAMES}::test_an_index_that_is_anothers_since_the_boot_starts_nothing",),
     ),
+    Guard(
+        name="populated",
+        why="a pod lives as long as the kernel says that its cgroup is populated, whoever could be listed",
+        edits=(Edit(_FREE, "if pod.populated and not kernel", "if pod.processes and not kernel"),),
+        tests=(
+            f"{_FREE_RULE}::test_a_lock_becomes_free_when_its_pod_is_gone_and_the_kernel_agrees",
+        ),
+    ),
+    Guard(
+        name="populated-unknown",
+        why="where the kernel's word cannot be read, a process of the pod may live",
+        edits=(Edit(_FREE, "if pod.populated is None:", "if False:"),),
+        tests=(
+            f"{_FREE_RULE}::test_a_pod_whose_cgroup_cannot_be_read_may_live_and_keeps_its_device",
+        ),
+    ),
+    Guard(
+        name="populated-read",
+        why="a list of pids is no proof: a process forks and ends faster than it is listed",
+        edits=(
+            Edit(
+                _CGROUPS,
+                "populated, problem = _populated(folder)",
+                'populated, problem = bool(pids), ""',
+            ),
+        ),
+        tests=(
+            f"{_CGROUP_TREES}::test_the_kernel_says_whether_a_cgroup_is_populated",
+            f"{_POD_SIGHTINGS}::test_a_pod_is_over_by_the_kernels_word_and_not_because_nobody_could_be_listed",
+        ),
+    ),
+    Guard(
+        name="populated-v1",
+        why="cgroup v1 has only lists: one that is empty once proves nothing",
+        edits=(Edit(_CGROUPS, "if not pids and not unlisted:", "if False:"),),
+        tests=(f"{_CGROUP_TREES}::test_of_version_1_two_lists_have_to_be_empty",),
+    ),
+    Guard(
+        name="populated-v1-hidden",
+        why="cgroup v1 lists nobody from outside the reader's own pid namespace",
+        edits=(
+            Edit(
+                _CGROUPS,
+                "if not pids and namespace not in {None, INIT_PID_NAMESPACE}:",
+                "if False:",
+            ),
+        ),
+        tests=(
+            f"{_CGROUP_TREES}::test_without_the_kernels_word_as_with_version_1_lists_have_to_do",
+        ),
+    ),
+    Guard(
+        name="late-look",
+        why="what a look shows that takes longer than a start waits counts for the next try",
+        edits=(Edit(_USE, "self._note_late(found, locks, turn.awaited)", "pass"),),
+        tests=(
+            f"{_GATE}::test_where_a_look_takes_longer_than_a_start_waits_the_second_try_passes",
+            f"{_CLAIM_DOOR}::test_where_a_look_takes_longer_than_a_prepare_may_the_second_one_succeeds",
+        ),
+    ),
+    Guard(
+        name="late-lock",
+        why="but not one from before the lock was this pod's: another's could start since",
+        edits=(
+            Edit(
+                _USE,
+                "return late if self._book.value.locks.get(device) == late.lock else None",
+                "return late",
+            ),
+        ),
+        tests=(
+            f"{_GATE}::test_a_look_from_before_the_lock_was_this_pods_does_not_count",
+            f"{_CLAIM_DOOR}::test_a_look_for_the_claim_before_does_not_count",
+        ),
+    ),
+    Guard(
+        name="late-enable",
+        why="nor one after which the device was enabled",
+        edits=(
+            Edit(
+                _USE,
+                "same = proven or enabled[each.name] == before.facts.enabled",
+                "same = True",
+            ),
+        ),
+        tests=(f"{_GATE}::test_a_device_that_was_enabled_since_such_a_look_is_looked_at_anew",),
+    ),
+    Guard(
+        name="late-old",
+        why="nor one that ended too long ago, and each for one try",
+        edits=(
+            Edit(_USE, "self._clock.monotonic() - late.ended >= _COUNTS_FOR", "False"),
+            Edit(_USE, "            del self._late[name]\n", "            pass\n"),
+        ),
+        tests=(
+            "tests/contract/test_device_use.py::test_a_look_that_ended_too_late_for_a_start_counts_for_a_minute_and_once",
+        ),
+    ),
     *GPU_GUARDS,
     *CLAIM_GUARDS,
     *SETTINGS_GUARDS,
+    *LOOK_GUARDS,
 )

@@ -3,7 +3,9 @@
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -11,8 +13,8 @@ from fakes.stage import TPU, Stage, asks, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.discovery.source import Source
-from holdfast.host.pci.snapshot import Snapshot
-from holdfast.model.book.locks import DeviceLock
+from holdfast.host.pci.sysfs import Snapshot
+from holdfast.model.book.book import DeviceLock
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, Inventory
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
@@ -85,7 +87,7 @@ class Widgets(Source):
             broken = frozenset(file.parent.name for file in self._home.glob("*/broken"))
             if broken != self._broken:
                 self._broken = broken
-                self._on.report()
+                self._on.discovery.publish()
             await self._on.clock.sleep(0.02)
 
     @staticmethod
@@ -98,8 +100,9 @@ def wants(name: str) -> PodSpec:
 
 
 @asynccontextmanager
-async def widgets(folder: Path) -> AsyncIterator[tuple[Stage, Path]]:
-    async with stage(folder, chips=1, start=False, vendors=(*VENDORS, Widgets)) as node:
+async def widgets(folder: Path, **settings: Any) -> AsyncIterator[tuple[Stage, Path]]:
+    vendors = (*VENDORS, Widgets)
+    async with stage(folder, chips=1, start=False, vendors=vendors, **settings) as node:
         home = node.node.root.sys / "class/widget/widget0"
         home.mkdir(parents=True)
         (home / "rdev").write_text(str(node.node.tree.terminal("/dev/widget0")))
@@ -107,6 +110,16 @@ async def widgets(folder: Path) -> AsyncIterator[tuple[Stage, Path]]:
         await node.start_and_register()
         await node.until(lambda: node.healthy(WIDGET) == {"widget0"}, "the widget to be offered")
         yield node, home
+
+
+@pytest.mark.parametrize("gpu", [{"api": "dra"}, {"enabled": False, "api": "dra"}])
+async def test_a_vendors_devices_are_offered_whatever_the_api_of_others_is(
+    short_path: Path, gpu: dict[str, object]
+) -> None:
+    async with widgets(short_path, gpu=gpu) as (node, _):
+        (device,) = [each for each in await node.asked("devices") if each["resource"] == WIDGET]
+        assert device["offered"]
+        await node.run(wants("first"))
 
 
 async def test_a_vendors_devices_go_the_whole_way(short_path: Path) -> None:

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from fakes.control import control_server
 from holdfast.control import ask
 from holdfast.control.client import MOST_BYTES
-from holdfast.control.server import ControlServer
 from holdfast.names import CONTROL_SOCKET
 from holdfast.runtime.watched import Watched
-from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
+from holdfast.telemetry.readyz import Board
 
 _PATIENCE = 20.0
 
@@ -110,7 +110,7 @@ def folder() -> Iterator[Path]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     with tempfile.TemporaryDirectory(prefix="hf-", dir="/tmp") as name:
-        server = ControlServer(Path(name), {"status": dict})
+        server = control_server(Path(name), {"status": dict})
         asyncio.run_coroutine_threadsafe(server.start(), loop).result(_PATIENCE)
         try:
             yield Path(name)

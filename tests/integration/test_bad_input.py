@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from fakes.stage import CHIPS, TPU, Stage, stage
-from holdfast.allocation.allocator import Allocator
-from holdfast.allocation.granting import Granting
+from fakes.allocators import allocator
+from fakes.stage import CHIPS, TPU, Stage, pod, stage
+from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Sources
 from holdfast.errors import AllocationRefusedError, LedgerUnusableError
 from holdfast.ledger.ledger import open_ledger
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import (
-    NO_CHECKPOINT,
     BootId,
-    CheckpointId,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -30,7 +28,7 @@ from holdfast.model.ids import (
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.vendors.tpu.adapter import Tpus
+from simulated.pods import Pod
 
 A, B, C, D = CHIPS
 
@@ -63,30 +61,21 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
         Device(
             name=DeviceName(resource, DeviceId(f"MIG-{place}")),
             kind=DeviceKind.DRIVER,
-            keys=frozenset({HardwareKey(f"mig/{place}")}),
+            keys=frozenset({HardwareKey(f"part/{place}")}),
             nodes=(),
             functions=(),
         )
         for place in range(500)
     )
     lane = Lane("ledger", deadline=10)
-    ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"))
-    allocator = Allocator(
-        ledger=ledger,
-        inventory=Watched(Inventory(resources=(resource,), devices=devices)),
-        grant=Granting(Sources()).grant,
-        node_rdev=lambda _path: None,
-        checkpoint=lambda: NO_CHECKPOINT,
-        lane=lane,
-        clock=SystemClock(),
-        commit_timeout=Watched(2.0),
-    )
+    ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"), locks=())
+    inventory = Watched(Inventory(resources=(resource,), devices=devices))
 
     with pytest.raises(AllocationRefusedError) as refusal:
-        await allocator.allocate(resource, (DeviceId("MIG-x"),))
+        await allocator(ledger, inventory, Sources(), lane).allocate(resource, (DeviceId("MIG-x"),))
 
     assert "MIG-0, " in str(refusal.value)
-    assert str(refusal.value).endswith(" and 492 more)")
+    assert str(refusal.value).endswith(": MIG-0, MIG-1, MIG-2 and 497 more)")
     assert len(str(refusal.value)) < 400
     await ledger.close()
     lane.close(patience=5)
@@ -104,31 +93,24 @@ async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path
         functions=(),
     )
 
-    def checkpoint() -> CheckpointId:
-        answers.wait()
-        return NO_CHECKPOINT
-
     with (
         contextlib.closing(Lane("ledger", deadline=10)) as lane,
         contextlib.closing(Lane("kubelet", deadline=10)) as stuck,
     ):
-        ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"))
-        limit = Watched(3600.0)
-        allocator = Allocator(
-            ledger=ledger,
-            inventory=Watched(Inventory(resources=(resource,), devices=(device,))),
-            grant=Granting(Sources([Tpus()])).grant,
-            node_rdev=lambda _path: None,
-            checkpoint=checkpoint,
-            lane=stuck,
-            clock=SystemClock(),
-            commit_timeout=limit,
+        ledger = await open_ledger(
+            tmp_path, lane, clock=SystemClock(), boot=BootId("boot"), locks=()
         )
+        limit = Watched(3600.0)
+        inventory = Watched(Inventory(resources=(resource,), devices=(device,)))
+        made = allocator(ledger, inventory, Sources([plain_tpus()]), stuck, commit_timeout=limit)
         limit.set(0.05)
+        hanging = asyncio.create_task(stuck.run(answers.wait))
+        await asyncio.sleep(0)  # it is in the queue before the look
         try:
-            answer = await allocator.allocate(resource, (DeviceId("a"),))
+            answer = await made.allocate(resource, (DeviceId("a"),))
         finally:
             answers.set()
+            await hanging
         assert answer.envs
         assert ledger.book.value.allocations == {}
         await ledger.close()
@@ -210,7 +192,7 @@ async def test_a_device_in_passing_ill_health_is_queued_and_not_refused(short_pa
         await node.until(lambda: A not in node.healthy(), "the chip to become Unhealthy")
         await node.allocate(A)
         node.kubelet.count(TPU, A)
-        assert "cannot start on google.com/tpu" in await node.pre_start(A)
+        assert "waiting for google.com/tpu: " in await node.pre_start(A)
         node.node.tree.bind(A, "vfio-pci")
         await node.until(lambda: A in node.healthy(), "the chip to come back")
         assert await node.pre_start(A) == ""
@@ -250,27 +232,38 @@ async def test_a_ledger_that_only_fails_while_nobody_writes_recovers_by_itself(
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 300, b"\0" * 8192])
-async def test_a_damaged_ledger_stops_the_start_and_is_left_as_it_is(
+async def test_a_damaged_ledger_is_kept_beside_and_the_checkpoint_says_who_has_what(
     short_path: Path, content: bytes
 ) -> None:
-    async with stage(short_path, start=False) as node:
-        node.state.mkdir()
-        (node.state / "ledger.db").write_bytes(content)
-        with pytest.raises(LedgerUnusableError, match="cannot use the ledger"):
-            await node.run_daemon()
-        assert (node.state / "ledger.db").read_bytes() == content
-
-
-async def test_a_newer_ledger_stops_the_start_and_is_left_as_it_is(short_path: Path) -> None:
     async with stage(short_path) as node:
-        await node.allocate(A)
+        running = await node.run(pod("a"))
+        await node.stop()
+        (node.state / "ledger.db").write_bytes(content)
+        await _starts_beside(node, running)
+
+
+async def test_a_newer_ledger_is_kept_beside_and_the_checkpoint_says_who_has_what(
+    short_path: Path,
+) -> None:
+    async with stage(short_path) as node:
+        running = await node.run(pod("a"))
         await node.stop()
         with contextlib.closing(sqlite3.connect(node.state / "ledger.db")) as db:
             db.execute("PRAGMA user_version = 99")
-        before = (node.state / "ledger.db").read_bytes()
-        with pytest.raises(LedgerUnusableError, match="it has version 99"):
-            await node.run_daemon()
-        assert (node.state / "ledger.db").read_bytes() == before
+        await _starts_beside(node, running)
+
+
+async def _starts_beside(node: Stage, running: Pod) -> None:
+    """Start on a ledger that cannot be read, and see *running* have its device as before."""
+    before = (node.state / "ledger.db").read_bytes()
+    await node.start_and_register()
+
+    async def adopted() -> bool:
+        return await node.locks() == dict.fromkeys(node.ids(running), "held")
+
+    await node.until(adopted, "the pod to have its device again")
+    assert (node.state / "ledger.db.unreadable-1").read_bytes() == before
+    await node.run(pod("b"))
 
 
 async def test_a_state_folder_that_cannot_be_made_stops_the_start_with_its_name(

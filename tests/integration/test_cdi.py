@@ -59,7 +59,7 @@ async def test_an_old_spec_that_cannot_be_corrected_lets_nobody_onto_anothers_ch
         (chip,) = node.ids(same)
         _freeze(node)
         await node.reboot(groups=SWAP, keeps_specs=True)
-        await node.waiting(same, "by name", chip, "cannot write")
+        await node.waiting(same, "by name", chip, "let holdfast write to")
         await node.until_problem("CDI specs", "cannot write")
         assert _in_use(node) == set()
         _thaw(node)

@@ -72,7 +72,7 @@ async def test_a_pod_that_is_ending_is_waited_for_when_kubelet_allocates_its_dev
         await _updated(node)
         left = await node.orphan(first)
         following = await node.submit(pod("next"))
-        await node.waiting(following, first.uid)
+        await node.waiting(following, first)
         await node.for_some_beats()
         assert node.orphans(first) == (left,)
         assert following.starts == 0

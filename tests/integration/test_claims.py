@@ -153,8 +153,8 @@ async def test_people_are_told_of_claims_and_who_waits_for_whom(at: ClaimStage) 
         one: "prepared",
         two: "preparing",
     }
+    assert "is held by team/pod-of-first-0 by claim team/first; " in told[two]["waits"]
     pod = f"pod team/pod-of-first-0 ({first.pods[0]}) by claim team/first"
-    assert pod in told[two]["waits"]
     locks = {each["claim"]: each for each in await at.node.asked("locks") or ()}
     assert locks[one]["claimPods"] == [f"team/pod-of-first-0 ({first.pods[0]})"]
     assert pod in locks[two]["reason"]
@@ -346,6 +346,31 @@ async def test_claims_that_are_left_stop_no_daemon_that_has_no_service_account(
     )
     assert "cannot serve the claims that are left" in at.node.log
     assert await at.node.locks() == {"0000:00:05.0": "held"}
+
+
+async def test_without_a_claim_that_is_left_nothing_of_dra_is_needed_to_be_ready(
+    at: ClaimStage,
+) -> None:
+    """A claim that is over is remembered for ten minutes, and the chart's mounts go at once."""
+    first = at.allocate("first", 0)
+    await at.prepared(first)
+    await at.node.stop()
+    at.node.settings["tpu"] = {"api": "device-plugin"}
+    await begin(at)
+    assert "registered holdfast.dev" in await _checks(at)
+    assert await at.unprepare(first) == {"first": ""}
+    await at.node.until_free()
+    assert "registered holdfast.dev" not in await _checks(at)
+    await at.node.stop()
+    for each in ("plugins", "plugins_registry"):
+        shutil.rmtree(at.root / each)
+    at.node.start()
+    await at.node.until(lambda: len(at.node.healthy()) == 2, "both chips to be offered")
+    assert {"registered holdfast.dev", "ResourceSlices"}.isdisjoint(await _checks(at))
+
+
+async def _checks(at: ClaimStage) -> set[str]:
+    return {each["name"] for each in (await at.node.asked("status") or {})["checks"]}
 
 
 async def test_after_a_reboot_a_claim_is_prepared_anew_with_the_nodes_of_this_boot(

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from fakes.claimstage import ClaimStage, begin, claim_stage
 from fakes.opener import opener
-from fakes.stage import pod
+from fakes.stage import TPU, pod
+from simulated.pods import Container, PodSpec
 
 
 async def test_what_a_pod_of_the_device_plugin_has_is_free_for_claims_once_it_is_over(
@@ -57,6 +58,65 @@ async def test_what_a_pod_that_never_began_was_allocated_is_free_at_kubelets_wor
         await at.node.end(former)
         await at.prepared(at.allocate("next", 0))
         assert any("which never started" in each for each in await at.history(0))
+
+
+async def test_pods_that_have_the_resource_by_claims_start_while_the_plugins_pods_end(
+    short_path: Path,
+) -> None:
+    """Kubelet 1.36.2 asks the plugin before the start of a pod that has its device by a claim."""
+    async with claim_stage(short_path, chips=2) as at:
+        at.node.kill()
+        at.node.configure(tpu={"api": "device-plugin"})
+        await at.node.start_and_register()
+        await at.node.until(lambda: len(at.node.healthy()) == 2, "the chips to be offered")
+        former = await at.node.run(pod("former", chips=1))
+        unchanged = PodSpec(
+            name="unchanged", containers=(Container(extended=frozenset({TPU})),), restart="Always"
+        )
+        started = await at.node.submit(unchanged)
+        await at.node.until(
+            lambda: "no devices found allocated in local cache" in started.waiting,
+            "kubelet to ask the plugin",
+        )
+        at.node.kill()
+        at.node.configure(tpu={"api": "dra"})
+        await begin(at)
+        await at.node.until(lambda: started.starts == 1, "the unchanged pod to start")
+        registered = at.node.kubelet.registrations[-1]
+        assert not registered.options.pre_start_required
+        assert not at.node.healthy()
+        assert (await at.node.asked("status") or {})["resources"], "its pod is there"
+
+        await at.node.end(former)
+        endpoint = at.node.kubelet.devices.endpoints[TPU]
+        await at.node.until(lambda: endpoint.stub is None, "the resource to be left")
+        assert not endpoint.pre_start
+
+
+async def test_a_pod_of_the_plugin_that_is_yet_to_start_is_gated_as_before(
+    short_path: Path,
+) -> None:
+    async with claim_stage(short_path, chips=1) as at:
+        at.node.kill()
+        at.node.configure(tpu={"api": "device-plugin"})
+        await at.node.start_and_register()
+        await at.node.until(lambda: bool(at.node.healthy()), "the chip to be offered")
+        with opener(at.path(0)) as held:
+            at.node.node.add_process(held.pid, "/user.slice")
+            former = await at.node.submit(pod("former", chips=1))
+            await at.node.waiting(former, f"pid {held.pid}")
+            at.node.kill()
+            at.node.configure(tpu={"api": "dra"})
+            await begin(at)
+            refusals = former.refusals
+            await at.node.until(lambda: former.refusals > refusals, "the gate to be asked")
+            assert at.node.kubelet.registrations[-1].options.pre_start_required
+            assert not former.starts
+        await at.node.until(lambda: former.starts == 1, "the pod to start")
+        await at.node.until(
+            lambda: not at.node.kubelet.devices.endpoints[TPU].pre_start, "the gate to be left"
+        )
+        assert await at.node.locks() == {"0000:00:05.0": "held"}
 
 
 async def _queued(at: ClaimStage) -> bool:

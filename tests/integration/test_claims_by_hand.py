@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,31 @@ async def test_what_a_claim_left_is_ended_on_a_persons_word_and_its_end_waits_no
     assert await at.node.locks() == {}
 
 
+async def test_a_pod_that_has_another_claim_lives_and_nothing_of_it_is_ended(
+    at: ClaimStage,
+) -> None:
+    """Kubelet's checkpoint, which is asked about pods, has nothing of claims."""
+    first = at.allocate("first", 0)
+    second = at.allocate("second", 1, pods=first.pods)
+    await at.prepared(first)
+    await at.prepared(second)
+    lives = at.leaves_behind(first.pods[0], 0)
+    await at.node.until(lambda: _is_seen(at), "its pod's cgroup to be seen")
+    ending = asyncio.create_task(at.unprepare(first))
+    await at.node.until(lambda: _is_over(at, _CHIP), "the claim to be over")
+
+    done = await _holdfast(at, "release", _CHIP, "--yes")
+
+    assert (done.returncode, lives()) == (1, True)
+    assert "kubelet counts pod" in done.stderr
+    ending.cancel()
+    await asyncio.gather(ending, return_exceptions=True)
+
+
+async def _is_over(at: ClaimStage, chip: str) -> bool:
+    return (await at.node.locks())[chip] == "releasing"
+
+
 async def test_a_holder_that_no_word_ends_keeps_the_chip_and_not_the_pod(at: ClaimStage) -> None:
     first, second = at.allocate("first", 0), at.allocate("second", 0)
     await at.prepared(first)
@@ -160,3 +186,18 @@ async def _is_told(at: ClaimStage, claim: Claim, reason: str) -> bool:
 
 async def _is_seen(at: ClaimStage) -> bool:
     return bool(await at.node.asked("holders"))
+
+
+async def test_a_claim_that_kubelet_forgot_is_ended_for_who_names_its_pod(at: ClaimStage) -> None:
+    first = at.allocate("first", 0)
+    await at.prepared(first)
+    _record(at, replace(first, pods=()))
+    pod = ["--force", "--pod", "pod-of-first-0"]
+
+    async def released() -> bool:
+        return (await _holdfast(at, "release", _CHIP, *pod)).returncode == 0
+
+    await at.node.until(released, "the device to be released")
+    await at.node.until_free()
+    moves = await at.history(0)
+    assert any("kubelet has no record of the claim" in each for each in moves)

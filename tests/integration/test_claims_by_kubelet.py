@@ -1,14 +1,19 @@
 """The real daemon under the simulated kubelet's own manager of claims, with its bugs."""
 
+import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fakes.claimstage import NAMESPACE, Claim, ClaimStage, claim_stage
 from fakes.controlplane import CLAIMS
 from simulated.cluster.store import Place, RefusedError
-from simulated.dramanager import DraManager
+from simulated.dramanager import DraError, DraManager
 from simulated.pods import Container, Pod, PodSpec
 
 
@@ -35,13 +40,13 @@ async def _started(at: ClaimStage, manager: DraManager) -> None:
     await at.node.until(lambda: manager.plugins.newest("holdfast.dev"), "the driver to be known")
 
 
-def _pod(claim: Claim, *requests: str) -> Pod:
-    """Return the pod that *claim* is reserved for, with one container of *requests* of it."""
+def _pod(claim: Claim, *requests: str, uid: str = "") -> Pod:
+    """Return a pod that *claim* is reserved for, with one container of *requests* of it."""
     used = tuple(("c", request) for request in requests or ("",))
     spec = PodSpec(
         name="user",
         namespace=NAMESPACE,
-        uid=claim.pods[0],
+        uid=uid or claim.pods[0],
         claims={"c": claim.name},
         containers=(Container(claims=used),),
     )
@@ -92,3 +97,52 @@ async def test_containers_are_given_the_devices_of_their_requests_alone(short_pa
             "chips": [f"holdfast.dev/claim={both.uid}-{at.label(0)}"],
             "others": [f"holdfast.dev/claim={both.uid}-{at.label(1)}"],
         }
+
+
+async def _joins(at: ClaimStage, claim: Claim, uid: str) -> Pod:
+    """Let the scheduler reserve *claim*, which is allocated, for one more pod."""
+    place = Place(kind=CLAIMS, namespace=NAMESPACE, name=claim.name)
+    made = at.plane.store.get(place)
+    made["status"]["reservedFor"].append({"resource": "pods", "name": "later", "uid": uid})
+    at.plane.store.update(place, made, subresource="status")
+    return _pod(claim, uid=uid)
+
+
+@pytest.mark.parametrize("when", ["while it waits", "between two calls"])
+async def test_a_pod_that_joins_a_claim_whose_end_is_waited_for_starts_on_its_device(
+    short_path: Path, when: str
+) -> None:
+    """Kubelet makes no call for it, and none for the end of the former one (1.36.2)."""
+    observe = {"mode": "observe", "poll": "100ms", "releasePoll": "50ms"}
+    async with (
+        claim_stage(short_path, unprepare_wait="600s", reclaim=observe) as at,
+        _kubelet(at) as kubelet,
+    ):
+        claim = at.allocate("shared", 0)
+        former = _pod(claim)
+        await kubelet.prepare(former)
+        alive = at.leaves_behind(former.uid, 0)
+        ending = asyncio.ensure_future(kubelet.unprepare(former))
+        (chip,) = await at.node.locks()
+        await at.node.until_locks({chip: "releasing"})
+        if when == "between two calls":
+            ending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, DraError):
+                await ending
+        later = await _joins(at, claim, "bbbbbbbb-0000-0000-0000-000000000002")
+        await kubelet.prepare(later)
+        if when == "while it waits":
+            with pytest.raises(DraError, match="another pod has joined it"):
+                await ending
+        await at.node.until_locks({chip: "held"})
+        assert at.spec_file(claim).exists()
+        await kubelet.unprepare(former)
+        assert [call for call, _ in kubelet.calls] == ["prepare", "unprepare"]
+        for pid in at.node.node.members(former.uid):
+            os.kill(pid, signal.SIGKILL)
+        await at.node.for_some_beats()
+        assert not alive()
+        assert set((await at.node.locks()).values()) == {"held"}
+        await kubelet.unprepare(later)
+        assert await at.node.locks() == {}
+        assert not at.spec_file(claim).exists()

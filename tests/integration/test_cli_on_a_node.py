@@ -62,6 +62,46 @@ async def test_each_command_shows_what_the_daemon_knows(short_path: Path) -> Non
         assert await _json(node, "holders") == []
 
 
+_PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text("utf-8")
+
+
+def _keys(command: str) -> set[str]:
+    """Return the keys that the page has for *command*."""
+    _, _, rest = _PAGE.partition(f"\n`holdfast {command}` is ")
+    rows = rest.partition("\n| key | value |")[2].partition("\n\n")[0]
+    return {
+        key
+        for row in rows.splitlines()
+        if row.startswith("| `")
+        for key in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+
+
+async def test_every_form_for_programs_has_the_same_value_and_the_keys_of_the_page(
+    short_path: Path,
+) -> None:
+    async with stage(short_path) as node:
+        node.kubelet.count(TPU, A)
+        await node.allocate(A)
+        assert await node.pre_start(A) == ""
+        for command in ("status", "devices", "locks", "history", "holders"):
+            answer = await _json(node, command)
+            rows = answer if isinstance(answer, list) else [answer]
+            for row in rows:
+                assert row.keys() == _keys(command), command
+            if command not in {"status", "holders"}:  # the one has ages of checks, the other none
+                as_yaml = await _holdfast(node.state, command, "-o", "yaml")
+                assert yaml.safe_load(as_yaml.stdout) == answer
+                assert rows
+        why = await _json(node, "why", A)
+        assert why.keys() == _keys("why")
+        await node.stop()
+        for command in ("status", "devices", "locks", "history"):
+            answer = await _json(node, command)
+            for row in answer if isinstance(answer, list) else [answer]:
+                assert row.keys() == _keys(command), f"{command}, down"
+
+
 async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(
     short_path: Path,
 ) -> None:
@@ -69,7 +109,7 @@ async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(
         await node.allocate(A)
         shown = await _holdfast(node.state, "devices")
         assert shown.returncode == 0
-        assert shown.stdout.splitlines()[0].split()[:4] == ["RESOURCE", "ID", "MODEL", "HEALTH"]
+        assert shown.stdout.splitlines()[0].split()[:4] == ["DEVICE", "MODEL", "HEALTH", "OFFERED"]
         assert A in shown.stdout
 
         status = await _holdfast(node.state, "status")
@@ -82,6 +122,29 @@ async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(
         assert len(status.stdout.splitlines()) < 24, "it fits one screen"
         every = await _holdfast(node.state, "status", "--all")
         assert re.search(rf"^ok     registered {TPU} \(for \d+ s\)$", every.stdout, re.MULTILINE)
+
+
+async def test_why_tells_what_keeps_a_device_by_its_id_or_its_pod(
+    short_path: Path,
+) -> None:
+    async with stage(short_path) as node:
+        pod = node.kubelet.count(TPU, A).uid
+        await node.allocate(A)
+        assert await node.pre_start(A) == ""
+        for name in (A, f"{TPU}/{A}", pod):
+            told = await _holdfast(node.state, "why", name)
+            assert told.returncode == 0, told.stderr
+            assert f"{TPU}/{A}: " in told.stdout
+            assert max(map(len, told.stdout.splitlines())) <= 100
+        several = await _holdfast(node.state, "why", A[:9])
+        assert "cannot tell what" in several.stderr
+        unknown = await _holdfast(node.state, "why", "nobody")
+        assert (unknown.returncode, unknown.stdout) == (1, "")
+        assert "cannot find nobody: " in unknown.stderr
+        await node.stop()
+        down = await _holdfast(node.state, "why", A)
+        assert down.returncode == 0
+        assert "unknown: only the running daemon sees" in down.stdout
 
 
 async def test_the_history_of_a_device_that_left_the_node_is_told_by_its_id_alone(
@@ -124,7 +187,10 @@ async def test_when_the_daemon_is_down_the_ledger_answers_in_the_same_shapes(
         status = await _json(node, "status")
         await node.stop()
 
-        assert await _json(node, "locks") == alive["locks"]
+        # What has to happen before a device is free only the running daemon knows.
+        assert all(row["until"] for row in alive["locks"])
+        unknown = [{**row, "until": None} for row in alive["locks"]]
+        assert await _json(node, "locks") == unknown
         assert await _json(node, "history") == alive["history"]
         assert 0 < len(story) < len(alive["history"])
         assert await _json(node, "history", A) == story, "an id alone is enough"

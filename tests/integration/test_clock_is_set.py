@@ -54,14 +54,14 @@ async def test_pods_in_every_state_keep_what_they_have_and_the_next_ones_get_it(
         await _noticed(node)
         assert await node.locks() == states
         waits = await node.submit(pod("waits"))  # kubelet refuses it where a device is withheld
-        await node.waiting(waits, leaves.uid, f"pid {left}")
+        await node.waiting(waits, leaves, f"pid {left}")
 
         node.set_clock(0.0)
         if again:
             await node.stop()
             await node.start_and_register()
         await _noticed(node)
-        await node.waiting(waits, leaves.uid, f"pid {left}")
+        await node.waiting(waits, leaves, f"pid {left}")
         assert await node.locks() == states
         assert node.ever_unhealthy() == set()
         assert node.orphans(leaves) == (left,)

@@ -1,18 +1,23 @@
 """Changes of the configuration's files are heard of, whatever else is in their folder."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.app.watches.configuration import ConfigurationFiles
+from holdfast.app.watches.configuration import (
+    ConfigurationFiles,
+    ConfigurationReader,
+    _states,
+)
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.runtime.lane import Lane
 from waiting import until
 
 
-class _Watched:
+class _Watched(ConfigurationReader):
     """Two places that are watched, and how often a change of them was told."""
 
     def __init__(self, folder: Path) -> None:
@@ -22,7 +27,7 @@ class _Watched:
         self.file.write_text("gate: {}\n")
         self.told = 0
 
-    def changed(self) -> None:
+    def read(self) -> None:
         self.told += 1
 
     async def listens(self) -> None:
@@ -44,9 +49,7 @@ class _Watched:
 @pytest.fixture
 async def watched(tmp_path: Path) -> AsyncIterator[_Watched]:
     places, paths, lane = _Watched(tmp_path), PathWatcher(), Lane("configuration", deadline=30.0)
-    files = ConfigurationFiles(
-        [places.file, places.folder], paths=paths, lane=lane, changed=places.changed
-    )
+    files = ConfigurationFiles([places.file, places.folder], paths=paths, lane=lane, reader=places)
     task = asyncio.create_task(files.run())
     try:
         await places.listens()
@@ -91,3 +94,13 @@ async def test_what_changes_all_the_time_does_not_hide_a_change(watched: _Watche
         await watched.tells()
     finally:
         writer.cancel()
+
+
+def test_a_draft_in_a_folder_is_no_change_of_it_and_a_file_is(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    before = tuple(_states([tmp_path]))
+    os.utime(tmp_path, (1.0, 1.0))
+    (tmp_path / "..draft").write_text("x")
+    assert tuple(_states([tmp_path])) == before
+    (tmp_path / "..draft").rename(tmp_path / "b")
+    assert tuple(_states([tmp_path])) != before

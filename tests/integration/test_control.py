@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from fakes.control import control_server
 from holdfast.control import ask
-from holdfast.control.server import ControlServer, Handler
+from holdfast.control.server import Handler
 from holdfast.errors import HoldfastError
 from holdfast.names import CONTROL_SOCKET
 
@@ -45,7 +46,7 @@ _HANDLERS: dict[str, Handler] = {
 
 @pytest.fixture
 async def folder(short_path: Path) -> AsyncIterator[Path]:
-    server = ControlServer(short_path, _HANDLERS)
+    server = control_server(short_path, _HANDLERS)
     await server.start()
     yield short_path
     await server.close()
@@ -199,7 +200,7 @@ async def test_a_daemon_that_ends_in_the_middle_of_its_answer_is_down(short_path
 async def test_a_new_daemon_takes_the_place_of_a_socket_that_a_crash_left(short_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(short_path / CONTROL_SOCKET))
-    server = ControlServer(short_path, _HANDLERS)
+    server = control_server(short_path, _HANDLERS)
 
     await server.start()
 
@@ -215,7 +216,7 @@ async def test_closing_leaves_silent_clients_and_slow_answers_behind(short_path:
         asked.set()
         await asyncio.Event().wait()
 
-    server = ControlServer(short_path, {"never": never})
+    server = control_server(short_path, {"never": never})
     await server.start()
     silent_reader, silent = await asyncio.open_unix_connection(short_path / CONTROL_SOCKET)
     waiting_reader, waiting = await asyncio.open_unix_connection(short_path / CONTROL_SOCKET)
@@ -232,7 +233,7 @@ async def test_closing_leaves_silent_clients_and_slow_answers_behind(short_path:
 
 
 async def test_a_client_that_asks_nothing_is_left_after_a_while(short_path: Path) -> None:
-    server = ControlServer(short_path, _HANDLERS, patience=0.05)
+    server = control_server(short_path, _HANDLERS, patience=0.05)
     await server.start()
     reader, writer = await asyncio.open_unix_connection(short_path / CONTROL_SOCKET)
 
@@ -245,4 +246,4 @@ async def test_a_client_that_asks_nothing_is_left_after_a_while(short_path: Path
 async def test_a_folder_that_cannot_be_used_is_an_error_with_its_path(short_path: Path) -> None:
     for bad in (short_path / "none", short_path / ("x" * 120)):
         with pytest.raises(HoldfastError, match=f"cannot listen on {bad}"):
-            await ControlServer(bad, _HANDLERS).start()
+            await control_server(bad, _HANDLERS).start()

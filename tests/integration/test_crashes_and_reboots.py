@@ -47,7 +47,7 @@ async def test_killed_while_a_pod_is_over_the_next_waits_for_what_it_left(
         await node.kill_and_start()
         assert await node.locks() == dict.fromkeys(node.healthy(), "releasing")
         waits = await node.submit(pod("waits"))
-        await node.waiting(waits, f"pid {left}", old.uid)
+        await node.waiting(waits, f"pid {left}", old)
         end(left)
         await node.running(waits)
 
@@ -74,7 +74,7 @@ async def test_killed_while_two_allocations_are_queued_the_older_goes_first(
         old = await node.run(pod("old", ignores_term=True))
         node.kubelet.delete(old, grace=3.0, force=True)
         first = await node.submit(pod("first", ignores_term=True))
-        await node.waiting(first, old.uid)
+        await node.waiting(first, old)
         # Deleted by force too: kubelet gives the device to a third while the first one lives.
         node.kubelet.delete(first, grace=0.5, force=True)
         second = await node.submit(pod("second"))

@@ -11,7 +11,7 @@ from fakes.claimstage import DRIVER, ClaimStage, claim_stage
 from fakes.gpustage import GPU
 from fakes.stage import CHIPS, TPU, Stage, asks, pod, stage
 from simulated.nvml import uuid
-from simulated.pods import PodSpec
+from simulated.pods import Container, PodSpec
 
 _DEBUG = "example.com/debug"
 _RULES = ({"exclude": True}, {"resource": _DEBUG})
@@ -72,7 +72,9 @@ async def test_a_pod_keeps_a_device_that_a_new_rule_takes_away_and_nobody_else_g
     short_path: Path, action: dict[str, Any], turn: Any
 ) -> None:
     async with stage(short_path, chips=2, own_process=True) as node:
-        holder = await node.run(pod("holder", restart="Always", runs_for=0.5))
+        # As a pod's sandbox does, another process of it lives on while its container starts again.
+        sandbox = Container(name="sandbox", restartable=True)
+        holder = await node.run(pod("holder", restart="Always", runs_for=0.5, init=(sandbox,)))
         (chip,) = node.ids(holder)
         (other,) = node.healthy() - {chip}
         await node.until_locks({chip: "held"})

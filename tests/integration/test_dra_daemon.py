@@ -91,7 +91,7 @@ async def test_each_kubelet_is_told_of_health_and_finds_the_slices_again(at: Cla
             await at.node.until(lambda: plugins.health.get(DRIVER), "the health of devices")
             told = plugins.health[DRIVER]
             assert told[NODE, at.label(1)].message == ""
-            assert "is held by pod" in told[NODE, at.label(0)].message
+            assert "is held by " in told[NODE, at.label(0)].message
             assert "by claim team/first" in told[NODE, at.label(0)].message
             await at.node.until(lambda: len(chips(at)) == 2, "the slices to be there again")
             now = {each["metadata"]["uid"] for each in at.plane.slices().values()}

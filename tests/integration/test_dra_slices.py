@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.controlplane import NODE, SLICES, ControlPlane, control_plane
+from fakes.controlplane import NODE, NODES, SLICES, ControlPlane, control_plane
+from fakes.observers import Unobserved
+from fakes.standings import device_standings
+from fakes.tpus import plain_tpus
 from holdfast.apiserver.client import ApiServer
 from holdfast.apiserver.resourceslices import NodeSlices
 from holdfast.discovery.source import Sources
-from holdfast.dra.mirror import SliceMirror
-from holdfast.dra.pool import NodePool
-from holdfast.dra.publisher import WRITE_EVERY, Publisher
+from holdfast.dra.publisher import WRITE_EVERY, NodePool, Publisher, SliceMirror
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.model.book.book import Phase
+from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory, pci_key
@@ -38,7 +38,6 @@ from holdfast.model.kubelet import Registration
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.vendors.tpu.adapter import Tpus
 from manual_clock import ManualClock
 from simulated.cluster.server import Rudeness
 from simulated.cluster.store import Place, Selector
@@ -86,41 +85,49 @@ class Scene:
     ) -> None:
         self.plane, self.ledger, self.clock = plane, ledger, clock
         self.lane = Lane("pool", deadline=lane_deadline)
-        self.server = ApiServer(plane.access, name="slices", clock=SystemClock())
+        self.server = ApiServer(
+            plane.access, name="slices", clock=SystemClock(), observer=Unobserved()
+        )
         self.inventory = Watched(Inventory(resources=(TPU,), devices=chips(count)))
         self.registration = Watched(Registration(registrations=1))
         self.tree = HostTree(folder / "host")
         for each in self.inventory.value.devices:
             self.tree.tpu(each.functions[0], group=int(each.functions[0][8:10], 16))
-        slices = NodeSlices(self.server, plane.access, driver=DRIVER, node=NODE)
+        slices = NodeSlices(self.server, driver=DRIVER, node=NODE)
         self.mirror = SliceMirror(slices, clock=SystemClock())
+        self.standings = device_standings(
+            ledger, self.inventory, clock, is_dra=lambda resource: resource == TPU
+        )
+        standings = self.standings
         self.publisher = Publisher(
             driver=DRIVER,
             node=NODE,
             pool=NodePool(
                 driver=DRIVER,
                 serves=lambda resource: resource == TPU,
-                ledger=ledger,
+                standings=standings,
                 inventory=self.inventory,
-                sources=Sources([Tpus()]),
+                sources=Sources([plain_tpus()]),
                 pcie_root=Sysfs(self.tree.root).pcie_root,
                 lane=self.lane,
-                clock=clock,
-                withhold_after=Watched(3.0),
                 evict_lost=evict_lost,
             ),
             server=slices,
             mirror=self.mirror,
-            changes=(self.inventory, ledger.book, evict_lost),
+            changes=(self.inventory, standings.latest, evict_lost),
             registration=self.registration,
+            observer=Unobserved(),
             clock=clock,
             publishes=publishes,
+            write_every=WRITE_EVERY,
         )
         self.task = asyncio.create_task(self.publisher.run())
+        self.following = asyncio.create_task(standings.run())
 
     async def close(self) -> None:
         self.task.cancel()
-        await asyncio.wait([self.task])
+        self.following.cancel()
+        await asyncio.wait([self.task, self.following])
         await self.server.close()
         self.lane.close()
         self.tree.close()
@@ -150,6 +157,7 @@ class Scene:
         def met() -> object:
             if self.task.done():
                 self.task.result()
+            self.standings.now()
             self.clock.shift(0.05)
             return condition()
 
@@ -161,6 +169,8 @@ class Scene:
     async def passes(self, seconds: float) -> None:
         """Let time pass, and the publisher look at what is due."""
         await self.clock.advance(seconds)
+        self.standings.now()
+        await self.clock.advance(0.0)
 
     def ill(self, place: int, *faults: Fault) -> None:
         devices = list(self.inventory.value.devices)
@@ -205,7 +215,7 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     clock = ManualClock()
     lane = Lane("ledger", deadline=30)
-    ledger = await open_ledger(folder, lane, clock=clock, boot=BootId("boot"))
+    ledger = await open_ledger(folder, lane, clock=clock, boot=BootId("boot"), locks=())
     with control_plane(folder / "plane", minor=minor) as made:
         here = Scene(
             made,
@@ -374,6 +384,26 @@ async def test_after_a_restart_of_kubelet_the_slices_are_back_at_once(short_path
         await here.published(11)
 
 
+@pytest.mark.parametrize("noticed", ["kubelet registers anew", "its slices vanish"])
+async def test_a_node_that_was_made_anew_owns_what_is_published_next(
+    short_path: Path, noticed: str
+) -> None:
+    """The garbage collector deletes what a Node owned that there is no more."""
+    async with scene(short_path) as here:
+        await here.published(2)
+        store, node = here.plane.store, Place(kind=NODES, name=NODE)
+        store.delete(node)
+        made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+        uid = store.create(Place(kind=NODES), made)["metadata"]["uid"]
+        if noticed == "kubelet registers anew":
+            here.registration.set(replace(here.registration.value, registrations=2))
+        store.delete_collection(Place(kind=SLICES), node_selector())
+        await here.passes(WRITE_EVERY)
+        await here.published(2)
+        (owner,) = here.plane.slices()[FIRST]["metadata"]["ownerReferences"]
+        assert owner["uid"] == uid
+
+
 async def test_a_slice_that_others_delete_or_change_is_put_right(short_path: Path) -> None:
     async with scene(short_path) as here:
         await here.published(2)
@@ -385,6 +415,23 @@ async def test_a_slice_that_others_delete_or_change_is_put_right(short_path: Pat
         here.plane.store.update(slice_at(FIRST), changed)
         await here.passes(WRITE_EVERY)
         await here.published(2)
+
+
+async def test_a_name_that_another_node_has_taken_is_told_and_another_one_is_used(
+    short_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with scene(short_path) as here:
+        squatted = left_over(FIRST)
+        squatted["spec"] |= {"nodeName": "evil-node"}
+        squatted["spec"]["pool"] |= {"name": "evil-node"}
+        here.plane.store.create(Place(kind=SLICES), squatted)
+        await here.until(lambda: "already exists" in here.publisher.problem, "the problem")
+        await here.until(lambda: len(here.plane.slices()) == 2, "the slice")
+        await here.until(lambda: here.publisher.problem == "", "no problem")
+        (name,) = {*here.plane.slices()} - {FIRST}
+        assert name.startswith(f"{FIRST}-")
+        assert len(here.plane.slices()[name]["spec"]["devices"]) == 2
+    assert "the name of a ResourceSlice is taken" in capsys.readouterr().out
 
 
 async def test_a_conflict_is_resolved_by_reading_again(short_path: Path) -> None:

@@ -77,6 +77,49 @@ async def test_a_drain_for_removal_ends_with_the_driver_let_go_and_undrain_takes
         assert has_open(node, kept)
 
 
+async def _let_go(node: GpuStage, kept: Path) -> None:
+    """Drain the node, and return when the daemon has let the driver go."""
+    await node.stage.asked("drain")
+
+    async def removable() -> bool:
+        return not await node.stage.asked("removable")
+
+    await node.stage.until(removable, "nothing to be in the way")
+    assert not has_open(node, kept)
+
+
+async def _restart(node: GpuStage) -> None:
+    """End the daemon as a crash does, and return when the next one has looked at the driver."""
+    before = node.stage.log.count("NVIDIA driver state")
+    node.stage.kill()
+    node.stage.start()
+    await node.stage.until(
+        lambda: node.stage.log.count("NVIDIA driver state") > before, "a look at the driver"
+    )
+
+
+async def test_a_driver_that_was_let_go_for_removal_stays_so_over_a_restart_until_undrain(
+    gpu_stage: Any, short_path: Path
+) -> None:
+    async with gpu_stage() as node:
+        kept = keep_track(node, short_path)
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        await _let_go(node, kept)
+
+        await _restart(node)
+
+        await node.stage.for_some_beats()
+        assert not has_open(node, kept)
+        await node.stage.asked("undrain")
+        await node.until_healthy(0)
+        await node.stage.until(lambda: has_open(node, kept), "the driver to be taken up")
+
+        await node.stage.asked("drain")
+        await _restart(node)
+        await node.stage.until(lambda: has_open(node, kept), "the driver, which was not let go")
+
+
 async def test_a_driver_that_was_let_go_for_removal_and_loaded_anew_is_taken_up(
     gpu_stage: Any, short_path: Path
 ) -> None:
@@ -84,13 +127,7 @@ async def test_a_driver_that_was_let_go_for_removal_and_loaded_anew_is_taken_up(
         kept = keep_track(node, short_path)
         node.gpus.arrive(1)
         await node.until_healthy(0)
-        await node.stage.asked("drain")
-
-        async def removable() -> bool:
-            return not await node.stage.asked("removable")
-
-        await node.stage.until(removable, "nothing to be in the way")
-        assert not has_open(node, kept)
+        await _let_go(node, kept)
         node.gpus.leave()
         await node.stage.for_some_beats()
         node.gpus.arrive(1)

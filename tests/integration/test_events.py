@@ -164,7 +164,7 @@ async def test_the_pod_whose_claim_waits_is_told_for_whom(short_path: Path) -> N
         about = waits["involvedObject"]
         assert (about["namespace"], about["name"]) == (NAMESPACE, "pod-of-second-0")
         assert about["uid"] == second.pods[0]
-        assert waits["message"].startswith(f"claim {NAMESPACE}/second waits: ")
+        assert waits["message"].startswith("waiting for google.com/tpu: ")
         assert "claim team/first" in waits["message"]
         await at.unprepare(first)
         await at.node.until(lambda: events(at.plane, "DeviceHeld"), "an event of the node")

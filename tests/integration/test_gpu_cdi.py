@@ -87,7 +87,7 @@ async def test_features_of_nvidias_specs_are_had_and_those_that_change_nothing_a
     socket = driver / "run/nvidia-persistenced/socket"
     socket.parent.mkdir(parents=True)
     socket.touch()
-    features = ["disable-ipc-discoverer", "enable-nvsandboxutils"]
+    features = ["disable-ipc-discoverer", "disable-nvsandboxutils"]
     async with gpu_stage(
         deviceListStrategy=["cdi-cri"], driverRoot=str(driver), cdiFeatureFlags=features
     ) as node:
@@ -114,9 +114,31 @@ async def test_what_a_pod_left_drawing_on_a_gpu_keeps_it_from_the_next_pod(
             node.stage.node.enter(former.uid, container.name, left.pid)
             await node.stage.end(former)
             following = await node.stage.submit(wants("next", 1))
-            await node.stage.waiting(following, f"pid {left.pid}", former.uid)
+            await node.stage.waiting(following, f"pid {left.pid}", former)
             left.end()
             await node.stage.running(following)
+
+
+@pytest.mark.parametrize("ids", ["uuid", "index"])
+@pytest.mark.parametrize("strategy", ["cdi-cri", "cdi-annotations"])
+async def test_pods_share_a_gpu_that_they_are_given_by_its_cdi_name(
+    gpu_stage: Any, driver: Path, strategy: str, ids: str
+) -> None:
+    shared = {"timeSlicing": {"resources": [{"name": GPU, "replicas": 2}]}}
+    gpu = {"deviceListStrategy": [strategy], "deviceIdStrategy": ids, "driverRoot": str(driver)}
+    async with gpu_stage(others={"sharing": shared}, **gpu) as node:
+        node.gpus.arrive(1)
+        replicas = {f"{uuid(0)}::0", f"{uuid(0)}::1"}
+        await node.stage.until(lambda: node.healthy() == replicas, lambda: str(node.healthy()))
+        name = f"{GPU_KIND}={uuid(0) if ids == 'uuid' else 0}"
+        for pod in ("one", "other"):
+            answer = _answer(node, await node.stage.run(wants(pod, 1)))
+            named = [*answer.annotations.values(), *(each.name for each in answer.cdi_devices)]
+            assert named == [name]
+        assert _nodes(node, name) == ["/dev/nvidia0"]
+        # The other pod may start on a GPU that the first has open: they are neighbours.
+        assert {each.split()[0] for each in node.stage.runtime.trespasses} <= {"other"}
+        node.stage.runtime.trespasses.clear()
 
 
 async def test_annotations_name_what_the_spec_explains(gpu_stage: Any, driver: Path) -> None:
@@ -174,7 +196,7 @@ async def test_a_pod_with_a_name_waits_at_the_gate_until_a_spec_explains_it(
         frozen = node.stage.specs / f"{SPEC}.tmp"
         frozen.mkdir()
         (node.stage.specs / SPEC).unlink()
-        await node.stage.waiting(made, "no CDI spec describes it", "cannot write")
+        await node.stage.waiting(made, ": no CDI spec ", "; let holdfast write to ")
         assert made.starts == 0
         frozen.rmdir()
         await node.stage.running(made)
@@ -216,7 +238,7 @@ async def test_such_a_pod_waits_where_the_spec_that_it_counts_on_cannot_be_writt
         await node.stage.start_and_register()
         await node.until_healthy(0)  # a new pod would be given the variable
         await node.stage.until(
-            lambda: "no CDI spec says what that is: cannot write" in made.waiting,
+            lambda: "; let holdfast write to " in made.waiting,
             lambda: f"the pod to wait for its spec; it is told {made.waiting!r}",
         )
         starts = made.starts
@@ -388,6 +410,5 @@ def test_where_no_names_are_handed_over_nothing_of_specs_of_gpus_is_loaded() -> 
     assert "holdfast.vendors.nvidia.specs" in loaded
     assert not loaded & {
         "holdfast.host.nvidia.needs",
-        "holdfast.host.nvidia.files",
         "holdfast.model.nvidia.cdi",
     }

@@ -12,7 +12,7 @@ from fakes.gpustage import GPU, GpuStage, wants
 from fakes.stage import asks, stage
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.discovery.source import Source
-from holdfast.host.pci.snapshot import Snapshot
+from holdfast.host.pci.sysfs import Snapshot
 from holdfast.model.book.book import CARDS
 from holdfast.model.cards import card_key
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory
@@ -118,8 +118,8 @@ async def test_a_gpu_that_a_pod_has_is_given_to_no_virtual_machine_before_the_po
                 await start_again(node, MACHINE)
             await until_kept_from(node, MACHINE, card.address, has_it)
             told = await node.stage.pre_start(card.address, resource=MACHINE)
-            assert f"(the same hardware: {card.address}) is held by pod" in told
-            assert has_it.uid in told
+            assert f"waiting for {MACHINE}: {card.address} is held by " in told
+            assert f" as {GPU}/GPU-" in told
             await whom_it_waits_for(node, has_it)
         await node.stage.end(has_it)
         await node.stage.until_locks({card.address: "held"})
@@ -151,8 +151,8 @@ async def test_a_gpu_that_a_virtual_machine_has_is_given_to_no_pod_before_that_i
                 await start_again(node, GPU)
             await until_kept_from(node, GPU, gpu, machine)
             told = await node.stage.pre_start(gpu, resource=GPU)
-            assert f"(the same hardware: {card.address}) is held by pod" in told
-            assert machine.uid in told
+            assert f"waiting for {GPU}: {gpu} is held by " in told
+            assert f" as {MACHINE}/{card.address}; " in told
             await whom_it_waits_for(node, machine)
         await node.stage.end(machine)
         await node.stage.until_locks({gpu: "held"})

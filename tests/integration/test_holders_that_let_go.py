@@ -89,5 +89,6 @@ async def test_a_foreign_holder_that_lets_go_is_not_kept_in_mind_over_another_th
             assert (
                 "unverified: not every process can be seen: pid 4000000 (stuck)" in move["evidence"]
             )
+            await node.until(lambda: node.healthy() == {only}, "kubelet to hear that it is free")
             await node.run(pod("next"))
             assert agent.lives

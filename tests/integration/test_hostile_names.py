@@ -17,10 +17,11 @@ import pytest
 from grpc import aio
 from prometheus_client.parser import text_string_to_metric_families
 
+from fakes.control import control_server
 from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
 from fakes.stage import CHIPS, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
-from holdfast.control.server import ControlServer, Handler
+from holdfast.control.server import Handler
 from holdfast.errors import GateRefusedError, HoldfastError
 from holdfast.telemetry.readyz import as_text, check_line
 from simulated.demo import Demo
@@ -110,7 +111,7 @@ _ANSWERS: dict[str, Handler] = {
 
 @pytest.fixture
 async def folder(short_path: Path) -> AsyncIterator[Path]:
-    server = ControlServer(short_path, _ANSWERS)
+    server = control_server(short_path, _ANSWERS)
     await server.start()
     yield short_path
     await server.close()

@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from holdfast.runtime.watched import Watched
-from holdfast.telemetry.board import Board
 from holdfast.telemetry.httpserver import (
     MOST_CLIENTS,
     MOST_FIELDS,
@@ -30,6 +29,7 @@ from holdfast.telemetry.httpserver import (
     displaced,
 )
 from holdfast.telemetry.probes import ProbeServer
+from holdfast.telemetry.readyz import Board
 from waiting import wait_until
 
 _KUBELET = "127.0.0.2"
@@ -396,7 +396,7 @@ _SERVER = """
 import resource, sys, time
 from prometheus_client import CollectorRegistry, Gauge
 from holdfast.runtime.watched import Watched
-from holdfast.telemetry.board import Board
+from holdfast.telemetry.readyz import Board
 from holdfast.telemetry.probes import ProbeServer
 registry = CollectorRegistry()
 gauge = Gauge("holdfast_example", "An example.", ["device"], registry=registry)

@@ -49,7 +49,7 @@ async def test_a_machine_that_got_the_device_after_a_start_is_waited_for_at_the_
         kata = await node.run(pod("kata", opens=False, runs_for=2.0, restart="Always"))
         with _machine(node, kata) as machine:
             await node.waits_again(kata, starts=1)
-            assert f"pid {machine.pid} ({_QEMU})" in kata.waiting
+            assert f"{_QEMU} (pid {machine.pid})" in kata.waiting
             machine.close_one()
             await node.until(lambda: kata.starts == 2, "it to start again")
 
@@ -61,7 +61,7 @@ async def test_a_machine_of_which_nothing_shows_whose_it_is_is_refused_with_what
         kata = await node.submit(pod("kata", pull=1.0, opens=False))
         with _machine(node, None) as machine:
             said = await node.waiting(kata, f"pid {machine.pid}")
-            assert "set sandbox_cgroup_only = true in Kata's configuration" in said
+            assert "own virtual machine, set Kata's sandbox_cgroup_only = true" in said
             machine.close_one()
             await node.running(kata)
 

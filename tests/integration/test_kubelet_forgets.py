@@ -81,7 +81,7 @@ async def test_a_kubelet_that_lost_its_checkpoint_costs_no_living_pod_a_process(
 
         # Kubelet gives its devices away; whom they are given to has to wait.
         other = await node.submit(pod("other", chips=2))
-        await node.waiting(other, living.uid, f"pid {node.orphans(living)[0]}")
+        await node.waiting(other, living, f"pid {node.orphans(living)[0]}")
         await node.end(living)
         await node.running(other)
 

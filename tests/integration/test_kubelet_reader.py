@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.books import allocated, book_of, silicon
 from fakes.kubelet_side import (
     TPU,
     Side,
@@ -17,10 +18,10 @@ from fakes.kubelet_side import (
     registered,
 )
 from holdfast.errors import KubeletError
-from holdfast.kubelet.checkpoint import FileId
-from holdfast.kubelet.podresources import PodResources
-from holdfast.kubelet.traffic import Traffic
-from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId
+from holdfast.host.files.wholefile import FileId
+from holdfast.kubelet.podresources import PodResources, Traffic
+from holdfast.model.book.book import Book
+from holdfast.model.ids import DeviceId, DeviceName, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.names import KUBELET_CHECKPOINT
 from holdfast.runtime.clock import SystemClock
@@ -174,16 +175,16 @@ async def test_many_wishes_make_few_questions(short_path: Path) -> None:
 
 async def test_while_locks_are_held_kubelet_is_asked_now_and_then(short_path: Path) -> None:
     times = Question(min_interval=Duration(0.05), idle_interval=Interval(0.2))
-    held = [False]
+    book = Watched(Book())
     async with (
         kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, questions=times, active=lambda: held[0]) as side,
+        kubelet_side(short_path, questions=times, book=book) as side,
     ):
         await registered(side)
         await until(lambda: side.reader.view.value.questions >= 1)
         await asyncio.sleep(1.5)
         quiet = kubelet.pod_resources.lists
-        held[0] = True
+        book.set(book_of(allocated(silicon(a="a"))))
         await until(lambda: kubelet.pod_resources.lists >= quiet + 3)
 
 
@@ -233,7 +234,7 @@ async def test_a_question_during_which_kubelet_was_replaced_does_not_count(
         await registered(side)
         view = await side.reader.answered_after(SystemClock().uptime(), 10.0)
         assert view is not None
-        side.peer.extend([ProcessId(1, 1), ProcessId(2, 2)])
+        side.started.extend([1, 2])
         asked = view.questions
         side.reader.ask("a test")
         await until(lambda: "replaced meanwhile" in side.reader.view.value.problem)
@@ -275,8 +276,8 @@ async def test_pod_resources_lists_pods_without_devices_too(short_path: Path) ->
         kubelet.count(TPU, name="without")
         async with PodResources(
             short_path / "pr.sock", deadline=Watched(5.0)
-        ).connected() as list_pods:
-            pods = await list_pods()
+        ).connected() as connected:
+            pods = await connected.read_all()
         assert [(pod.name, len(pod.devices)) for pod in pods] == [("with", 2), ("without", 0)]
 
 
@@ -287,9 +288,9 @@ async def test_a_list_of_pods_that_is_too_large_is_not_blamed_on_other_clients(
         kubelet.count(TPU, "a", name="x" * (17 << 20))
         async with PodResources(
             short_path / "pr.sock", deadline=Watched(5.0)
-        ).connected() as list_pods:
+        ).connected() as connected:
             with pytest.raises(KubeletError, match="at most 16 MiB: there are too many pods"):
-                await list_pods()
+                await connected.read_all()
 
 
 async def test_a_kubelet_that_takes_connections_and_says_nothing_is_given_up_in_time(

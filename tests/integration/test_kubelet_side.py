@@ -17,25 +17,42 @@ from fakes.kubelet_side import (
     chips,
     kubelet_below,
     kubelet_side,
+    plugin_server,
     registered,
 )
 from holdfast.errors import KubeletError
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.folder import FolderWatch
+from holdfast.kubelet.plugin import socket_path
 from holdfast.kubelet.registration import RegistrationTimes
-from holdfast.kubelet.server import PluginServer, socket_name
 from holdfast.model.ids import ResourceName
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from waiting import until
 
-SOCKET = socket_name("holdfast", TPU)
+SOCKET = socket_path(Path("/"), "holdfast", TPU).name
 
 
-async def test_two_resources_never_share_a_socket_name() -> None:
-    names = ["a.b/c", "a-b/c", "a/b-c", "a/b_c", "a-b_c/d", "google.com/tpu"]
-    assert len({socket_name("holdfast", ResourceName(each)) for each in names}) == len(names)
-    assert socket_name("holdfast", TPU) == "holdfast-google-com_tpu.sock"
+def test_two_resources_never_share_a_socket_and_each_path_can_be_one() -> None:
+    long = f"{'a' * 63}.{'b' * 63}.example.com/{'c' * 62}"
+    names = [
+        "a.b/c",
+        "a-b/c",
+        "a/b-c",
+        "a/b_c",
+        "a-b_c/d",
+        "google.com/tpu",
+        f"{long}d",
+        f"{long}e",
+    ]
+    for folder in (Path("/var/lib/kubelet/device-plugins"), Path("/" + "f" * 66)):
+        paths = {socket_path(folder, "holdfast", ResourceName(each)) for each in names}
+        assert len(paths) == len(names)
+        assert max(len(bytes(each)) for each in paths) == 107
+        assert {each.parent for each in paths} == {folder}
+        assert {each.name[:9] for each in paths} == {"holdfast-"}
+        assert {each.suffix for each in paths} == {".sock"}
+    assert SOCKET == "holdfast-google-com_tpu.sock"
 
 
 async def test_each_resource_is_served_then_registered_with_the_right_options(
@@ -260,14 +277,14 @@ async def test_a_folder_that_cannot_be_written_is_named_with_the_reason(short_pa
     folder = Path("/proc/self/fdinfo")  # a folder that refuses even root
     plugin = bare_plugin(Deciding())
     with pytest.raises(KubeletError, match="cannot serve google.com/tpu at /proc/self/fdinfo/.*: "):
-        await PluginServer(folder=folder, prefix="holdfast", plugin=plugin).start()
+        await plugin_server(folder, plugin).start()
 
 
 async def test_a_path_too_long_for_a_socket_is_refused_with_the_path(short_path: Path) -> None:
     folder = short_path / ("d" * 100)
     folder.mkdir()
     with pytest.raises(KubeletError, match="longer than the 107 bytes"):
-        await PluginServer(folder=folder, prefix="holdfast", plugin=bare_plugin(Deciding())).start()
+        await plugin_server(folder, bare_plugin(Deciding())).start()
 
 
 async def test_a_stale_socket_is_replaced_and_another_ones_socket_is_left_alone(
@@ -275,10 +292,10 @@ async def test_a_stale_socket_is_replaced_and_another_ones_socket_is_left_alone(
 ) -> None:
     stale = short_path / SOCKET
     stale.touch()
-    first = PluginServer(folder=short_path, prefix="holdfast", plugin=bare_plugin(Deciding()))
+    first = plugin_server(short_path, bare_plugin(Deciding()))
     await first.start()
     await first.answers(2.0)
-    second = PluginServer(folder=short_path, prefix="holdfast", plugin=bare_plugin(Deciding()))
+    second = plugin_server(short_path, bare_plugin(Deciding()))
     await second.start()
     await first.close()
     await second.answers(2.0)

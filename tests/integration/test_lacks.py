@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fakes.stage import stage
-from holdfast.app.wiring.lacks import lacks, missing_folders
+from holdfast.app.wiring.hosts import lacks, missing_folders
 from holdfast.host.root import HostRoot
 from holdfast.settings import convert
 

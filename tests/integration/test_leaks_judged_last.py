@@ -1,5 +1,7 @@
 """A leaking sandbox is ended only while its pod's start still waits, down to the last moment."""
 
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -7,16 +9,19 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import WHOLE, X, allocated, name, silicon
+from fakes.reclaimer import CountedSteps, GeneralMode
 from fakes.reclaimscene import Living, ReclaimScene, reclaim_scene
 from fakes.runtimes import RuntimeFolder, spec
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
+from holdfast.model.book.queue import settle
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.reclaim.leak import HeldUp
 from holdfast.model.use.free import KernelFacts
 from holdfast.model.use.holders import Grip, Holder, Sandbox
+from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.watched import Watched
@@ -35,18 +40,34 @@ class _Sentries(Pods):
 
 
 class _Look:
-    """Sees that all of the pod keep a leaked device fd."""
+    """Sees that all of the pod keep a leaked device fd; calls `looks` before each look."""
 
     def __init__(self, pods: Pods) -> None:
         self._pods = pods
+        self.looks: Callable[[], object] = lambda: None
+        self.gaps: tuple[str, ...] = ()
+        self.at_work: DeviceName | None = None
+        """A device that the pod has open as a program does."""
 
-    async def scan(self, _devices: object, _locks: object) -> dict[DeviceName, KernelFacts]:
+    async def scan(
+        self, devices: Sequence[DeviceName], _locks: object
+    ) -> dict[DeviceName, KernelFacts]:
+        self.looks()
+        works = frozenset({Grip.NODE, Grip.DEVICE_FD})
         leaks = frozenset({Grip.DEVICE_FD})
         holders = tuple(
             Holder(process=each.process, command=each.command, grips=leaks, pod=X)
             for each in await self._pods.members(X)
         )
-        return {name("d0"): KernelFacts(holders=holders)}
+        return {
+            device: KernelFacts(
+                holders=tuple(replace(each, grips=works) for each in holders)
+                if device == self.at_work
+                else holders,
+                gaps=self.gaps,
+            )
+            for device in devices
+        }
 
 
 class _Inventory:
@@ -63,8 +84,13 @@ async def _back(ledger: Ledger) -> None:
 
 
 async def _leaking(
-    scene: ReclaimScene, starts: Watched[frozenset[HeldUp]]
-) -> tuple[Living, LeakedSandboxes, list[str]]:
+    scene: ReclaimScene,
+    starts: Watched[frozenset[HeldUp]],
+    looks: Callable[[], object] = lambda: None,
+    *,
+    gaps: tuple[str, ...] = (),
+    at_work: DeviceName | None = None,
+) -> tuple[Living, LeakedSandboxes, list[tuple[str, str]]]:
     """Let pod X live with an idle sandbox that leaks; return that, and who ends it."""
     sentry = scene.start("exe")
     scene.reader.counted = (X,)
@@ -79,7 +105,10 @@ async def _leaking(
         lane=scene.lane,
     )
     look: Any = _Look(pods)
+    look.looks, look.gaps, look.at_work = looks, gaps, at_work
     inventory: Any = Watched(_Inventory())
+    settings = Watched(Reclaim(leaked_sandbox="restart", leak_grace=Duration(0)))
+    steps = CountedSteps()
     leaks = LeakedSandboxes(
         ledger=scene.ledger,
         inventory=inventory,
@@ -87,13 +116,14 @@ async def _leaking(
         starts=starts,
         look=look,
         pods=pods,
-        pidfds=scene.pidfds,
+        ending=Ending(
+            pods=pods, pidfds=scene.pidfds, clock=scene.clock, settings=settings, steps=steps
+        ),
         clock=scene.clock,
-        settings=Watched(Reclaim(leaked_sandbox="restart", leak_grace=Duration(0))),
+        settings=settings,
+        modes=GeneralMode(settings),
     )
-    did: list[str] = []
-    leaks.observe = did.append
-    return sentry, leaks, did
+    return sentry, leaks, steps.done
 
 
 @pytest.mark.parametrize(
@@ -107,7 +137,29 @@ async def test_a_leaking_sandbox_is_ended_and_counted(
         sentry, leaks, did = await _leaking(scene, Watched(frozenset({_START})))
         await leaks._consider(_START)
         assert not sentry.lives
-        assert did == [how]
+        assert did == [("sandbox", how)]
+
+
+async def test_a_look_that_could_not_see_everybody_saves_the_sandbox(tmp_path: Path) -> None:
+    """Somebody else may have the device as well: then the sandbox is not what is in the way."""
+    async with reclaim_scene(tmp_path) as scene:
+        starts = Watched(frozenset({_START}))
+        sentry, leaks, did = await _leaking(scene, starts, gaps=("pid 9 cannot be inspected",))
+        await leaks._consider(_START)
+        assert sentry.lives
+        assert did == []
+
+
+async def test_another_device_of_the_pod_that_is_at_work_saves_the_sandbox(tmp_path: Path) -> None:
+    async with reclaim_scene(tmp_path) as scene:
+        starts = Watched(frozenset({_START}))
+        sentry, leaks, did = await _leaking(scene, starts, at_work=name("d1"))
+        await scene.change(allocated(silicon(d1="b"), resource=WHOLE, pod=X, active=True))
+        await scene.change(settle)
+        assert scene.ledger.book.value.locks[name("d1")].pod == X
+        await leaks._consider(_START)
+        assert sentry.lives
+        assert did == []
 
 
 @pytest.mark.parametrize("files", [("cgroup.freeze",), ()])
@@ -121,3 +173,52 @@ async def test_a_start_that_goes_on_while_a_kernel_refuses_cgroup_kill_saves_its
         await leaks._consider(_START)
         assert sentry.lives
         assert did == []
+
+
+@pytest.mark.parametrize("files", [("cgroup.kill",), ("cgroup.freeze",), ()])
+async def test_a_process_that_comes_while_all_is_asked_again_saves_the_sandbox(
+    tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    async with reclaim_scene(tmp_path, files=files) as scene:
+        late: list[Living] = []
+        number = iter(range(9))
+
+        def comes() -> None:
+            if next(number) == 1:  # with the pidfds open
+                late.append(scene.start("exe"))
+
+        sentry, leaks, did = await _leaking(scene, Watched(frozenset({_START})), comes)
+        await leaks._consider(_START)
+        assert [each.lives for each in (sentry, *late)] == [True, True]
+        assert did == []
+
+
+async def test_a_sandbox_of_several_processes_is_counted_once(tmp_path: Path) -> None:
+    async with reclaim_scene(tmp_path, files=()) as scene:
+        sentry, leaks, did = await _leaking(scene, Watched(frozenset({_START})))
+        other = scene.start("exe")
+        await leaks._consider(_START)
+        assert not sentry.lives
+        assert not other.lives
+        assert did == [("sandbox", "sent")]
+
+
+async def test_what_is_tried_again_and_again_is_in_the_history_once(tmp_path: Path) -> None:
+    async with reclaim_scene(tmp_path, files=()) as scene:
+        starts = Watched(frozenset({_START}))
+        number = count()
+
+        def goes_on() -> None:
+            if next(number) % 2:  # when all is asked again
+                starts.set(frozenset())
+
+        sentry, leaks, did = await _leaking(scene, starts, goes_on)
+        for _ in range(3):
+            starts.set(frozenset({_START}))
+            await leaks._consider(_START)
+            leaks._forget(set())  # between two tries of kubelet no start waits
+        assert next(number) == 6
+        assert sentry.lives
+        assert did == []
+        moves = await scene.ledger.history(name("d0"), 100)
+        assert len([each for each in moves if "own leaking sandbox" in each.evidence]) == 1

@@ -53,9 +53,11 @@ async def test_by_default_a_pod_is_told_of_its_own_leaking_sandbox_and_what_to_d
             sandbox.idle()
             end_programs(node, living, sandbox)
             said = await node.waits_again(living, starts=1)
-            assert f"gVisor sandbox of pod {living.uid} {_LEAK}" in said
+            assert " is kept by a file that this pod's gVisor sandbox leaked: " in said
             assert f"pid {sandbox.sentry}" in said
-            assert "upgrade runsc, delete the pod, or set reclaim.leakedSandbox: restart" in said
+            assert (
+                "; delete the pod, or set reclaim.leakedSandbox: restart (holdfast holders)" in said
+            )
             await node.for_some_beats(12)
             assert sandbox.lives
             assert living.phase is not Phase.FAILED

@@ -33,16 +33,15 @@ from fakes.books import (
     name,
     silicon,
 )
-from holdfast.errors import LaneStuckError, LedgerError, LedgerUnusableError
-from holdfast.ledger.files import FILE
+from holdfast.errors import LaneStuckError, LedgerError, LedgerUnreadableError, LedgerUnusableError
+from holdfast.ledger.disk import FILE, SEAL
 from holdfast.ledger.instance import InstanceLock
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.ledger.readonly import read_only, read_only_history, read_only_moved_devices
-from holdfast.ledger.schema import SCHEMA_VERSION
-from holdfast.ledger.store import Store, _create
-from holdfast.model.book.book import Book, Phase, PodRecord
+from holdfast.ledger.rows import SCHEMA_VERSION
+from holdfast.ledger.store import Store
+from holdfast.model.book.book import Book, LockState, Move, Phase, PodRecord
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState, Move
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import BootId, DeviceId, ProcessId
 from holdfast.runtime.lane import Lane
@@ -207,7 +206,7 @@ import sys
 from pathlib import Path
 from fakes.books import WHOLE, X, drafted, silicon
 from holdfast.ledger.store import Store
-from holdfast.model.book.locks import LockState
+from holdfast.model.book.book import LockState
 from holdfast.model.book.queue import settle
 store = Store(Path(sys.argv[1]))
 while True:
@@ -289,18 +288,11 @@ def test_a_ledger_is_in_its_journal_mode_when_it_is_first_seen_at_its_place(
     tmp_path: Path,
 ) -> None:
     """Changed in place, a kill at that moment left a journal that kept every later start out."""
-    _create(tmp_path / FILE)
-    assert [each.name for each in tmp_path.iterdir()] == [FILE]
+    Store(tmp_path).close()
+    assert {each.name for each in tmp_path.iterdir()} == {FILE, SEAL, "reserve"}
     with closing(sqlite3.connect(tmp_path / FILE)) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,), "whole"
-
-
-def test_a_file_that_was_only_begun_is_begun_again(tmp_path: Path) -> None:
-    _killed_after(tmp_path, "PRAGMA journal_mode = WAL;")
-    assert (tmp_path / FILE).stat().st_size > 0
-    with closing(Store(tmp_path)) as store:
-        assert store.read() == Book()
 
 
 # Files that must not be touched.
@@ -341,21 +333,34 @@ def _another_programs(folder: Path) -> None:
     _killed_after(folder, "PRAGMA journal_mode = WAL; CREATE TABLE t (a); INSERT INTO t VALUES (1)")
 
 
-def _newer(folder: Path) -> None:
+def _of_another_version(folder: Path) -> None:
     with closing(Store(folder)) as store:
         _apply(store, allocated(_D0))
-    _killed_after(folder, f"PRAGMA user_version = {SCHEMA_VERSION + 1}; CREATE TABLE news (a)")
+    _killed_after(folder, f"PRAGMA user_version = {SCHEMA_VERSION + 7}; CREATE TABLE news (a)")
+
+
+def _empty(folder: Path) -> None:
+    (folder / FILE).touch()
+
+
+def _only_begun(folder: Path) -> None:
+    _killed_after(folder, "PRAGMA journal_mode = WAL;")
+
+
+def _without_a_table(folder: Path) -> None:
+    Store(folder).close()
+    _killed_after(folder, "DROP TABLE things")
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (_garbage, "not a database"),
-        (_torn, "move it away with its -wal and -shm to start with an empty one"),
-        (_miscounted, "move it away with its -wal and -shm to start with an empty one"),
-        (_short, "move it away with its -wal and -shm to start with an empty one"),
+        (_torn, "cannot use the ledger"),
+        (_miscounted, "cannot use the ledger"),
+        (_short, "cannot use the ledger"),
         (_another_programs, "another program's database"),
-        (_newer, f"it has version {SCHEMA_VERSION + 1}"),
+        (_of_another_version, f"it has version {SCHEMA_VERSION + 7}, this holdfast knows 1"),
     ],
 )
 def test_a_ledger_that_cannot_be_used_is_refused_and_not_a_byte_of_it_changes(
@@ -364,19 +369,10 @@ def test_a_ledger_that_cannot_be_used_is_refused_and_not_a_byte_of_it_changes(
     spoil(tmp_path)
     before = _bytes(tmp_path)
     for _ in range(2):
-        with pytest.raises(LedgerUnusableError, match=reason):
+        with pytest.raises(LedgerUnusableError, match=reason) as refused:
             Store(tmp_path)
+        assert isinstance(refused.value, LedgerUnreadableError) is (spoil != _another_programs)
         assert _bytes(tmp_path) == before
-
-
-def test_rows_that_make_no_sense_are_refused_and_kept(tmp_path: Path) -> None:
-    with closing(Store(tmp_path)) as store:
-        _apply(store, allocated(_D0))
-    with closing(sqlite3.connect(tmp_path / FILE)) as db:
-        db.execute("UPDATE locks SET state = 'leased'")
-        db.commit()
-    with closing(Store(tmp_path)) as store, pytest.raises(LedgerUnusableError, match="leased"):
-        store.read()
 
 
 def test_a_ledger_that_another_program_has_locked_is_refused(tmp_path: Path) -> None:
@@ -384,8 +380,9 @@ def test_a_ledger_that_another_program_has_locked_is_refused(tmp_path: Path) -> 
         _apply(store, allocated(_D0))
     with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerUnusableError, match="locked"):
+        with pytest.raises(LedgerUnusableError, match="locked") as refused:
             Store(tmp_path)
+        assert not isinstance(refused.value, LedgerUnreadableError), "it is whole"
 
 
 def test_a_commit_that_meets_a_lock_writes_nothing_and_succeeds_when_it_is_gone(
@@ -403,6 +400,79 @@ def test_a_commit_that_meets_a_lock_writes_nothing_and_succeeds_when_it_is_gone(
         assert tried.count("BEGIN IMMEDIATE") == 1, "a lock is no full disk, which is tried again"
         assert (tmp_path / "reserve").stat().st_size
         assert _apply(store, _release).locks == {}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _garbage,
+        _torn,
+        _miscounted,
+        _short,
+        _of_another_version,
+        _without_a_table,
+        _empty,
+        _only_begun,
+    ],
+)
+async def test_a_start_keeps_what_it_cannot_read_beside_and_begins_with_an_empty_ledger(
+    tmp_path: Path, lane: Lane, spoil: Callable[[Path], None]
+) -> None:
+    for kept in ("unreadable-1", "unreadable-2"):
+        spoil(tmp_path)
+        before = _bytes(tmp_path)
+        with capture_logs() as logs:
+            ledger = await _open(tmp_path, lane, ManualClock())
+        assert ledger.book.value == Book()
+        await ledger.apply(_allocate)
+        await ledger.close()
+        aside = tmp_path / f"{FILE}.{kept}"
+        assert {
+            FILE + each: (tmp_path / f"{aside.name}{each}").read_bytes()
+            for each in ("", "-wal")
+            if FILE + each in before
+        } == before
+        assert [(each["event"], each["log_level"], each["kept"]) for each in logs] == [
+            ("unreadable ledger kept beside", "error", str(aside))
+        ]
+        assert "cannot use the ledger" in logs[0]["reason"]
+        again = await _open(tmp_path, lane, ManualClock())
+        assert list(again.book.value.allocations) == [1], "it is the ledger from now on"
+        await again.close()
+        (tmp_path / FILE).unlink()
+        (tmp_path / SEAL).unlink()
+
+
+async def test_a_start_leaves_what_is_not_a_ledger_or_only_locked_in_its_place(
+    tmp_path: Path, lane: Lane
+) -> None:
+    _another_programs(tmp_path)
+    before = _bytes(tmp_path)
+    with pytest.raises(LedgerUnusableError, match="another program's database"):
+        await _open(tmp_path, lane, ManualClock())
+    assert _bytes(tmp_path) == before
+    for each in (FILE, f"{FILE}-wal", f"{FILE}-shm"):
+        (tmp_path / each).unlink(missing_ok=True)
+    ledger = await _open(tmp_path, lane, ManualClock())
+    await ledger.apply(_allocate)
+    await ledger.close()
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnusableError, match="locked"):
+            await _open(tmp_path, lane, ManualClock())
+    ledger = await _open(tmp_path, lane, ManualClock())
+    assert list(ledger.book.value.allocations) == [1]
+    assert not list(tmp_path.glob("*unreadable*"))
+
+
+async def test_what_cannot_be_read_and_not_be_kept_beside_stops_the_start(
+    small_disk: Path, lane: Lane
+) -> None:
+    _garbage(small_disk)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(LedgerUnusableError, match="not a database; cannot keep it beside: "):
+        await _open(small_disk, lane, ManualClock())
+    assert [each.name for each in small_disk.iterdir()] == [FILE]
 
 
 def test_a_daemon_that_is_down_and_never_ran_has_no_book_to_read(tmp_path: Path) -> None:
@@ -494,8 +564,9 @@ def test_a_read_only_disk_is_refused_at_once_and_by_name(small_disk: Path) -> No
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(LedgerUnusableError, match="cannot use the state folder"):
         InstanceLock(small_disk)
-    with pytest.raises(LedgerUnusableError, match="cannot use the ledger"):
+    with pytest.raises(LedgerUnusableError, match="cannot use the ledger") as refused:
         Store(small_disk)
+    assert not isinstance(refused.value, LedgerUnreadableError), "it is whole"
     assert _bytes(small_disk) == before
 
 
@@ -508,18 +579,31 @@ def lane() -> Iterator[Lane]:
         yield lane
 
 
+class _Heard:
+    """Keeps what a ledger tells of its commits."""
+
+    def __init__(self) -> None:
+        self.moves: list[tuple[Move, ...]] = []
+        self.seconds: list[float] = []
+
+    def committed(self, moves: tuple[Move, ...], seconds: float) -> None:
+        self.moves.append(moves)
+        self.seconds.append(seconds)
+
+
 async def _open(folder: Path, lane: Lane, clock: ManualClock) -> Ledger:
-    return await open_ledger(folder, lane, clock=clock, boot=BootId("boot-1"))
+    return await open_ledger(folder, lane, clock=clock, boot=BootId("boot-1"), locks=())
 
 
 async def test_a_decision_is_published_once_it_is_on_disk(tmp_path: Path, lane: Lane) -> None:
     ledger = await _open(tmp_path, lane, ManualClock())
-    told: list[tuple[Move, ...]] = []
-    ledger.moved = told.append
+    heard = _Heard()
+    ledger.observe(heard)
     answer = await ledger.apply(_allocate)
     assert answer == 1
     await until(lambda: ledger.book.value.locks)
-    assert [[move.device for move in moves] for moves in told] == [[name("d0")]]
+    assert [[move.device for move in moves] for moves in heard.moves] == [[name("d0")]]
+    assert heard.seconds == [0.0], "no time passes on the manual clock"
     assert read_only(tmp_path) == ledger.book.value
     assert [move.after for move in await ledger.history(None, 10)] == [LockState.HELD]
 
@@ -708,6 +792,7 @@ def test_a_history_that_cannot_be_read_is_an_error_that_names_the_ledger(tmp_pat
 def test_a_history_that_cannot_be_tidied_is_an_error_that_names_the_ledger(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
         store._db.execute("DROP TABLE history")
+        store._place.note()
         with pytest.raises(LedgerError, match=r"cannot tidy the ledger .*ledger\.db"):
             store.tidy(keep=200)
 
@@ -733,17 +818,12 @@ def test_a_ledger_is_used_in_the_way_that_its_promises_rest_on(tmp_path: Path) -
     with closing(Store(tmp_path)) as store:
         used = {
             name: store._db.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("journal_mode", "synchronous", "wal_autocheckpoint", "foreign_keys")
+            for name in ("journal_mode", "synchronous", "wal_autocheckpoint")
         }
         assert store._db.execute("PRAGMA busy_timeout").fetchone()[0] > 0
         assert store._db.execute("PRAGMA journal_size_limit").fetchone()[0] > 0
     full = 2
-    assert used == {
-        "journal_mode": "wal",
-        "synchronous": full,
-        "wal_autocheckpoint": 0,
-        "foreign_keys": 1,
-    }
+    assert used == {"journal_mode": "wal", "synchronous": full, "wal_autocheckpoint": 0}
 
 
 def test_a_ledger_whose_folder_leads_nowhere_says_that_it_cannot_be_looked_at(
@@ -797,13 +877,3 @@ def test_a_ledger_that_is_closed_leaves_no_file_open(tmp_path: Path) -> None:
     Store(tmp_path).close()
     Store(tmp_path).close()
     assert len(list(files.iterdir())) == open_now
-
-
-def test_an_empty_file_is_replaced_and_not_filled_in_its_place(tmp_path: Path) -> None:
-    """A kill while it is filled leaves nothing that a later start would stumble over."""
-    file = tmp_path / FILE
-    file.touch()
-    empty = file.stat().st_ino
-    with closing(Store(tmp_path)) as store:
-        assert store.read() == Book()
-    assert file.stat().st_ino != empty

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -17,9 +18,8 @@ from structlog.testing import capture_logs
 from fakes.books import allocated, drafted, silicon
 from fakes.faultydisk import Ext4, FaultyDisk, ext4
 from holdfast.app.watches import proof
-from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError
-from holdfast.ledger.disk import cached, stored
-from holdfast.ledger.files import FILE
+from holdfast.errors import LaneStuckError, LedgerError
+from holdfast.ledger.disk import FILE
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book
@@ -44,7 +44,7 @@ def lane() -> Iterator[Lane]:
 
 
 async def _open(folder: Path, lane: Lane, clock: ManualClock) -> Ledger:
-    return await open_ledger(folder, lane, clock=clock, boot=BootId("boot-1"))
+    return await open_ledger(folder, lane, clock=clock, boot=BootId("boot-1"), locks=())
 
 
 def _grant(draft: Draft, device: str) -> None:
@@ -201,11 +201,11 @@ async def test_only_a_proof_ends_a_failure_for_a_commit_may_not_have_reached_the
 ) -> None:
     clock = ManualClock()
     ledger = await _open(disk.path, lane, clock)
-    (disk.path / FILE).rename(disk.path / "moved")
-    with pytest.raises(LedgerLostError):
-        await ledger.apply(lambda draft: _grant(draft, "d1"))
+    with closing(sqlite3.connect(disk.path / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError):
+            await ledger.apply(lambda draft: _grant(draft, "d1"))
     began = clock.monotonic()
-    (disk.path / "moved").rename(disk.path / FILE)
     clock.shift(5)
     await ledger.apply(lambda draft: _grant(draft, "d1"))
     assert ledger.failing_since == began
@@ -279,29 +279,3 @@ def test_a_proof_leaves_the_book_as_it_was_and_the_wal_bounded(tmp_path: Path) -
         store.prove()
         assert (tmp_path / f"{FILE}-wal").stat().st_size <= 1 << 20
         assert store.read() == book
-
-
-# Reading back.
-
-
-def test_a_file_is_read_back_through_the_cache_and_past_it(disk: Ext4) -> None:
-    """Its size is no multiple of a block, and larger than what one read takes."""
-    file = disk.path / "file"
-    file.write_bytes(os.urandom(200_001))
-    os.sync()
-    assert stored(file) == cached(file)
-    before = cached(file)
-    with file.open("r+b") as opened:
-        opened.seek(150_000)
-        opened.write(b"another")
-    assert cached(file) != before
-    assert stored(file) == cached(file)
-
-
-def test_what_has_no_disk_is_not_read_past_the_cache_and_what_is_missing_is_an_error(
-    tmp_path: Path,
-) -> None:
-    assert stored(Path("/proc/version")) is None
-    for read in (cached, stored):
-        with pytest.raises(FileNotFoundError):
-            read(tmp_path / "missing")

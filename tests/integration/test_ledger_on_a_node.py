@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -17,9 +18,9 @@ from fakes.stage import Stage, pod, stage
 FILE = "ledger.db"
 
 _FAULTS = {
-    "dead": "I/O error",
+    "dead": "cannot write the ledger",
     "full": "full",
-    "read-only": "I/O error",
+    "read-only": "cannot write the ledger",
     "hanging": "no answer within",
     "deaf": "replace the disk",
     "forgetful": "replace the disk",
@@ -145,21 +146,54 @@ async def test_a_daemon_whose_files_were_removed_loses_nothing_and_keeps_a_secon
         assert mark["reason"].endswith("it burns")
 
 
-async def test_no_container_starts_while_another_file_lies_in_the_place_of_the_ledger(
-    short_path: Path,
+@pytest.mark.parametrize("how", ["replaced", "overwritten", "truncated"])
+async def test_whatever_is_done_to_the_ledger_its_book_is_written_again_and_nothing_is_lost(
+    short_path: Path, how: str
 ) -> None:
     async with stage(short_path, chips=2, own_process=True, withholdAfter="1h") as node:
+        a = await node.run(pod("a"))
+        (other,) = node.healthy() - node.ids(a)
+        await node.asked("quarantine", device=other, reason="it burns")
         await node.until_problem("ledger", "")
-        theirs = node.state / "theirs"
-        theirs.write_text("a backup of last year")
-        theirs.replace(node.state / FILE)
-        await node.until_problem("ledger", "another file was put in the place of ledger.db")
-        a = await node.submit(pod("a"))
-        await node.waiting(a, "cannot be recorded", "another file was put in the place")
-        assert (node.state / FILE).read_text() == "a backup of last year"
-        (node.state / FILE).rename(node.folder / "moved-away")
-        await node.running(a)
+        file = node.state / FILE
+        if how == "replaced":
+            (node.state / "theirs").write_text("a backup of last year")
+            (node.state / "theirs").replace(file)
+        elif how == "overwritten":
+            file.write_text("a backup of last year")
+        else:
+            os.truncate(file, 0)
+        await node.until(lambda: "ledger files written again" in node.log, "it to be told")
+        if how == "replaced":
+            assert (node.state / f"{FILE}.unreadable-1").read_text() == "a backup of last year"
+        await node.until_problem("ledger", "")
         await node.kill_and_start()
+        assert await node.locks() == dict.fromkeys(node.ids(a), "held")
+        (mark,) = (await node.asked("status"))["byHand"]
+        assert mark["reason"].endswith("it burns")
+
+
+async def test_a_change_that_takes_a_restart_waits_while_the_ledger_is_in_memory_alone(
+    short_path: Path,
+) -> None:
+    disk = FaultyDisk(short_path / "faulty", short_path / "state")
+    async with stage(
+        short_path, chips=2, own_process=True, environment=disk.environment, withholdAfter="1h"
+    ) as node:
+        a = await node.run(pod("a"))
+        await node.until_problem("ledger", "")
+        disk.breaks("nameless")
+        (node.state / FILE).unlink()
+        node.configure(tpu={"vbarUrl": "http://127.0.0.1:8353"})
+        refused = "it is reloaded when the ledger can be written"
+        await node.until(lambda: refused in node.log, "the restart to wait")
+        assert "restarting with the changed configuration" not in node.log
+        disk.is_mended()
+        await node.until(
+            lambda: "restarting with the changed configuration" in node.log,
+            "it to be tried again by itself",
+        )
+        await node.until(lambda: node.log.count('"event": "started"') == 2, "the next daemon")
         assert await node.locks() == dict.fromkeys(node.ids(a), "held")
 
 
@@ -175,7 +209,7 @@ async def test_a_ledger_that_was_copied_and_not_yet_put_in_its_place_is_put_ther
         await node.until_problem("ledger", "")
         disk.breaks("nameless")
         (node.state / FILE).unlink()
-        await node.until_problem("ledger", "again, of which ledger.db was removed")
+        await node.until_problem("ledger", "again (ledger.db was removed")
         b = await node.submit(pod("b"))
         await node.waiting(b, "cannot be recorded")
         await node.for_some_beats()

@@ -10,16 +10,22 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
 
 import pytest
+from structlog.testing import capture_logs
 
-from fakes.books import allocated, drafted, silicon
+from fakes.books import BOOT, allocated, drafted, silicon
 from fakes.faultydisk import FaultyDisk
-from holdfast.errors import LedgerError, LedgerLostError, LedgerUnusableError
-from holdfast.ledger.files import FILE
-from holdfast.ledger.store import Store
+from holdfast.errors import LedgerError, LedgerLostError
+from holdfast.ledger.disk import FILE, SEAL, sealed
+from holdfast.ledger.ledger import open_ledger
+from holdfast.ledger.store import _UNFOLDED, Store
 from holdfast.model.book.book import Book
+from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
+from holdfast.runtime.lane import Lane
+from manual_clock import ManualClock
 
 
 def _apply(store: Store, device: str) -> Book:
@@ -41,6 +47,10 @@ def _after_a_crash(folder: Path, to: Path) -> Book:
 _ALL = (FILE, f"{FILE}-wal", f"{FILE}-shm")
 
 
+def _removed(names: tuple[str, ...] = _ALL) -> tuple[str, ...]:
+    return tuple(f"{each} was removed" for each in names)
+
+
 @pytest.mark.parametrize("names", [*((each,) for each in _ALL), _ALL])
 def test_files_that_were_removed_are_written_again_with_all_that_was_in_them(
     tmp_path: Path, names: tuple[str, ...]
@@ -51,9 +61,9 @@ def test_files_that_were_removed_are_written_again_with_all_that_was_in_them(
         book = _apply(store, "d1")
         for name in names:
             (folder / name).unlink()
-        with pytest.raises(LedgerLostError, match=f"{names[0]}.* was removed"):
+        with pytest.raises(LedgerLostError, match=f"{names[0]} was removed"):
             _apply(store, "d2")
-        assert store.prove() == names
+        assert store.prove() == _removed(names)
         assert store.read() == book
         assert len(store.history(None, 10)) == 1
         assert store.prove() == ()
@@ -105,7 +115,7 @@ def _empty(file: Path) -> None:
 
 @pytest.mark.parametrize("replace", [_another_ledger, _empty])
 @pytest.mark.parametrize("name", [FILE, f"{FILE}-wal"])
-def test_a_file_that_somebody_put_in_the_place_of_ours_is_told_and_never_touched(
+def test_a_file_that_somebody_put_in_the_place_of_ours_is_kept_beside_and_ours_written_again(
     tmp_path: Path, name: str, replace: Callable[[Path], None]
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -113,15 +123,196 @@ def test_a_file_that_somebody_put_in_the_place_of_ours_is_told_and_never_touched
         book = _apply(store, "d1")
         replace(tmp_path / name)
         theirs = (tmp_path / name).read_bytes()
-        for _ in range(2):
-            with pytest.raises(LedgerLostError, match=f"in the place of {name}. Move it away"):
-                store.prove()
-            with pytest.raises(LedgerLostError, match=f"in the place of {name}. Move it away"):
-                _apply(store, "d2")
-        assert (tmp_path / name).read_bytes() == theirs
-        (tmp_path / name).unlink()
-        assert store.prove() == (name,)
+        with pytest.raises(LedgerLostError, match=f"in the place of {name}"):
+            _apply(store, "d2")
+        aside = name.replace(FILE, f"{FILE}.unreadable-1")
+        assert store.prove() == (
+            f"another file was put in the place of {name}",
+            f"what was there is kept as {FILE}.unreadable-1",
+        )
+        assert (tmp_path / aside).read_bytes() == theirs
+        assert store.prove() == ()
         assert _apply(store, "d2").locks.keys() > book.locks.keys()
+        assert len(store.history(None, 10)) == 2
+    with closing(Store(tmp_path)) as store:
+        assert len(store.read().locks) == 2
+
+
+def _truncated(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def _overwritten(file: Path) -> None:
+    """As by cp onto it, with a file of the same size."""
+    file.write_bytes(b"x" * file.stat().st_size)
+
+
+@pytest.mark.parametrize("spoil", [_truncated, _overwritten])
+@pytest.mark.parametrize("name", [FILE, f"{FILE}-wal"])
+def test_a_file_that_is_changed_in_its_place_is_written_again_from_memory(
+    tmp_path: Path, name: str, spoil: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    with closing(Store(folder)) as store:
+        book = _apply(store, "d1")
+        store.prove()
+        spoil(folder / name)
+        store.tidy(keep=200)
+        with pytest.raises(LedgerLostError, match=f"{name} was changed in its place"):
+            _apply(store, "d2")
+        assert store.prove() == (f"{name} was changed in its place", "the history is lost")
+        assert store.read() == book
+        assert _after_a_crash(folder, tmp_path / "copy") == book
+        assert len(_apply(store, "d2").locks) == 2
+
+
+def test_a_file_that_is_changed_while_a_commit_is_written_is_not_taken_for_ours(
+    tmp_path: Path,
+) -> None:
+    with closing(Store(tmp_path)) as store:
+        book = _apply(store, "d1")
+        for _ in range(20):
+            spoils = Thread(target=os.truncate, args=(tmp_path / FILE, 0))
+            spoils.start()
+            told = ""
+            while spoils.is_alive():
+                with contextlib.suppress(LedgerError):
+                    told += " ".join(store.prove())
+            told += " ".join(store.prove())
+            assert "was changed in its place" in told
+            assert store.read() == book
+        assert _after_a_crash(tmp_path, tmp_path / "copy") == book
+
+
+def test_a_reader_that_stays_has_the_ledger_written_again_and_not_its_wal_grow_for_ever(
+    tmp_path: Path,
+) -> None:
+    with (
+        closing(Store(tmp_path)) as store,
+        closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as reader,
+    ):
+        book = _apply(store, "d1")
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM things").fetchall()
+        for _ in range(_UNFOLDED + 10):
+            store._commit(book, book, ())
+        store.tidy(keep=200)
+        (why,) = store.prove()
+        assert "one long transaction" in why
+        assert (tmp_path / f"{FILE}-wal").stat().st_size < 1 << 17
+        assert store.prove() == ()
+        assert store.read() == book
+        assert len(store.history(None, 10)) == 1
+
+
+# What a start finds.
+
+
+async def _started(folder: Path) -> tuple[Book, list[str]]:
+    """Return the book of a daemon that starts now, and what it tells."""
+    with closing(Lane("ledger", deadline=30.0)) as lane, capture_logs() as logs:
+        ledger = await open_ledger(folder, lane, clock=ManualClock(), boot=BOOT, locks=())
+        book = ledger.book.value
+        await ledger.close()
+    return book, [f"{each['event']}: {each['reason']}" for each in logs]
+
+
+def _backup(folder: Path, to: Path) -> None:
+    with (
+        closing(sqlite3.connect(folder / FILE)) as source,
+        closing(sqlite3.connect(to)) as copy,
+    ):
+        source.backup(copy)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_an_old_copy_is_not_taken_for_the_ledger_also_beside_the_wal_of_a_crash(
+    tmp_path: Path, *, clean: bool
+) -> None:
+    folder, after = tmp_path / "state", tmp_path / "after"
+    folder.mkdir()
+    with closing(Store(folder)) as store:
+        _apply(store, "d1")
+        _backup(folder, tmp_path / "backup")
+        _apply(store, "d2")
+        for _ in range(2):  # the WAL begins anew
+            store.tidy(keep=200)
+            store.prove()
+        if not clean:
+            shutil.copytree(folder, after)
+    if clean:
+        shutil.copytree(folder, after)
+    shutil.copy(tmp_path / "backup", after / FILE)
+    book, told = await _started(after)
+    assert book == Book()
+    (line,) = told
+    assert line.startswith("unreadable ledger kept beside: cannot use the ledger")
+    assert ("it is an old copy: it has 1 of at least 4 commits" in line) is clean
+    assert (after / f"{FILE}.unreadable-1").read_bytes() == (tmp_path / "backup").read_bytes()
+
+
+async def test_another_ledger_is_not_taken_for_this_one_unless_a_person_says_so(
+    tmp_path: Path,
+) -> None:
+    folder, other = tmp_path / "state", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    with closing(Store(folder)) as store:
+        _apply(store, "d1")
+    with closing(Store(other)) as store:
+        theirs = [_apply(store, each) for each in ("d2", "d3")][-1]
+    shutil.copy(other / FILE, folder / FILE)
+    book, (told,) = await _started(folder)
+    assert book == Book()
+    assert "another ledger than the one that was here" in told
+    shutil.copy(other / FILE, folder / FILE)
+    (folder / SEAL).unlink()
+    assert await _started(folder) == (theirs, [])
+
+
+@pytest.mark.parametrize("how", ["empty", "gone", "all but its WAL"])
+async def test_a_ledger_that_is_gone_or_empty_is_told_where_there_was_one(
+    tmp_path: Path, how: str
+) -> None:
+    folder, crashed = tmp_path / "state", tmp_path / "crashed"
+    folder.mkdir()
+    with closing(Store(folder)) as store:
+        _apply(store, "d1")
+        shutil.copytree(folder, crashed)
+    place = crashed if how == "all but its WAL" else folder
+    if how == "empty":
+        os.truncate(place / FILE, 0)
+    else:
+        (place / FILE).unlink()
+    book, (told,) = await _started(place)
+    assert book == Book()
+    assert ("it is empty" if how == "empty" else "it is gone, and there was one") in told
+    assert await _started(place) == (Book(), [])
+
+
+@pytest.mark.parametrize("seal", [b"", b"no seal", None])
+async def test_a_seal_that_is_damaged_or_gone_keeps_no_whole_ledger_out(
+    tmp_path: Path, seal: bytes | None
+) -> None:
+    with closing(Store(tmp_path)) as store:
+        book = _apply(store, "d1")
+    (tmp_path / SEAL).unlink()
+    if seal is not None:
+        (tmp_path / SEAL).write_bytes(seal)
+    assert await _started(tmp_path) == (book, [])
+
+
+def test_a_seal_that_is_removed_is_written_again_by_the_next_proof(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        (tmp_path / SEAL).unlink()
+        store.prove()
+        before = sealed(tmp_path)
+        assert before is not None
+        _apply(store, "d1")
+        after = sealed(tmp_path)
+        assert after is not None
+        assert (after.ledger, after.commits) == (before.ledger, before.commits + 1)
 
 
 @pytest.mark.parametrize("gone", ["state", "."])
@@ -131,7 +322,7 @@ def test_a_state_folder_is_made_again_with_what_is_above_it(tmp_path: Path, gone
     with closing(Store(folder)) as store:
         book = _apply(store, "d1")
         shutil.rmtree(tmp_path / "var" / gone)
-        assert store.prove() == _ALL
+        assert store.prove() == _removed()
         assert store.read() == book
 
 
@@ -141,7 +332,7 @@ def test_files_that_are_removed_again_are_written_again(tmp_path: Path) -> None:
             book = _apply(store, device)
             for name in _ALL:
                 (tmp_path / name).unlink()
-            assert store.prove() == _ALL
+            assert store.prove() == _removed()
             assert store.read() == book
 
 
@@ -151,7 +342,7 @@ def test_what_an_attempt_that_was_killed_left_behind_is_no_hindrance(tmp_path: P
         for name in _ALL:
             (tmp_path / name).unlink()
         (tmp_path / f".{FILE}.new").write_bytes(b"half a ledger")
-        assert store.prove() == _ALL
+        assert store.prove() == _removed()
         assert store.read() == book
 
 
@@ -192,12 +383,12 @@ def test_a_copy_that_could_not_be_put_in_its_place_is_put_there_by_the_next_proo
         disk.breaks("nameless")
         for name in names:
             (folder / name).unlink()
-        assert "again, of which ledger.db" in _proven(prover)
+        assert "again (ledger.db" in _proven(prover)
         # Not changed to it in its place, where a kill would leave a journal behind.
         in_wal_mode = b"\x02\x02"
         assert (folder / f".{FILE}.new").read_bytes()[18:20] == in_wal_mode
         disk.is_mended()
-        assert _proven(prover) == " ".join(_ALL)
+        assert _proven(prover) == " ".join(_removed())
         assert _proven(prover) == ""
         assert prover.stdin is not None
         prover.stdin.close()
@@ -302,11 +493,8 @@ def test_a_file_that_comes_just_as_ours_is_put_back_is_never_taken_for_ours(
             assert intruder.stdout.readline() == "ready\n"
             with contextlib.suppress(LedgerLostError):
                 store.prove()
-        with pytest.raises(LedgerLostError, match="another file was put in the place of ledger.db"):
-            store.prove()
-        assert (folder / FILE).read_bytes() == before
-        (folder / FILE).unlink()
         store.prove()
+        assert (folder / f"{FILE}.unreadable-1").read_bytes() == before
         assert store.read() == book
     assert _after_a_crash(folder, tmp_path / "copy") == book
 
@@ -321,7 +509,7 @@ def test_a_program_that_has_the_removed_ledger_open_writes_nothing_over_the_new_
         closing(sqlite3.connect(folder / FILE, isolation_level=None)) as theirs,
     ):
         _apply(store, "d1")
-        theirs.execute("SELECT * FROM locks").fetchall()
+        theirs.execute("SELECT * FROM things").fetchall()
         (folder / FILE).unlink()
         store.prove()
         _apply(store, "d2")
@@ -331,29 +519,19 @@ def test_a_program_that_has_the_removed_ledger_open_writes_nothing_over_the_new_
         assert len(book.locks) == 3
 
 
-def test_a_wal_whose_ledger_was_moved_away_is_not_the_next_ones(tmp_path: Path) -> None:
-    folder, crashed = tmp_path / "state", tmp_path / "crashed"
+async def test_a_wal_whose_ledger_is_gone_or_empty_is_not_the_next_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
     folder.mkdir()
     with closing(Store(folder)) as store:
         _apply(store, "d1")
-        shutil.copytree(folder, crashed)
-    (crashed / FILE).unlink()
-    wal = (crashed / f"{FILE}-wal").read_bytes()
-    with closing(Store(crashed)) as store:
-        assert store.read() == Book()
-    assert (crashed / f"{FILE}-wal.stale").read_bytes() == wal
-
-
-def test_an_empty_file_beside_a_full_wal_is_not_used(tmp_path: Path) -> None:
-    folder, crashed = tmp_path / "state", tmp_path / "crashed"
-    folder.mkdir()
-    with closing(Store(folder)) as store:
-        _apply(store, "d1")
-        shutil.copytree(folder, crashed)
-    (crashed / FILE).write_bytes(b"")
-    with pytest.raises(LedgerUnusableError, match="it is empty, and its WAL is not"):
-        Store(crashed)
-    assert (crashed / f"{FILE}-wal").stat().st_size
+        for how in ("gone", "empty"):
+            shutil.copytree(folder, tmp_path / how)
+    (tmp_path / "gone" / FILE).unlink()
+    os.truncate(tmp_path / "empty" / FILE, 0)
+    for how in ("gone", "empty"):
+        wal = (tmp_path / how / f"{FILE}-wal").read_bytes()
+        assert (await _started(tmp_path / how))[0] == Book()
+        assert (tmp_path / how / f"{FILE}.unreadable-1-wal").read_bytes() == wal
 
 
 def test_a_copy_that_was_whole_when_the_daemon_was_killed_is_the_ledger_of_the_next(
@@ -367,27 +545,32 @@ def test_a_copy_that_was_whole_when_the_daemon_was_killed_is_the_ledger_of_the_n
         assert not (tmp_path / f".{FILE}.new").exists()
 
 
-def test_an_old_copy_is_not_used_once_there_was_a_ledger(tmp_path: Path) -> None:
+async def test_an_old_copy_is_not_used_once_there_was_a_ledger(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
         _apply(store, "d1")
     shutil.copy(tmp_path / FILE, tmp_path / f".{FILE}.new")
     Store(tmp_path).close()
     (tmp_path / FILE).unlink()
-    with closing(Store(tmp_path)) as store:
-        assert store.read() == Book()
+    assert (await _started(tmp_path))[0] == Book()
 
 
-def test_a_daemon_that_ends_before_its_ledger_could_be_put_back_tries_once_more(
+def _allocate(draft: Draft) -> None:
+    allocated(silicon(d1="1"))(draft)
+    settle(draft)
+
+
+async def test_what_is_done_to_the_files_is_mended_before_an_allocate_fails_or_the_daemon_ends(
     tmp_path: Path,
 ) -> None:
-    folder = tmp_path / "state"
-    folder.mkdir()
-    with closing(Store(folder)) as store:
-        book = _apply(store, "d1")
-        shutil.rmtree(folder)
-        folder.write_text("in the way")
-        with pytest.raises(LedgerLostError):
-            store.prove()
-        folder.unlink()
-    with closing(Store(folder)) as store:
-        assert store.read() == book
+    with closing(Lane("ledger", deadline=30.0)) as lane:
+        ledger = await open_ledger(tmp_path, lane, clock=ManualClock(), boot=BOOT, locks=())
+        os.truncate(tmp_path / FILE, 0)
+        await ledger.apply(_allocate)
+        assert await ledger.prove() == (
+            f"{FILE} was changed in its place",
+            "the history is lost",
+        )
+        (tmp_path / FILE).unlink()
+        await ledger.close()
+    with closing(Store(tmp_path)) as store:
+        assert [each.id for each in store.read().locks] == ["d1"]

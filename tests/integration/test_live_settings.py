@@ -11,13 +11,17 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import pytest
 
+from holdfast.app.wiring.assembly import Assembly, assemble
+from holdfast.app.wiring.core import build_core
 from holdfast.app.wiring.hosts import build_host
 from holdfast.app.wiring.live import LiveSettings
-from holdfast.app.wiring.parts import VENDORS, Parts
+from holdfast.app.wiring.parts import VENDORS
 from holdfast.ledger.ledger import open_ledger
 from holdfast.settings import Settings, convert, known_paths, plain
 from holdfast.settings.reloading import TakeUp, take_up
+from holdfast.settings.sources import Found
 from holdfast.settings.types import Section
+from holdfast.telemetry.metrics import Metrics
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
 
@@ -31,7 +35,7 @@ _OTHERWISE: Mapping[str, object] = {
 }
 """Another value of keys for which none can be made up."""
 
-_BY_CHANCE = re.compile(r"latency$|\._version$|\._place\._files")
+_BY_CHANCE = re.compile(r"latency$|\._version$|\._place\._left|\.gauges\._started$")
 """What differs between two starts whatever their settings are, or counts changes."""
 
 
@@ -63,23 +67,16 @@ def _with(base: dict[str, Any], path: str, value: object) -> Settings:
 
 
 @asynccontextmanager
-async def _built(settings: Settings) -> AsyncIterator[Parts]:
+async def _built(settings: Settings) -> AsyncIterator[Assembly]:
     """Yield the parts of a daemon that was started with *settings*."""
     host = build_host(settings)
     clock = ManualClock()
     state = Path(settings.state_dir)
     state.mkdir(exist_ok=True)
-    ledger = await open_ledger(state, host.lanes["ledger"], clock=clock, boot=host.boot)
+    ledger = await open_ledger(state, host.lanes["ledger"], clock=clock, boot=host.boot, locks=())
     try:
-        yield Parts(
-            LiveSettings(settings),
-            host,
-            ledger,
-            clock,
-            vendors=VENDORS,
-            called=lambda *_: None,
-            count=lambda *_: None,
-        )
+        core = build_core(LiveSettings(Found(settings=settings)), host, ledger, clock, Metrics())
+        yield assemble(core, VENDORS)
     finally:
         await ledger.close()
         for lane in host.lanes.values():

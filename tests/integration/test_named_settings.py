@@ -1,5 +1,9 @@
 """A node goes by the document that its label names, and follows label and document by itself."""
 
+import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +103,92 @@ async def test_where_it_may_read_the_node_and_not_watch_it_that_is_told_once(
         await node.until(lambda: "node label can be read again" in node.log, "the watch")
         cluster.label(ours="fast")
         await _goes_by(node, "fast")
+
+
+async def test_a_label_that_names_nothing_prevents_no_start_and_is_followed_when_it_is_corrected(
+    cluster: Cluster, short_path: Path
+) -> None:
+    cluster.label(ours="slow")
+    async with cluster.daemon(short_path) as node:
+        await _goes_by(node, "slow")
+        holder = await node.run(pod("holder"))
+        locks = await node.locks()
+        cluster.label(ours="nowhere")
+        await node.until_problem("configuration", "'nowhere', which the node's label names")
+        assert "document slow" in await node.problem("configuration")
+
+        await node.kill_and_start()
+        await node.until_problem("configuration", "'nowhere', which the node's label names")
+        assert (await node.asked("debug"))["settings"]["gate"]["wait"] == 20
+        (told,) = await _doctor(node)
+        assert told["level"] == "FAIL"
+        assert "'nowhere', which the node's label names" in told["reason"]
+
+        cluster.label(ours="fast")
+        assert (await _goes_by(node, "fast"))["gate"]["wait"] == 0.5
+        assert await node.locks() == locks
+        assert node.orphans(holder), "its program runs on"
+        assert [each["level"] for each in await _doctor(node)] == ["OK"]
+
+
+async def _doctor(node: Stage) -> list[dict[str, Any]]:
+    """Return what the doctor says of the configuration."""
+    command = (sys.executable, "-m", "holdfast", "doctor", "-o", "json", "--config", node.config)
+    asked = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
+    findings = json.loads(asked.stdout)["findings"]
+    return [each for each in findings if each["area"] == "configuration"]
+
+
+async def test_a_document_that_is_renamed_while_the_daemon_is_down_is_found(
+    cluster: Cluster, short_path: Path
+) -> None:
+    cluster.label(ours="slow")
+    async with cluster.daemon(short_path) as node:
+        await _goes_by(node, "slow")
+        await node.stop()
+        (cluster.folder / "slow").rename(cluster.folder / "slower")
+        cluster.label(ours="slower")
+
+        await node.start_and_register()
+
+        assert (await _goes_by(node, "slower"))["gate"]["wait"] == 20
+        assert "configuration cannot be used" not in node.log
+
+
+async def test_a_document_that_says_nonsense_prevents_no_start(
+    cluster: Cluster, short_path: Path
+) -> None:
+    cluster.label(ours="slow")
+    async with cluster.daemon(short_path) as node:
+        await _goes_by(node, "slow")
+        await node.stop()
+        cluster.document("slow", gate={"wiat": "1s"})
+
+        await node.start_and_register()
+
+        await node.until_problem("configuration", "gate.wiat: there is no such key")
+        await node.until_problem("configuration", "document slow is used, as it was when it worked")
+        assert node.log.count('"event": "configuration cannot be used"') == 1
+        assert (await node.asked("debug"))["settings"]["gate"]["wait"] == 20
+        cluster.document("slow", gate={"wait": "10s"})
+        await node.until(lambda: '"live": ["gate.wait"]' in node.log, "the document to be read")
+        assert await node.problem("configuration") == "document slow"
+
+
+async def test_a_first_start_beside_a_label_of_nvidias_plugin_follows_ours_when_it_is_set(
+    cluster: Cluster, short_path: Path
+) -> None:
+    cluster.label(theirs="tesla-t4")
+    async with cluster.daemon(short_path) as node:
+        await node.until_problem("configuration", "'tesla-t4', which the node's label names")
+        assert node.healthy()
+
+        cluster.label(ours="slow", theirs="tesla-t4")
+
+        await node.until(
+            lambda: node.log.count('"event": "started"') == 2, "the restart that it takes"
+        )
+        assert (await _goes_by(node, "slow"))["gate"]["wait"] == 20
 
 
 async def test_a_label_that_cannot_be_read_on_disk_is_written_anew(

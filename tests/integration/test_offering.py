@@ -8,10 +8,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fakes.books import BOOT, WHOLE, X, allocated, inventory, name, seen, silicon
-from holdfast.kubelet.offering import Offering
+from fakes.standings import device_standings
+from holdfast.kubelet.plugin import Offering
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.book import LockState
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
 from holdfast.model.book.offers import OfferedDevice
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Inventory
@@ -29,13 +30,14 @@ class _Scene:
         self.ledger, self.clock = ledger, clock
         self.withhold_after = Watched(_WITHHOLD_AFTER)
         self.inventory: Watched[Inventory] = Watched(_NODE)
-        self.offering = Offering(
-            ledger=ledger,
-            inventory=self.inventory,
+        self.standings = device_standings(
+            ledger,
+            self.inventory,
+            clock,
             view=Watched(seen()),
-            clock=clock,
             withhold_after=self.withhold_after,
         )
+        self.offering = Offering(standings=self.standings, inventory=self.inventory)
 
     def offered(self) -> list[OfferedDevice]:
         self.offering.refresh()
@@ -55,7 +57,7 @@ class _Scene:
 async def _scene(folder: Path) -> AsyncIterator[_Scene]:
     clock, lane = ManualClock(), Lane("ledger", deadline=20.0)
     try:
-        ledger = await open_ledger(folder, lane, clock=clock, boot=BOOT)
+        ledger = await open_ledger(folder, lane, clock=clock, boot=BOOT, locks=())
         yield _Scene(ledger, clock)
         await ledger.close()
     finally:
@@ -113,7 +115,7 @@ async def test_another_patience_counts_at_once_for_a_release_that_is_under_way(
     async with _scene(tmp_path) as scene:
         await scene.change(_held)
         await scene.change(_ends)
-        running = asyncio.create_task(scene.offering.run())
+        running = asyncio.gather(scene.standings.run(), scene.offering.run())
         offers = scene.offering.offers
         await offers.until(lambda now: len(now.of(WHOLE)) == 2)
         scene.clock.shift(1.0)

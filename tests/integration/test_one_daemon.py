@@ -14,7 +14,7 @@ from fakes.books import allocated, silicon
 from fakes.stage import stage
 from holdfast.app.watches.proof import LedgerProof
 from holdfast.errors import LedgerLostError, LedgerUnusableError, SecondDaemonError
-from holdfast.ledger.files import LOCK
+from holdfast.ledger.disk import LOCK
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
 from holdfast.model.ids import BootId

@@ -47,7 +47,7 @@ async def _force_delete(node: Stage, turn: Turn) -> Pod:
     node.kubelet.delete(old, grace=3600.0, force=True)
     await turn()
     new = await node.submit(pod("new"))
-    await node.waiting(new, f"pid {pid}", old.uid)
+    await node.waiting(new, f"pid {pid}", old)
     await turn()
     assert node.orphans(old) == (pid,), "it lives through its grace, whoever restarts"
     end(pid)
@@ -99,7 +99,7 @@ async def _two_containers_on_different_chips(node: Stage, turn: Turn) -> Pod:
     assert "pid " in told
     await turn()
     assert only.starts == 2
-    steady = {pid for pid in node.orphans(only) if f"pid {pid} " not in told}
+    steady = {pid for pid in node.orphans(only) if f"pid {pid})" not in told}
     end(*set(node.orphans(only)) - steady)
     await node.until(lambda: only.starts == 3, "the restless one to start again")
     assert steady <= set(node.orphans(only)), "the other container was not disturbed"
@@ -170,8 +170,8 @@ async def _two_counted_pods_on_one_device(node: Stage, turn: Turn) -> Pod:
     two = await node.submit(pod("two"))
     node.kubelet.devices.entries.extend(entries)
     node.kubelet.devices.write()
-    await node.waiting(two, "given the same devices to 2 pods", one.uid, two.uid)
-    await node.waiting(one, "given the same devices to 2 pods", one.uid, two.uid)
+    await node.waiting(two, "given the same devices to 2 pods", one, two)
+    await node.waiting(one, "given the same devices to 2 pods", one, two)
     await turn()
     assert (one.starts, two.starts) == (0, 0)
     await node.end(one)

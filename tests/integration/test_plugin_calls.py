@@ -14,13 +14,14 @@ from fakes.kubelet_side import (
     chips,
     kubelet_below,
     kubelet_side,
+    plugin_server,
     registered,
 )
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as dp_grpc
 from holdfast.errors import AllocationRefusedError, GateRefusedError, LedgerError
-from holdfast.kubelet.server import PluginServer
-from holdfast.kubelet.traffic import Traffic
+from holdfast.kubelet.plugin import CallDeadlines
+from holdfast.kubelet.podresources import Traffic
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, ResourceName
 from waiting import until
@@ -140,7 +141,7 @@ async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_ques
 async def test_a_decision_that_never_comes_is_answered_all_the_same(short_path: Path) -> None:
     async with (
         kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, gate_deadline=0.2, allocate_deadline=0.2) as side,
+        kubelet_side(short_path, deadlines=CallDeadlines(allocate=0.2, gate=0.2)) as side,
     ):
         await registered(side)
         side.deciding.hold.clear()
@@ -176,7 +177,7 @@ async def test_an_allocate_that_kubelet_gives_up_is_still_carried_out(short_path
     slow, traffic = Slow(), Traffic()
     slow.hold.clear()
     plugin = bare_plugin(slow, traffic)
-    server = PluginServer(folder=short_path, prefix="holdfast", plugin=plugin)
+    server = plugin_server(short_path, plugin)
     await server.start()
     async with aio.insecure_channel(f"unix://{server.path}") as channel:
         request = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest()])
@@ -193,7 +194,7 @@ async def test_the_end_of_a_stream_from_before_tells_nothing_of_the_present_regi
     short_path: Path,
 ) -> None:
     plugin = bare_plugin(Deciding())
-    server = PluginServer(folder=short_path, prefix="holdfast", plugin=plugin)
+    server = plugin_server(short_path, plugin)
     await server.start()
     async with aio.insecure_channel(f"unix://{server.path}") as channel:
         stub = dp_grpc.DevicePluginStub(channel)

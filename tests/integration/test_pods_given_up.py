@@ -30,7 +30,7 @@ async def test_what_a_pod_that_never_started_left_behind_is_waited_for_by_name(
         early, left = await _given_up_before_it_started(node)
         await node.until(node.all_releasing, "its lock to be released")
         following = await node.submit(pod("next"))
-        await node.waiting(following, early.uid, f"pid {left}")
+        await node.waiting(following, early, f"pid {left}")
         end(left)
         await node.running(following)
 

@@ -4,21 +4,24 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.allocation.preference import Preference
+from fakes.books import keys
+from fakes.standings import device_standings
+from holdfast.allocation.allocator import Preference
 from holdfast.discovery.source import Source, Sources
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.book.byhand import Target, quarantine
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.nvidia.gpu import GPU_RESOURCE, GpuLinks
-from holdfast.model.nvidia.placement import GpuTopology
-from holdfast.model.nvidia.slice_placement import SlicePolicy
+from holdfast.model.nvidia.placement import GpuTopology, SlicePolicy
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.vendors.nvidia.preference import GpuPreference
+from holdfast.vendors.nvidia.specs import GpuPreference
 
 _GPU = ResourceName(GPU_RESOURCE)
 A, B, C, D = (DeviceId(f"GPU-{letter}") for letter in "abcd")
@@ -29,7 +32,7 @@ def _inventory(*ids: DeviceId) -> Inventory:
         Device(
             name=DeviceName(_GPU, each),
             kind=DeviceKind.DRIVER,
-            keys=frozenset({HardwareKey(f"gpu/{each}")}),
+            keys=frozenset({HardwareKey(f"card/{each}")}),
             nodes=(),
             functions=(),
         )
@@ -54,17 +57,23 @@ def _by(topology: Watched[GpuTopology], slices: SlicePolicy = SlicePolicy.DISTRI
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     lane = Lane("ledger", deadline=10)
-    ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"))
+    ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"), locks=())
     yield ledger
     await ledger.close()
     lane.close(patience=5)
+
+
+def _standings(ledger: Ledger, inventory: Watched[Inventory]) -> DeviceStandings:
+    return device_standings(ledger, inventory, SystemClock())
 
 
 async def test_a_topology_or_inventory_that_changes_changes_what_is_preferred(
     ledger: Ledger,
 ) -> None:
     inventory, topology = Watched(_inventory(A, B, C)), Watched(_linked(B, C))
-    preference = Preference(ledger=ledger, inventory=inventory, sources=_by(topology))
+    preference = Preference(
+        standings=_standings(ledger, inventory), inventory=inventory, sources=_by(topology)
+    )
     assert preference.preferred(_GPU, (A, B, C), (), 2) == (B, C)
     topology.set(_linked(A, C))
     assert preference.preferred(_GPU, (A, B, C), (), 2) == (A, C)
@@ -75,17 +84,43 @@ async def test_a_topology_or_inventory_that_changes_changes_what_is_preferred(
 
 async def test_a_gpu_in_quarantine_is_preferred_last_however_near_it_is(ledger: Ledger) -> None:
     mark = Mark(asker=Asker(uid=0, pid=1), at=0.0, reason="it is sick")
-    what = Target(device=DeviceName(_GPU, B), keys=frozenset({HardwareKey(f"gpu/{B}")}))
+    what = Target(device=DeviceName(_GPU, B), keys=frozenset({HardwareKey(f"card/{B}")}))
     await ledger.apply(lambda draft: quarantine(draft, what, mark))
+    inventory = Watched(_inventory(A, B, C))
     preference = Preference(
-        ledger=ledger, inventory=Watched(_inventory(A, B, C)), sources=_by(Watched(_linked(B, C)))
+        standings=_standings(ledger, inventory),
+        inventory=inventory,
+        sources=_by(Watched(_linked(B, C))),
     )
     assert preference.preferred(_GPU, (A, B, C), (), 2) == (A, C)
 
 
-async def test_without_a_topology_gpus_are_preferred_all_the_same(ledger: Ledger) -> None:
+async def test_a_gpu_that_is_to_leave_is_preferred_only_where_too_few_stay(ledger: Ledger) -> None:
+    def leaves(device: Device) -> Device:
+        return replace(device, leaving="a rule") if device.name.id == B else device
+
+    found = _inventory(A, B, C)
+    inventory = Watched(replace(found, devices=tuple(map(leaves, found.devices))))
     preference = Preference(
-        ledger=ledger, inventory=Watched(_inventory(A, B)), sources=_by(Watched(GpuTopology()))
+        standings=_standings(ledger, inventory),
+        inventory=inventory,
+        sources=_by(Watched(_linked(B, C))),
+    )
+    await ledger.apply(
+        lambda draft: draft.allocate(_GPU, {A: keys(f"card/{A}")}, pod=PodUid("has not ended yet"))
+    )
+    assert preference.preferred(_GPU, (A, B), (), 1) == (A,), "that one can be waited for"
+    assert set(preference.preferred(_GPU, (A, B, C), (), 2)) == {A, C}
+    assert preference.preferred(_GPU, (B, C), (B,), 1) == (B,)
+    assert set(preference.preferred(_GPU, (B, C), (), 2)) == {B, C}
+
+
+async def test_without_a_topology_gpus_are_preferred_all_the_same(ledger: Ledger) -> None:
+    inventory = Watched(_inventory(A, B))
+    preference = Preference(
+        standings=_standings(ledger, inventory),
+        inventory=inventory,
+        sources=_by(Watched(GpuTopology())),
     )
     assert preference.preferred(_GPU, (A, B), (B,), 1) == (B,)
 
@@ -93,9 +128,13 @@ async def test_without_a_topology_gpus_are_preferred_all_the_same(ledger: Ledger
 async def test_slices_are_spread_over_the_gpus_unless_they_are_to_be_packed(ledger: Ledger) -> None:
     inventory = Watched(_inventory(A, B, C, D))
     topology = Watched(GpuTopology(parents={A: "GPU-0", B: "GPU-0", C: "GPU-1", D: "GPU-1"}))
-    spreading = Preference(ledger=ledger, inventory=inventory, sources=_by(topology))
+    spreading = Preference(
+        standings=_standings(ledger, inventory), inventory=inventory, sources=_by(topology)
+    )
     packing = Preference(
-        ledger=ledger, inventory=inventory, sources=_by(topology, SlicePolicy.PACKED)
+        standings=_standings(ledger, inventory),
+        inventory=inventory,
+        sources=_by(topology, SlicePolicy.PACKED),
     )
 
     assert spreading.preferred(_GPU, (B, C, D), (), 1) == (C,)

@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry, Gauge
 from holdfast.errors import SettingsError
 from holdfast.model.node.readiness import Check
 from holdfast.runtime.watched import Watched
-from holdfast.telemetry.board import Board
 from holdfast.telemetry.httpserver import MOST_CLIENTS, SECONDS
 from holdfast.telemetry.probes import ProbeServer
+from holdfast.telemetry.readyz import Board
 from waiting import until, wait_until
 
 _STALL = 30.0

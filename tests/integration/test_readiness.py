@@ -12,11 +12,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from fakes.control import control_server
 from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
 from fakes.stage import Stage, stage
-from holdfast.app.watches.own_sockets import CONTROL, OwnSockets
-from holdfast.control.server import ControlServer
-from holdfast.kubelet.server import socket_name
+from holdfast.app.watches.proof import CONTROL, OwnSockets
+from holdfast.kubelet.plugin import socket_path
 from holdfast.runtime.clock import SystemClock
 from manual_clock import ManualClock
 from waiting import until
@@ -170,19 +170,19 @@ async def test_a_socket_of_ours_that_no_longer_answers_is_found_by_dialling_it(
 ) -> None:
     async with kubelet_below(short_path), kubelet_side(short_path) as side:
         await registered(side)
-        control = ControlServer(short_path, {"ping": lambda _: "ping"})
+        control = control_server(short_path, {"ping": lambda _: "ping"})
         await control.start()
         sockets = OwnSockets(side.registrar, short_path, clock=SystemClock())
-        before = {name: known.problem for name, known in sockets.known((TPU,)).items()}
+        before = {name: dial.problem for name, dial in sockets.results.items()}
         await sockets.dial()
-        well = {name: known.problem for name, known in sockets.known((TPU,)).items()}
+        well = {name: dial.problem for name, dial in sockets.results.items()}
         (one,) = side.registrar._each.values()
         assert one.server is not None
         assert one.server._socket._server is not None
         await one.server._socket._server.stop(None)  # the file stays, and nobody listens
         await control.close()
         await sockets.dial()
-        dead = {name: known.problem for name, known in sockets.known((TPU,)).items()}
+        dead = {name: dial.problem for name, dial in sockets.results.items()}
 
     assert before == {CONTROL: "not dialled yet", TPU: "not dialled yet"}
     assert well == {CONTROL: "", TPU: ""}
@@ -195,7 +195,7 @@ async def test_a_socket_that_another_has_put_in_place_of_ours_is_not_ours(
 ) -> None:
     async with kubelet_below(short_path), kubelet_side(short_path, interval=60.0) as side:
         await registered(side)
-        path = short_path / "dp" / socket_name("holdfast", TPU)
+        path = socket_path(short_path / "dp", "holdfast", TPU)
         with socket.socket(socket.AF_UNIX) as other, closing(socket.socket(socket.AF_UNIX)) as con:
             other.bind(str(path.with_suffix(".other")))
             other.listen()
@@ -208,7 +208,7 @@ async def test_a_socket_that_another_has_put_in_place_of_ours_is_not_ours(
             sockets = OwnSockets(side.registrar, short_path, clock=SystemClock())
             await sockets._note(TPU, server.answers(2.0))
             await sockets._note(CONTROL, sockets._ping())
-            known = sockets.known((TPU,))
+            known = sockets.results
 
     assert "it is not there any more" in known[TPU].problem
     assert "no answer within" in known[CONTROL].problem
@@ -216,11 +216,11 @@ async def test_a_socket_that_another_has_put_in_place_of_ours_is_not_ours(
 
 async def test_a_control_socket_that_gives_another_answer_is_not_ours(short_path: Path) -> None:
     async with kubelet_below(short_path), kubelet_side(short_path) as side:
-        other = ControlServer(short_path, {"ping": lambda _: "pong"})
+        other = control_server(short_path, {"ping": lambda _: "pong"})
         await other.start()
         sockets = OwnSockets(side.registrar, short_path, clock=SystemClock())
         await sockets.dial()
-        known = sockets.known(())
+        known = sockets.results
         await other.close()
 
     assert "another answers" in known[CONTROL].problem

@@ -22,6 +22,7 @@ _VARYING = (
     (re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "UID"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "TIME"),
     (re.compile(r"\b\d+\.\d+ s\b"), "SECONDS"),
+    (re.compile(r"\b\d+ (?:s|min)\b"), "AGE"),
     (re.compile(r"\bpid \d+"), "pid N"),
     (re.compile(r"\b[1-9]\d{2,}\b"), "N"),
     (re.compile(r" {2,}"), "  "),
@@ -127,7 +128,7 @@ async def test_every_command_of_the_readme_answers_what_the_readme_says(
         await stage.until(lambda: len(node.members(first.uid)) == 1, "it to leave one process")
         second = await stage.kubelet.submit(_pod("train-1", chips=4, runs_for=60.0))
         await stage.until(
-            lambda: "held by pid" in second.waiting, "the second to be told who has it"
+            lambda: " is still open in " in second.waiting, "the second to be told who has it"
         )
         await until_named("default/train-1", rows=4)
         # Gauges are brought up to date now and then, while what the commands tell is of this moment.

@@ -177,6 +177,25 @@ async def test_of_a_pod_that_lives_only_who_holds_the_device_is_ended(short_path
         assert "delete the pod" in again.stdout
 
 
+async def test_where_not_everybody_can_be_seen_no_word_ends_a_pod_that_lives(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, reclaim=_QUICK) as node:
+        lives = await node.run(pod("lives"))
+        await node.until_named(lives)
+        (device,) = node.ids(lives)
+        await _opened(node, device)
+        with subprocess.Popen(["sleep", "600"]) as unseen:
+            node.node.add_process(unseen.pid, "/user.slice/session-1.scope")
+            fds = node.node.root.proc / str(unseen.pid) / "fd"
+            fds.unlink()
+            fds.symlink_to("fd")
+            done = await _release(node, device, "--force", "--pod", "default/lives")
+            unseen.kill()
+        assert "not ended: pid" in done.stdout, done
+        assert node.orphans(lives)
+
+
 async def test_while_kubelet_gives_no_answer_a_pod_may_live(short_path: Path) -> None:
     async with stage(short_path, chips=1, reclaim=_QUICK) as node:
         (only,) = node.healthy()

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,15 @@ import yaml
 
 from fakes.stage import TPU, Stage, end, pod, stage
 from holdfast.app.daemon import run
+from holdfast.app.reload import SettingsOrigin
 from holdfast.control import ask
-from holdfast.model.node.restarts import MOST
+from holdfast.model.node.restarts import FREE, MOST
 from holdfast.settings import Settings, convert
+from holdfast.settings.sources import Found
 from simulated.node import SimulatedNode
 from simulated.pods import Pod
 from waiting import until
 
-_OTHER = "example.com/chip"
 _RESTART = {"vbarUrl": "http://127.0.0.1:8353"}
 """Of the section tpu: what takes a restart and changes no device."""
 
@@ -59,10 +60,23 @@ async def _refuses(node: Stage, why: str) -> None:
     assert node.healthy()
 
 
+class _Origin(SettingsOrigin):
+    def __init__(self, began: Settings, reread: Callable[[Settings], Settings]) -> None:
+        self._began = began
+        self._reread = reread
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return ()
+
+    def read(self, label: str | None) -> Found:
+        return Found(settings=self._reread(self._began), label=label)
+
+
 @asynccontextmanager
 async def _in_this_process(
     folder: Path, reread: Callable[[Settings], Settings]
-) -> AsyncIterator["asyncio.Task[bool]"]:
+) -> AsyncIterator["asyncio.Task[Found | None]"]:
     """Yield a daemon that runs here and can be asked; *reread* is given what it began with."""
     node = SimulatedNode(folder / "node", chips=1)
     names = ("sys", "proc", "dev", "cgroup", "etc", "run")
@@ -78,7 +92,7 @@ async def _in_this_process(
         }
     )
     (folder / "dp").mkdir()
-    daemon = asyncio.create_task(run(settings, lambda: reread(settings)))
+    daemon = asyncio.create_task(run(Found(settings=settings), _Origin(settings, reread)))
     try:
         await until((folder / "state/control.sock").exists, limit=30.0)
         yield daemon
@@ -223,6 +237,35 @@ async def test_what_changes_to_and_fro_does_not_restart_it_all_the_time(short_pa
         assert _streams_ended(node) == 0
 
 
+async def test_a_file_that_is_spoilt_between_the_check_and_the_restart_ends_nothing(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, own_process=True) as node:
+        good = node.settings | {"tpu": _RESTART}
+        node.config.unlink()
+        os.mkfifo(node.config)  # whose reader waits until somebody writes
+        node.process.send_signal(signal.SIGHUP)
+        await asyncio.to_thread(node.config.write_text, yaml.safe_dump(good))
+        await node.until(lambda: "restarting with the changed" in node.log, "it to be taken up")
+        spoilt = node.folder / "spoilt"
+        spoilt.write_text("tpu: [")
+        spoilt.rename(node.config)
+
+        await node.until(lambda: node.log.count('"event": "started"') == 2, "the restart")
+        await node.until(node.healthy, "the chip to be offered")
+        assert "configuration cannot be used" in node.log
+        assert (await node.asked("debug"))["settings"]["tpu"]["vbarUrl"] == _RESTART["vbarUrl"]
+
+
+async def test_a_restart_that_has_to_wait_comes_by_itself(short_path: Path) -> None:
+    lately = " ".join([str(time.monotonic())] * FREE)
+    environment = {"_HOLDFAST_RESTARTS": lately}
+    async with stage(short_path, chips=1, own_process=True, environment=environment) as node:
+        node.configure(tpu=_RESTART)
+        await node.until(lambda: node.log.count('"event": "started"') == 2, "the restart")
+        assert node.log.count("configuration not reloaded") <= 1, "told once"
+
+
 def _restarts_told(node: Stage) -> list[float]:
     """Return when the process of the daemon restarted, as it told itself."""
     found = Path(f"/proc/{node.process.pid}/environ").read_bytes().split(b"\0")
@@ -231,11 +274,14 @@ def _restarts_told(node: Stage) -> list[float]:
     return [float(each) for each in b" ".join(told).split()]
 
 
-async def test_what_changed_in_the_file_holds_from_then_on(short_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["example.com/chip", f"{'a' * 63}.{'b' * 63}.example.com/{'c' * 63}"]
+)
+async def test_what_changed_in_the_file_holds_from_then_on(short_path: Path, name: str) -> None:
     async with stage(short_path, chips=1, own_process=True) as node:
-        node.configure(tpu={"resourceName": _OTHER}, log={"level": "debug"})
+        node.configure(tpu={"resourceName": name}, log={"level": "debug"})
 
-        await _registers_anew(node, _OTHER)
+        await _registers_anew(node, name)
 
         # Once more: what SIGHUP does is done in the process that it made, too.
         node.configure(tpu={"resourceName": TPU})
@@ -303,7 +349,7 @@ async def test_a_stop_that_comes_while_it_is_about_to_begin_anew_is_not_forgotte
 
     async with _in_this_process(short_path, stopped_meanwhile) as daemon:
         os.kill(os.getpid(), signal.SIGHUP)
-        assert await asyncio.wait_for(daemon, 30.0) is False
+        assert await asyncio.wait_for(daemon, 30.0) is None
 
 
 async def test_while_a_look_at_a_process_hangs_nothing_is_begun_anew(short_path: Path) -> None:
@@ -317,7 +363,7 @@ async def test_while_a_look_at_a_process_hangs_nothing_is_begun_anew(short_path:
         details.mkdir()
         for fd in range(64):
             os.mkfifo(details / str(fd))
-        await node.until_problem("process visibility", "no answer within 2 s")
+        await node.until_problem("process visibility", "no answer within 1 s")
         node.configure(tpu=_RESTART)
 
         await _refuses(node, f"scan of pid {pid}")

@@ -35,7 +35,7 @@ async def _end(node: Stage, former: Pod) -> None:
 async def _spared(node: Stage, former: Pod, sandbox: GvisorSandbox, why: str) -> str:
     """Let the next pod wait until the daemon has said *why* it ends nothing; return what it is told."""
     following = await node.submit(pod("next"))
-    said = await node.waiting(following, f"gVisor sandbox of pod {former.uid} {_LEAK}")
+    said = await node.waiting(following, " is still open in ", "gvisor#11545")
     log = node.folder / "daemon.log"
     await node.until(lambda: why in log.read_text(), f"the log to say {why}")
     await node.for_some_beats(12)
@@ -67,7 +67,7 @@ async def test_a_leak_whose_runtimes_files_cannot_be_read_is_named_everywhere_an
             await _end(node, former)
             said = await _spared(node, former, sandbox, _UNREADABLE)
             assert f"pid {sandbox.sentry}" in said
-            assert "and 1 more of its processes" in said
+            assert ", gvisor#11545) and 1 more of default/leaky, which has ended; " in said
             rows = {row["pid"]: row for row in await node.asked("holders")}
             assert rows.keys() == set(sandbox.pids)
             assert all("gvisor#11545" in row["cause"] for row in rows.values())

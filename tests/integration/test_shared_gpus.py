@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from fakes.gpustage import GPU, RECLAIM, GpuStage, wants
 from fakes.stage import asks, end
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from simulated.nvml import GIB, uuid
+from holdfast.ledger.readonly import read_only
+from simulated.nvml import GIB, Slice, uuid
 from simulated.pods import Phase, Pod, PodSpec
 
 SHARED = "nvidia.com/gpu.shared"
@@ -74,6 +75,10 @@ async def test_what_a_pod_leaves_on_a_shared_gpu_is_ended_and_its_neighbours_go_
     async with gpu_stage(others={"sharing": sharing(2)}) as node:
         node.gpus.arrive(1)
         await until_offered(node, *replicas(0, 2))
+        await node.stage.until(
+            lambda: "nvidia/idle" in read_only(node.stage.state).kept,
+            lambda: "its idle memory to be on disk",
+        )
         beside = await node.stage.run(wants("beside", 1))
         (works,) = node.stage.orphans(beside)
         node.gpus.change(
@@ -90,7 +95,7 @@ async def test_what_a_pod_leaves_on_a_shared_gpu_is_ended_and_its_neighbours_go_
         await node.stage.end(beside)
         node.gpus.change(0, lambda card: replace(card, processes=()))
         following = await node.stage.submit(wants("next", 1))
-        await node.stage.waiting(following, "2048 MiB of its memory")
+        await node.stage.waiting(following, "its memory is not freed")
         node.gpus.change(0, lambda card: replace(card, used=0))
         await node.stage.running(following)
 
@@ -105,6 +110,10 @@ async def test_a_fault_of_a_shared_gpu_is_that_of_all_its_replicas(gpu_stage: An
         rows = await node.stage.asked("devices") or []
         ill = {row["id"] for row in rows if any("Xid 79" in each for each in row["reasons"])}
         assert ill == set(replicas(1, 2))
+        # A person may name the card by any of them.
+        done = await node.stage.asked("unquarantine", device=replicas(1, 2)[1])
+        assert "Xid 79" in done["text"]
+        await until_offered(node, *replicas(0, 2), *replicas(1, 2), resource=SHARED)
 
 
 async def test_a_container_may_have_several_replicas_unless_that_is_refused(gpu_stage: Any) -> None:
@@ -132,6 +141,30 @@ async def test_a_container_may_have_several_replicas_unless_that_is_refused(gpu_
         assert refused.phase is Phase.FAILED
         assert "maximum request size for shared resources is 1; found 2" in refused.message
         assert await node.stage.locks() == {}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "resource"), [("single", GPU), ("mixed", "nvidia.com/mig-1g.10gb")]
+)
+async def test_it_is_told_that_slices_are_not_shared_though_the_settings_share_them(
+    gpu_stage: Any, strategy: str, resource: str
+) -> None:
+    shared = {"timeSlicing": {"resources": [{"name": resource, "replicas": 4}]}}
+    async with gpu_stage(others={"sharing": shared}, migStrategy=strategy) as node:
+        node.gpus.arrive(1)
+        node.gpus.change(0, lambda card: replace(card, mig=1, slices=(Slice("MIG-a", gi=7),)))
+        await until_offered(node, "MIG-a", resource=resource)
+        told = f"{resource}: GPUs in MIG mode and their slices are not shared"
+        await node.stage.until(
+            lambda: told in (node.stage.folder / "daemon.log").read_text(), "the warning"
+        )
+        (check,) = [
+            each
+            for each in (await node.stage.asked("status"))["checks"]
+            if each["name"] == "NVIDIA driver"
+        ]
+        assert check["passes"]
+        assert told in check["reason"]
 
 
 async def test_a_gpu_that_becomes_shared_is_first_let_go_and_the_other_way_round(
@@ -164,21 +197,31 @@ async def test_a_gpu_that_becomes_shared_is_first_let_go_and_the_other_way_round
         await node.until_healthy(0)
 
 
-@pytest.mark.parametrize("changed", [sharing(2), sharing(0), sharing(3, renameByDefault=True)])
+@pytest.mark.parametrize(
+    ("before", "changed"),
+    [
+        (sharing(3), sharing(2)),
+        (sharing(3), sharing(0)),
+        (sharing(3), sharing(3, renameByDefault=True)),
+        (sharing(3, renameByDefault=True), sharing(0)),
+        (sharing(3, renameByDefault=True), sharing(3)),
+    ],
+)
 async def test_what_a_pod_has_stays_healthy_however_gpus_are_shared_since(
-    gpu_stage: Any, changed: dict[str, Any]
+    gpu_stage: Any, before: dict[str, Any], changed: dict[str, Any]
 ) -> None:
     """Else kubelet would not admit the pod anew after a reboot."""
-    async with gpu_stage(others={"sharing": sharing(3)}) as node:
+    async with gpu_stage(others={"sharing": before}) as node:
         node.gpus.arrive(1)
-        await until_offered(node, *replicas(0, 3))
+        had = SHARED if "renameByDefault" in before["timeSlicing"] else GPU
+        await until_offered(node, *replicas(0, 3), resource=had)
         for name in ("one", "two", "three"):
-            await node.stage.run(wants(name, 1))
+            await node.stage.run(PodSpec(name=name, containers=(asks(had, 1),)))
         node.stage.configure(sharing=changed)
         await node.stage.until(
             lambda: node.stage.log.count('"event": "started"') == 2, "the restart"
         )
-        await until_offered(node, *replicas(0, 3))
+        await until_offered(node, *replicas(0, 3), resource=had)
         only_neighbours(node, "one", "two", "three")
 
 

@@ -58,8 +58,17 @@ class _Node:
 
     def pod(self, name: str, **wanted: Any) -> None:
         """Add a pod with a claim of its name."""
-        request = {"name": "gpus", "exactly": {"deviceClassName": "gpu", **wanted}}
-        spec = {"devices": {"requests": [request]}}
+        self._pod(name, [{"name": "gpus", "exactly": {"deviceClassName": "gpu", **wanted}}])
+
+    def of_two_requests(self, name: str) -> Claim:
+        """Schedule a pod whose claim has two shares, each by a request of its own."""
+        exactly = {"deviceClassName": "gpu"}
+        self._pod(name, [{"name": each, "exactly": exactly} for each in ("one", "other")])
+        assert self.scheduler.step() == [name]
+        return self.claim(name)
+
+    def _pod(self, name: str, requests: list[dict[str, Any]]) -> None:
+        spec = {"devices": {"requests": requests}}
         self._make(CLAIMS, "ResourceClaim", name, namespace=NAMESPACE, spec=spec)
         pod = {
             "containers": [{"name": "main", "image": "i"}],
@@ -148,8 +157,13 @@ async def node(
     driver_root: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[_Node]:
-    """A node of a cluster of Kubernetes 1.36, or of the minor version that is asked for."""
-    minor = getattr(request, "param", 36)
+    """A node of a cluster of Kubernetes 1.36, or of the minor version that is asked for.
+
+    It tells runtimes of GPUs by the strategy that is asked for in place of a version.
+    """
+    asked = getattr(request, "param", 36)
+    minor, strategy = (asked, "envvar") if isinstance(asked, int) else (36, asked)
+    (driver_root / "usr/lib64/libcuda.so.550.54.15").touch()
     control = short_path / "nvml"
     monkeypatch.setenv(CONTROL, str(control))
     async with claim_stage(
@@ -158,7 +172,12 @@ async def node(
         unprepare_wait="1s",
         minor=minor,
         tpu={"enabled": False},
-        gpu={"driverRoot": str(driver_root), "passDeviceSpecs": True, **_GPU},
+        gpu={
+            "driverRoot": str(driver_root),
+            "passDeviceSpecs": True,
+            "deviceListStrategy": [strategy],
+            **_GPU,
+        },
         reclaim=_OBSERVE,
         sharing=_sharing(2),
     ) as at:
@@ -213,6 +232,14 @@ async def test_claims_share_a_gpu_and_what_one_leaves_keeps_its_own_share(node: 
     assert await node.locks() == {}
 
 
+@pytest.mark.parametrize("node", ["cdi-cri"], indirect=True)
+async def test_claims_share_a_gpu_that_cdi_specs_describe(node: _Node) -> None:
+    first, second = node.scheduled("first"), node.scheduled("second")
+    await node.at.prepared(first)
+    await node.at.prepared(second)
+    assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
+
+
 async def test_more_claims_than_shares_wait_for_whichever_is_free_first(node: _Node) -> None:
     """A scheduler that errs is no way to a third share."""
     at = node.at
@@ -253,11 +280,11 @@ async def test_a_claim_may_have_several_shares_and_pods_that_share_one_are_neigh
     assert await at.unprepare(shared, beside) == {"shared": "", "beside": ""}
 
     node.pod("two", count=2)
-    assert node.scheduler.step() == ["two"]
-    two = node.claim("two")
-    answer = (await at.prepare(two))["two"]
+    assert node.scheduler.step() == [], "one request takes no GPU twice"
+    two = node.of_two_requests("both")
+    answer = (await at.prepare(two))[two.name]
     assert [each.share_id for each in answer.devices] == [
-        each["shareID"] for each in node.results("two")
+        each["shareID"] for each in node.results("both")
     ]
     assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
     for each in at.spec(two)["devices"]:
@@ -328,11 +355,8 @@ async def test_a_gpu_that_claims_begin_to_share_is_let_go_first_and_the_other_wa
     assert (await at.prepare(whole))["whole"].error == ""
     await node.over(whole)
     await node.until_offered(2)
-    node.pod("two", count=2)
-    assert node.scheduler.step() == ["two"]
-    assert "maximum request size for shared resources is 1; found 2" in await node.error(
-        node.claim("two")
-    )
+    two = node.of_two_requests("two")
+    assert "maximum request size for shared resources is 1; found 2" in await node.error(two)
     assert await node.locks() == {}
 
 

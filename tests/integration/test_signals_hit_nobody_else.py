@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import math
 import os
 import shutil
 import signal
@@ -15,13 +16,16 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from fakes.books import KUBELET, X, Y
+from fakes.books import KUBELET, WHOLE, X, Y, silicon
 from fakes.reclaimscene import Living, ReclaimScene, reclaim_scene
 from holdfast.errors import HostError
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
-from holdfast.model.book.locks import LockState
-from holdfast.model.ids import ProcessId
+from holdfast.model.book.book import LockState
+from holdfast.model.book.claims import Wish
+from holdfast.model.dra.passage import enter
+from holdfast.model.ids import ClaimRef, ClaimUid, ProcessId
+from holdfast.model.reclaim.ending import Grounds
 from holdfast.model.use.holders import Sandbox
 from holdfast.settings.sections import Reclaim
 from holdfast.settings.types import Duration, Interval
@@ -69,6 +73,25 @@ async def test_an_orphan_that_ignores_sigterm_is_ended_with_its_cgroup(tmp_path:
         await scene.wait_long()
         assert not orphan.lives
         assert scene.kernel.killed
+
+
+@pytest.mark.parametrize("files", [("cgroup.kill",), _OLD_KERNEL])
+async def test_what_is_another_process_at_each_signal_is_ended_all_the_same(
+    tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    """It forks and ends while kubelet is asked, so SIGTERM never reaches it."""
+    async with reclaim_scene(tmp_path, files=files) as scene:
+        chain = [scene.start(deaf=True)]
+
+        def fork_on() -> None:
+            chain.append(scene.start(deaf=True))
+            chain[-2].end()
+            scene.leave(chain[-2].pid)
+
+        scene.reader.asked = fork_on
+        await scene.wait_long()
+        assert len(chain) > 2
+        assert not chain[-1].lives
 
 
 async def test_where_nothing_may_be_ended_nothing_is(tmp_path: Path) -> None:
@@ -564,6 +587,66 @@ async def test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it
         assert [each.lives for each in late] == [True]
         assert victim.lives
         assert not scene.kernel.killed
+
+
+async def _judged_where_it_is_killed(scene: ReclaimScene, do: Callable[[], None]) -> Living:
+    """Let *do* happen where all else agreed that a cgroup is killed; return who is in it."""
+    victim = scene.start(deaf=True)
+    for seconds in (100.0, 10.0, 10.0):  # its graces, the decision, and SIGTERM
+        await scene.beat()
+        scene.clock.pass_by(seconds)
+    lists = [lambda: None] * _ASKED + [do]
+    scene.kernel.before_list = lambda: lists.pop(0)() if lists else None
+    await scene.beat()
+    assert not lists
+    return victim
+
+
+async def test_a_manifest_put_back_right_before_its_cgroup_is_killed_saves_its_pod(
+    tmp_path: Path,
+) -> None:
+    async with reclaim_scene(tmp_path) as scene:
+
+        def put_back() -> None:
+            scene.reader.counted = (X,)
+            scene.reader.write()
+
+        victim = await _judged_where_it_is_killed(scene, put_back)
+        assert victim.lives
+        assert not scene.kernel.killed
+
+
+async def test_what_kubelet_said_may_grow_old_before_a_cgroup_is_killed(tmp_path: Path) -> None:
+    async with reclaim_scene(tmp_path) as scene:
+        victim = await _judged_where_it_is_killed(scene, lambda: scene.clock.pass_by(1.0))
+        assert victim.lives
+        assert not scene.kernel.killed
+
+
+async def test_a_pod_that_has_a_claim_lives_whatever_the_checkpoint_says(tmp_path: Path) -> None:
+    async with reclaim_scene(tmp_path) as scene:
+        victim = scene.start()
+        claim = ClaimRef("team", ClaimUid("uid-1"), "shared")
+        wish = Wish(ref=claim, pods={X: ""}, devices={WHOLE: silicon(d1="b")})
+        await scene.change(lambda draft: enter(draft, wish, "free"))
+        await scene.wait_long()
+        assert victim.lives
+
+
+async def test_a_persons_word_ends_with_the_attempt_that_it_was_given_for(tmp_path: Path) -> None:
+    async with reclaim_scene(tmp_path) as scene:
+        victim = scene.start()
+        scene.reclaimer.retry(X, Grounds.FORCE)
+        for seconds in (0.0, 10.0, 10.0):  # the decision, SIGTERM, and nobody left for SIGKILL
+            await scene.beat()
+            scene.clock.pass_by(seconds)
+        assert not victim.lives
+        assert scene.reclaimer._allowed(X) is Grounds.FORCE
+        while scene.lock.state is not LockState.QUARANTINED:
+            await scene.beat()
+            scene.clock.pass_by(0.5)
+        assert scene.clock.monotonic() < scene.reclaimer._by_hand.get(X, (None, math.inf))[1]
+        assert scene.reclaimer._allowed(X) is Grounds.OVER
 
 
 async def test_the_log_says_that_a_process_was_gone_before_its_signal(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The scheduler of the simulated cluster: it gives out what the slices say, and no more."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,24 @@ from simulated.cluster.store import Place, RefusedError
 
 DRIVER = "holdfast.dev"
 ONE = {"value": "1"}
+RECORDED: dict[str, Any] = json.loads(
+    (Path(__file__).parent.parent / "golden/kubernetes-1.36.2/scheduler.json").read_text()
+)
 CHIPS = ("chip-0", "chip-1", "chip-2", "chip-3")
 
 
 class Cluster:
     """An API server with a pool of four chips and their square, and a scheduler."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, *, slices: Sequence[Any] | None = None) -> None:
+        """Have *slices* instead, by what they specify."""
         self.store = plane.store
         self.scheduler = Scheduler(plane.store)
         self.claims = 0
+        for number, spec in enumerate(slices or ()):
+            self.make(SLICES, "ResourceSlice", f"slice-{number}", spec=spec)
+        if slices is not None:
+            return
         for name, resource in (("chips", "google.com/tpu"), ("squares", "google.com/tpu-2x2")):
             self.make(CLASSES, "DeviceClass", name, spec=device_class(resource))
         uses = {name: {f"part-{place}": ONE} for place, name in enumerate(CHIPS)}
@@ -163,14 +172,52 @@ def test_a_pod_with_an_extended_resource_gets_a_claim_by_the_class_of_that_name(
     assert told["requestMappings"][0]["requestName"] == "container-0-request-0"
 
 
-def test_admin_access_takes_nothing_and_sees_all(cluster: Cluster) -> None:
+def test_admin_access_takes_nothing_and_is_exempt_from_what_others_have_alone(
+    cluster: Cluster,
+) -> None:
     cluster.claim("two", count=2)
     cluster.claim("monitor", allocationMode="All", adminAccess=True)
     cluster.pod("a", "two")
     cluster.pod("b", "monitor")
+    assert cluster.scheduler.step() == ["a"], "there are counters of two chips left"
 
-    assert cluster.scheduler.step() == ["a", "b"]
+    found = cluster.store.get(Place(kind=SLICES, name="devices"))
+    for each in found["spec"]["devices"]:
+        del each["consumesCounters"]
+    cluster.store.update(Place(kind=SLICES, name="devices"), found)
+    assert cluster.scheduler.step() == ["b"]
     assert cluster.given("monitor") == [*CHIPS]
+
+    cluster.taint("chip-3")
+    cluster.claim("another", allocationMode="All", adminAccess=True)
+    tolerations = [{"operator": "Exists"}]
+    cluster.claim("brave", allocationMode="All", adminAccess=True, tolerations=tolerations)
+    for name in ("another", "brave"):
+        cluster.pod(name, name)
+    assert cluster.scheduler.step() == ["brave"]
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_it_decides_as_a_real_scheduler_did(short_path: Path, case: str) -> None:
+    """Recorded from kube-scheduler 1.36.2, with all feature gates at their defaults."""
+    recorded = RECORDED[case]
+    told = 'device.driver == "sem.example.com"'
+    with control_plane(short_path) as plane:
+        made = Cluster(plane, slices=recorded["slices"])
+        spec = {"selectors": [{"cel": {"expression": told}}]}
+        made.make(CLASSES, "DeviceClass", "sem", spec=spec)
+        for claim in recorded["claims"]:
+            name = claim["name"]
+            made.make(CLAIMS, "ResourceClaim", name, namespace="default", spec=claim["spec"])
+            made.pod(name, name)
+            made.scheduler.step()
+            found = made.store.get(Place(kind=CLAIMS, namespace="default", name=name))
+            allocation = (found.get("status") or {}).get("allocation") or {"devices": {}}
+            given = allocation["devices"].get("results", [])
+            for each in given:
+                for key in ("driver", "pool", "shareID"):
+                    each.pop(key, None)
+            assert given == claim["results"], name
 
 
 def test_a_claim_is_shared_by_pods_until_the_last_is_gone(cluster: Cluster) -> None:
@@ -245,14 +292,34 @@ def test_a_shared_device_is_given_to_as_many_claims_as_its_capacity_allows(
     assert sharing.scheduler.step() == ["d"]
 
 
-def test_one_claim_may_be_given_a_shared_device_several_times(sharing: Cluster) -> None:
-    sharing.claim("two", "gpus", count=2)
-    sharing.claim("two-more", "gpus", count=2)
-    sharing.pod("first", "two")
-    sharing.pod("second", "two-more")
+def test_a_request_is_given_a_shared_device_once_and_a_claim_once_for_each_request(
+    sharing: Cluster,
+) -> None:
+    sharing.claim("count", "gpus", count=2)
+    exactly = {"deviceClassName": "gpus"}
+    requests = [{"name": name, "exactly": exactly} for name in ("one", "other")]
+    spec = {"devices": {"requests": requests}}
+    sharing.make(CLAIMS, "ResourceClaim", "two", namespace="default", spec=spec)
+    sharing.pod("first", "count")
+    sharing.pod("second", "two")
 
-    assert sharing.scheduler.step() == ["first"]
+    assert sharing.scheduler.step() == ["second"]
     assert sharing.given("two") == ["gpu", "gpu"]
+
+
+def test_the_counters_of_a_shared_device_are_consumed_once(sharing: Cluster) -> None:
+    found = sharing.store.get(Place(kind=SLICES, name="devices"))
+    uses = [{"counterSet": "box", "counters": {"part-0": ONE}}]
+    found["spec"]["devices"][-1]["consumesCounters"] = uses
+    sharing.store.update(Place(kind=SLICES, name="devices"), found)
+    for name in ("a", "b"):
+        sharing.claim(name, "gpus")
+        sharing.pod(name, name)
+    sharing.claim("chip")
+    sharing.pod("c", "chip")
+
+    assert sharing.scheduler.step() == ["a", "b", "c"]
+    assert sharing.given("chip") == ["chip-1"]
 
 
 def test_what_a_claim_asks_of_a_capacity_is_counted_and_bounded(sharing: Cluster) -> None:

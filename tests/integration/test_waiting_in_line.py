@@ -13,17 +13,18 @@ async def test_of_two_that_wait_for_one_device_the_older_starts_first(short_path
         await node.until(lambda: len(node.healthy(POOL)) == 1, "the pool to be offered")
         # Else kubelet would not give the one device to anybody under its other name.
         node.kubelet.hears.clear()
-        old, left = await _left_behind(node)
+        _, left = await _left_behind(node)
         older = await node.submit(pod("older", pull=1.0))
         younger = await node.submit(PodSpec(name="younger", containers=(asks(POOL, 1),)))
         node.kubelet.hears.set()
-        await node.waiting(younger, f"pid {left}", old.uid)
+        await node.waiting(younger, f"(pid {left}) of ", "which has ended")
         end(left)
         # The device is free now, and yet it is the older one's, which is not there yet.
-        await node.waiting(younger, "is held by pod", older.uid)
+        await node.waiting(younger, "is held by ")
         await node.running(older)
         await node.until_named(older)
-        await node.waiting(younger, f"is held by pod default/older ({older.uid})")
+        told = await node.waiting(younger, "is held by default/older as google.com/tpu/")
+        assert older.uid not in told
         await node.end(older)
         await node.running(younger)
         assert await node.owners() == dict.fromkeys(node.ids(younger, POOL), younger.uid)
@@ -40,7 +41,7 @@ async def test_killed_while_two_wait_crosswise_they_start_one_after_the_other(
         second = await node.submit(PodSpec(name="second", containers=both))
         node.kubelet.hears.set()
         await node.kill_and_start()
-        await node.waiting(second, first.uid)
+        await node.waiting(second, "is held by default/first as ")
         await node.until(lambda: first.starts == 2, "both containers of the first to run")
         assert second.starts == 0
         await node.end(first)

@@ -1,10 +1,12 @@
 """The texts with which a container start is refused: true, the same while nothing changes."""
 
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from fakes.stage import Stage, end, pod, stage
@@ -41,6 +43,41 @@ async def test_each_refusal_is_logged_once_and_reads_the_same_as_the_one_before(
     by_name = [each for each in told if f"pid {left}" in each and "default/old" in each]
     assert len(by_name) > 2
     assert len(set(by_name)) == 1
+
+
+@pytest.mark.parametrize(
+    ("reclaim", "expected"),
+    [
+        ({"mode": "observe"}, "holdfast only observes here: use holdfast release"),
+        (
+            {"mode": "terminate", "letGoGrace": "30m", "orphanGrace": "30m"},
+            "holdfast ends it after 3600 s unless it is somebody's work",
+        ),
+    ],
+    ids=["observe", "terminate"],
+)
+async def test_a_pod_is_told_what_happens_next_in_one_sentence_that_stays_the_same(
+    short_path: Path, reclaim: dict[str, str], expected: str
+) -> None:
+    """Kubelet merges events only while their text is the same."""
+    async with stage(short_path, chips=1, reclaim=reclaim) as node:
+        following, left = await _waits(node)
+        await node.waiting(following, "which has ended; ")
+        texts: Counter[str] = Counter()
+        until = following.refusals + 4
+
+        def refused() -> bool:
+            texts[following.waiting.rpartition(" desc = ")[2]] += 1
+            return following.refusals >= until
+
+        await node.until(refused, "it to be refused some times")
+        end(left)
+        await node.running(following)
+    (told,) = texts
+    assert told == (
+        f"waiting for google.com/tpu: 0000:00:05.0 is still open in python (pid {left}) of "
+        f"default/old, which has ended; {expected} (holdfast holders)"
+    )
 
 
 async def test_kubelet_is_not_asked_again_and_again_for_a_start_that_waits_for_a_process(

@@ -73,6 +73,8 @@ def test_the_command_of_nvidias_chart_is_there_and_takes_its_flags(
 
     assert done.returncode == 1
     assert "gpu.migStrategy" in done.stderr
+    told = _run(installed, "-version", where=tmp_path, command="nvidia-device-plugin")
+    assert told.stdout.split()[-1] == holdfast.__version__, told.stderr
 
 
 def test_the_wheel_has_the_daemon_alone(installed: Path) -> None:

@@ -38,7 +38,7 @@ async def test_a_start_is_refused_at_once_when_kubelet_gave_its_device_to_anothe
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call
         told = refused.value.details() or ""
-        assert f"no longer has the devices for pod {first.uid}" in told
+        assert "no longer has the devices for " in told
         assert time.monotonic() - began < _WAIT  # waiting would not have mended it
         end(left)
         await node.running(second)

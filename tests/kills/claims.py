@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
-from holdfast.model.dra.names import label
+from holdfast.model.dra.resourceslice import label
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName
 from holdfast.model.kubelet import RecordedDevice
 from kills.kernel import Kernel

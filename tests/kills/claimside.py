@@ -1,20 +1,20 @@
 """What the daemon finds out of claims by itself: from kubelet's record and the API server."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
-from holdfast.dra.records import EVERY, ClaimRecords
+from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.dra.advertised import plain
+from holdfast.model.dra.advertised import Advertised, plain
 from holdfast.model.dra.claims import AllocatedClaim
 from holdfast.model.ids import PodUid
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from kills.claims import DRIVER, NODE, Claim
 from kills.edges import MemoryCgroups
-from kills.kubelet import Kubelet
+from kills.kubelet import Kubelet, Reader
 
 
 class Server:
@@ -34,7 +34,7 @@ class Server:
         return found.read()
 
 
-class ClaimSide:
+class ClaimSide(ClaimSight):
     """Takes claims over and ends those that are lost, at the times at which the daemon does."""
 
     def __init__(
@@ -47,26 +47,28 @@ class ClaimSide:
         specs: ClaimSpecs,
         lane: Lane,
         meanwhile: Callable[[], Awaitable[None]],
+        reader: Reader,
     ) -> None:
-        """Find *claimed*, the devices that come by claims."""
+        """Find *claimed*, the devices that come by claims; *reader* knows which kubelet runs."""
         self._claims = kubelet.claims
+        self._claimed = claimed
         self._ledger = ledger
         self._clock = kubelet.kernel.clock
         self._seen = -1
         self._due = self._clock.monotonic() + EVERY
         self._cgroups = MemoryCgroups(kubelet.kernel)
-        self._records = ClaimRecords(
+        self.records = ClaimRecords(
             driver=DRIVER,
             pool=NODE,
             state=self._claims.record.file,
             claims=Server(kubelet, meanwhile),
             ledger=ledger,
             inventory=Watched(inventory),
-            advertised=lambda: list(map(plain, claimed)),
-            sight=self._sight,
+            sight=self,
             specs=specs,
             lane=lane,
             written=Watched(0),
+            kubelet=lambda: reader.view.value.kubelet,
             clock=self._clock,
         )
 
@@ -74,10 +76,10 @@ class ClaimSide:
         """Do what is due."""
         if self._claims.record.version != self._seen:
             self._seen = self._claims.record.version
-            await self._records.catch_up()
+            await self.records.catch_up()
         if self._clock.monotonic() >= self._due:
             self._due = self._clock.monotonic() + EVERY
-            await self._records.compare()
+            await self.records.compare()
 
     def wrong(self) -> Iterator[str]:
         """Yield what the ledger lacks of the claims whose pods have devices."""
@@ -114,5 +116,10 @@ class ClaimSide:
             or any(self._cgroups.pod(pod.uid) is not None for pod in claim.pods if not pod.over)
         )
 
-    async def _sight(self, pods: Collection[PodUid]) -> Collection[PodUid]:
+    def advertised(self) -> Sequence[Advertised]:
+        """Return what the scheduler knows of."""
+        return [plain(each) for each in self._claimed]
+
+    async def with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
+        """Return those of *pods* that have one."""
         return [each for each in pods if self._cgroups.pod(each) is not None]

@@ -1,43 +1,49 @@
 """The daemon's deciding parts, put together on the kernel in memory; it can be killed anywhere."""
 
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from fakes.books import BOOT
-from holdfast.allocation.sharedlook import SharedLook
+from fakes.doors import NoObserver, entry_over, why_wait
+from fakes.observers import Unobserved
+from fakes.reclaimer import reclaimer
+from holdfast.allocation.allocator import Granting
+from holdfast.allocation.entry import Wait
+from holdfast.discovery.source import Sources
 from holdfast.dra.door import ClaimReader
-from holdfast.dra.preparing import Node, Preparing, _NotYetError, _Waits
+from holdfast.dra.preparing import ClaimVisit, Preparing, Unpreparing
 from holdfast.dra.specs import ClaimSpecs
-from holdfast.dra.unpreparing import Unpreparing
 from holdfast.errors import ClaimRefusedError, HoldfastError
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.root import HostRoot
-from holdfast.ledger.files import FILE
+from holdfast.inuse.deviceuse import DeviceUse
+from holdfast.ledger.disk import FILE
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.standings import Emptied
+from holdfast.model.book.book import DeviceLock
+from holdfast.model.book.claims import Wish
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.dra.advertised import plain
+from holdfast.model.dra.advertised import Advertised, plain
 from holdfast.model.dra.passage import results_for
-from holdfast.model.gate.gate import Passage, enter, who_calls, why_wait
-from holdfast.model.grants import ContainerGrant
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId
-from holdfast.model.reclaim.ending import EndFacts, why_spare
+from holdfast.model.gate.gate import Passage, enter, who_calls
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.reclaim.ending import EndFacts, Member, Warrant, why_spare
 from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
-from holdfast.reclaim.evidence import Evidence
-from holdfast.reclaim.kernel import KernelWatch
+from holdfast.reclaim.evidence import Evidence, PodJudge
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
-from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.runtime.watched import Nudges, Watched
+from holdfast.settings.sections import Gate, Reclaim
 from kills.claims import DRIVER, NODE, Claim
 from kills.claimside import ClaimSide
 from kills.edges import (
@@ -68,6 +74,27 @@ class Guards(Struct, frozen=True, kw_only=True):
     settings: Reclaim = field(default_factory=Reclaim)
 
 
+class _Judge(PodJudge, frozen=True, kw_only=True):
+    """Judges by a rule that may lack a guard."""
+
+    rule: Judge
+
+    def why_spare(self, each: Member, members: Sequence[Member]) -> str | None:
+        return self.rule(self.evidence.facts(self, each, members))
+
+
+class _Evidence(Evidence):
+    def __init__(self, rule: Judge, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._rule = rule
+
+    def judging(
+        self, warrant: Warrant, members: tuple[Member, ...], asked_at: float = -math.inf
+    ) -> PodJudge:
+        made = super().judging(warrant, members, asked_at)
+        return _Judge(**structs.asdict(made), rule=self._rule)
+
+
 class _NoResetter(Resetter):
     """Finds every device in order at once: the true one looks at it on a thread, in real time."""
 
@@ -76,6 +103,19 @@ class _NoResetter(Resetter):
 
     def clears(self, lock: DeviceLock, device: Device | None, facts: KernelFacts) -> str | None:
         return ""
+
+
+class _Offer:
+    """What the scheduler knows: the devices that come by claims."""
+
+    def __init__(self, claimed: Sequence[Device]) -> None:
+        self._claimed = claimed
+
+    def advertised(self) -> Sequence[Advertised]:
+        return list(map(plain, self._claimed))
+
+    def serves(self, resource: ResourceName) -> bool:
+        return resource == CLAIMED
 
 
 class Daemon:
@@ -108,18 +148,20 @@ class Daemon:
     async def start(self) -> None:
         kernel, clock = self._kubelet.kernel, self._kubelet.kernel.clock
         self.lane = lane = InlineLane()
-        self._ledger = ledger = await open_ledger(self._state, lane, clock=clock, boot=BOOT)
+        self._ledger = ledger = await open_ledger(
+            self._state, lane, clock=clock, boot=BOOT, locks=()
+        )
         self._reader = reader = Reader(self._kubelet, self._meanwhile, asks=self._guards.asks_again)
         procfs, cgroups = MemoryProcfs(kernel), MemoryCgroups(kernel)
         self._pidfds = MemoryPidfds(kernel, self._happens, checks=self._guards.checks_start_times)
         self._paths = MemoryPaths(kernel)
         self._look = MemoryLook(kernel, procfs)
         settings = self._guards.settings
-        watch = KernelWatch(
+        self._use = DeviceUse(
             look=self._look,
             pidfds=self._pidfds,
             clock=clock,
-            exited=self._holder_exited,
+            book=ledger.book,
             rescan=Watched(settings.foreign_scan),
             exclusive_open=Watched(False),
         )
@@ -130,49 +172,46 @@ class Daemon:
             pidfds=self._pidfds,
             lane=lane,
         )
+        nudges = Nudges()
         sightings = PodSightings(
             cgroups=cgroups,
-            procfs=procfs,
             paths=self._paths,
             lane=lane,
             clock=clock,
-            changed=self._pod_changed,
+            nudges=nudges,
         )
-        evidence = Evidence(
-            ledger=ledger,
-            reader=reader,
-            pods=pods,
-            clock=clock,
-            settings=Watched(settings),
-            question_timeout=Watched(5.0),
-            own_pid=OWN_PID,
-            judge=self._guards.judge,
-        )
-        reclaimer = Reclaimer(
-            ledger=ledger,
-            evidence=evidence,
-            pods=pods,
-            pidfds=self._pidfds,
-            clock=clock,
-        )
-        resetter = _NoResetter(
+        self._resetter = resetter = _NoResetter(
             ledger=ledger,
             control=FunctionControl(HostRoot.under(self._state)),
             clock=clock,
             settings=Watched(settings),
-            ended=lambda: None,
+            nudges=Nudges(),
+            observer=Unobserved(),
         )
         self._watcher = Watcher(
             ledger=ledger,
             inventory=Watched(self._inventory),
             reader=reader,
-            kernel=watch,
+            use=self._use,
             pods=sightings,
-            reclaimer=reclaimer,
+            reclaimer=reclaimer(
+                ledger=ledger,
+                reader=reader,
+                pods=pods,
+                pidfds=self._pidfds,
+                clock=clock,
+                settings=Watched(settings),
+                own_pid=OWN_PID,
+                kind=partial(_Evidence, self._guards.judge),
+            ),
             resetter=resetter,
             clock=clock,
             settings=Watched(settings),
             pending_timeout=Watched(60.0),
+            is_retired=lambda _resource: False,
+            obstacles=Watched({}),
+            emptied=Emptied(),
+            nudges=nudges,
         )
         self._open_second_door(ledger, reader)
         reader.read()
@@ -186,45 +225,10 @@ class Daemon:
         specs = ClaimSpecs(
             SpecFolder(folder, prefix="claims"),
             driver=DRIVER,
-            node_rdev=lambda _path: None,
+            root=HostRoot.under(folder),
             lane=self.lane,
         )
         claimed = [each for each in self._inventory.devices if each.name.resource == CLAIMED]
-        self._preparing = Preparing(
-            driver=DRIVER,
-            pool=NODE,
-            claims=cast("ClaimReader", None),  # kubelet has read the claim
-            ledger=ledger,
-            node=Node(
-                inventory=Watched(self._inventory),
-                advertised=lambda: list(map(plain, claimed)),
-                serves=lambda resource: resource == CLAIMED,
-                look=SharedLook(
-                    self._look,
-                    locks=lambda: ledger.book.value.locks,
-                    clock=clock,
-                    exclusive_open=Watched(False),
-                ),
-                looked=watcher.looked,
-                obstacle=watcher.obstacle,
-                at_work=lambda _keys: "",
-                grant=lambda _resource, _devices, _inventory: ContainerGrant(),
-                refuses=lambda _shares: "",
-                stirred=watcher.nudges,
-            ),
-            specs=specs,
-            clock=clock,
-        )
-        self._unpreparing = Unpreparing(
-            ledger=ledger,
-            view=reader.view,
-            ask=reader.ask,
-            specs=specs,
-            obstacle=watcher.obstacle,
-            nudges=watcher.nudges,
-            clock=clock,
-            patience=Watched(_PATIENCE),
-        )
         self.claims = ClaimSide(
             self._kubelet,
             ledger=ledger,
@@ -233,6 +237,41 @@ class Daemon:
             specs=specs,
             lane=self.lane,
             meanwhile=self._meanwhile,
+            reader=reader,
+        )
+        self._preparing = Preparing(
+            driver=DRIVER,
+            pool=NODE,
+            entry=entry_over(
+                ledger,
+                self._use,
+                inventory=Watched(self._inventory),
+                reader=reader,
+                watcher=watcher,
+                resetter=self._resetter,
+                clock=clock,
+                settings=Gate(exclusive_open=False),
+            ),
+            claims=cast("ClaimReader", None),  # kubelet has read the claim
+            record=self.claims.records,
+            offer=_Offer(claimed),
+            ledger=ledger,
+            inventory=Watched(self._inventory),
+            sources=Sources(),
+            granting=Granting(Sources(), None),
+            specs=specs,
+            clock=clock,
+            observer=NoObserver(),
+        )
+        self._unpreparing = Unpreparing(
+            ledger=ledger,
+            reader=reader,
+            record=self.claims.records,
+            specs=specs,
+            watcher=watcher,
+            clock=clock,
+            patience=Watched(_PATIENCE),
+            observer=NoObserver(),
         )
 
     def lose_ledger(self) -> None:
@@ -295,8 +334,16 @@ class Daemon:
             return False
         try:
             results = results_for(claim.read(), claim.ref, driver=DRIVER, pool=NODE)
-            return not (await self._preparing._try(claim.read(), results, _Waits(0.0))).error
-        except (_NotYetError, ClaimRefusedError) as reason:
+            visit = ClaimVisit(
+                what=f"claim {claim}",
+                passed="claim prepared",
+                since=0.0,
+                claim=claim.read(),
+                wish=Wish(ref=claim.ref, pods={}, devices={}),
+                results=results,
+            )
+            return not (await self._preparing.entry._try(self._preparing, visit)).error
+        except (Wait, ClaimRefusedError) as reason:
             self._kubelet.kernel.say(f"claim {claim} is not prepared: {reason}")
             return False
         except DaemonKilledError:
@@ -335,9 +382,3 @@ class Daemon:
             if device is not None:
                 found[id_] = device.keys
         return found
-
-    def _holder_exited(self, process: ProcessId) -> None:
-        self._watcher.holder_exited()
-
-    def _pod_changed(self, pod: PodUid) -> None:
-        self._watcher.pod_changed(pod)

@@ -11,14 +11,14 @@ from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.files.inotify import Changed, PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
-from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, ProcessFacts, Procfs, sandbox_of
+from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, ProcessFacts, Procfs, SandboxRoles
 from holdfast.host.use.look import Look
-from holdfast.model.book.attribution import attribute
-from holdfast.model.book.locks import DeviceLock
+from holdfast.model.book.book import DeviceLock
+from holdfast.model.book.proof import attribute
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
 from holdfast.model.node.cgroup_names import pod_of
-from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.reclaim.ending import RuntimeState
 from holdfast.model.use.free import KernelFacts, Opened
 from holdfast.model.use.holders import Grip, Holder, Scan
 from holdfast.runtime.lane import Lane
@@ -115,7 +115,8 @@ class MemoryCgroups(Cgroups):
         inode = self._kernel.cgroups.get(path)
         if inode is None:
             return None
-        return PodCgroup(path=path, inode=inode, pids=self.members(path))
+        pids = self.members(path)
+        return PodCgroup(path=path, inode=inode, populated=bool(pids), pids=pids)
 
     def inode(self, path: str) -> int | None:
         return self._kernel.cgroups.get(path)
@@ -137,6 +138,9 @@ class MemoryCgroups(Cgroups):
     def freeze(self, path: str, inode: int, *, frozen: bool) -> None:
         if not self._kernel.freezes_cgroups or self._kernel.cgroups.get(path) != inode:
             raise HostError(f"cannot write cgroup.freeze of cgroup {path}: no such file")
+
+    def await_frozen(self, path: str, *, patience: float) -> bool:
+        return True
 
 
 class MemoryPidfds(Pidfds):
@@ -288,7 +292,7 @@ class MemoryLook(Look):
             cgroup=process.cgroup,
             pod=pod,
             container=container,
-            sandbox=sandbox_of(self._procfs, process.id.pid),
+            sandbox=SandboxRoles(self._procfs, seconds=60.0).of(process.id.pid),
         )
 
 

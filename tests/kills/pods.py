@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
-from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.reclaim.ending import RuntimeState
 from holdfast.model.use.holders import Grip
 from kills.edges import PODS
 from kills.kernel import INIT, NODE, Kernel, Process

@@ -15,9 +15,8 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from fakes.books import HALF, WHOLE
 from fakes.oneholder import REPLICA, VFIO, Killed, OneHolder, Pod
 from fakes.twodoors import TwoDoors
-from holdfast.model.book.book import Allocation, same_holder
+from holdfast.model.book.book import Allocation, DeviceLock, same_holder
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import HardwareKey
 
 T = TypeVar("T")

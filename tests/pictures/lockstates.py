@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from holdfast.model.book.locks import NEXT, LockState
+from holdfast.model.book.book import NEXT, LockState
 from pictures.drawing import Arrow, Box, End, svg
 
 _BOX = (130, 50)

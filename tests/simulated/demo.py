@@ -130,7 +130,7 @@ class Demo(Stage):
             raise StoryError(f"pod B was refused: {pod.message}")
         self.say(f"Pod B asks for {asks}. It is admitted at once, and waits at the gate.")
         await self.until(
-            lambda: f"pid {orphan} " in pod.waiting, "pod B to be told whom it waits for"
+            lambda: f"pid {orphan})" in pod.waiting, "pod B to be told whom it waits for"
         )
         self.say(f"Pod B is told: {short(pod.waiting)}")
         await self.until(lambda: not self.node.has(orphan), "the orphan to be ended")

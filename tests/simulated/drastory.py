@@ -82,9 +82,7 @@ async def _force_delete(stage: DraDemo) -> Pod:
         "Kubelet has pod B's claim prepared before pod A's is unprepared. Other drivers refuse "
         "it, or start pod B."
     )
-    await stage.until(
-        lambda: "pod default/pod-a" in stage.health(chip), "pod B's status to say why"
-    )
+    await stage.until(lambda: "default/pod-a" in stage.health(chip), "pod B's status to say why")
     stage.say(f"holdfast lets it wait, and pod B's status says: {stage.health(chip)}")
     await stage.until(lambda: stage.node.members(former.uid)[1:] == (), "pod A's program to end")
     (orphan,) = stage.node.members(former.uid)
@@ -103,7 +101,7 @@ async def _stay_held(stage: DraDemo, pod: Pod) -> Pod:
     with _tool(stage, node) as pid:
         stage.say(f"Somebody's tool on the node (pid {pid}) opens {chip}, and pod B is deleted.")
         stage.kubelet.delete(pod, grace=0.5)
-        await stage.until(lambda: f"pid {pid} " in stage.health(chip), "the tool to be named")
+        await stage.until(lambda: f"(pid {pid})" in stage.health(chip), "the tool to be named")
         stage.say(f"Pod B's claim is not over: {stage.health(chip)}")
         stage.add("holdfast ends no process that could be somebody's work. It waits for 6 s here")
         stage.add("(dra.unprepareWait, 2 min by default) while pod B is Terminating.")

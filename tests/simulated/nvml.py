@@ -53,7 +53,8 @@ class Card(Struct, frozen=True):
     utilization: int = -1
     """Percent; below 0: it does not tell."""
     virtualization: int = -1
-    """NVML's number of the mode; below 0: it does not tell."""
+    addressing: int = -1
+    """NVML's numbers of the modes; below 0: it does not tell."""
     fabric: tuple[int, int, int, str] | None = None
     """NVML's state and status, the clique and the cluster, 16 bytes in hex; None: there is none."""
     events: int = ALL_EVENTS
@@ -196,6 +197,8 @@ def _card(card: Card) -> list[str]:
     ]
     if card.virtualization >= 0:
         lines.append(f"virtualization {card.virtualization}")
+    if card.addressing >= 0:
+        lines.append(f"addressing {card.addressing}")
     if card.fabric is not None:
         lines.append(f"fabric {' '.join(map(str, card.fabric))}")
     if card.remap is not None:

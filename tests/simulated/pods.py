@@ -41,6 +41,8 @@ class Container(Struct, frozen=True, kw_only=True):
 
     name: str = "main"
     limits: Mapping[str, int] = field(default_factory=dict)
+    extended: frozenset[str] = frozenset()
+    """Resources that it asks for and has by a claim that the scheduler made."""
     claims: tuple[tuple[str, str], ...] = ()
     """The pod's claims that it uses, each with a request of it, or "" for all."""
     workload: Workload = field(default_factory=Workload)

@@ -177,8 +177,19 @@ class PodWorker:
                 pod.starts += 1
                 return True
 
+    def _check_extended(self, pod: Pod, container: Container) -> None:
+        """Refuse a start for what the pod has by a claim, as 1.36.2 does; Allocate leaves it out."""
+        for resource in sorted(container.extended):
+            endpoint = self._devices.endpoints.get(resource)
+            if endpoint is not None and endpoint.pre_start:
+                raise _NotYetError(
+                    f"no devices found allocated in local cache for pod {pod.uid}, container "
+                    f"{container.name}, resource {resource}"
+                )
+
     async def _grant(self, pod: Pod, container: Container) -> api.ContainerAllocateResponse:
         grant = api.ContainerAllocateResponse()
+        self._check_extended(pod, container)
         for resource in container.limits:
             entry = self._devices.of(pod, container, resource)
             endpoint = self._devices.endpoints.get(resource)

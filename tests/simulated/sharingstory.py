@@ -136,8 +136,8 @@ async def _follow_in_every_way(stage: DraDemo, former: Mapping[str, Pod]) -> Non
     )
     stage.add("to the next pods at once, and each of these is told which pod it waits for:")
     for name, pod in following.items():
-        told = await _told(stage, pod, device if name == "claim" else "", former[name].uid)
-        stage.add(f"by {name}: {told.partition(' (releasing)')[0]}")
+        told = await _told(stage, pod, device if name == "claim" else "", former[name])
+        stage.add(f"by {name}: {told.partition('; ')[0]}")
     for pod in following.values():
         await stage.until_running(pod)
     stage.say("Every guard agrees, the leftovers are ended, and only then the next pods start.")
@@ -148,17 +148,18 @@ async def _follow_in_every_way(stage: DraDemo, former: Mapping[str, Pod]) -> Non
             await _over(stage, pod)
 
 
-async def _told(stage: DraDemo, pod: Pod, device: str, uid: str) -> str:
-    """Return what *pod* is told while it waits for the pod *uid*; *device* comes by a claim."""
+async def _told(stage: DraDemo, pod: Pod, device: str, former: Pod) -> str:
+    """Return what *pod* is told while it waits for *former*; *device* comes by a claim."""
 
     def text() -> str:
-        return stage.health(device) if device else short(pod.waiting).partition(" yet: ")[2]
+        return stage.health(device) if device else short(pod.waiting)
 
-    await stage.until(
-        lambda: uid in text() or pod.phase is not Phase.PENDING, "the next pod to be told"
-    )
-    if uid not in text():
-        raise StoryError(f"{pod.spec.name} was not told that it waits for pod {uid}: {text()}")
+    def named() -> bool:
+        return f"/{former.spec.name}" in text() or former.uid in text()
+
+    await stage.until(lambda: named() or pod.phase is not Phase.PENDING, "the next pod to be told")
+    if not named():
+        raise StoryError(f"{pod.spec.name} was not told it waits for {former.spec.name}: {text()}")
     return text()
 
 

@@ -6,17 +6,15 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fakes.books import BOOT, KUBELET, WHOLE, X, Y, Z, drafted, keys, lock_of, name, seen, silicon
-from holdfast.app.answers.claims import claim_reports
-from holdfast.app.answers.reports import lock_reports
+from holdfast.app.answers.reports import claim_reports, lock_reports
 from holdfast.ledger.store import Store
-from holdfast.model.book.book import Book
-from holdfast.model.book.claimdrift import ClaimDriftFacts, claim_disagreements
-from holdfast.model.book.claims import Wish, admins_on, end_claim, enlist, phase_of
+from holdfast.model.book.book import Book, LockState
+from holdfast.model.book.claims import Wish, admins_on, adopt, end_claim, enlist, phase_of
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
+from holdfast.model.book.drift import ClaimDriftFacts, claim_disagreements
 from holdfast.model.book.marks import Asker, Mark, Marks
 from holdfast.model.book.pods import note_pods
-from holdfast.model.devices import Inventory
+from holdfast.model.book.standing import Standings
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
@@ -81,7 +79,8 @@ def test_a_claim_with_devices_of_its_own_waits_for_these_alone() -> None:
     other = replace(_team(X), devices={WHOLE: silicon(d0="ab", d1="c")})
     assert enter(draft, other, "free") is None
     waits = enter(draft, _admin(Y, d1=True), "free")
-    assert waits == f"{name('d1')} is held by pod {X} by claim team/train"
+    assert waits is not None
+    assert waits.text == f"{name('d1')} is held by pod {X} by claim team/train"
     assert _phase(draft.book) == "preparing"
 
 
@@ -122,7 +121,7 @@ def test_people_are_told_that_it_is_an_administrators() -> None:
     book = _both().book
     monitor, _ = claim_reports(book)
     assert (monitor["devices"], monitor["adminDevices"]) == ([], [str(name("d0"))])
-    held, admin = lock_reports(book, Inventory())
+    held, admin = lock_reports(book, Standings())
     assert (held["state"], held["claim"]) == ("held", str(_TEAM))
     assert (admin["device"], admin["state"], admin["claim"]) == (
         str(name("d0")),
@@ -150,3 +149,17 @@ def test_what_kubelet_has_of_it_is_no_other_device() -> None:
         devices={"d0": (name("d0"),)},
     )
     assert claim_disagreements(facts) == ()
+
+
+def test_what_was_taken_over_as_its_own_is_used_beside_others_once_that_is_known() -> None:
+    draft = drafted()
+    own = {WHOLE: silicon(d0="ab", d1="c")}
+    assert adopt(draft, Wish(ref=_ADMIN, pods={X: ""}, devices=own))
+    assert enter(draft, _team(Y), "free") is not None
+    assert enter(draft, _admin(X, d1=True), "free") is None
+    assert _phase(draft.book) == "prepared"
+    assert sorted((lock.device, lock.claim) for lock in draft.book.locks.values()) == [
+        (name("d0"), _TEAM.uid),
+        (name("d1"), _ADMIN.uid),
+    ]
+    assert draft.book.claims[_ADMIN.uid].admin == _D0

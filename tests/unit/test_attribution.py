@@ -3,8 +3,8 @@
 import pytest
 
 from fakes.books import BOOT, NOW, X, Y, Z, keys, name
-from holdfast.model.book.attribution import attribute
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.book import DeviceLock, LockState
+from holdfast.model.book.proof import attribute
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
 from holdfast.model.use.holders import Grip, Holder, Scan
 

@@ -20,7 +20,7 @@ from fakes.books import (
     silicon,
 )
 from holdfast.errors import RequestRefusedError
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.byhand import (
     RemovalFacts,
     Target,
@@ -33,10 +33,9 @@ from holdfast.model.book.byhand import (
 )
 from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.queue import settle
-from holdfast.model.dra.leaving import LeavingFacts, why_driver_stays
+from holdfast.model.dra.claims import LeavingFacts, why_driver_stays
 from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.model.kubelet import ClaimEntry
 
@@ -138,6 +137,12 @@ def test_lifting_a_quarantine_hands_the_device_to_who_waited() -> None:
     assert lifted.retry is None
     assert lock_of(draft.book, "d0").pod == X
     assert draft.moves[0].evidence == (f"unquarantine, {_TOLD}: not quarantined by hand any more")
+
+
+def test_where_a_pod_has_the_device_there_is_nothing_to_try_again() -> None:
+    draft = drafted(book_of(allocated(_D0, pod=X, active=True), _quarantined))
+    assert lock_of(draft.book, "d0").state is LockState.HELD
+    assert unquarantine(draft, _WHAT, _MARK).retry is None
 
 
 def test_an_automatic_quarantine_is_not_lifted_but_tried_again() -> None:

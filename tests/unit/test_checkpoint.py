@@ -1,14 +1,32 @@
 import base64
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
 from holdfast.errors import KubeletError
-from holdfast.kubelet.checkpoint import CheckpointState, FileId, parse, read
+from holdfast.host.files.wholefile import FileId
+from holdfast.kubelet.checkpoint import (
+    Checkpoint,
+    CheckpointState,
+    Contents,
+    NoPromises,
+    Promises,
+    parse,
+    read,
+)
 from holdfast.model.nvidia.grant import told_by_index
+
+
+def _parse(text: bytes) -> Contents:
+    return parse(text, NoPromises())
+
+
+def _read(path: Path) -> Checkpoint:
+    return read(path, NoPromises())
 
 
 def entry(ids: object, *, answer: object = None, **more: object) -> dict[str, object]:
@@ -61,14 +79,14 @@ def answer(*host_paths: str) -> str:
 def test_device_ids_are_read_in_every_form_kubelet_has_written(
     ids: object, devices: set[str]
 ) -> None:
-    (found,) = parse(content(entry(ids))).entries
+    (found,) = _parse(content(entry(ids))).entries
     assert found.devices == devices
     assert (found.pod, found.container, found.resource) == ("uid-1", "main", "google.com/tpu")
 
 
 def test_the_promised_host_paths_come_from_kubelets_copy_of_our_answer() -> None:
     stored = answer("/dev/vfio/3", "/dev/vfio/vfio", "/dev/vfio/3")
-    (found,) = parse(content(entry(["a"], answer=stored))).entries
+    (found,) = _parse(content(entry(["a"], answer=stored))).entries
     assert found.promised == ("/dev/vfio/3", "/dev/vfio/vfio")
 
 
@@ -78,11 +96,16 @@ def test_the_promised_names_come_from_the_answers_own_field_and_from_its_annotat
         annotations={"cdi.k8s.io/nvidia-device-plugin_1": "a.com/x=0,a.com/y=all", "note": "text"},
     )
     stored = base64.b64encode(response.SerializeToString()).decode()
-    (found,) = parse(content(entry(["a"], answer=stored))).entries
+    (found,) = _parse(content(entry(["a"], answer=stored))).entries
     assert found.promised_names == ("a.com/x=0", "a.com/y=all")
 
 
 ROOT = "/var/run/nvidia-container-devices"
+
+
+class _ByIndex(Promises):
+    def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
+        return told_by_index(variables, mounts)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +126,7 @@ def test_the_promised_ids_are_those_by_which_nvidias_runtime_is_told_of_gpus(
         mounts=[api_pb2.Mount(container_path=path, host_path="/dev/null") for path in mounted],
     )
     stored = base64.b64encode(response.SerializeToString()).decode()
-    (found,) = parse(content(entry(["a"], answer=stored)), told_by_index).entries
+    (found,) = parse(content(entry(["a"], answer=stored)), _ByIndex()).entries
     assert found.promised_ids == promised
 
 
@@ -113,21 +136,21 @@ def test_the_promised_ids_are_those_by_which_nvidias_runtime_is_told_of_gpus(
 def test_an_answer_that_cannot_be_read_promises_nothing_and_keeps_the_devices(
     stored: object,
 ) -> None:
-    (found,) = parse(content(entry(["a"], answer=stored))).entries
+    (found,) = _parse(content(entry(["a"], answer=stored))).entries
     assert found.promised == ()
     assert found.devices == {"a"}
 
 
 def test_a_checkpoint_without_any_allocation_is_empty_and_not_an_error() -> None:
     assert (
-        parse(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}').entries
+        _parse(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}').entries
         == ()
     )
-    assert parse(content()).entries == ()
+    assert _parse(content()).entries == ()
 
 
 def test_keys_that_a_later_kubelet_adds_are_ignored() -> None:
-    assert len(parse(content(entry(["a"], Later={"x": 1}))).entries) == 1
+    assert len(_parse(content(entry(["a"], Later={"x": 1}))).entries) == 1
 
 
 @pytest.mark.parametrize(
@@ -151,11 +174,11 @@ def test_keys_that_a_later_kubelet_adds_are_ignored() -> None:
 )
 def test_what_is_not_understood_is_refused_whole_with_the_reason(text: bytes, words: str) -> None:
     with pytest.raises(KubeletError, match=words):
-        parse(text)
+        _parse(text)
 
 
 def test_a_missing_file_is_told_as_missing(tmp_path: Path) -> None:
-    found = read(tmp_path / "kubelet_internal_checkpoint")
+    found = _read(tmp_path / "kubelet_internal_checkpoint")
     assert found.state is CheckpointState.MISSING
     assert "there is no such file" in found.problem
     assert found.file is None
@@ -163,7 +186,7 @@ def test_a_missing_file_is_told_as_missing(tmp_path: Path) -> None:
 
 def test_a_file_that_the_system_does_not_give_is_told_as_unreadable(tmp_path: Path) -> None:
     (tmp_path / "kubelet_internal_checkpoint").mkdir()
-    found = read(tmp_path / "kubelet_internal_checkpoint")
+    found = _read(tmp_path / "kubelet_internal_checkpoint")
     assert found.state is CheckpointState.UNREADABLE
     assert "Is a directory" in found.problem
 
@@ -171,7 +194,7 @@ def test_a_file_that_the_system_does_not_give_is_told_as_unreadable(tmp_path: Pa
 def test_garbage_is_told_as_garbage_with_the_path(tmp_path: Path) -> None:
     path = tmp_path / "kubelet_internal_checkpoint"
     path.write_bytes(content(entry(["a"]))[:40])
-    found = read(path)
+    found = _read(path)
     assert found.state is CheckpointState.GARBAGE
     assert str(path) in found.problem
     assert found.entries == ()
@@ -181,7 +204,7 @@ def test_garbage_is_told_as_garbage_with_the_path(tmp_path: Path) -> None:
 def test_a_good_file_is_read_with_its_identity(tmp_path: Path) -> None:
     path = tmp_path / "kubelet_internal_checkpoint"
     path.write_bytes(content(entry(["a"]), entry([], PodUID="uid-2")))
-    found = read(path)
+    found = _read(path)
     assert found.state is CheckpointState.READ
     assert [each.pod for each in found.entries] == ["uid-1", "uid-2"]
     assert found.file == FileId.of(path)
@@ -210,6 +233,6 @@ def test_two_looks_at_one_checkpoint_tell_the_same_file_and_a_touched_one_anothe
         os.utime(path, ns=(nanoseconds, nanoseconds))
         file = FileId.of(path)
         assert file is not None
-        assert read(path).id == file.checkpoint
+        assert _read(path).id == file.checkpoint
         told.add(file.checkpoint)
     assert len(told) == 40

@@ -5,13 +5,14 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, HALF, UPTIME, WHOLE, X, Y, drafted, name, silicon
 from holdfast.model.book.book import Book
-from holdfast.model.book.claimdrift import (
+from holdfast.model.book.claims import Wish, end_claim, enlist
+from holdfast.model.book.drift import (
     ClaimDriftFacts,
+    Disagreement,
+    Drift,
     claim_disagreements,
     claims_undecided,
 )
-from holdfast.model.book.claims import Wish, end_claim, enlist
-from holdfast.model.book.drift import Disagreement, Drift
 from holdfast.model.cards import replica_key
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import BootId, ClaimRef, ClaimUid, DeviceId, DeviceName, ResourceName
@@ -165,6 +166,10 @@ def test_shares_are_compared_by_how_many_there_are(
         _AGREED,
         book=draft.book,
         entries=(replace(_ENTRY, devices={"holdfast.dev": recorded}),),
-        devices={"gpu-g": tuple(DeviceName(gpu, id_) for id_ in replicas)},
+        devices={"gpu-g": (DeviceName(gpu, DeviceId("G")),)},
     )
     assert _kinds(facts) == kinds
+    renamed = drafted()
+    shared = ResourceName("nvidia.com/gpu.shared")
+    assert enter(renamed, replace(_WISH, devices={shared: two}), "free") is None
+    assert _kinds(replace(facts, book=renamed.book)) == kinds

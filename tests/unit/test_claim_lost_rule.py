@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.dra.lost import LostFacts, OnServer, why_over
+from holdfast.model.dra.claims import LostFacts, OnServer, why_over
 
 
 @pytest.mark.parametrize(
@@ -10,6 +10,9 @@ from holdfast.model.dra.lost import LostFacts, OnServer, why_over
     [
         (OnServer.GONE, "the API server has no such claim"),
         (OnServer.ANOTHER, "the API server has another claim of its name"),
+        (OnServer.DEALLOCATED, "the API server has it as not allocated"),
+        (OnServer.UNRESERVED, "the API server has it as reserved for none of its pods"),
+        (OnServer.ELSEWHERE, "the API server has it as allocated other devices"),
     ],
 )
 def test_a_claim_is_over_where_neither_server_nor_kubelet_nor_a_cgroup_has_it(
@@ -26,7 +29,8 @@ def test_a_claim_is_over_where_neither_server_nor_kubelet_nor_a_cgroup_has_it(
 def test_one_witness_that_has_it_or_cannot_tell_keeps_it(
     server: OnServer, listed: bool | None, cgroups: bool
 ) -> None:
-    gone = server in {OnServer.GONE, OnServer.ANOTHER} and listed is False and not cgroups
+    has_it = server in {OnServer.THERE, OnServer.UNKNOWN}
+    gone = not has_it and listed is False and not cgroups
 
     over = why_over(LostFacts(listed=listed, server=server, cgroups=cgroups))
 

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from fakes.books import (
     HALF,
+    NOW,
     WHOLE,
     X,
     Y,
@@ -17,21 +18,24 @@ from fakes.books import (
     name,
     silicon,
 )
+from fakes.doors import why_claim_waits
 from holdfast.errors import ClaimRefusedError
 from holdfast.model.book.book import Book
 from holdfast.model.book.claims import Wish, end_claim, enlist
+from holdfast.model.book.marks import Asker, Mark, Marks
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, OpaqueConfig
 from holdfast.model.dra.passage import (
     by_resource,
     enter,
-    in_the_way,
     is_prepared,
+    of_its_own,
     results_for,
-    why_not_yet,
+    rights_of_claim,
     why_unfit,
     wish_for,
 )
+from holdfast.model.gate.gate import in_the_way, why_not_yet
 from holdfast.model.ids import (
     ClaimRef,
     ClaimUid,
@@ -101,7 +105,7 @@ def test_what_can_never_work_is_refused_with_a_text(claim: AllocatedClaim, text:
 _GPU = Device(
     name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("GPU-0")),
     kind=DeviceKind.DRIVER,
-    keys=keys("gpu/GPU-0"),
+    keys=keys("card/GPU-0"),
     nodes=(),
     functions=(),
 )
@@ -144,7 +148,7 @@ def test_what_no_administrator_can_use_is_refused_with_a_text(device: Device, te
 
 def test_of_what_a_claim_is_to_have_itself_its_lock_counts_and_not_its_admin_access() -> None:
     other = replace(
-        _GPU, name=DeviceName(_GPU.name.resource, DeviceId("GPU-1")), keys=keys("gpu/GPU-1")
+        _GPU, name=DeviceName(_GPU.name.resource, DeviceId("GPU-1")), keys=keys("card/GPU-1")
     )
     wish = wish_for(_CLAIM, [_GPU], [_GPU, other])
     assert wish.keys == _GPU.keys
@@ -172,7 +176,8 @@ def test_the_virtual_machine_of_its_only_pod_is_that_of_a_former_sandbox() -> No
         sandbox=Sandbox.MACHINE,
     )
     verdict = Verdict(freedom=Freedom.IN_USE, reason="held by it", holders=(machine,))
-    assert in_the_way({name("d0"): verdict}, frozenset()) == "google.com/tpu/d0 is held by it"
+    found = in_the_way({name("d0"): of_its_own(verdict, frozenset())})
+    assert found == {name("d0"): "google.com/tpu/d0 is held by it"}
 
 
 @pytest.mark.parametrize(
@@ -191,8 +196,14 @@ def test_the_virtual_machine_of_its_only_pod_is_that_of_a_former_sandbox() -> No
 def test_only_the_pods_that_share_a_claim_may_have_its_device(
     verdict: Verdict, sharing: tuple[PodUid, ...], told: str | None
 ) -> None:
-    found = in_the_way({name("d0"): verdict}, frozenset(sharing))
-    assert found == told or (told is not None and found is not None and found.startswith(told))
+    found = in_the_way({name("d0"): of_its_own(verdict, frozenset(sharing))})
+    assert set(found) == (set() if told is None else {name("d0")})
+    assert all(text.startswith(told or "") for text in found.values())
+
+
+def test_what_is_not_known_of_a_device_is_not_known_for_those_who_share_it_either() -> None:
+    unknown = replace(_held(X, Y), freedom=Freedom.UNKNOWN)
+    assert of_its_own(unknown, frozenset({X, Y})) == unknown
 
 
 _WISH = Wish(ref=_REF, pods={X: "pod-x"}, devices={WHOLE: silicon(d0="a", d1="b")})
@@ -245,21 +256,29 @@ def test_a_resource_that_a_prepared_claim_only_waits_for_is_not_prepared() -> No
 
 
 def test_a_claim_with_all_its_locks_waits_for_nothing() -> None:
-    assert why_not_yet(_after(_WISH, prepared=False), _REF.uid, _WISH.keys) is None
+    assert why_claim_waits(_after(_WISH, prepared=False), _REF.uid, _WISH.keys) is None
 
 
 def test_a_lock_that_is_to_be_given_back_is_no_claims_to_use() -> None:
     draft = drafted(_after(_WISH, prepared=True))
     end_claim(draft, _REF.uid, "kubelet unprepared it")
 
-    found = why_not_yet(draft.book, _REF.uid, _WISH.keys)
+    found = why_not_yet(rights_of_claim(_REF.uid, _WISH.keys, draft.book), draft.book)
 
     assert found is not None
-    assert f"{WHOLE}/d0 is not free of" in found
+    assert f"{WHOLE}/d0 is not free of" in found.text
+    assert not found.withheld
 
 
 def test_hardware_that_nobody_locked_is_not_a_claims_to_use() -> None:
-    assert why_not_yet(Book(), _REF.uid, keys("b", "a")) == "a, b is not granted to it yet"
+    assert why_claim_waits(Book(), _REF.uid, keys("b", "a")) == "a, b is not granted to it yet"
+
+
+def test_a_claim_with_admin_access_alone_waits_for_no_person() -> None:
+    draft = drafted()
+    draft.mark(Marks(drain=Mark(asker=Asker(uid=0, pid=1), at=NOW)))
+    assert why_claim_waits(draft.book, _REF.uid, keys("a")) is not None
+    assert why_claim_waits(draft.book, _REF.uid, frozenset()) is None
 
 
 def test_a_claim_waits_behind_the_older_pod_that_has_not_got_all_of_its_hardware() -> None:
@@ -269,6 +288,6 @@ def test_a_claim_waits_behind_the_older_pod_that_has_not_got_all_of_its_hardware
     draft = drafted(book_of(elsewhere, older))
     assert enlist(draft, replace(_WISH, pods={Y: "pod-y"})) is None
 
-    found = why_not_yet(draft.book, _REF.uid, _WISH.keys)
+    found = why_claim_waits(draft.book, _REF.uid, _WISH.keys)
 
     assert found == "b waits behind pod pod-x"

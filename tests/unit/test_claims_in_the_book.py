@@ -29,25 +29,28 @@ from fakes.books import (
     unreadable,
 )
 from fakes.claimbooks import CLAIM, REF, prepared_book, unprepared_book, wish_of
+from fakes.doors import why_claim_waits, why_wait
 from holdfast.errors import ClaimRefusedError
-from holdfast.model.book.book import Book, ClaimRecord, Phase
+from holdfast.model.book.book import Book, ClaimRecord, LockState, Phase
 from holdfast.model.book.claims import (
     REMEMBERED,
     ClaimPhase,
     end_claim,
     enlist,
+    locks_of,
+    part,
     phase_of,
+    pods_of_claims,
     release,
     share,
+    why_not_free,
 )
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark, Marks
-from holdfast.model.book.pods import PodSighting
+from holdfast.model.book.pods import Observed, PodSighting, reconcile
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import Observed, reconcile
-from holdfast.model.dra.passage import enter, why_not_yet
-from holdfast.model.gate.gate import Caller, Passage, why_held, why_wait
+from holdfast.model.dra.passage import enter
+from holdfast.model.gate.gate import Caller, Passage
 from holdfast.model.ids import BootId, ClaimUid, DeviceId, PodUid, ResourceName
 
 
@@ -74,7 +77,7 @@ def test_a_claim_gets_what_is_free_and_its_pods_are_named() -> None:
 def test_a_claim_waits_behind_a_pod_of_the_device_plugin(active: bool) -> None:
     draft = drafted(book_of(allocated(silicon(h0="a"), resource=HALF, pod=X, active=active)))
     assert enlist(draft, wish_of()) is None
-    assert why_not_yet(draft.book, CLAIM, keys("a", "b")) == (
+    assert why_claim_waits(draft.book, CLAIM, keys("a", "b")) == (
         f"{HALF}/h0 is held by pod team/name-of-pod-x (pod-x)"
     )
 
@@ -93,7 +96,7 @@ def test_two_claims_of_one_pod_are_two_holders() -> None:
     other = replace(REF, uid=ClaimUid("claim-2"))
     draft = drafted(prepared_book())
     assert enlist(draft, wish_of(ref=other)) is None
-    assert why_not_yet(draft.book, other.uid, keys("a", "b")) is not None
+    assert why_claim_waits(draft.book, other.uid, keys("a", "b")) is not None
 
 
 def test_a_claim_of_several_resources_is_one_holder() -> None:
@@ -179,7 +182,7 @@ def test_a_drained_node_prepares_what_was_prepared_and_nothing_new() -> None:
     other = replace(REF, uid=ClaimUid("claim-2"))
     reason = enter(draft, wish_of(Y, ref=other, devices={WHOLE: silicon(d1="c")}), "free")
     assert reason is not None
-    assert "draining" in reason
+    assert "draining" in reason.text
     assert draft.book.lock_on(keys("c")) is None
 
 
@@ -199,6 +202,26 @@ def test_what_was_prepared_is_free_only_after_each_of_its_pods() -> None:
         assert (lock.state, lock.pod, lock.allocation) == (LockState.RELEASING, pod, None)
         release(draft, lock, "nobody uses it")
     assert not draft.locks
+
+
+def test_pods_of_a_claim_that_are_over_are_gone_through_in_one_step() -> None:
+    draft = drafted(unprepared_book(prepared_book(X, Y, Z)))
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it", over={Y})
+    assert lock_of(draft.book, "d0").pod == Z
+    draft = drafted(unprepared_book(prepared_book(X, Y, Z)))
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it", over={Y, Z})
+    assert not draft.locks
+    assert draft.moves[-1].evidence == "with 2 other pods of its claim; nobody uses it"
+
+
+def test_a_pod_of_a_claim_that_nothing_is_left_of_is_forgotten_unless_a_lock_names_it() -> None:
+    draft = drafted(prepared_book(X, Y))
+    share(draft, CLAIM, [Z])
+    part(draft, CLAIM, {X, Z})
+    assert draft.book.claims[CLAIM].pods == {X, Y}
+    end_claim(draft, CLAIM, "kubelet unprepared it")
+    part(draft, CLAIM, {Y})
+    assert draft.book.claims[CLAIM].pods == {X, Y}, "the end of a claim waits for all of its pods"
 
 
 def test_pods_that_joined_without_a_call_are_waited_for_as_well() -> None:
@@ -230,9 +253,43 @@ def test_a_late_call_is_refused_and_another_pod_is_not() -> None:
 def test_a_claim_that_comes_back_waits_until_its_former_pods_are_over() -> None:
     draft = drafted(unprepared_book(prepared_book()))
     reason = enlist(draft, wish_of(Y))
-    assert reason is not None
-    assert "is not free of pod team/name-of-pod-x (pod-x) by claim team/two-chips yet" in reason
+    assert reason == lock_of(draft.book, "d0")
+    told = why_not_free(draft.book, CLAIM) or ""
+    assert "is not free of pod team/name-of-pod-x (pod-x) by claim team/two-chips yet" in told
     assert not draft.holdings.allocations
+
+
+def test_a_claim_that_is_allocated_other_hardware_waits_for_none_that_it_had() -> None:
+    draft = drafted(unprepared_book(prepared_book(X)))
+    assert enter(draft, wish_of(Y, devices={WHOLE: silicon(d1="c")}), "free") is None
+    old, new = lock_of(draft.book, "d0"), lock_of(draft.book, "d1")
+    assert (old.state, new.state) == (LockState.RELEASING, LockState.HELD)
+    record = draft.book.claims[CLAIM]
+    assert record.users(old) == {X}
+    assert record.users(new) == {Y}
+    assert draft.book.pods_of(old) == {X}
+    assert pods_of_claims(draft.book, over=True) == {X, Y}
+    assert "(pod-x)" in draft.book.holder(old)
+    # Its new pod has nothing of the old device, and its end is not the old one's.
+    assert why_not_free(draft.book, CLAIM) is None
+    release(draft, old, "nobody uses it")
+    assert [lock.device.id for lock in draft.book.locks.values()] == ["d1"]
+
+
+def test_the_next_end_of_such_a_claim_is_not_kept_by_what_it_had_before() -> None:
+    draft = drafted(unprepared_book(prepared_book(X)))
+    assert enter(draft, wish_of(Y, devices={WHOLE: silicon(d1="c")}), "free") is None
+    draft = drafted(unprepared_book(draft.book))
+    assert [lock.device.id for lock in locks_of(draft.book, CLAIM)] == ["d1"]
+    release(draft, lock_of(draft.book, "d1"), "nobody uses it")
+    assert enlist(draft, wish_of(Z)) is not None, "that is d0 again"
+    assert enlist(draft, wish_of(Z, devices={WHOLE: silicon(d1="c")})) is None
+    assert draft.book.claims[CLAIM].former == {X, Y}
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    assert lock_of(draft.book, "d0").pod == Y
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    assert enlist(draft, wish_of(Z, devices={WHOLE: silicon(d1="c")})) is None
+    assert not draft.book.claims[CLAIM].former
 
 
 @pytest.mark.parametrize(("later", "boot"), [(REMEMBERED, BOOT), (0.0, BootId("the next boot"))])
@@ -244,6 +301,16 @@ def test_what_is_over_is_forgotten_in_time(later: float, boot: BootId) -> None:
     gone = Draft(draft.book, now=NOW, uptime=UPTIME + later, boot=boot)
     reconcile(gone, replace(_observed(), boot=boot))
     assert not gone.book.claims
+
+
+def test_what_is_over_is_remembered_for_longer_than_kubelet_could_still_wait_for_it() -> None:
+    """For 45 seconds in a call, again while a lane is stuck, and in calls of pods that come late."""
+    draft = drafted(unprepared_book(prepared_book()))
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    for later, known in ((0.0, True), (599.0, True), (600.0, False)):
+        after = Draft(draft.book, now=NOW, uptime=UPTIME + later, boot=BOOT)
+        reconcile(after, _observed())
+        assert bool(after.book.claims) is known
 
 
 def test_what_is_over_is_remembered_for_as_long_as_a_lock_is_left() -> None:
@@ -324,7 +391,7 @@ def test_a_pod_that_has_more_than_the_claim_is_not_let_go() -> None:
 
 def test_the_cgroups_of_all_pods_of_a_claim_are_remembered() -> None:
     draft = drafted(prepared_book(X, Y))
-    sighting = PodSighting(cgroup="/kubepods/pod-y", inode=7, processes=(1,))
+    sighting = PodSighting(cgroup="/kubepods/pod-y", inode=7, populated=True, processes=(1,))
     reconcile(draft, _observed(sightings={Y: sighting}))
     assert draft.book.pods[Y].inode == 7
     end_claim(draft, CLAIM, "kubelet unprepared it")
@@ -338,7 +405,9 @@ def test_the_cgroup_of_each_pod_is_followed_until_the_claim_is_over() -> None:
     for inode, over in ((7, False), (8, False), (9, True)):
         if over:
             end_claim(draft, CLAIM, "kubelet unprepared it", kubelet=KUBELET)
-        sighting = PodSighting(cgroup="/kubepods/pod-y", inode=inode, processes=(1,))
+        sighting = PodSighting(
+            cgroup="/kubepods/pod-y", inode=inode, populated=True, processes=(1,)
+        )
         reconcile(draft, _observed(sightings={Y: sighting}))
         assert draft.book.pods[Y].inode == min(inode, 8)
     assert draft.book.pods[Y].let_go_at == UPTIME
@@ -360,8 +429,9 @@ def test_a_start_of_nobody_known_waits_behind_a_claim_and_is_told_which() -> Non
     draft = drafted()
     draft.mark(Marks(drain=Mark(asker=Asker(uid=0, pid=1), at=NOW)))
     assert enlist(draft, wish_of()) is None
+    draft.mark(Marks())
     passage = Passage(resource=WHOLE, asked=frozenset({DeviceId("d0")}), devices=silicon(d0="ab"))
-    assert why_held(passage, Caller(), draft.book) == (
+    assert why_wait(passage, Caller(), draft.book) == (
         "it is not known whose container this is, and pod team/name-of-pod-x (pod-x) by claim "
         "team/two-chips waits for the same hardware"
     )

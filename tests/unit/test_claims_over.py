@@ -17,7 +17,7 @@ from fakes.books import (
     silicon,
 )
 from fakes.claimbooks import CLAIM, REF, prepared_book, unprepared_book, wish_of
-from holdfast.model.book.book import PodRecord
+from holdfast.model.book.book import LockState, PodRecord
 from holdfast.model.book.claims import (
     REMEMBERED,
     drop_old_claims,
@@ -28,7 +28,6 @@ from holdfast.model.book.claims import (
     share,
 )
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import BootId, ClaimUid, PodUid, ProcessId
 

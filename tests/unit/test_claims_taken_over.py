@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import (
+    BOOT,
     HALF,
     KUBELET,
     WHOLE,
@@ -20,13 +21,24 @@ from fakes.books import (
     name,
     silicon,
 )
+from fakes.claimbooks import CLAIM, prepared_book, wish_of
 from holdfast.errors import ClaimRefusedError
-from holdfast.model.book.book import Book, Phase
-from holdfast.model.book.claims import Wish, adopt, end_claim, enlist, share
+from holdfast.model.book.book import Book, LockState, Phase
+from holdfast.model.book.claims import (
+    ClaimPhase,
+    Wish,
+    adopt,
+    end_claim,
+    enlist,
+    joined_after_end,
+    phase_of,
+    release,
+    share,
+)
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
+from holdfast.model.book.queue import settle
 from holdfast.model.dra.passage import enter, is_prepared
-from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ResourceName
+from holdfast.model.ids import BootId, ClaimRef, ClaimUid, PodUid, ProcessId, ResourceName
 
 _REF = ClaimRef("team", ClaimUid("claim-1"), "recorded")
 _OTHER = ClaimRef("team", ClaimUid("claim-2"), "another")
@@ -141,3 +153,61 @@ def test_a_claim_with_a_device_that_is_only_waited_for_is_not_prepared_yet() -> 
 
     assert not is_prepared(draft.book, _REF.uid, more.keys)
     assert is_prepared(draft.book, _REF.uid, _wish().keys)
+
+
+def _over_while_it_waits(*recorded: PodUid) -> Draft:
+    """Return a book in which kubelet has unprepared the claim, and a process is left of it."""
+    draft = drafted(prepared_book(X, Y))
+    end_claim(draft, CLAIM, "kubelet unprepared it", kubelet=KUBELET, recorded=recorded)
+    return drafted(draft.book)
+
+
+@pytest.mark.parametrize("pod", [Y, Z])
+def test_a_claim_that_a_pod_joins_before_its_end_is_done_goes_on(pod: PodUid) -> None:
+    """Kubelet makes no call for it: it has the claim prepared. Y was reserved, and never there."""
+    draft = _over_while_it_waits(X)
+    adopt(draft, wish_of(X, pod), KUBELET)
+    lock = lock_of(draft.book, "d0")
+    assert (lock.state, lock.claim, lock.started) == (LockState.HELD, CLAIM, True)
+    record = draft.book.claims[CLAIM]
+    assert record.over_at is None
+    assert record.pods == {X, Y, pod}
+    assert not record.let_go
+    assert phase_of(draft.book, record) is ClaimPhase.PREPARED
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "boot", "goes_on"),
+    [
+        (KUBELET, BOOT, True),
+        (None, BOOT, True),
+        (ProcessId(99, 99), BOOT, False),
+        (KUBELET, BootId("another"), False),
+    ],
+)
+def test_a_kubelet_that_was_started_since_prepares_anew_what_it_has_recorded(
+    kubelet: ProcessId | None, boot: BootId, goes_on: bool
+) -> None:
+    book = _over_while_it_waits(X).book
+    assert joined_after_end(book, CLAIM, [X, Z], kubelet, boot) == ({Z} if goes_on else set())
+
+
+def test_a_device_that_went_on_meanwhile_is_not_taken_from_who_has_it() -> None:
+    draft = _over_while_it_waits(X)
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it", over=[X, Y])
+    other = draft.allocate(WHOLE, silicon(d0="ab"), pod=Z)
+    settle(draft)
+    draft.activate(other)
+    adopt(draft, wish_of(X, Y), KUBELET)
+    assert lock_of(draft.book, "d0").allocation == other.id
+    assert draft.book.claims[CLAIM].over_at is None
+
+
+def test_a_pod_that_kubelet_asks_for_after_its_sibling_ended_is_not_late() -> None:
+    draft = _over_while_it_waits(X)
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it", over=[X, Y])
+    late = replace(wish_of(X, Y), recorded=frozenset({X}))
+    with pytest.raises(ClaimRefusedError):
+        enlist(draft, late)
+    assert enlist(draft, replace(late, recorded=frozenset({Y}))) is None
+    assert lock_of(draft.book, "d0").claim == CLAIM

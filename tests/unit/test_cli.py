@@ -1,17 +1,25 @@
 """The command line without a daemon: usage, settings, exit codes, tables."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import click
+import hypothesis
 import pytest
 import yaml
+from hypothesis import strategies as st
 
 import holdfast
 from holdfast.cli import main
-from holdfast.cli.tables import Row, Rows, status_lines, table
+from holdfast.cli.group import commands
+from holdfast.cli.nvidia import NvidiaCommand, given, without_effect
+from holdfast.cli.tables import Row, Rows, show_document, table
+from holdfast.cli.views import status_lines
 from holdfast.settings import Settings, convert, load, schema
 
 
@@ -40,6 +48,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "config",
         "doctor",
         "reload",
+        "why",
     )
     by_hand = ("quarantine", "unquarantine", "drain", "undrain", "release")
     for command in ("run", *looking, *by_hand):
@@ -78,6 +87,8 @@ def test_wrong_usage_ends_with_2_and_says_why(
         ),
         (["--kubelet-socket", "/srv/other.sock"], "--kubelet-socket with the value"),
         (["--config-file=/srv/gone.yaml"], "cannot read /srv/gone.yaml"),
+        (["-mig-strategy=both"], "gpu.migStrategy: Invalid enum value"),
+        (["-pass-device-specs", "-mig-strategy", "both"], "gpu.migStrategy: Invalid enum value"),
     ],
 )
 def test_the_daemon_takes_the_flags_of_nvidias_plugin_and_names_the_wrong_one(
@@ -85,6 +96,43 @@ def test_the_daemon_takes_the_flags_of_nvidias_plugin_and_names_the_wrong_one(
 ) -> None:
     assert main(["run", *arguments]) == 1
     assert complaint in capsys.readouterr().err
+
+
+@click.command(cls=NvidiaCommand)
+def _plugin() -> tuple[dict[str, str], list[str]]:
+    """Return what the command line says."""
+    return given(), without_effect()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags", "idle"),
+    [
+        (
+            ["--device-list-strategy=envvar", "-device-list-strategy", "cdi-cri"],
+            {"device-list-strategy": "envvar,cdi-cri"},
+            "",
+        ),
+        (["--mig-strategy=single", "--mig-strategy=mixed"], {"mig-strategy": "mixed"}, ""),
+        (
+            ["-gds-enabled", "start", "--mig-strategy=mixed"],
+            {"gds-enabled": "true"},
+            "start --mig-strategy=mixed has no effect, as with NVIDIA's plugin: start is no flag",
+        ),
+    ],
+)
+def test_arguments_of_nvidias_plugin_are_read_as_go_reads_them(
+    arguments: list[str], flags: dict[str, str], idle: str
+) -> None:
+    found, told = _plugin.main(arguments, prog_name="nvidia-device-plugin", standalone_mode=False)
+    assert found == flags
+    assert told == ([f"{idle}; leave it out"] if idle else [])
+
+
+def test_our_own_command_takes_no_argument_that_has_no_effect(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["run", "start"]) == 2
+    assert "unexpected extra argument" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["run", "config", "status"])
@@ -123,6 +171,75 @@ def test_config_prints_the_schema_for_charts_and_editors(
 ) -> None:
     assert main(["config", "--schema"]) == 0
     assert json.loads(capsys.readouterr().out) == schema()
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_config_prints_the_settings_in_either_form(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "-o", form, "--set", "gate.wait=1s"]) == 0
+    assert convert(yaml.safe_load(capsys.readouterr().out)) == load(None, {}, {"gate.wait": "1s"})
+
+
+def test_config_takes_the_state_folder_as_the_other_commands_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "--state-dir", str(tmp_path)]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["stateDir"] == str(tmp_path)
+
+
+def test_all_commands_take_the_same_options() -> None:
+    context = click.Context(commands)
+    found = {
+        name: {option for each in command.params for option in each.opts}
+        for name in commands.list_commands(context)
+        if (command := commands.get_command(context, name)) is not None
+    }
+    assert found.keys() >= {"run", "release", "doctor", "config"}
+    for name, options in found.items():
+        assert options >= {"--config", "--set", "--state-dir"}, name
+    for name in found.keys() - {"run", "quarantine", "unquarantine", "drain", "undrain", "release"}:
+        assert found[name] >= {"-o", "--output"}, name
+
+
+def test_every_help_ends_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("", *commands.list_commands(click.Context(commands))):
+        assert main([*name.split(), "--help"]) == 0
+        *_, heading, line = capsys.readouterr().out.splitlines()
+        assert heading.strip() == "Example:"
+        assert line.strip().startswith(f"holdfast {name}")
+
+
+def test_what_is_for_programs_is_not_drawn_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["locks", "--watch", "-o", "json"]) == 2
+    assert "--watch is for people" in capsys.readouterr().err
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@hypothesis.given(_VALUES)
+def test_json_and_yaml_say_the_same(value: object) -> None:
+    read = []
+    for form in ("json", "yaml"):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            show_document(value, form)
+        read.append(
+            yaml.safe_load(printed.getvalue()) if form == "yaml" else json.loads(printed.getvalue())
+        )
+    assert read == [value, value]
+
+
+def test_a_state_folder_can_be_named_by_a_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["locks", "--set", f"stateDir={tmp_path}"]) == 1
+    assert f"cannot reach the daemon in {tmp_path}: " in capsys.readouterr().err
 
 
 def test_the_file_can_be_named_by_the_environment(
@@ -286,7 +403,7 @@ def test_status_tells_what_is_wrong_first_and_fits_one_screen() -> None:
         "holdfast 1.0, pid 7: NOT READY, 1 of 41 checks fail",
         "FAILED ledger (for 3 s): the disk is full",
     ]
-    assert lines[2].startswith("QUARANTINED tpu/1 by hand since ")
+    assert lines[2].startswith("QUARANTINED tpu/1 by hand for ")
     assert lines[3] == "drift  k: s: a, but b; do it"
     assert lines[4:6] == [
         "NAME  DEVICES  HEALTHY  OFFERED  LOCKED",

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from holdfast.doctor.containerd.merge import (
+from holdfast.doctor.containerd.facts import (
     NEW,
     OLD,
     ConfigFile,

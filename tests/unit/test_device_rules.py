@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fakes.books import HALF, WHOLE, X, allocated, book_of, entry, keys, name
-from holdfast.model.book.book import Book
-from holdfast.model.book.locks import DeviceLock, LockState
+from fakes.books import HALF, NAMES, WHOLE, X, allocated, book_of, entry, keys, name
+from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.offers import names_had
-from holdfast.model.cards import replica_id, replica_key
+from holdfast.model.cards import replica_key
 from holdfast.model.devicerules import DeviceRule, Had, assigned, taken
 from holdfast.model.devices import (
     Device,
@@ -27,9 +26,11 @@ from holdfast.model.devices import (
     with_faults,
 )
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.nvidia.replicas import REPLICAS
 
 _GPU = ResourceName("nvidia.com/gpu")
 _SLICE = ResourceName("nvidia.com/mig-1g.10gb")
+_SHARED = ResourceName("nvidia.com/gpu.shared")
 _DEBUG = ResourceName("example.com/debug")
 
 
@@ -38,7 +39,7 @@ def _gpu(number: int) -> Device:
     return Device(
         name=DeviceName(_GPU, DeviceId(uuid)),
         kind=DeviceKind.DRIVER,
-        keys=frozenset({HardwareKey(f"gpu/{uuid}")}),
+        keys=frozenset({HardwareKey(f"card/{uuid}")}),
         nodes=(DeviceNode(path=f"/dev/nvidia{7 - number}", rdev=number),),
         functions=(),
         source="nvidia",
@@ -54,7 +55,7 @@ def _slice(number: int, of: int) -> Device:
     return replace(
         _gpu(of),
         name=DeviceName(_SLICE, DeviceId(uuid)),
-        keys=frozenset({HardwareKey(f"mig/{uuid}")}),
+        keys=frozenset({HardwareKey(f"part/{uuid}")}),
         model="NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         identity=Identity(
             indexes=(f"{of}:{number}", str(of)),
@@ -82,7 +83,7 @@ _ALL = (_chip(5), _chip(6), _gpu(0), _gpu(1), _slice(0, of=2), _slice(1, of=2))
 
 def _found(*devices: Device, **more: Any) -> Inventory:
     resources = tuple(dict.fromkeys(each.name.resource for each in devices))
-    return Inventory(generation=1, resources=resources, devices=devices, **more)
+    return Inventory(generation=1, resources=resources, devices=devices, names=NAMES, **more)
 
 
 def _rules(*rules: Mapping[str, Any]) -> tuple[DeviceRule, ...]:
@@ -336,7 +337,7 @@ def _replicas(number: int) -> tuple[Device, ...]:
     return tuple(
         replace(
             _gpu(number),
-            name=DeviceName(_GPU, replica_id(DeviceId(f"GPU-{number}"), each)),
+            name=DeviceName(_GPU, REPLICAS.replica(DeviceId(f"GPU-{number}"), each)),
             keys=frozenset({replica_key(f"GPU-{number}", each)}),
         )
         for each in range(2)
@@ -391,13 +392,29 @@ def test_a_pod_that_only_kubelets_checkpoint_names_keeps_its_device() -> None:
     assert not made.left_out
 
 
+@pytest.mark.parametrize("own", [_GPU, _SHARED])
+@pytest.mark.parametrize("had", [_GPU, _SHARED])
+def test_a_card_whose_replicas_pods_have_is_under_no_new_name_whatever_replicas_are_called(
+    own: ResourceName, had: ResourceName
+) -> None:
+    """A rule takes it, and with renameByDefault its replicas are, or were, called otherwise."""
+    found = _found(replace(_gpu(1), name=DeviceName(own, DeviceId("GPU-1"))))
+    share = DeviceName(had, REPLICAS.replica(DeviceId("GPU-1"), 1))
+    rules = _rules({"uuid": "GPU-1", "resource": _DEBUG})
+    made = assigned(found, rules, {share: frozenset({replica_key("GPU-1", 1)})})
+    (kept,) = made.devices
+    assert kept.name.resource == own
+    assert kept.leaving
+    assert [each.name.resource for each in assigned(found, rules, {}).devices] == [_DEBUG]
+
+
 def test_another_plugins_name_for_the_same_id_is_not_taken_over() -> None:
     had = names_had(Book(), [entry(X, "0000:00:05.0", resource=HALF)])
 
     assert assigned(_found(*_ALL), (), had) == _found(*_ALL)
     unseen = _found(_chip(5), unseen=frozenset({_GPU}))
     assert not assigned(unseen, (), had).may_have(HALF)
-    other = {DeviceName(HALF, DeviceId("GPU-1")): keys("gpu/GPU-9")}
+    other = {DeviceName(HALF, DeviceId("GPU-1")): keys("card/GPU-9")}
     assert assigned(_found(*_ALL), (), other) == _found(*_ALL)
 
 
@@ -499,3 +516,13 @@ def test_what_a_rule_takes_out_of_its_resource(
     rules: tuple[DeviceRule, ...], expected: bool
 ) -> None:
     assert taken(_gpu(0), rules) is expected
+
+
+def test_a_rule_that_names_a_cards_own_resource_leaves_replicas_the_name_that_they_have() -> None:
+    shared = tuple(
+        replace(each, name=DeviceName(REPLICAS.renamed(_GPU), each.name.id))
+        for each in _replicas(0)
+    )
+    rules = _rules({"uuid": "*", "resource": _GPU})
+    found = assigned(_found(*shared), rules, {})
+    assert {each.name.resource for each in found.devices} == {REPLICAS.renamed(_GPU)}

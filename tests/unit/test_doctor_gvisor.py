@@ -3,19 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.doctor.containerd.merge import RuntimeTable
+from holdfast.doctor.containerd.facts import RuntimeTable
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.gvisor.checks import (
-    mappings_finding,
-    program_findings,
-    shim_config_findings,
-    table_findings,
-)
-from holdfast.doctor.gvisor.devices import (
     LEAK_FIXED,
     TPU_BY_ITSELF,
     gpu_findings,
+    mappings_finding,
+    program_findings,
     release_findings,
+    shim_config_findings,
+    table_findings,
     tpu_findings,
 )
 from holdfast.doctor.gvisor.facts import (

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.doctor.finding import Level
-from holdfast.doctor.needs import NEEDS
 from holdfast.doctor.privileges import device_findings, judge
-from holdfast.host.own.privileges import Privileges, Visibility, confined
+from holdfast.model.node.privileges import Privileges, Visibility, confined
 from holdfast.settings import convert
+from holdfast.settings.needs import NEEDS
 
 _ALL = (1 << 41) - 1
 _EVERYTHING = Privileges(
@@ -86,6 +86,33 @@ def test_what_costs_a_feature_only_in_some_cases_is_no_failure(
     found: Privileges, lacks: str
 ) -> None:
     assert _told(found, _EVERY_FEATURE) == {lacks: Level.WARN}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "lacking", "blinding"),
+    [
+        (_ALL, (), ()),
+        (
+            None,
+            ("CAP_DAC_READ_SEARCH", "CAP_KILL", "CAP_SYS_PTRACE"),
+            ("CAP_DAC_READ_SEARCH", "CAP_SYS_PTRACE"),
+        ),
+        (1 << 19, ("CAP_DAC_READ_SEARCH", "CAP_KILL"), ("CAP_DAC_READ_SEARCH",)),
+        (1 << 2 | 1 << 19, ("CAP_KILL",), ()),
+    ],
+)
+def test_only_what_is_needed_to_see_blinds(
+    capabilities: int | None, lacking: tuple[str, ...], blinding: tuple[str, ...]
+) -> None:
+    found = Visibility(capabilities=capabilities, in_init_pid_namespace=True)
+
+    assert (found.lacking, found.blinding, found.hides) == (lacking, blinding, ())
+
+
+def test_a_pid_namespace_of_its_own_hides_processes() -> None:
+    (told,) = Visibility(capabilities=_ALL, in_init_pid_namespace=False).hides
+
+    assert "set hostPID: true" in told
 
 
 def test_what_the_doctor_itself_lacks_need_not_be_what_the_daemon_lacks() -> None:

@@ -13,6 +13,7 @@ _ROWS = re.findall(r"^\| ([a-z-]+) \| ([a-z-]+) \| (.+) \|$", _PAGE, re.MULTILIN
 _CODE = (
     *(_REPOSITORY / "daemon/holdfast/doctor").rglob("*.py"),
     _REPOSITORY / "daemon/holdfast/cli/doctor.py",
+    _REPOSITORY / "daemon/holdfast/settings/needs.py",
 )
 
 

@@ -1,6 +1,6 @@
 """Counters for devices that share hardware, and none for those that do not."""
 
-from holdfast.model.dra.counters import MOST_COUNTERS, Exclusive, apart, counted
+from holdfast.model.dra.slices import MOST_COUNTERS, Exclusive, apart, counted
 from holdfast.model.ids import HardwareKey
 
 

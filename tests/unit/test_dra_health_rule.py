@@ -4,13 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
-from holdfast.model.book.book import Book
-from holdfast.model.book.locks import DeviceLock, LockState
+from fakes.standings import standings_of
+from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks
+from holdfast.model.book.messages import LONGEST, Blocked
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory
 from holdfast.model.dra.advertised import Advertised
-from holdfast.model.dra.health import LONGEST_MESSAGE, DeviceHealth, healths
-from holdfast.model.ids import DeviceName, ResourceName
+from holdfast.model.dra.health import DeviceHealth, healths
+from holdfast.model.ids import ResourceName
 
 NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
 SHOWN = (
@@ -20,7 +21,9 @@ SHOWN = (
 )
 
 
-SHARED = Advertised(name="gpu", devices=(name("d0"), name("d1")), shared=True)
+_MOST_OF_KUBELETS = 1024
+"""Bytes of a message; kubelet cuts what is longer."""
+SHARED = Advertised(name="gpu", devices=(name("d0"), name("d1")), whole=name("d"))
 
 
 def lock(state: LockState, device: str = "d0", letter: str = "a") -> DeviceLock:
@@ -45,12 +48,10 @@ def told(
 ) -> dict[str, DeviceHealth]:
     book = Book(locks={each.device: each for each in locks}, marks=marks or Marks())
     advertised = [each for each in SHOWN if all(node.get(part) for part in each.devices)]
+    obstacles = {each: Blocked(device=each, reason=obstacle) for each in book.locks if obstacle}
     found = healths(
         advertised,
-        node,
-        book,
-        serves=lambda each: each == resource,
-        obstacle=lambda _device: obstacle,
+        standings_of(book, node, obstacles=obstacles, by_claims=frozenset({resource})),
     )
     assert [each.name for each in found] == sorted(each.name for each in found)
     return {each.name: each for each in found}
@@ -79,26 +80,28 @@ def test_a_device_that_is_held_is_healthy_and_its_holder_is_named() -> None:
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        (LockState.RELEASING, "is not free of pod pod-x yet (releasing): pid 7 (python)"),
-        (LockState.RECLAIMING, "is not free of pod pod-x yet (reclaiming): pid 7 (python)"),
-        (LockState.QUARANTINED, "is not free of pod pod-x yet (quarantined): pid 7 (python)"),
-        (LockState.FOREIGN, "is in use by something holdfast did not grant it to: pid 7 (python)"),
+        (LockState.RELEASING, "is not free of pod pod-x yet: it is being reset; "),
+        (LockState.RECLAIMING, "is not free of pod pod-x yet: it is being reset; "),
+        (LockState.QUARANTINED, "could not be freed of pod pod-x: it is being reset; "),
+        (LockState.FOREIGN, "is used by a program that it was not given to; "),
     ],
 )
 def test_a_device_that_somebody_has_not_let_go_of_is_unhealthy_and_the_holder_is_named(
     state: LockState, text: str
 ) -> None:
-    found = told(lock(state), obstacle="pid 8 (trainer) of pod pod-x has it open")
+    found = told(lock(state), obstacle="it is being reset")
 
     assert not found["tpu-d0"].healthy
-    assert text in found["tpu-d0"].message
-    assert found["tpu-d0"].message.endswith("; pid 8 (trainer) of pod pod-x has it open")
+    assert found["tpu-d0"].message.startswith(f"google.com/tpu/d0 {text}")
 
 
 def test_a_device_is_told_by_the_ledger_alone_where_nothing_was_seen_on_it() -> None:
     message = told(lock(LockState.RELEASING))["tpu-d0"].message
 
-    assert message.endswith("(releasing): pid 7 (python) has it open")
+    assert message == (
+        "google.com/tpu/d0 is not free of pod pod-x yet, which has ended; it is given on when the "
+        "kernel shows nobody on it (holdfast locks)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,8 @@ def test_a_device_with_a_fault_is_unhealthy_for_that_whoever_has_it(
 
     found = told(*locks, node=with_fault(FaultKind.ILL, "Xid 79"))
 
-    assert found["tpu-d0"] == DeviceHealth(name="tpu-d0", healthy=False, message="Xid 79")
+    text = "google.com/tpu/d0: Xid 79 (holdfast devices)"
+    assert found["tpu-d0"] == DeviceHealth(name="tpu-d0", healthy=False, message=text)
 
 
 def test_devices_that_are_given_together_are_as_healthy_as_the_worst_of_them() -> None:
@@ -119,7 +123,7 @@ def test_devices_that_are_given_together_are_as_healthy_as_the_worst_of_them() -
 
     assert not found["tpu-2x1"].healthy
     assert "d0 is not free of pod pod-x" in found["tpu-2x1"].message
-    assert "d1 is held by pod pod-x" in found["tpu-2x1"].message
+    assert found["tpu-2x1"].message.endswith("(holdfast locks); and 1 more")
 
 
 def test_of_devices_that_are_given_together_only_those_with_something_to_tell_are_told() -> None:
@@ -134,9 +138,7 @@ def test_hardware_that_is_gone_and_that_nobody_had_is_told_as_gone() -> None:
     """Something advertises it still: the scheduler may have given it to a claim just now."""
     rest = replace(NODE, devices=NODE.devices[1:])
 
-    (found,) = healths(
-        SHOWN[:1], rest, Book(), serves=lambda _resource: True, obstacle=lambda _device: ""
-    )
+    (found,) = healths(SHOWN[:1], standings_of(Book(), rest))
 
     assert found == DeviceHealth(
         name="tpu-d0", healthy=False, message="google.com/tpu/d0 is not there any more"
@@ -150,7 +152,7 @@ def test_hardware_that_is_gone_is_told_for_as_long_as_somebody_had_it() -> None:
     assert told(lock(LockState.HELD), node=rest)["tpu-d0"] == DeviceHealth(
         name="tpu-d0",
         healthy=False,
-        message="google.com/tpu/d0 is not there any more; google.com/tpu/d0 is held by pod pod-x",
+        message="google.com/tpu/d0 is not there any more, and pod pod-x has it",
     )
 
 
@@ -175,34 +177,28 @@ def test_a_drain_makes_nothing_ill_and_is_told() -> None:
 def test_a_message_is_never_longer_than_kubelet_takes(text: str) -> None:
     message = told(node=with_fault(FaultKind.ILL, text))["tpu-d0"].message
 
-    assert 900 < len(message.encode()) <= LONGEST_MESSAGE
+    assert 200 < len(message) <= LONGEST
+    assert len(message.encode()) <= _MOST_OF_KUBELETS
     assert message.isprintable()
 
 
-def test_a_message_that_is_just_as_long_as_kubelet_takes_is_told_whole() -> None:
-    text = "x" * LONGEST_MESSAGE
-
-    assert told(node=with_fault(FaultKind.ILL, text))["tpu-d0"].message == text
-
-
-def test_what_was_last_seen_is_asked_of_the_device_that_is_locked() -> None:
-    asked: list[DeviceName] = []
-
-    def obstacle(device: DeviceName) -> str:
-        asked.append(device)
-        return ""
-
+def test_what_was_last_seen_counts_for_the_device_that_is_locked() -> None:
     locked = lock(LockState.RELEASING)
     book = Book(locks={locked.device: locked})
-    healths(SHOWN[:1], NODE, book, serves=lambda _resource: True, obstacle=obstacle)
+    obstacles = {
+        name("d0"): Blocked(device=name("d0"), reason="pid 9 has it"),
+        name("d1"): Blocked(device=name("d1"), reason="pid 10 has it"),
+    }
 
-    assert asked == [name("d0")]
+    (found,) = healths(SHOWN[:1], standings_of(book, NODE, obstacles=obstacles))
+
+    assert " yet: pid 9 has it; " in found.message
 
 
 def test_a_device_that_is_shared_is_as_healthy_as_its_best_share() -> None:
     def of(*locks: DeviceLock) -> DeviceHealth:
         book = Book(locks={each.device: each for each in locks})
-        (found,) = healths([SHARED], NODE, book, serves=lambda _: True, obstacle=lambda _: "")
+        (found,) = healths([SHARED], standings_of(book, NODE))
         return found
 
     left = lock(LockState.RELEASING)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.apiserver.resourceslices import SliceEvent
-from holdfast.dra.mirror import SliceMirror
+from holdfast.dra.publisher import SliceMirror
 from holdfast.model.dra.resourceslice import ResourceSlice, SliceMetadata, SlicePool, SliceSpec
 from holdfast.runtime.clock import SystemClock
 from waiting import until
@@ -19,7 +19,7 @@ class Server:
         self.events: asyncio.Queue[SliceEvent] = asyncio.Queue()
         self.lists = 0
 
-    async def list(self) -> tuple[dict[str, ResourceSlice], str]:
+    async def read_all(self) -> tuple[dict[str, ResourceSlice], str]:
         self.lists += 1
         return {}, "10"
 
@@ -38,7 +38,7 @@ def made(version: int, uid: str = "one") -> ResourceSlice:
 
 def told(slice_: ResourceSlice, *, version: int | None = None, deleted: bool = False) -> SliceEvent:
     at = slice_.metadata.resource_version if version is None else str(version)
-    return SliceEvent(version=at, slice=slice_, deleted=deleted)
+    return SliceEvent(version=at, stored=slice_, deleted=deleted)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from holdfast.model.dra.names import label
+from holdfast.model.dra.resourceslice import label
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 
 _UUID = "8a7c11d2-0f6e-4c5b-9a52-3d9c1f1f7c01"

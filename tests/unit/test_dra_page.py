@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model.book.locks import LockState
-from holdfast.model.dra.taints import HELD, UNHEALTHY, withholds
+from holdfast.model.book.book import LockState
+from holdfast.model.dra.health import HELD, UNHEALTHY
 
 _TESTS = Path(__file__).parents[1]
 _PAGE = (_TESTS.parent / "docs/dra.md").read_text("utf-8")
@@ -32,7 +32,7 @@ def test_each_row_of_the_comparison_is_shown_or_says_not_yet() -> None:
 
 def test_the_page_knows_every_taint_with_its_value() -> None:
     section = _PAGE.partition("### What a taint means")[2].partition("\n##")[0]
-    values = {state.value for state in LockState if withholds(state, for_claim=False)}
+    values = {state.value for state in LockState if state is not LockState.FREE}
 
     for value in (*values, "drain", "uncommitted"):
         assert f"`{value}`" in section

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Source, Sources
 from holdfast.model.cards import replica_key
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, pci_key
 from holdfast.model.dra.advertised import Advertised, plain, texts, versions
-from holdfast.model.dra.names import label
 from holdfast.model.dra.resourceslice import (
     Capacity,
     RequestPolicy,
@@ -25,12 +25,14 @@ from holdfast.model.dra.resourceslice import (
     SliceMetadata,
     SliceSpec,
     Taint,
+    label,
 )
 from holdfast.model.dra.slices import (
     Accepted,
     Kept,
     PoolFacts,
     Writes,
+    another_name,
     contents,
     kept_of,
     quantity,
@@ -38,7 +40,6 @@ from holdfast.model.dra.slices import (
     writes,
 )
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.vendors.tpu.adapter import Tpus
 from simulated.cluster.rules import Rules
 
 DRIVER, NODE = "holdfast.dev", "node-1"
@@ -78,7 +79,7 @@ def facts(
 ) -> PoolFacts:
     return PoolFacts(
         devices={each.name: each for each in devices},
-        advertised=Sources([Tpus(), Source()]).advertised(devices),
+        advertised=Sources([plain_tpus(), Source()]).advertised(devices),
         taints=tainted or {},
         pcie_roots={address(0): "pci0000:00"},
         kept=kept,
@@ -104,6 +105,7 @@ def plan(
     stored: Mapping[str, ResourceSlice] | None = None,
     accepted: Mapping[str, Accepted] | None = None,
     generation: int = 0,
+    others: Mapping[str, str] | None = None,
 ) -> Writes:
     return writes(
         wanted,
@@ -112,6 +114,7 @@ def plan(
         node=NODE,
         accepted=accepted or {},
         generation=generation,
+        others=others or {},
     )
 
 
@@ -365,6 +368,43 @@ def test_a_slice_that_stays_as_it_is_says_how_many_there_are_now() -> None:
     assert [spec.pool.resource_slice_count for _, spec in left.update] == [1]
 
 
+def test_a_slice_whose_name_is_taken_has_another_one_and_keeps_it() -> None:
+    wanted = contents(facts(chips(1)))
+    name = slice_name(DRIVER, NODE, 0)
+    instead = another_name(name, "0123abcd")
+
+    found = plan(wanted, others={name: instead})
+    stored = carried_out(found, {})
+
+    assert [*stored] == [instead]
+    assert plan(wanted, stored) == Writes(), "also after a restart"
+    again = plan(wanted, {**stored, name: stored[instead]})
+    assert [each.metadata.name for each in again.delete] == [instead], "it was not taken after all"
+
+
+def test_a_name_at_its_longest_has_room_for_another_one() -> None:
+    name = slice_name(DRIVER, "n" * 300, 0)
+    assert len(another_name(name, "0123abcd")) <= 253
+    wanted = contents(facts(chips(1)))
+    assert len(plan(wanted, others={name: "x"}).create) == 1
+
+
+def test_a_slice_of_another_pool_is_deleted_and_moves_no_generation() -> None:
+    wanted = contents(facts(chips(1)))
+    stored = carried_out(plan(wanted), {})
+    name, ours = next(iter(stored.items()))
+    pool = replace(ours.spec.pool, name="another-node", generation=2**62)
+    other = replace(
+        ours,
+        metadata=replace(ours.metadata, name="evil"),
+        spec=replace(ours.spec, pool=pool),
+    )
+
+    found = plan(wanted, {name: ours, "evil": other})
+
+    assert found == Writes(delete=(other,))
+
+
 def test_a_wiped_pool_begins_above_the_last_generation() -> None:
     wanted = contents(facts(chips(8)))
 
@@ -478,6 +518,12 @@ def test_a_value_is_cut_to_what_the_api_takes() -> None:
     assert texts(model="") == {}
 
 
+def test_the_api_counts_bytes() -> None:
+    assert texts(model="a" + "ü" * 64)["model"].text == "a" + "ü" * 31
+    longest = "1." + "2" * 60 + ".3"
+    assert [*versions(short=longest, long=longest + "4")] == ["short"]
+
+
 def test_of_a_group_whose_chip_is_gone_nothing_is_offered() -> None:
     one, two = chips(2)
     group = Advertised(name="pair", devices=(one.name, two.name))
@@ -489,10 +535,10 @@ def test_of_a_group_whose_chip_is_gone_nothing_is_offered() -> None:
 def test_a_device_is_known_by_its_function_or_the_one_that_is_its_key() -> None:
     (one,) = chips(1)
     accel = msgspec.structs.replace(one, functions=(), kind=DeviceKind.ACCEL)
-    nowhere = msgspec.structs.replace(accel, keys=frozenset({HardwareKey("gpu/x")}))
+    nowhere = msgspec.structs.replace(accel, keys=frozenset({HardwareKey("card/x")}))
 
     assert plain(accel).address == address(0)
-    by_uuid = msgspec.structs.replace(one, keys=frozenset({HardwareKey("gpu/x")}))
+    by_uuid = msgspec.structs.replace(one, keys=frozenset({HardwareKey("card/x")}))
     assert plain(by_uuid).address == address(0), "the key of a GPU is its UUID"
     assert plain(nowhere).address is None
 
@@ -536,7 +582,10 @@ def shared_gpu(*tainted: int, kept: Kept = EVERYTHING, replicas: int = 3) -> Poo
         for n, each in enumerate(names)
     }
     told = Advertised(
-        name="gpu-g", devices=tuple(names), capacity={"memory": 80 << 30}, shared=True
+        name="gpu-g",
+        devices=tuple(names),
+        capacity={"memory": 80 << 30},
+        whole=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("G")),
     )
     taints = {names[n]: (HELD,) for n in tainted}
     return PoolFacts(devices=devices, advertised=(told,), taints=taints, kept=kept)

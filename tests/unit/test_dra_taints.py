@@ -1,13 +1,21 @@
 """Which taint keeps new claims from a device."""
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.model.book.locks import LockState
+from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
+from fakes.standings import standing_after
+from holdfast.model.book.book import Book, DeviceLock, LockState
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
+from holdfast.model.book.standing import Standing
 from holdfast.model.devices import Fault, FaultKind
+from holdfast.model.dra.health import taints, worst_taints
 from holdfast.model.dra.resourceslice import Taint
-from holdfast.model.dra.taints import TaintFacts, taints, together
+from holdfast.model.ids import ClaimUid
 
 DRIVER = "holdfast.dev"
+NODE = inventory({WHOLE: silicon(d0="a")})
+MARK = Mark(asker=Asker(uid=0, pid=1), at=NOW, reason="ECC errors")
 ILL = Fault(kind=FaultKind.ILL, text="hot")
 GONE = Fault(kind=FaultKind.GONE, text="lost")
 
@@ -20,45 +28,84 @@ def unhealthy(value: str, effect: str = "NoSchedule") -> Taint:
     return Taint(key="holdfast.dev/unhealthy", value=value, effect=effect)
 
 
+D0 = name("d0")
+QUARANTINE, DRAIN = (
+    Marks(quarantines={D0: Quarantine(device=D0, keys=keys("a"), mark=MARK)}),
+    Marks(drain=MARK),
+)
+BRIEF, LONG = 1.0, 60.0
+
+
+def standing(
+    state: LockState = LockState.FREE,
+    *,
+    claim: bool = True,
+    seconds: float = LONG,
+    marks: Marks | None = None,
+    leaving: str = "",
+    faults: tuple[Fault, ...] = (),
+    uncommitted_for: float = 0.0,
+) -> Standing:
+    """Return the standing of a device that claims are given, when it has been so for *seconds*."""
+    lock = DeviceLock(
+        device=D0,
+        keys=keys("a"),
+        state=state,
+        fence=1,
+        since=NOW,
+        boot=BOOT,
+        pod=X,
+        claim=ClaimUid("claim-1") if claim else None,
+    )
+    device = replace(NODE.devices[0], leaving=leaving, faults=faults)
+    return standing_after(
+        Book(locks={} if state is LockState.FREE else {D0: lock}, marks=marks or Marks()),
+        replace(NODE, devices=(device,)),
+        D0,
+        seconds=seconds,
+        by_claims=frozenset({WHOLE}),
+        uncommitted_for=uncommitted_for,
+    )
+
+
 @pytest.mark.parametrize(
-    ("facts", "expected"),
+    ("found", "expected"),
     [
-        (TaintFacts(), ()),
-        (TaintFacts(lock=LockState.HELD), ()),
-        (TaintFacts(lock=LockState.HELD, for_claim=False), (held("held"),)),
-        (TaintFacts(lock=LockState.RELEASING), (held("releasing"),)),
-        (TaintFacts(lock=LockState.RELEASING, for_claim=False), (held("releasing"),)),
-        (TaintFacts(lock=LockState.RECLAIMING), (held("reclaiming"),)),
-        (TaintFacts(lock=LockState.QUARANTINED), (held("quarantined"),)),
-        (TaintFacts(lock=LockState.FOREIGN), (held("foreign"),)),
-        (TaintFacts(lock=LockState.RELEASING, brief=True), ()),
-        (TaintFacts(lock=LockState.RELEASING, brief=True, drained=True), (held("drain"),)),
-        (TaintFacts(drained=True), (held("drain"),)),
-        (TaintFacts(lock=LockState.HELD, drained=True), (held("drain"),)),
-        (TaintFacts(lock=LockState.HELD, leaving=True), (held("leaving"),)),
-        (TaintFacts(lock=LockState.RELEASING, leaving=True), (held("releasing"),)),
-        (TaintFacts(quarantined=True, drained=True), (held("quarantined"),)),
+        (standing(), ()),
+        (standing(LockState.HELD), ()),
+        (standing(LockState.RELEASING), (held("releasing"),)),
+        (standing(LockState.RECLAIMING), (held("reclaiming"),)),
+        (standing(LockState.QUARANTINED), (held("quarantined"),)),
+        (standing(LockState.FOREIGN), (held("foreign"),)),
+        (standing(LockState.RELEASING, seconds=BRIEF), ()),
+        (standing(LockState.RELEASING, seconds=BRIEF, marks=DRAIN), (held("drain"),)),
+        (standing(marks=DRAIN), (held("drain"),)),
+        (standing(LockState.HELD, marks=DRAIN), (held("drain"),)),
+        (standing(LockState.HELD, leaving="a rule"), (held("leaving"),)),
+        (standing(LockState.RELEASING, leaving="a rule"), (held("releasing"),)),
         (
-            TaintFacts(lock=LockState.RELEASING, brief=True, quarantined=True),
+            standing(marks=replace(QUARANTINE, drain=MARK)),
             (held("quarantined"),),
         ),
-        (TaintFacts(uncommitted=True), (held("uncommitted"),)),
-        (TaintFacts(faults=(ILL,)), (unhealthy("ill"),)),
-        (TaintFacts(faults=(ILL, GONE)), (unhealthy("gone"),)),
-        (TaintFacts(faults=(ILL,), lock=LockState.FOREIGN), (held("foreign"), unhealthy("ill"))),
+        (standing(LockState.RELEASING, seconds=BRIEF, marks=QUARANTINE), (held("quarantined"),)),
+        (standing(uncommitted_for=4.0), (held("uncommitted"),)),
+        (standing(uncommitted_for=2.0), ()),
+        (standing(faults=(ILL,)), (unhealthy("ill"),)),
+        (standing(faults=(ILL, GONE)), (unhealthy("gone"),)),
+        (standing(LockState.FOREIGN, faults=(ILL,)), (held("foreign"), unhealthy("ill"))),
     ],
 )
 def test_a_device_is_withheld_for_its_state_and_its_health(
-    facts: TaintFacts, expected: tuple[Taint, ...]
+    found: Standing, expected: tuple[Taint, ...]
 ) -> None:
-    assert taints(DRIVER, facts) == expected
+    assert taints(DRIVER, found) == expected
 
 
 @pytest.mark.parametrize("state", [*LockState])
 def test_a_lock_of_the_other_api_is_told_in_every_state_but_free(state: LockState) -> None:
     expected = () if state is LockState.FREE else (held(state.value),)
 
-    assert taints(DRIVER, TaintFacts(lock=state, for_claim=False)) == expected
+    assert taints(DRIVER, standing(state, claim=False)) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,16 +114,19 @@ def test_a_lock_of_the_other_api_is_told_in_every_state_but_free(state: LockStat
 def test_only_hardware_that_is_gone_ends_its_pods_and_only_if_configured(
     fault: Fault, effect: str
 ) -> None:
-    facts = TaintFacts(faults=(fault,))
+    found = standing(faults=(fault,))
 
-    assert [each.effect for each in taints(DRIVER, facts)] == ["NoSchedule"]
-    assert [each.effect for each in taints(DRIVER, facts, evict_lost=True)] == [effect]
+    assert [each.effect for each in taints(DRIVER, found)] == ["NoSchedule"]
+    assert [each.effect for each in taints(DRIVER, found, evict_lost=True)] == [effect]
 
 
 def test_devices_that_are_given_together_have_the_worst_taint_of_each_key() -> None:
     gone = unhealthy("gone", "NoExecute")
 
-    assert together([(held("foreign"),), (), (held("releasing"), gone)]) == (held("foreign"), gone)
-    assert together([(unhealthy("ill"),), (gone,)]) == (gone,)
-    assert together([(gone,), (unhealthy("ill"),)]) == (gone,)
-    assert together([(gone,), (unhealthy("unplugged", "NoExecute"),)]) == (gone,)
+    assert worst_taints([(held("foreign"),), (), (held("releasing"), gone)]) == (
+        held("foreign"),
+        gone,
+    )
+    assert worst_taints([(unhealthy("ill"),), (gone,)]) == (gone,)
+    assert worst_taints([(gone,), (unhealthy("ill"),)]) == (gone,)
+    assert worst_taints([(gone,), (unhealthy("unplugged", "NoExecute"),)]) == (gone,)

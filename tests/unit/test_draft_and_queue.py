@@ -25,10 +25,11 @@ from fakes.books import (
     silicon,
 )
 from holdfast.errors import LedgerError
-from holdfast.model.book.book import Allocation, Book, Phase
+from holdfast.model.book.book import ENDING, NEXT, Allocation, Book, LockState, Phase
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import ENDING, NEXT, LockState
-from holdfast.model.book.queue import settle, waits_behind
+from holdfast.model.book.messages import sentence
+from holdfast.model.book.queue import first_before, settle
+from holdfast.model.gate.gate import Rights, said_of, why_not_yet
 from holdfast.model.ids import BootId, PodUid
 
 _D0 = silicon(d0="a")
@@ -387,8 +388,15 @@ def test_a_device_that_grew_while_a_former_pod_has_a_part_of_it_waits_as_a_whole
         settle(draft)
         assert draft.locks.keys() == {name("d0")}
         assert lock_of(draft.book, "d0").keys == keys("z")
-        told = waits_behind(draft.book, waiting, keys("a"))
-        assert told == "a waits behind an older Allocation"
+        assert first_before(draft.book, waiting, keys("a")) is None
+        rights = Rights(keys=keys("a"), own=frozenset(), started=frozenset(), queued=(waiting,))
+        told = why_not_yet(rights, draft.book)
+        assert told is not None
+        assert told.text == "a waits behind an older Allocation"
+        (device,) = waiting.names()
+        said, kept = said_of(told, [device], lambda _: None, draft.book)
+        assert sentence(said).startswith(f"{device[0]} is for an older Allocation, which came ")
+        assert kept == 1
 
 
 def test_an_allocation_of_an_unknown_pod_can_name_two_devices_that_share_hardware() -> None:

@@ -22,10 +22,10 @@ from fakes.books import (
     seen,
     silicon,
 )
-from holdfast.model.book.book import Book, ClaimRecord, Phase, PodRecord
+from fakes.standings import standings_of
+from holdfast.model.book.book import Book, ClaimRecord, LockState, Phase, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.drift import Drift, DriftFacts, disagreements
-from holdfast.model.book.locks import LockState
 from holdfast.model.book.offers import OfferedDevice, Offers, kept_back
 from holdfast.model.ids import BootId, ClaimRef, ClaimUid, DeviceId, PodUid, ProcessId, ResourceName
 from holdfast.model.kubelet import KubeletView, ListedPod
@@ -183,9 +183,9 @@ def test_kubelet_is_compared_by_a_complete_answer_alone(view: KubeletView) -> No
 
 
 def test_what_kubelet_keeps_back_is_healthy_unlocked_and_not_called_available() -> None:
-    assert kept_back(WHOLE, ids("d0"), NODE, Book()) == ids("d1")
-    assert kept_back(WHOLE, ids("d0", "d1"), NODE, Book()) == ids()
-    assert kept_back(WHOLE, ids("d1"), NODE, HELD_BY_X) == ids()
+    assert kept_back(ids("d0"), standings_of(Book(), NODE).of(WHOLE)) == ids("d1")
+    assert kept_back(ids("d0", "d1"), standings_of(Book(), NODE).of(WHOLE)) == ids()
+    assert kept_back(ids("d1"), standings_of(HELD_BY_X, NODE).of(WHOLE)) == ids()
 
 
 def test_under_a_topology_policy_other_numa_nodes_are_not_kept_back() -> None:
@@ -193,4 +193,4 @@ def test_under_a_topology_policy_other_numa_nodes_are_not_kept_back() -> None:
         NODE,
         devices=tuple(replace(each, numa_node=place) for place, each in enumerate(NODE.devices)),
     )
-    assert kept_back(WHOLE, ids("d0"), apart, Book()) == ids()
+    assert kept_back(ids("d0"), standings_of(Book(), apart).of(WHOLE)) == ids()

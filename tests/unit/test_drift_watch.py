@@ -6,6 +6,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from fakes.books import WHOLE, inventory, seen, silicon
+from fakes.standings import BookOnly, device_standings
 from holdfast.app.watches.drift import DriftWatch
 from holdfast.model.book.book import Book
 from holdfast.model.book.offers import OfferedDevice, Offers
@@ -27,16 +28,20 @@ class Truths:
         self.clock = ManualClock()
         self.view = Watched(KubeletView())
         self.offers = Watched(Offers())
+        ledger = cast("Any", BookOnly(Watched(Book())))
+        node = Watched(inventory({WHOLE: silicon(d0="a", d1="b")}))
         self.watch = DriftWatch(
-            ledger=cast("Any", SimpleNamespace(book=Watched(Book()))),
+            ledger=ledger,
             view=self.view,
-            inventory=Watched(inventory({WHOLE: silicon(d0="a", d1="b")})),
+            standings=device_standings(ledger, node, self.clock, view=self.view),
+            inventory=node,
             offers=self.offers,
-            kernel=cast("Any", SimpleNamespace(holders={})),
+            use=cast("Any", SimpleNamespace(holders={})),
             preference=cast("Any", SimpleNamespace(kept_back={})),
             clock=self.clock,
             settings=Watched(Drift(settle=Duration(SETTLE))),
             pending_timeout=Watched(60.0),
+            claims=None,
         )
 
     def offer(self, healthy: frozenset[DeviceId]) -> None:

@@ -3,8 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.model.nvidia.driver_leave import PATIENCE, Leave, leave
-from holdfast.model.nvidia.roots import DriverFacts
+from holdfast.model.nvidia.roots import PATIENCE, DriverFacts, Leave, leave
 
 HERE = DriverFacts(present=True, load="550 load 7")
 UP, STOPPING = replace(HERE, ready=True), replace(HERE, ready=False)

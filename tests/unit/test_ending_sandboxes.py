@@ -11,12 +11,12 @@ from holdfast.model.reclaim.ending import (
     EndFacts,
     Member,
     RuntimeSeen,
+    RuntimeState,
     may_be_at_work,
     runtime_seen,
     whole_cgroup,
     why_spare,
 )
-from holdfast.model.reclaim.runtime_state import RuntimeState
 from holdfast.model.use.holders import Sandbox
 
 _SENTRY = Member(

@@ -9,8 +9,8 @@ from holdfast.model.book.pods import PodSighting
 from holdfast.reclaim.sightings import Endings
 from manual_clock import ManualClock
 
-ALIVE = PodSighting(cgroup="/kubepods/podx", inode=7, processes=(42,))
-EMPTY = PodSighting(cgroup="/kubepods/podx", inode=7)
+ALIVE = PodSighting(cgroup="/kubepods/podx", inode=7, populated=True, processes=(42,))
+EMPTY = PodSighting(cgroup="/kubepods/podx", inode=7, populated=False)
 
 
 def _asked(endings: Endings, clock: ManualClock, seconds: float, step: float = 0.5) -> list[float]:
@@ -41,8 +41,16 @@ def test_a_pod_whose_cgroup_cannot_be_read_does_not_seem_to_be_over() -> None:
     endings = Endings(clock)
     for sighting in (
         ALIVE,
-        replace(EMPTY, unlisted="cannot read cgroup.procs: Input/output error"),
+        replace(EMPTY, populated=None, unlisted="cannot read cgroup.events: Input/output error"),
     ):
+        endings.follow([X], {X: sighting}, had_cgroup=[X])
+    assert _asked(endings, clock, 100.0) == [5.0, 10.0, 20.0], "as of any that has started"
+
+
+def test_a_pod_is_not_over_because_none_of_its_processes_could_be_listed() -> None:
+    clock = ManualClock()
+    endings = Endings(clock)
+    for sighting in (ALIVE, replace(ALIVE, processes=())):
         endings.follow([X], {X: sighting}, had_cgroup=[X])
     assert _asked(endings, clock, 100.0) == [5.0, 10.0, 20.0], "as of any that has started"
 

@@ -47,7 +47,7 @@ _HOLDER = Holder(
         (KernelFacts(opened=Opened.SUCCEEDED), _FREE, "opened exclusively"),
         (KernelFacts(opened=Opened.SUCCEEDED, holders=(), gaps=_GAPS), _FREE, "exclusively"),
         (KernelFacts(opened=Opened.SUCCEEDED, holders=(_HOLDER,)), _IN_USE, "pid 77"),
-        (KernelFacts(kind=DeviceKind.ACCEL, holders=()), _FREE, "in flight cannot be seen here"),
+        (KernelFacts(kind=DeviceKind.ACCEL, holders=()), _FREE, "no fd in flight is seen"),
         (KernelFacts(kind=DeviceKind.ACCEL), _UNKNOWN, "have not been scanned"),
         (KernelFacts(kind=DeviceKind.ACCEL, holders=(), gaps=_GAPS), _UNKNOWN, "permission"),
         (KernelFacts(kind=DeviceKind.ACCEL, holders=(_HOLDER,)), _IN_USE, "pid 77"),
@@ -95,8 +95,8 @@ def test_that_it_may_have_been_left_enabled_is_told_where_its_group_could_not_be
 
 
 _QUIET = KernelFacts(holders=())
-_GONE = FormerPod(counted=False, cgroup_seen=True)
-_UNREAD = FormerPod(counted=None, unreadable=True, cgroup_seen=True)
+_GONE = FormerPod(counted=False, populated=False, cgroup_seen=True)
+_UNREAD = FormerPod(counted=None, populated=False, unreadable=True, cgroup_seen=True)
 
 
 @pytest.mark.parametrize(
@@ -108,20 +108,38 @@ _UNREAD = FormerPod(counted=None, unreadable=True, cgroup_seen=True)
         (replace(_GONE, counted=None), _QUIET, _UNKNOWN, "checkpoint has not been read"),
         (_UNREAD, _QUIET, _FREE, "unverified: kubelet's checkpoint cannot be read"),
         (replace(_UNREAD, processes=()), _QUIET, _FREE, "unverified: kubelet's checkpoint"),
-        (replace(_UNREAD, processes=(41,)), _QUIET, _IN_USE, "pid 41"),
+        (replace(_UNREAD, populated=True, processes=(41,)), _QUIET, _IN_USE, "pid 41"),
         (_UNREAD, KernelFacts(holders=(_HOLDER,)), _IN_USE, "pid 77"),
         (replace(_UNREAD, cgroup_seen=False, uncounted_for=29.9), _QUIET, _UNKNOWN, "never seen"),
         (replace(_UNREAD, cgroup_seen=False, uncounted_for=30.0), _QUIET, _FREE, "unverified"),
         (replace(_GONE, counted=True), _QUIET, _IN_USE, "kubelet counts its pod"),
-        (replace(_GONE, processes=(41, 42)), _QUIET, _IN_USE, "pid 41, 42"),
-        (replace(_GONE, processes=(41,)), KernelFacts(holders=(_HOLDER,)), _IN_USE, "pid 77"),
+        (replace(_GONE, populated=True, processes=(41, 42)), _QUIET, _IN_USE, "pid 41, 42"),
+        (replace(_GONE, populated=True, processes=()), _QUIET, _IN_USE, "cgroup is populated"),
+        (replace(_GONE, populated=True), KernelFacts(holders=(_HOLDER,)), _IN_USE, "pid 77"),
+        (replace(_GONE, processes=(41,)), _QUIET, _FREE, "not enabled"),  # a list proves nothing
+        (
+            replace(_GONE, populated=True, processes=(41,)),
+            KernelFacts(holders=(_HOLDER,)),
+            _IN_USE,
+            "pid 77",
+        ),
         (_GONE, KernelFacts(holders=(_HOLDER,)), _IN_USE, "pid 77"),
         (_GONE, KernelFacts(enabled=_ENABLED, holders=()), _IN_USE, "enabled"),
         (_GONE, KernelFacts(), _UNKNOWN, "have not been scanned"),
-        (FormerPod(counted=False), _QUIET, _UNKNOWN, "never seen"),
-        (FormerPod(counted=False, uncounted_for=29.9), _QUIET, _UNKNOWN, "never seen"),
-        (FormerPod(counted=False, uncounted_for=30.0), _QUIET, _FREE, "not enabled"),
-        (FormerPod(counted=False, processes=()), _QUIET, _FREE, "not enabled"),
+        (FormerPod(counted=False, populated=False), _QUIET, _UNKNOWN, "never seen"),
+        (
+            FormerPod(counted=False, populated=False, uncounted_for=29.9),
+            _QUIET,
+            _UNKNOWN,
+            "never seen",
+        ),
+        (
+            FormerPod(counted=False, populated=False, uncounted_for=30.0),
+            _QUIET,
+            _FREE,
+            "not enabled",
+        ),
+        (FormerPod(counted=False, populated=False, processes=()), _QUIET, _FREE, "not enabled"),
     ],
 )
 def test_a_lock_becomes_free_when_its_pod_is_gone_and_the_kernel_agrees(
@@ -141,9 +159,9 @@ _BLIND = KernelFacts(holders=(), gaps=_GAPS)
         (_GONE, _BLIND, _FREE),
         (_GONE, replace(_BLIND, kind=DeviceKind.ACCEL), _FREE),
         (replace(_GONE, processes=()), _BLIND, _FREE),
-        (FormerPod(counted=False, uncounted_for=30.0), _BLIND, _FREE),
-        (FormerPod(counted=False), _BLIND, _UNKNOWN),
-        (replace(_GONE, processes=(41,)), _BLIND, _IN_USE),
+        (FormerPod(counted=False, populated=False, uncounted_for=30.0), _BLIND, _FREE),
+        (FormerPod(counted=False, populated=False), _BLIND, _UNKNOWN),
+        (replace(_GONE, populated=True, processes=(41,)), _BLIND, _IN_USE),
         (replace(_GONE, counted=True), _BLIND, _IN_USE),
         (replace(_GONE, counted=None), _BLIND, _UNKNOWN),
         (_GONE, replace(_BLIND, enabled=_ENABLED), _IN_USE),
@@ -162,15 +180,17 @@ def test_where_not_every_process_can_be_seen_a_node_does_not_stop_if_the_pod_is_
 
 
 def test_a_pod_whose_cgroup_cannot_be_read_may_live_and_keeps_its_device() -> None:
-    pod = FormerPod(counted=False, processes=(), cgroup_seen=True)
+    pod = FormerPod(counted=False, populated=False, processes=(), cgroup_seen=True)
     facts = ReleaseFacts(unseen_grace=30.0, kernel=KernelFacts(holders=()), pod=pod)
     assert judge_release(facts).freedom is _FREE
-    unlisted = replace(
-        facts, pod=replace(pod, unlisted="cannot read cgroup.procs: Too many open files")
+    unknown = replace(
+        pod, populated=None, unlisted="cannot read cgroup.events: Too many open files"
     )
-    verdict = judge_release(unlisted)
+    verdict = judge_release(replace(facts, pod=unknown))
     assert verdict.freedom is _UNKNOWN
     assert "Too many open files" in verdict.reason
+    listed = replace(unknown, populated=False, unlisted="cannot list some cgroup below")
+    assert judge_release(replace(facts, pod=listed)).freedom is _FREE
 
 
 _MACHINE = replace(_HOLDER, command="qemu-system-x86", sandbox=Sandbox.MACHINE)
@@ -233,7 +253,9 @@ def test_a_device_that_the_next_pods_machine_has_already_is_free_of_the_former_p
     facts = ReleaseFacts(
         unseen_grace=30.0,
         kernel=KernelFacts(kind=kind, enabled=_ENABLED, holders=(_MACHINE,)),
-        pod=FormerPod(counted=False, processes=processes, cgroup_seen=True),
+        pod=FormerPod(
+            counted=False, populated=bool(processes), processes=processes, cgroup_seen=True
+        ),
         heir=heir,
     )
     assert judge_release(facts).freedom is freedom
@@ -275,7 +297,9 @@ def test_a_free_verdict_is_unverified_only_where_something_was_not_read() -> Non
 def test_what_nvml_does_not_tell_is_the_first_thing_to_mend() -> None:
     kernel = KernelFacts(kind=DeviceKind.DRIVER, holders=())
     verdict = judge_release(
-        ReleaseFacts(unseen_grace=30.0, kernel=kernel, pod=FormerPod(counted=False))
+        ReleaseFacts(
+            unseen_grace=30.0, kernel=kernel, pod=FormerPod(counted=False, populated=False)
+        )
     )
     assert verdict.freedom is _UNKNOWN
     assert verdict.reason == "its driver has not been asked who uses it"

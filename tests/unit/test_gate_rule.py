@@ -23,10 +23,10 @@ from fakes.books import (
     unlocked,
     unreadable,
 )
-from holdfast.model.book.book import Book, Phase
-from holdfast.model.book.locks import LockState
+from fakes.doors import why_wait
+from holdfast.model.book.book import Book, LockState, Phase
 from holdfast.model.book.queue import settle
-from holdfast.model.gate.gate import Caller, Passage, arrive, enter, who_calls, why_wait
+from holdfast.model.gate.gate import Caller, Passage, arrive, enter, who_calls
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import CheckpointEntry
 
@@ -251,7 +251,7 @@ def test_an_older_allocation_that_waits_goes_first_also_at_the_gate() -> None:
     draft = drafted(book_of(allocated(silicon(w="ab"), resource=HALF, pod=Y)))
     reason = enter(draft, _PASSAGE, _KNOWN, "passed")
     assert reason is not None
-    assert "pod-y" in reason
+    assert "pod-y" in reason.text
 
 
 def test_a_free_device_that_an_older_allocation_waits_for_is_not_passed_by_a_younger_one() -> None:

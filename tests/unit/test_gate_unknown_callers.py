@@ -14,10 +14,10 @@ from fakes.books import (
     lock_of,
     silicon,
 )
-from holdfast.model.book.book import Book
-from holdfast.model.book.locks import LockState
+from fakes.doors import why_wait
+from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks
-from holdfast.model.gate.gate import Caller, Passage, arrive, enter, who_calls, why_wait
+from holdfast.model.gate.gate import Caller, Passage, arrive, enter, who_calls
 from holdfast.model.kubelet import KubeletView
 
 _D0 = silicon(d0="a")

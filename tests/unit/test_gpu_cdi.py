@@ -24,6 +24,7 @@ from holdfast.model.nvidia.cdi import (
     no_effect,
 )
 from holdfast.model.nvidia.names import GPU_KIND, GpuNames, found_in, unexplained
+from holdfast.model.nvidia.replicas import REPLICAS
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cdi"
 SCHEMA = Path(__file__).parent.parent / "golden" / "cdi.schema.json"
@@ -282,7 +283,7 @@ def test_features_leave_out_groups_and_sockets() -> None:
     ("feature", "why"),
     [
         *((each, "") for each in Feature),
-        ("enable-nvsandboxutils", "without that library"),
+        ("disable-nvsandboxutils", "never used"),
         ("disable-nvsandbox-utils", "never used"),
         ("enable-coherent-annotations", "no container runtime reads"),
         ("disable-multiple-csv-devices", "Tegra"),
@@ -329,6 +330,12 @@ ALL = _names(replace(PLAIN, beside=BESIDE), {})
 
 UUIDS = {DeviceId("GPU-a"): "GPU-a", DeviceId("GPU-b"): "GPU-b"}
 INDEXES = {DeviceId("GPU-a"): "0", DeviceId("GPU-b"): "1"}
+
+
+def _replicas(answers: dict[DeviceId, str]) -> dict[DeviceId, str | None]:
+    return {REPLICAS.replica(id_, each): name for id_, name in answers.items() for each in range(2)}
+
+
 RIVAL = _names(PLAIN, {f"{GPU_KIND}=GPU-a": "/var/run/cdi/nvidia.yaml"})
 
 
@@ -345,6 +352,9 @@ RIVAL = _names(PLAIN, {f"{GPU_KIND}=GPU-a": "/var/run/cdi/nvidia.yaml"})
         (INDEXES, RIVAL, False, set()),
         ({**INDEXES, DeviceId("GPU-b"): "0"}, ALL, False, {"GPU-b"}),
         ({DeviceId("GPU-c"): None}, ALL, False, {"GPU-c"}),
+        (_replicas(UUIDS), ALL, False, set()),
+        (_replicas(INDEXES), ALL, False, set()),
+        (_replicas(UUIDS), RIVAL, False, {"GPU-a::0", "GPU-a::1"}),
     ],
     ids=[
         "all",
@@ -357,6 +367,9 @@ RIVAL = _names(PLAIN, {f"{GPU_KIND}=GPU-a": "/var/run/cdi/nvidia.yaml"})
         "a rival of another name",
         "the name leads to another",
         "no name",
+        "replicas",
+        "replicas by index",
+        "a rival of a GPU with replicas",
     ],
 )
 def test_what_no_spec_explains_by_the_name_it_would_be_given_by_is_told_with_its_reason(

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.onegpu import RULES
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import (
     BootId,
@@ -20,15 +20,20 @@ from holdfast.model.nvidia.free import (
     Found,
     GpuSight,
     Granted,
+    IdleLevel,
+    IdleMemory,
+    IdleRules,
+    Unused,
     bystander,
+    follow,
     granted_on,
+    restored,
     sort,
     unused,
     uuids,
     with_level,
 )
 from holdfast.model.nvidia.gpu import GpuProcess, GpuUse
-from holdfast.model.nvidia.idle import IdleLevel, IdleMemory, IdleRules, Unused, follow, restored
 from holdfast.model.use.free import (
     FormerPod,
     Freedom,
@@ -224,7 +229,7 @@ def gpu(
     return KernelFacts(kind=DeviceKind.DRIVER, sight=sight, holders=holders, gaps=gaps)
 
 
-GONE = FormerPod(counted=False, processes=None, cgroup_seen=True, uncounted_for=99.0)
+GONE = FormerPod(counted=False, populated=False, cgroup_seen=True, uncounted_for=99.0)
 
 
 @pytest.mark.parametrize(
@@ -449,20 +454,20 @@ def lock(
 
 
 def test_a_gpu_in_mig_mode_is_asked_for_itself_and_for_every_slice() -> None:
-    assert uuids(device("gpu/GPU-1", "mig/GPU-1/2/MIG-2", "mig/GPU-1/1/MIG-1")) == (
+    assert uuids(device("card/GPU-1", "part/GPU-1/2/MIG-2", "part/GPU-1/1/MIG-1")) == (
         "GPU-1",
         "MIG-1",
         "MIG-2",
     )
-    assert uuids(device("mig/GPU-1/1/MIG-1")) == ("MIG-1",)
+    assert uuids(device("part/GPU-1/1/MIG-1")) == ("MIG-1",)
 
 
 WHOLE, ONE, TWO = (
-    device("gpu/GPU-1", "mig/GPU-1/1/MIG-1"),
-    device("mig/GPU-1/1/MIG-1"),
-    device("mig/GPU-1/2/MIG-2"),
+    device("card/GPU-1", "part/GPU-1/1/MIG-1"),
+    device("part/GPU-1/1/MIG-1"),
+    device("part/GPU-1/2/MIG-2"),
 )
-ELSEWHERE = device("gpu/GPU-2")
+ELSEWHERE = device("card/GPU-2")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """What containers are given for GPUs: to the byte what NVIDIA's plugin answers."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.text_format import MessageToString
 from msgspec.structs import replace
 
@@ -103,7 +106,48 @@ def test_each_strategy_answers_to_the_byte_what_nvidias_plugin_does(case: str) -
 
 
 def test_every_golden_answer_has_its_case() -> None:
-    assert {file.stem for file in GOLDEN.iterdir()} == set(CASES)
+    assert {file.stem for file in GOLDEN.glob("*.txtpb")} == set(CASES)
+
+
+_RECORD: dict[str, list[dict[str, Any]]] = json.loads((GOLDEN / "plugin-0.20.0.json").read_text())
+"""Answers for one GPU and for two, recorded from NVIDIA's plugin on its mock of NVML."""
+_RULES = {
+    "modes": GpuGrantRules(modes=ALL_MODES),
+    "prefix": GpuGrantRules(lists=(ANNOTATIONS,), annotation_prefix="example.com/"),
+}
+
+
+@pytest.mark.parametrize("case", _RECORD)
+def test_an_answer_is_as_nvidias_plugin_was_heard_to_give_it(case: str) -> None:
+    rules = _RULES.get(case)
+    if rules is None:
+        lists, ids, specs = case.split("_")
+        rules = GpuGrantRules(
+            lists=tuple(map(DeviceList, lists.split(","))),
+            ids=DeviceIds(ids),
+            pass_device_specs=specs == "specs=true",
+            annotation_prefix=PREFIX,
+        )
+    gpus = tuple(
+        GrantedGpu(
+            uuid=f"GPU-01000100-0000-0000-0000-00000000000{index}",
+            index=str(index),
+            nodes=(f"/dev/nvidia{index}",),
+        )
+        for index in range(2)
+    )
+    for count, there in enumerate(_RECORD[case], start=1):
+        ours = MessageToDict(container_answer(_grant(gpus[:count], rules)))
+        found = json.loads(json.dumps(ours).replace(ANSWER, "<uuid>"))
+        for key in ("devices", "mounts"):
+            assert _by_path(found.pop(key, [])) == _by_path(there.get(key, []))
+        assert found == {
+            key: each for key, each in there.items() if key not in {"devices", "mounts"}
+        }
+
+
+def _by_path(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(entries, key=lambda each: str(each["containerPath"]))
 
 
 def test_an_answer_under_cdi_alone_sets_no_visible_devices_and_gives_no_nodes() -> None:

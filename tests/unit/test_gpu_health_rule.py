@@ -27,8 +27,7 @@ from holdfast.model.nvidia.health import (
     verdict,
 )
 from holdfast.model.nvidia.mig import hides_some
-from holdfast.model.nvidia.xid_records import MOST_XIDS, GpuObservation, Place
-from holdfast.model.nvidia.xids import XidChecks, xid_checks
+from holdfast.model.nvidia.xids import MOST_XIDS, GpuObservation, Place, XidChecks, xid_checks
 
 BOOT, LATER = BootId("boot-1"), BootId("boot-2")
 GPU, OTHER = "GPU-1", "GPU-2"
@@ -421,6 +420,19 @@ def test_a_library_that_is_not_there_condemns_no_gpu_however_long() -> None:
         after = look(after, GpuCondition(lost="NVML_ERROR_UNINITIALIZED"), at=NOW + beat)
     assert healthy(after)
     assert verdict(after).notes
+
+
+def test_only_what_a_verdict_goes_by_has_it_judged_anew() -> None:
+    def at(degrees: int, before: GpuState, *, failed: bool | None = None) -> GpuState:
+        condition = GpuCondition(temperature=degrees, shutdown_temperature=90, remap_failed=failed)
+        return look(before, condition, at=NOW)
+
+    cool, hot = at(40, state()), at(91, state())
+    assert cool.judged == at(41, cool).judged
+    assert cool.judged == replace(cool, condition=GpuCondition())
+    assert at(91, cool).judged != cool.judged
+    assert at(92, hot).judged != hot.judged  # its text has the degrees
+    assert at(41, cool, failed=True).judged != cool.judged
 
 
 def test_a_gpu_that_was_too_hot_must_cool_down() -> None:

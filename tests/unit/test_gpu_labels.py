@@ -164,7 +164,7 @@ def test_a_vgpu_is_told_without_its_configuration_space_and_a_gpu_is_none() -> N
     assert found == {"nvidia.com/vgpu.present": "true"}
     short = replace(guest, configs={"0000:10:00.0": VGPU[:64]})
     assert labels(short) == labels(guest)
-    assert not any("vgpu" in key for key in labels(known))
+    assert labels(known)["nvidia.com/vgpu.present"] == "false"
 
 
 def test_a_driver_of_two_numbers_has_no_revision() -> None:
@@ -184,6 +184,7 @@ def test_a_driver_of_two_numbers_has_no_revision() -> None:
         ("8.9", "ada-lovelace"),
         ("10.0", "blackwell"),
         ("12.0", "blackwell"),
+        ("13.0", "rubin"),
         ("99.0", "undefined"),
         ("", None),
     ],
@@ -275,6 +276,32 @@ def test_a_slice_tells_its_own_part_of_the_compute_slices() -> None:
     assert [found[f"nvidia.com/gpu.{key}"] for key in keys] == ["3", "1", "0"]
 
 
+def test_a_compute_slice_is_told_though_no_pod_can_ask_for_it() -> None:
+    halves = [
+        replace(piece(0, place, "3g.40gb"), profile="1c.3g.40gb", slices=(3, 1))
+        for place in range(2)
+    ]
+    odd = replace(piece(0, 2, "3g.40gb"), profile="?", slices=(3, 1))
+    divided = replace(card(0, mig=True), slices=(*halves, odd, piece(0, 3, "1g.10gb")))
+    known = node(MIXED, divided, replace(divided, uuid="GPU-1", problems=(LOST,)))
+    found = labels(known)
+    assert "nvidia.com/mig-1c.3g.40gb" not in known.facts.layout.resources
+    expected = {
+        "product": "NVIDIA-H100-80GB-HBM3-MIG-1c.3g.40gb",
+        "count": "2",
+        "replicas": "1",
+        "sharing-strategy": "none",
+        "memory": "29568",
+        "slices.gi": "3",
+        "slices.ci": "1",
+    }
+    for key, value in expected.items():
+        assert found[f"nvidia.com/mig-1c.3g.40gb.{key}"] == value
+    assert found["nvidia.com/mig-1g.10gb.count"] == "1"
+    assert {key for key in found if not key.startswith("nvidia.com/")} == set()
+    assert not any("1c" in key for key in labels(replace(known, strategy=SINGLE)))
+
+
 def test_what_is_told_of_a_model_is_told_of_its_own_gpus() -> None:
     other = replace(card(0, name="NVIDIA A100"), memory=40960 << 20)
     silent = replace(card(1), memory=None)
@@ -328,3 +355,14 @@ def test_a_gpu_that_does_not_tell_its_memory_or_its_class_has_no_such_label() ->
     assert "nvidia.com/gpu.memory" not in found
     assert found["nvidia.com/gpu.mode"] == "unknown"
     assert found["nvidia.com/gpu.machine"] == "unknown"
+
+
+def test_gpus_of_different_pci_classes_have_no_certain_mode() -> None:
+    known = node(NONE, card(0), card(1))
+    known = replace(known, classes={card(0).pci or "": "0x030200", card(1).pci or "": "0x030000"})
+    assert gpu_labels(known)["nvidia.com/gpu.mode"] == "unknown"
+
+
+def test_a_slice_with_media_engines_is_called_as_its_resource_is() -> None:
+    found = feature_file(gpu_labels(node(SINGLE, card(0, "1g.10gb+me"))), until=UNTIL)
+    assert "gpu.product=NVIDIA-H100-80GB-HBM3-MIG-1g.10gb.me\n" in found

@@ -7,19 +7,18 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, INIT, KUBELET, NOW, SHIM, X, Y, keys, name
 from fakes.ending import SATISFIED
-from holdfast.model.book.book import ClaimRecord, PodRecord
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.book import ClaimRecord, DeviceLock, LockState, PodRecord
 from holdfast.model.ids import ClaimRef, ClaimUid, ProcessId
 from holdfast.model.reclaim.ending import (
     RUNTIMES,
     SHIMS,
-    ByHand,
+    Grounds,
     Member,
     Parent,
+    RuntimeState,
     why_spare,
 )
 from holdfast.model.reclaim.handrelease import HandFacts, judge_by_hand
-from holdfast.model.reclaim.runtime_state import RuntimeState
 from holdfast.model.use.holders import Sandbox
 
 _ENDING = (LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANTINED)
@@ -42,7 +41,7 @@ def test_what_is_left_of_a_pod_that_is_over_may_be_ended_on_a_persons_word(
     state: LockState,
 ) -> None:
     verdict = judge_by_hand(replace(_OVER, lock=replace(_LOCK, state=state)))
-    assert verdict.order is ByHand.RELEASE
+    assert verdict.grounds is Grounds.RELEASE
     assert verdict.refusal == ""
 
 
@@ -68,7 +67,7 @@ def test_some_things_no_word_is_enough_for(
     changed: dict[str, Any], reason: str, typed: str | None
 ) -> None:
     verdict = judge_by_hand(replace(_OVER, typed=typed, **changed))
-    assert verdict.order is ByHand.NOTHING
+    assert verdict.grounds is None
     assert reason in verdict.refusal
     assert not verdict.forced
 
@@ -86,12 +85,41 @@ def test_what_a_claim_has_that_kubelet_has_not_unprepared_is_released_by_no_word
     lock = replace(_LOCK, state=state, claim=_CLAIM.ref.uid)
     facts = replace(_OVER, lock=lock, claim=_CLAIM, holder="pod train by claim one", typed=typed)
     verdict = judge_by_hand(facts)
-    assert verdict.order is ByHand.NOTHING
+    assert verdict.grounds is None
     assert not verdict.forced
     assert verdict.refusal == (
         f"{_OVER.device} is held by pod train by claim one: delete the pods that use the claim, "
         "and kubelet unprepares it; where kubelet has lost the claim, delete the claim too"
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "ends", "refusal"),
+    [
+        (None, False, "is held by pod train by claim one, and kubelet has no record of the claim"),
+        ("other", False, "belongs to pod default/train (pod-x), not to other"),
+        ("train", True, ""),
+    ],
+)
+def test_a_claim_that_kubelet_has_forgotten_is_ended_for_who_names_its_pod(
+    typed: str | None, ends: bool, refusal: str
+) -> None:
+    lock = replace(_LOCK, state=LockState.HELD, claim=_CLAIM.ref.uid)
+    claim = replace(_CLAIM, forgotten=True)
+    facts = replace(_OVER, lock=lock, claim=claim, holder="pod train by claim one", typed=typed)
+    verdict = judge_by_hand(facts)
+    assert (verdict.ends_claim, verdict.forced) == (ends, not ends)
+    assert (verdict.grounds is Grounds.FORCE) is ends
+    assert refusal in verdict.refusal
+
+
+def test_what_is_left_of_an_earlier_allocation_of_a_claim_is_released_as_of_one_that_is_over() -> (
+    None
+):
+    lock = replace(_LOCK, claim=_CLAIM.ref.uid)
+    claim = replace(_CLAIM, pods=frozenset({Y}), former=frozenset({X}))
+    verdict = judge_by_hand(replace(_OVER, lock=lock, claim=claim))
+    assert (verdict.grounds, verdict.ends_claim) == (Grounds.RELEASE, False)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +137,7 @@ def test_what_is_left_of_a_claim_that_is_over_may_be_ended_by_the_guards_of_any_
     over = replace(_CLAIM, over_at=1.0)
     lock = replace(_LOCK, claim=_CLAIM.ref.uid)
     verdict = judge_by_hand(replace(_OVER, lock=lock, claim=over, **changed))
-    assert verdict.order is (ByHand.NOTHING if refusal else ByHand.RELEASE)
+    assert verdict.grounds is (None if refusal else Grounds.RELEASE)
     assert refusal in verdict.refusal
 
 
@@ -138,20 +166,20 @@ def test_a_pod_that_lives_or_may_is_ended_only_where_its_own_name_is_typed(
 ) -> None:
     alive = replace(_OVER, **changed)
     verdict = judge_by_hand(alive)
-    assert (verdict.order, verdict.forced) == (ByHand.NOTHING, True)
+    assert (verdict.grounds, verdict.forced) == (None, True)
     assert reason in verdict.refusal
     for typed in ("", "trai", "train ", "Train", "default", "other/train", X, "default/train/"):
         verdict = judge_by_hand(replace(alive, typed=typed))
-        assert (verdict.order, verdict.forced) == (ByHand.NOTHING, True), typed
+        assert (verdict.grounds, verdict.forced) == (None, True), typed
     for typed in ("train", "default/train"):
-        assert judge_by_hand(replace(alive, typed=typed)).order is ByHand.FORCE
+        assert judge_by_hand(replace(alive, typed=typed)).grounds is Grounds.FORCE
 
 
 def test_a_pod_whose_name_was_never_learned_is_named_by_its_uid() -> None:
     nameless = replace(_OVER, counted=True, pod=replace(_POD, namespace="", name=""))
     for typed in ("", "/"):
-        assert judge_by_hand(replace(nameless, typed=typed)).order is ByHand.NOTHING
-    assert judge_by_hand(replace(nameless, typed=X)).order is ByHand.FORCE
+        assert judge_by_hand(replace(nameless, typed=typed)).grounds is None
+    assert judge_by_hand(replace(nameless, typed=X)).grounds is Grounds.FORCE
 
 
 _LEFT = Member(process=ProcessId(4242, 99), command="python", parent=INIT, in_pod=X, inode=7)
@@ -168,11 +196,11 @@ _NOTHING_ELSE = replace(
 
 def test_a_persons_word_stands_in_for_the_mode_and_the_waiting() -> None:
     assert why_spare(_NOTHING_ELSE) is not None
-    for word in (ByHand.RELEASE, ByHand.FORCE):
-        assert why_spare(replace(_NOTHING_ELSE, by_hand=word)) is None
+    for word in (Grounds.RELEASE, Grounds.FORCE):
+        assert why_spare(replace(_NOTHING_ELSE, grounds=word)) is None
 
 
-@pytest.mark.parametrize("word", [ByHand.RELEASE, ByHand.FORCE])
+@pytest.mark.parametrize("word", [Grounds.RELEASE, Grounds.FORCE])
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
@@ -190,9 +218,9 @@ def test_a_persons_word_stands_in_for_the_mode_and_the_waiting() -> None:
     ],
 )
 def test_no_word_makes_a_process_the_pods(
-    changed: dict[str, Any], reason: str, word: ByHand
+    changed: dict[str, Any], reason: str, word: Grounds
 ) -> None:
-    said = why_spare(replace(_NOTHING_ELSE, by_hand=word, **changed))
+    said = why_spare(replace(_NOTHING_ELSE, grounds=word, **changed))
     assert said is not None
     assert reason in said
 
@@ -217,8 +245,8 @@ def test_without_force_nothing_is_ended_of_a_pod_at_work_or_that_may_be(
     members: tuple[Member, ...], runtime: RuntimeState | None
 ) -> None:
     facts = replace(_NOTHING_ELSE, members=members, runtime=runtime)
-    assert why_spare(replace(facts, by_hand=ByHand.RELEASE)) is not None
-    assert why_spare(replace(facts, by_hand=ByHand.FORCE)) is None
+    assert why_spare(replace(facts, grounds=Grounds.RELEASE)) is not None
+    assert why_spare(replace(facts, grounds=Grounds.FORCE)) is None
 
 
 @pytest.mark.parametrize(
@@ -235,4 +263,4 @@ def test_a_sandbox_with_nobody_at_work_is_ended_without_force(
 ) -> None:
     sentry = replace(_SENTRY, parent=parent)
     facts = replace(_NOTHING_ELSE, command="exe", members=(sentry,), runtime=runtime)
-    assert why_spare(replace(facts, by_hand=ByHand.RELEASE)) is None
+    assert why_spare(replace(facts, grounds=Grounds.RELEASE)) is None

@@ -86,7 +86,8 @@ def _texts(source: str) -> Iterator[str]:
 
 
 def _code() -> dict[str, str]:
-    files = (_ROOT / "daemon/holdfast").rglob("*.py")
+    folders = (_ROOT / "daemon/holdfast", _ROOT / "deploy/kubectl-holdfast")
+    files = (file for folder in folders for file in folder.rglob("*.py"))
     return {
         str(file.relative_to(_ROOT)): "\n".join(_texts(file.read_text("utf-8")))
         for file in sorted(files)

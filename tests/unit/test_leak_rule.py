@@ -6,12 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, SHIM, X, Y, name
-from holdfast.model.book.book import PodRecord
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.book import DeviceLock, LockState, PodRecord
 from holdfast.model.ids import HardwareKey, ProcessId
-from holdfast.model.reclaim.ending import Member
+from holdfast.model.reclaim.ending import Member, RuntimeState
 from holdfast.model.reclaim.leak import HeldUp, LeakFacts, held_up, why_keep
-from holdfast.model.reclaim.runtime_state import RuntimeState
 from holdfast.model.use.holders import Grip, Holder, Sandbox
 
 _SENTRY = Member(
@@ -83,6 +81,11 @@ def test_an_idle_sandbox_that_only_leaks_and_stands_in_its_own_pods_way_is_ended
             "not in the cgroup that the pod had",
         ),
         ({"members": (_SENTRY, _STUB, replace(_GOFER, in_pod=Y))}, "not in the cgroup"),
+        (
+            {"record": PodRecord(uid=X, boot=BOOT, inode=7)},
+            "the cgroup that the pod had is not known",
+        ),
+        ({"record": None, "members": ()}, "the cgroup that the pod had is not known"),
         ({"holders": ()}, "nobody holds the device"),
         # Another holds it, too: ending the sandbox would not free it.
         (

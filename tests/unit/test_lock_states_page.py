@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model.book.locks import NEXT, LockState
+from holdfast.model.book.book import NEXT, LockState
 from pictures import lockstates
 from pictures.all import FOLDER, PICTURES
 

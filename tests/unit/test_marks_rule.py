@@ -22,15 +22,17 @@ from fakes.books import (
     seen,
     silicon,
 )
-from holdfast.model.book.book import Book
+from fakes.doors import why_wait
+from fakes.standings import standings_of
+from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.book.offers import OfferFacts, kept_back, offered
+from holdfast.model.book.offers import kept_back
+from holdfast.model.book.pods import Observed, reconcile
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import Observed, reconcile
-from holdfast.model.book.withheld import why_withheld
-from holdfast.model.gate.gate import Caller, Passage, enter, who_calls, why_wait
+from holdfast.model.book.standing import why_withheld
+from holdfast.model.devices import Fault, FaultKind
+from holdfast.model.gate.gate import Caller, Passage, enter, rights_of_start, who_calls, why_not_yet
 
 _D0 = silicon(d0="a")
 _D1 = silicon(d1="b")
@@ -122,11 +124,12 @@ def test_only_a_pod_that_has_started_passes_the_gate_of_what_is_withheld(
     marks: Marks, steps: tuple[_Step, ...], caller: Caller, waits: bool
 ) -> None:
     book = _marked(marks, *steps)
-    reason = why_wait(_START, caller, book)
-    assert (reason is not None) is waits
-    if waits:
-        assert reason in {_BAD_TEXT, _DRAIN_TEXT}
-    assert enter(drafted(book), _START, caller, "gate passed") == reason, "the commit agrees"
+    obstacle = why_not_yet(rights_of_start(_START, caller, book), book)
+    assert (obstacle is not None) is waits
+    if obstacle is not None:
+        assert obstacle.text in {_BAD_TEXT, _DRAIN_TEXT}
+        assert obstacle.withheld
+    assert enter(drafted(book), _START, caller, "gate passed") == obstacle, "the commit agrees"
 
 
 def test_an_unknown_start_does_not_pass_in_the_name_of_a_known_pod_that_runs() -> None:
@@ -167,27 +170,24 @@ def test_a_mark_takes_no_lock_from_whoever_has_it() -> None:
 
 
 @pytest.mark.parametrize("state", list(LockState))
+@pytest.mark.parametrize("marks", [_BAD, _DRAIN], ids=["quarantined", "draining"])
 @pytest.mark.parametrize(
-    ("healthy", "has_or_awaits", "expected"),
+    ("healthy", "needed", "expected"),
     [(True, False, False), (True, True, True), (False, True, False)],
     ids=["nobody has it", "a counted pod has or awaits it", "broken"],
 )
 def test_kubelet_is_told_that_a_withheld_device_is_unhealthy_unless_a_counted_pod_has_it(
-    state: LockState, healthy: bool, has_or_awaits: bool, expected: bool
+    state: LockState, marks: Marks, healthy: bool, needed: bool, expected: bool
 ) -> None:
     lock = replace(lock_of(book_of(allocated(_D0, pod=X)), "d0"), state=state)
-    facts = OfferFacts(
-        withhold_after=30.0,
-        healthy=healthy,
-        name=name("d0"),
-        lock=None if state is LockState.FREE else lock,
-        has_or_awaits=has_or_awaits,
-        withheld=True,
-    )
-    assert offered(facts) is expected
+    book = Book(marks=marks, locks={} if state is LockState.FREE else {lock.device: lock})
+    faults = () if healthy else (Fault(kind=FaultKind.ILL, text="hot"),)
+    node = replace(_NODE, devices=tuple(replace(each, faults=faults) for each in _NODE.devices))
+    view = seen(entry(Y, "d0")) if needed else seen()
+    assert standings_of(book, node, view=view).by_name[name("d0")].offered is expected
 
 
 @pytest.mark.parametrize("marks", [_BAD, _DRAIN], ids=["quarantined", "draining"])
 def test_what_a_person_withholds_is_no_drift_of_kubelets(marks: Marks) -> None:
-    assert kept_back(WHOLE, ids("d1"), _NODE, Book()) == ids("d0")
-    assert kept_back(WHOLE, ids("d1"), _NODE, _marked(marks)) == ids()
+    assert kept_back(ids("d1"), standings_of(Book(), _NODE).of(WHOLE)) == ids("d0")
+    assert kept_back(ids("d1"), standings_of(_marked(marks), _NODE).of(WHOLE)) == ids()

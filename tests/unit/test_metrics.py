@@ -6,10 +6,10 @@ import pytest
 from prometheus_client import generate_latest
 
 from fakes.books import WHOLE, X, drafted, silicon
-from holdfast.allocation.starts import StartOutcome
-from holdfast.model.book.book import Allocation, Book, Phase
+from fakes.standings import standings_of
+from holdfast.allocation.entry import EntryOutcome
+from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState, Move, Phase
 from holdfast.model.book.claims import Wish, end_claim
-from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory
 from holdfast.model.dra.outcomes import ApiOutcome, PrepareOutcome, UnprepareOutcome, api_outcome
@@ -24,9 +24,10 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.kubelet import Registration
-from holdfast.model.node.memory import Memory
+from holdfast.model.node.memory import Memory, OwnMemory
 from holdfast.model.nvidia.gpu import GpuEvent, GpuEventKind
 from holdfast.model.nvidia.xids import labels_of
+from holdfast.telemetry.gauges import Readings
 from holdfast.telemetry.metrics import Metrics
 
 _TPU = ResourceName("google.com/tpu")
@@ -94,12 +95,17 @@ def _inventory(*devices: Device) -> Inventory:
     return Inventory(resources=(_TPU,), devices=devices)
 
 
+def _readings(inventory: Inventory, book: Book, *, looked: bool, now: float) -> Readings:
+    found = standings_of(book, inventory)
+    return Readings(inventory=inventory, book=book, standings=found, looked=looked, now=now)
+
+
 def test_devices_are_counted_by_resource_state_and_fault() -> None:
     metrics = Metrics()
     inventory = _inventory(_device("a"), _device("b", FaultKind.NO_DRIVER), _device("c"))
     book = _book(_lock("a", LockState.HELD, 0.0))
 
-    metrics.locks.show(inventory, book, looked=True, now=0.0)
+    metrics.gauges.show(_readings(inventory, book, looked=True, now=0.0))
 
     shown = _shown(metrics)
     assert 'holdfast_devices{resource="google.com/tpu",state="held"} 1.0' in shown
@@ -111,9 +117,9 @@ def test_devices_are_counted_by_resource_state_and_fault() -> None:
 
 def test_a_resource_that_is_gone_is_counted_no_more() -> None:
     metrics = Metrics()
-    metrics.locks.show(_inventory(_device("a")), _book(), looked=True, now=0.0)
+    metrics.gauges.show(_readings(_inventory(_device("a")), _book(), looked=True, now=0.0))
 
-    metrics.locks.show(Inventory(), _book(), looked=True, now=0.0)
+    metrics.gauges.show(_readings(Inventory(), _book(), looked=True, now=0.0))
 
     assert "google.com/tpu" not in _shown(metrics)
 
@@ -132,7 +138,7 @@ def test_no_devices_is_told_only_once_the_hardware_was_looked_at(
 ) -> None:
     metrics = Metrics()
 
-    metrics.locks.show(inventory, _book(), looked=looked, now=0.0)
+    metrics.gauges.show(_readings(inventory, _book(), looked=looked, now=0.0))
 
     assert f"holdfast_no_devices {none}.0" in _shown(metrics)
 
@@ -168,7 +174,7 @@ def test_the_oldest_lock_of_each_state_tells_its_age() -> None:
     metrics = Metrics()
     book = _book(_lock("a", LockState.QUARANTINED, 10.0), _lock("b", LockState.QUARANTINED, 30.0))
 
-    metrics.locks.show(_inventory(), book, looked=True, now=100.0)
+    metrics.gauges.show(_readings(_inventory(), book, looked=True, now=100.0))
 
     shown = _shown(metrics)
     assert 'holdfast_lock_oldest_seconds{state="quarantined"} 90.0' in shown
@@ -178,25 +184,25 @@ def test_the_oldest_lock_of_each_state_tells_its_age() -> None:
 def test_allocations_are_shown_by_phase_also_when_there_are_none() -> None:
     metrics = Metrics()
     two = {number: _allocation(number, Phase.PENDING) for number in (1, 2)}
-    metrics.locks.show(_inventory(), Book(allocations=two), looked=True, now=0.0)
+    metrics.gauges.show(_readings(_inventory(), Book(allocations=two), looked=True, now=0.0))
     before = _shown(metrics)
 
-    metrics.locks.show(_inventory(), Book(), looked=True, now=0.0)
+    metrics.gauges.show(_readings(_inventory(), Book(), looked=True, now=0.0))
 
     assert 'holdfast_allocations{phase="pending"} 2.0' in before
     assert 'holdfast_allocations{phase="active"} 0.0' in before
     assert 'holdfast_allocations{phase="pending"} 0.0' in _shown(metrics)
 
 
-def test_a_total_counted_elsewhere_never_falls_even_when_its_count_starts_over() -> None:
+def test_a_registration_shows_whether_it_holds_its_streams_and_how_often_it_was_accepted() -> None:
     metrics = Metrics()
-
-    for count in (2, 5, 5, 1):
-        metrics.kubelet.show(
-            {_TPU: Registration(registered=True, streams=1, registrations=count)},
-            drivers={"holdfast.dev": Registration(registrations=count)},
-            questions=count,
+    metrics.gauges.show(
+        Readings(
+            registrations={_TPU: Registration(registered=True, streams=1, registrations=6)},
+            drivers={"holdfast.dev": Registration(registrations=6)},
+            questions=6,
         )
+    )
 
     shown = _shown(metrics)
     assert 'holdfast_kubelet_registrations_total{resource="google.com/tpu"} 6.0' in shown
@@ -211,7 +217,11 @@ def test_a_total_counted_elsewhere_never_falls_even_when_its_count_starts_over()
 def test_a_lane_shows_how_long_it_has_been_overdue() -> None:
     metrics = Metrics()
 
-    metrics.node.show_lanes({"scan": 0.25, "ledger": 0.5}, {"scan": 12.0, "ledger": 0.0})
+    metrics.gauges.show(
+        Readings(
+            lanes_took={"scan": 0.25, "ledger": 0.5}, lanes_stuck_for={"scan": 12.0, "ledger": 0.0}
+        )
+    )
 
     shown = _shown(metrics)
     assert 'holdfast_lane_seconds{lane="scan"} 0.25' in shown
@@ -221,17 +231,34 @@ def test_a_lane_shows_how_long_it_has_been_overdue() -> None:
 
 def test_a_refusal_of_the_gate_is_counted_by_its_reason_and_a_pass_is_none() -> None:
     metrics = Metrics()
-    for outcome in StartOutcome:
+    for outcome in EntryOutcome:
         metrics.passed_gate(outcome, 0.5)
 
     shown = _shown(metrics)
     assert 'holdfast_gate_refusals_total{reason="in-use"} 1.0' in shown
-    assert shown.count("holdfast_gate_refusals_total{") == len(StartOutcome) - 2
+    assert shown.count("holdfast_gate_refusals_total{") == len(EntryOutcome) - 2
     assert 'holdfast_gate_wait_seconds_count{outcome="passed"} 1.0' in shown
 
 
 def test_every_reason_of_a_refusal_is_there_before_the_first_so_that_it_is_an_increase() -> None:
-    assert _shown(Metrics()).count("holdfast_gate_refusals_total{") == len(StartOutcome) - 2
+    assert _shown(Metrics()).count("holdfast_gate_refusals_total{") == len(EntryOutcome) - 2
+
+
+def test_a_resource_whose_devices_nobody_holds_shows_no_holders() -> None:
+    metrics = Metrics()
+
+    metrics.gauges.show(Readings(inventory=_inventory(_device("a"))))
+
+    assert 'holdfast_holders{resource="google.com/tpu"} 0.0' in _shown(metrics)
+
+
+def test_before_anything_was_read_no_series_says_that_there_is_none_of_it() -> None:
+    metrics = Metrics()
+    assert "holdfast_allocations{" not in _shown(metrics)
+
+    metrics.gauges.show(Readings())
+
+    assert 'holdfast_allocations{phase="pending"} 0.0' in _shown(metrics)
 
 
 def test_a_limit_that_is_not_known_is_not_shown_as_none_at_all() -> None:
@@ -241,16 +268,23 @@ def test_a_limit_that_is_not_known_is_not_shown_as_none_at_all() -> None:
 def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
     metrics = Metrics()
 
-    metrics.kubelet.called(_TPU, "Allocate", "OK", 0.001)
-    metrics.passed_gate(StartOutcome.UNVERIFIED, 0.5)
-    metrics.show_waiting(3)
+    metrics.called(_TPU, "Allocate", "OK", 0.001)
+    metrics.passed_gate(EntryOutcome.UNVERIFIED, 0.5)
     metrics.reclaimed("term", "sent")
-    metrics.node.committed(0.001)
-    metrics.node.show_ledger(failing_for=7.0)
-    metrics.node.show_holders({_TPU: 4})
-    metrics.memory.show_own(Memory(total=64 << 20), resident=None, share=0.5)
-    metrics.node.show_scan(seconds=0.02, gaps=1, age=30.0)
-    metrics.node.show_ready({"ledger": True, "lane scan": False})
+    metrics.committed((), 0.001)
+    metrics.gauges.show(
+        Readings(
+            starts_waiting=3,
+            ledger_failing_for=7.0,
+            holders={_TPU: 4},
+            own_memory=OwnMemory(memory=Memory(total=64 << 20), share=0.5),
+            scan_seconds=0.02,
+            scan_gaps=1,
+            scan_age=30.0,
+            checks={"ledger": True, "lane scan": False},
+            drift=("lost-books", "lost-books"),
+        )
+    )
 
     shown = _shown(metrics)
     for line in (
@@ -265,6 +299,9 @@ def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
         "holdfast_scan_seconds 0.02",
         "holdfast_scan_gaps 1.0",
         "holdfast_scan_age_seconds 30.0",
+        "holdfast_memory_limit_used_ratio 0.5",
+        'holdfast_drift{kind="lost-books"} 2.0',
+        'holdfast_drift{kind="counted-twice"} 0.0',
         'holdfast_ready{check="ledger"} 1.0',
         'holdfast_ready{check="lane scan"} 0.0',
     ):
@@ -273,20 +310,20 @@ def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
 
 def test_what_is_withheld_by_hand_is_shown_also_when_nothing_is() -> None:
     metrics = Metrics()
-    metrics.locks.show(_inventory(), _book(), looked=True, now=0.0)
+    metrics.gauges.show(_readings(_inventory(), _book(), looked=True, now=0.0))
     assert "holdfast_draining 0.0" in _shown(metrics)
     assert "holdfast_quarantined_by_hand_oldest_seconds 0.0" in _shown(metrics)
     mark = Mark(asker=Asker(uid=0, pid=1), at=40.0)
     device = DeviceName(_TPU, DeviceId("x"))
     quarantine = Quarantine(device=device, keys=frozenset(), mark=mark)
     marks = Marks(drain=mark).with_quarantine(quarantine)
-    metrics.locks.show(_inventory(), _book(marks=marks), looked=True, now=100.0)
+    metrics.gauges.show(_readings(_inventory(), _book(marks=marks), looked=True, now=100.0))
     assert "holdfast_draining 1.0" in _shown(metrics)
     assert "holdfast_quarantined_by_hand 1.0" in _shown(metrics)
     assert "holdfast_quarantined_by_hand_oldest_seconds 60.0" in _shown(metrics)
 
 
-def test_events_of_gpus_are_counted_by_what_clears_them() -> None:
+def test_events_of_the_hardware_are_counted_by_what_clears_them() -> None:
     metrics = Metrics()
     for xid, condemns in [(48, True), (48, True), (31, False), (4711, True), (4712, True)]:
         event = GpuEvent(kind=GpuEventKind.XID, uuid="GPU-1", xid=xid)
@@ -295,12 +332,12 @@ def test_events_of_gpus_are_counted_by_what_clears_them() -> None:
     metrics.happened(*labels_of(event, condemns=False))
     shown = _shown(metrics)
     for labels, count in [
-        ('clears="reset",kind="xid",xid="48"', 2),
-        ('clears="ignored",kind="xid",xid="31"', 1),
-        ('clears="reset",kind="xid",xid="unknown"', 2),
-        ('clears="ignored",kind="single-bit-ecc",xid=""', 1),
+        ('clears="reset",code="48",kind="xid"', 2),
+        ('clears="ignored",code="31",kind="xid"', 1),
+        ('clears="reset",code="unknown",kind="xid"', 2),
+        ('clears="ignored",code="",kind="single-bit-ecc"', 1),
     ]:
-        assert f"holdfast_gpu_events_total{{{labels}}} {count}.0" in shown
+        assert f"holdfast_hardware_events_total{{{labels}}} {count}.0" in shown
 
 
 def test_claims_are_counted_by_phase_and_those_that_are_over_are_not() -> None:
@@ -312,7 +349,7 @@ def test_claims_are_counted_by_phase_and_those_that_are_over_are_not() -> None:
         assert enter(draft, wish, "the kernel shows nobody") is None
     end_claim(draft, _CLAIMS[0].uid, "over")
 
-    metrics.claims.show(draft.book, slices_failing_for=12.0)
+    metrics.gauges.show(Readings(book=draft.book, slices_failing_for=12.0))
 
     shown = _shown(metrics)
     assert 'holdfast_claims{phase="prepared"} 1.0' in shown
@@ -364,7 +401,7 @@ def test_each_status_of_the_api_server_is_one_of_few_outcomes(
 
 def test_changes_of_the_configuration_are_counted_by_what_came_of_them() -> None:
     metrics = Metrics()
-    metrics.node.reloaded("refused")
+    metrics.reloaded("refused")
     shown = _shown(metrics)
     assert 'holdfast_configuration_reloads_total{outcome="refused"} 1.0' in shown
     assert 'holdfast_configuration_reloads_total{outcome="live"} 0.0' in shown

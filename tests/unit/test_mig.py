@@ -251,7 +251,7 @@ def test_a_gpu_excludes_its_slices_and_they_do_not_exclude_each_other() -> None:
     one, other = _lay(MIXED, gpu).parts
     assert whole.keys & one.keys
     assert whole.keys & other.keys
-    assert one.keys == {HardwareKey("mig/GPU-0/1/MIG-0-0")}
+    assert one.keys == {HardwareKey("part/GPU-0/1/MIG-0-0")}
     assert not one.keys & other.keys
     assert (whole.parent, one.parent) == (None, "GPU-0")
 

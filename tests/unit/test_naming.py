@@ -5,20 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import BOOT, WHOLE, X, Y, Z, inventory, keys, name, silicon
-from holdfast.app.wiring.live import LiveSettings
-from holdfast.app.wiring.naming import Naming
+from holdfast.app.wiring.live import LiveSettings, Naming
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.claims import Wish
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Inventory
 from holdfast.model.dra.passage import enter
-from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
-from holdfast.model.kubelet import KubeletView
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ResourceName
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings, convert
+from holdfast.settings.sources import Found
 from manual_clock import ManualClock
 
 _FOUND = inventory({WHOLE: silicon(d0="a", d1="b")})
@@ -40,21 +41,21 @@ def _claim(number: int, *pods: PodUid, **wanted: Any) -> Callable[[Draft], objec
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     lane = Lane("ledger", deadline=30.0)
-    made = await open_ledger(tmp_path, lane, clock=ManualClock(), boot=BOOT)
+    made = await open_ledger(tmp_path, lane, clock=ManualClock(), boot=BOOT, locks=())
     yield made
     await made.close()
     lane.close()
 
 
 def _naming(live: LiveSettings, ledger: Ledger, found: Inventory = _FOUND) -> Naming:
-    return Naming(live, ledger, lambda: Watched(KubeletView()), lambda: Watched(found))
+    return Naming(live, ledger, Watched(KubeletView()), Watched(found))
 
 
 async def test_a_rule_holds_from_when_it_is_in_use_though_no_scan_has_applied_it(
     ledger: Ledger,
 ) -> None:
     await ledger.apply(_claim(1, X, devices={WHOLE: silicon(d0="a")}))
-    live = LiveSettings(convert({}))
+    live = LiveSettings(Found(settings=convert({})))
     naming = _naming(live, ledger)
     assert naming.mode_of(X) == "terminate"
 
@@ -68,14 +69,14 @@ async def test_a_rule_holds_from_when_it_is_in_use_though_no_scan_has_applied_it
 async def test_each_pod_that_shares_a_claim_has_what_the_claim_has(ledger: Ledger) -> None:
     await ledger.apply(_claim(1, X, Y, devices={WHOLE: silicon(d0="a")}))
     await ledger.apply(_claim(2, Y, Z, devices={WHOLE: silicon(d1="b")}))
-    naming = _naming(LiveSettings(_observing("a")), ledger)
+    naming = _naming(LiveSettings(Found(settings=_observing("a"))), ledger)
 
     assert [naming.mode_of(each) for each in (X, Y, Z)] == ["observe", "observe", "terminate"]
 
 
 async def test_a_pod_that_looks_at_a_device_by_admin_access_has_it_too(ledger: Ledger) -> None:
     await ledger.apply(_claim(1, X, devices={}, admin={name("d0"): keys("a")}))
-    naming = _naming(LiveSettings(_observing("a")), ledger)
+    naming = _naming(LiveSettings(Found(settings=_observing("a"))), ledger)
 
     assert [naming.mode_of(each) for each in (X, Y)] == ["observe", "terminate"]
 
@@ -84,5 +85,53 @@ async def test_of_hardware_that_is_gone_any_rule_may_have_been_for_it(ledger: Le
     await ledger.apply(_claim(1, X, devices={WHOLE: silicon(d0="a")}))
     gone = inventory({WHOLE: silicon(d1="b")})
 
-    assert _naming(LiveSettings(_observing("zz")), ledger, gone).mode_of(X) == "observe"
-    assert _naming(LiveSettings(convert({})), ledger, gone).mode_of(X) == "terminate"
+    assert (
+        _naming(LiveSettings(Found(settings=_observing("zz"))), ledger, gone).mode_of(X)
+        == "observe"
+    )
+    assert (
+        _naming(LiveSettings(Found(settings=convert({}))), ledger, gone).mode_of(X) == "terminate"
+    )
+
+
+async def test_a_name_that_no_rule_gives_any_more_is_served_as_whoever_has_it_so_is(
+    ledger: Ledger,
+) -> None:
+    debug, other = ResourceName("a.b/debug"), ResourceName("acme.example/widget")
+    (moved,) = inventory({debug: silicon(d0="a")}).devices
+    (theirs,) = inventory({other: silicon(d1="b")}).devices
+    found = Inventory(devices=(replace(moved, found_as=ResourceName("google.com/tpu")), theirs))
+    chips = LiveSettings(Found(settings=convert({"tpu": {"api": "dra"}})))
+    gpus = LiveSettings(Found(settings=convert({"gpu": {"api": "dra"}})))
+
+    for live, is_dra in ((chips, True), (gpus, False)):
+        naming = _naming(live, ledger, found)
+        assert naming.is_dra(debug) is is_dra, "as what its adapter calls it"
+        assert not naming.is_dra(other), "a vendor without settings comes by the device plugin"
+
+    gone = _naming(gpus, ledger, Inventory())
+    assert not gone.is_dra(debug)
+    await ledger.apply(_claim(1, X, devices={debug: silicon(d0="a")}))
+    assert gone.is_dra(debug), "a claim has it, though its hardware is gone"
+    assert not gone.is_dra(other)
+
+
+@pytest.mark.parametrize("api", ["device-plugin", "dra"])
+async def test_what_kubelets_checkpoint_still_has_of_hardware_that_comes_by_claims_keeps_no_name(
+    ledger: Ledger, api: str
+) -> None:
+    chip, debug = name("d0"), ResourceName("a.b/debug")
+    entry = CheckpointEntry(
+        pod=X, container="main", resource=chip.resource, devices=frozenset({chip.id})
+    )
+    rules = [{"match": {"pci": "a"}, "resource": debug}]
+    settings = convert(
+        {"tpu": {"api": api, "resourceName": chip.resource}, "devices": rules, "gpu": {"api": api}}
+    )
+    live, view = LiveSettings(Found(settings=settings)), Watched(KubeletView(entries=(entry,)))
+    found = inventory({WHOLE: silicon(d0="a")})
+
+    named = Naming(live, ledger, view, Watched(found)).assigned(found)
+
+    resources = {each.name.resource for each in named.devices}
+    assert resources == {debug if api == "dra" else chip.resource}

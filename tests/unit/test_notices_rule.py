@@ -6,24 +6,31 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, NOW, X, Y, keys, name
-from holdfast.model.book.book import Book, PodRecord
-from holdfast.model.book.locks import DeviceLock, LockState, Move
+from fakes.books import BOOT, HALF, NOW, WHOLE, X, Y, inventory, keys, name, silicon
+from fakes.standings import standings_of
+from holdfast.model.book.book import Book, DeviceLock, LockState, Move, PodRecord
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.events.condition import Condition, condition_of, is_due
-from holdfast.model.events.kept import KeptDevice, kept_devices
-from holdfast.model.events.notices import (
+from holdfast.model.book.messages import Blocked
+from holdfast.model.events import (
+    REMEMBERED,
+    Condition,
     History,
+    KeptDevice,
     Notice,
     Reason,
+    Reclaims,
+    condition_of,
     due,
+    is_due,
+    kept_devices,
     noted,
     notices,
+    reclaims_in,
 )
-from holdfast.model.events.reclaims import REMEMBERED, Reclaims, reclaims_in
-from holdfast.model.gate.waiting import Waiting
+from holdfast.model.gate.gate import Waiting
 from holdfast.model.ids import PodUid
 
+NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
 D0, D1 = name("d0"), name("d1")
 PATIENCE = 30.0
 AT = 5000.0
@@ -45,9 +52,10 @@ def book(*locks: DeviceLock, **changes: Any) -> Book:
     )
 
 
-def kept(one: Book, age: float) -> tuple[KeptDevice, ...]:
-    ages = dict.fromkeys(one.locks, age)
-    return kept_devices(one, ages, patience=PATIENCE, obstacle=lambda _device: "pid 4711 has it")
+def kept(one: Book, age: float, obstacle: str = "pid 4711 has it") -> tuple[KeptDevice, ...]:
+    blocked = {D0: Blocked(device=D0, reason=obstacle)}
+    found = standings_of(one, NODE, obstacles=blocked, now=AT - age)
+    return kept_devices(found, one.marks, patience=PATIENCE, now=AT)
 
 
 def marked(*devices: str) -> Marks:
@@ -61,13 +69,27 @@ def marked(*devices: str) -> Marks:
 
 
 @pytest.mark.parametrize(
-    "state", [LockState.RELEASING, LockState.RECLAIMING, LockState.FOREIGN], ids=str
+    ("state", "text"),
+    [
+        (LockState.RELEASING, ": pid 4711 has it; "),
+        (LockState.RECLAIMING, ": pid 4711 has it; "),
+        (LockState.FOREIGN, " is used by a program that it was not given to; "),
+    ],
 )
-def test_a_device_that_is_not_free_counts_once_it_has_lasted(state: LockState) -> None:
+def test_a_device_that_is_not_free_counts_once_it_has_lasted(state: LockState, text: str) -> None:
     assert kept(book(lock(state)), PATIENCE - 0.1) == ()
     (found,) = kept(book(lock(state)), PATIENCE)
     assert (found.device, found.quarantined) == (D0, False)
-    assert found.text.endswith("; pid 4711 has it")
+    assert text in found.text
+
+
+def test_a_device_is_told_once_by_the_name_that_its_lock_has() -> None:
+    node = inventory({WHOLE: silicon(d0="a"), HALF: silicon(h0="a")})
+    one = book(lock(LockState.RELEASING))
+    found = standings_of(one, node, now=AT - PATIENCE)
+    assert {each.lock for each in found} == {one.locks[D0]}
+    told = kept_devices(found, one.marks, patience=PATIENCE, now=AT)
+    assert [each.device for each in told] == [D0]
 
 
 def test_a_device_that_a_living_pod_has_is_not_kept_from_anybody() -> None:
@@ -89,14 +111,12 @@ def test_a_quarantine_by_hand_counts_at_once_and_says_why() -> None:
 
 
 def test_without_an_obstacle_the_text_ends_with_whose_the_device_is() -> None:
-    (found,) = kept_devices(
-        book(lock(LockState.QUARANTINED)), {}, patience=PATIENCE, obstacle=lambda _device: ""
-    )
-    assert found.text.endswith("(quarantined): it is so")
+    (found,) = kept(book(lock(LockState.QUARANTINED)), 0.0, obstacle="")
+    assert "what it left behind has not ended" in found.text
 
 
 def waits(*pods: PodUid, seconds: float = 2.0, why: str = "in use") -> Waiting:
-    return Waiting(pods=frozenset(pods), what="google.com/tpu d0", why=why, seconds=seconds)
+    return Waiting(pods=frozenset(pods), why=why, seconds=seconds)
 
 
 def told(*waiting: Waiting, found: Book | None = None) -> tuple[Notice, ...]:
@@ -107,7 +127,7 @@ def test_each_pod_that_waits_for_some_time_is_told_for_what_and_why() -> None:
     assert told(waits(X, seconds=1.9)) == ()
     one, other = told(waits(Y, X))
     assert (one.pod, other.pod) == (named(X), named(Y))
-    assert one.text == "google.com/tpu d0 waits: in use"
+    assert one.text == "in use"
     assert (one.reason, one.device, one.is_warning) == (Reason.WAITING, None, True)
 
 

@@ -10,18 +10,19 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from fakes.books import BOOT, X, keys, name
+from fakes.books import BOOT, WHOLE, X, inventory, keys, name, silicon
+from fakes.observers import Observed
+from fakes.standings import BookOnly, device_standings
 from holdfast.app.watches.notices import Notices
 from holdfast.errors import ApiServerError
-from holdfast.model.book.book import Book, PodRecord
-from holdfast.model.book.locks import DeviceLock, LockState
-from holdfast.model.events.condition import Condition, Stored
-from holdfast.model.events.notices import Notice
-from holdfast.model.gate.waiting import Waiting
+from holdfast.model.book.book import Book, DeviceLock, LockState, PodRecord
+from holdfast.model.events import Condition, Notice, Stored
+from holdfast.model.gate.gate import Waiting
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
 
 D0 = name("d0")
+NODE = inventory({WHOLE: silicon(d0="a")})
 
 
 class Cluster:
@@ -68,14 +69,14 @@ class Scene:
         self.cluster = Cluster()
         self.waiting: list[Waiting] = []
         self.looked = asyncio.Event()
-        self.counted: list[tuple[str, bool]] = []
+        self.observed = Observed()
         pod = PodRecord(uid=X, boot=BOOT, namespace="team", name="x")
         self.book = Watched(replace(book or Book(), pods={X: pod}))
-        cluster = self.cluster
+        cluster, ledger = self.cluster, BookOnly(self.book)
         self.notices = Notices(
-            ledger=cast("Any", SimpleNamespace(book=self.book)),
-            waiting=lambda _now: self.waiting,
-            obstacle=lambda _device: "",
+            ledger=cast("Any", ledger),
+            entries=[cast("Any", SimpleNamespace(waiting=lambda _now: self.waiting))],
+            standings=device_standings(ledger, Watched(NODE), self.clock),
             looked=self.looked,
             events=cast("Any", SimpleNamespace(write=cluster.write_event)),
             condition=cast(
@@ -83,11 +84,12 @@ class Scene:
             ),
             clock=self.clock,
             patience=Watched(30.0),
+            configuration=cast("Any", SimpleNamespace(refused="")),
+            observer=self.observed,
         )
-        self.notices.observe = lambda about, written: self.counted.append((about, written))
 
     def wait(self, why: str = "in use") -> None:
-        self.waiting = [Waiting(pods=frozenset({X}), what="d0", why=why, seconds=5.0)]
+        self.waiting = [Waiting(pods=frozenset({X}), why=why, seconds=5.0)]
 
     def lock(self, state: LockState) -> None:
         fence = self.book.value.fence + 1
@@ -139,7 +141,7 @@ async def test_a_wait_is_told_once_and_again_when_the_reason_is_another(scene: S
     await scene.clock.advance(5.0)
     assert len(scene.cluster.events) == 1
     await scene.clock.advance(10.0)
-    assert [each.text for each in scene.cluster.events] == ["d0 waits: in use", "d0 waits: another"]
+    assert [each.text for each in scene.cluster.events] == ["in use", "another"]
 
 
 async def test_an_event_that_fails_is_counted_and_tried_again_while_it_is_so(scene: Scene) -> None:
@@ -147,11 +149,11 @@ async def test_an_event_that_fails_is_counted_and_tried_again_while_it_is_so(sce
     scene.wait()
     await scene.clock.advance(200.0)
     assert 2 <= scene.cluster.tries <= 4
-    assert scene.counted.count(("pod", False)) == scene.cluster.tries
+    assert scene.observed.notices.count(("pod", False)) == scene.cluster.tries
     scene.cluster.away = False
     await scene.clock.advance(130.0)
     assert len(scene.cluster.events) == 1
-    assert ("pod", True) in scene.counted
+    assert ("pod", True) in scene.observed.notices
 
 
 async def test_a_failure_is_logged_once_and_its_end_with_the_next_event(scene: Scene) -> None:
@@ -217,8 +219,10 @@ async def test_a_condition_that_cannot_be_written_is_counted_and_written_later(
     scene.cluster.away = True
     scene.lock(LockState.QUARANTINED)
     await scene.clock.advance(30.0)
-    assert ("condition", False) in scene.counted
+    assert ("condition", False) in scene.observed.notices
     scene.cluster.away = False
     await scene.clock.advance(70.0)
     assert scene.status is True
-    assert [written for about, written in scene.counted if about == "condition"][-1] is True
+    assert [written for about, written in scene.observed.notices if about == "condition"][
+        -1
+    ] is True

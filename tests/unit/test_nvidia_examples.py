@@ -10,9 +10,10 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.model.cards import Sharing
+from holdfast.model.ids import ResourceName
 from holdfast.settings import Settings, load
 
-_GPU = "nvidia.com/gpu"
+_GPU = ResourceName("nvidia.com/gpu")
 _FLAGS = """\
 version: v1
 flags:
@@ -104,7 +105,15 @@ _TAKEN: dict[str, tuple[str, Callable[[Settings], bool]]] = {
     "time slicing of all devices": (_PLAIN + "      devices: all\n", _shared()),
     "time slicing, renamed by itself": (
         _PLAIN + "      rename: nvidia.com/gpu.shared\n",
-        _shared(renamed=True),
+        _shared(),
+    ),
+    "time slicing, with a name of one's own": (
+        _PLAIN + "      rename: nvidia.com/slow\n",
+        _shared(),
+    ),
+    "time slicing of slices, too": (
+        _SLICED,
+        lambda settings: settings.sharing.by_resource()[_GPU] == Sharing(replicas=8),
     ),
     "an IMEX channel where there is one": (
         "version: v1\nimex: {channelIDs: [0], required: false}",
@@ -138,14 +147,9 @@ def test_a_configuration_that_nvidia_documents_works_as_it_stands(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (_SLICED, r"resources\[1\]\.name: MIG slices are not.*leave nvidia\.com/mig-1g\.5gb out"),
         (_MPS, r"sharing\.mps\.resources in .*share GPUs by sharing\.timeSlicing"),
-        (_PLAIN + "      devices: 2\n", r"timeSlicing\.resources\[0\]\.devices"),
-        (_PLAIN + "      devices: [0, 1]\n", r"timeSlicing\.resources\[0\]\.devices"),
-        (
-            _PLAIN + "      rename: nvidia.com/slow\n",
-            r"resources\[0\]\.rename: .*use nvidia\.com/gpu\.shared",
-        ),
+        (_PLAIN + "      devices: 2\n", r"resources\[0\]\.devices in .*write all, or leave it"),
+        (_PLAIN + "      devices: [0, 1]\n", r"resources\[0\]\.devices in .*leave it out"),
         ("version: v1\nimex: {channelIDs: [1]}", r"gpu\.imexChannelIds"),
         ("version: v1\nflags: {deviceDiscoveryStrategy: tegra}", "found by NVML alone"),
     ],

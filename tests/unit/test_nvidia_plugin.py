@@ -252,8 +252,8 @@ def test_a_key_in_the_wrong_place_has_no_effect_as_with_nvidias_plugin_and_is_to
             r"sharing.timeSlicing.resources\[0\].replicas: .*>= 2",
         ),
         (
-            "sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}",
-            r"resources\[0\].name: MIG slices are not shared",
+            "sharing: {timeSlicing: {resources: [{name: google.com/tpu, replicas: 2}]}}",
+            r"resources\[0\].name: TPUs and VFIO devices are never shared",
         ),
         ("flags: {deviceDiscoveryStrategy: tegra}", "GPUs are found by NVML alone"),
         ("flags: {migStrategy: both}", "gpu.migStrategy.*use none or single or mixed"),

@@ -19,7 +19,7 @@ from fakes.books import (
     unreadable,
 )
 from holdfast.model.book.book import Allocation, Phase
-from holdfast.model.book.reconcile import AllocationFacts, is_newer, over
+from holdfast.model.book.pods import AllocationFacts, is_newer, over
 from holdfast.model.ids import NO_CHECKPOINT, BootId
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 

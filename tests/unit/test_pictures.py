@@ -18,7 +18,7 @@ _STORY = (
     ("the daemon is killed and comes back", "The daemon is killed with SIGKILL"),
     (
         "the next pod waits and is told which process holds the chip",
-        "Pod B is told: cannot start on google.com/tpu",
+        "is still open in python",
     ),
     ("the orphan is ended by the rules", "the orphan is ended"),
     ("and the pod starts", "Pod B starts"),

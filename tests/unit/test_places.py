@@ -17,20 +17,19 @@ from fakes.books import (
     name,
     seen,
 )
+from fakes.doors import why_wait
 from holdfast.errors import LedgerError
-from holdfast.model.book.book import CARDS, Book
+from holdfast.model.book.book import CARDS, Book, LockState
 from holdfast.model.book.byhand import Target, quarantine, unquarantine
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.places import on_vfio, place
-from holdfast.model.book.queue import settle, waits_behind
-from holdfast.model.book.reconcile import Observed, reconcile
-from holdfast.model.book.withheld import why_withheld
+from holdfast.model.book.pods import Observed, reconcile
+from holdfast.model.book.queue import first_before, settle
+from holdfast.model.book.standing import why_withheld
 from holdfast.model.cards import clash, same_functions
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory, places_of
-from holdfast.model.gate.gate import Caller, Passage, why_held
-from holdfast.model.gate.waiting import why_queued
+from holdfast.model.gate.gate import Caller, Passage, why_queued
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 from holdfast.model.use.free import Freedom, OnVfio
 
@@ -39,24 +38,24 @@ AT, ELSEWHERE = PciAddress("0000:3b:00.0"), PciAddress("0000:5e:00.0")
 HERE = {"G": AT}
 # A function for sound is in the same IOMMU group.
 FUNCTION: Silicon = {DeviceId(AT): keys(f"pci/{AT}", "pci/0000:3b:00.1")}
-CARD: Silicon = {DeviceId("G"): keys("gpu/G")}
-SLICE: Silicon = {DeviceId("M"): keys("mig/G/1/M")}
+CARD: Silicon = {DeviceId("G"): keys("card/G")}
+SLICE: Silicon = {DeviceId("M"): keys("part/G/1/M")}
 REPLICA: Silicon = {DeviceId("G::0"): keys("replica/G/0")}
 OTHER: Silicon = {DeviceId("G::1"): keys("replica/G/1")}
 MARK = Mark(asker=Asker(uid=0, pid=1), at=0.0)
 WAYS = [(CARD, WHOLE), (SLICE, HALF), (REPLICA, WHOLE)]
 
 CLASHES = [
-    (keys("gpu/G"), keys(f"pci/{AT}"), True),
-    (keys("mig/G/1/M"), keys(f"pci/{AT}"), True),
+    (keys("card/G"), keys(f"pci/{AT}"), True),
+    (keys("part/G/1/M"), keys(f"pci/{AT}"), True),
     (keys("replica/G/0"), keys(f"pci/{AT}"), True),
-    (keys("gpu/G"), keys(f"pci/{AT}", "pci/0000:3b:00.1"), True),
+    (keys("card/G"), keys(f"pci/{AT}", "pci/0000:3b:00.1"), True),
     # A function of the card for sound, or a virtual function, in a group of its own.
-    (keys("gpu/G"), keys("pci/0000:3b:00.1"), False),
-    (keys("gpu/G"), keys(f"pci/{ELSEWHERE}"), False),
-    (keys("gpu/H"), keys(f"pci/{AT}"), False),
+    (keys("card/G"), keys("pci/0000:3b:00.1"), False),
+    (keys("card/G"), keys(f"pci/{ELSEWHERE}"), False),
+    (keys("card/H"), keys(f"pci/{AT}"), False),
     (keys("replica/G/0"), keys("replica/G/1"), False),
-    (keys("gpu/G"), keys("mig/G/1/M"), False),
+    (keys("card/G"), keys("part/G/1/M"), False),
     (keys(f"pci/{AT}"), keys("pci/0000:3b:00.1"), False),
 ]
 
@@ -103,12 +102,12 @@ def test_who_asks_for_the_same_hardware_by_the_other_driver_waits_until_it_is_fr
     settle(draft)
     assert {each.pod for each in draft.locks.values()} == {X}
     lock = next(iter(draft.locks.values()))
-    told = why_held(passage(other, of_other), Caller(pods=(Y,)), draft.book)
+    told = why_wait(passage(other, of_other), Caller(pods=(Y,)), draft.book)
     assert told == f"{lock.device} (the same hardware: {AT}) is held by pod {X}"
     assert why_queued(draft.book, second, second.keys) == told
     draft.end(first, "over")
     settle(draft)
-    told = why_held(passage(other, of_other), Caller(pods=(Y,)), draft.book) or ""
+    told = why_wait(passage(other, of_other), Caller(pods=(Y,)), draft.book) or ""
     assert told.startswith(f"{lock.device} (the same hardware: {AT}) is not free of pod {X} yet")
     draft.move(lock.device, LockState.FREE, "free")
     settle(draft)
@@ -124,7 +123,9 @@ def test_the_function_waits_for_the_last_replica_and_no_later_pod_overtakes_it()
     late = allocated(OTHER, pod=Z)(draft)
     settle(draft)
     assert {lock.pod for lock in draft.locks.values()} == {X}
-    assert waits_behind(draft.book, late, late.keys).endswith(f"pod {Y}")
+    before = first_before(draft.book, late, late.keys)
+    assert before is not None
+    assert before.pod == Y
     draft.end(first, "over")
     draft.move(name("G::0"), LockState.FREE, "free")
     settle(draft)
@@ -203,7 +204,7 @@ def test_two_who_have_a_card_and_its_function_already_do_not_wait_for_each_other
     assert len(draft.locks) == 2
     place(draft, HERE)
     for devices, resource, pod in ((CARD, WHOLE, X), (FUNCTION, VFIO, Y)):
-        assert why_held(passage(devices, resource), Caller(pods=(pod,)), draft.book) is None
+        assert why_wait(passage(devices, resource), Caller(pods=(pod,)), draft.book) is None
     draft.end(first, "over")
     draft.move(name("G"), LockState.FREE, "free")
     place(draft, HERE)
@@ -214,7 +215,7 @@ def test_two_who_have_a_card_and_its_function_already_do_not_wait_for_each_other
 
 def test_what_others_have_elsewhere_leaves_a_card_where_it_is_found() -> None:
     draft = drafted()
-    allocated({DeviceId("H"): keys("gpu/H")}, pod=X, active=True)(draft)
+    allocated({DeviceId("H"): keys("card/H")}, pod=X, active=True)(draft)
     allocated(FUNCTION, resource=VFIO, pod=Y, active=True)(draft)
     settle(draft)
     place(draft, {"G": AT, "H": ELSEWHERE})
@@ -262,7 +263,7 @@ def card(id_: str = "G", *, address: PciAddress = AT) -> Device:
     return Device(
         name=name(id_),
         kind=DeviceKind.DRIVER,
-        keys=keys(f"gpu/{id_}"),
+        keys=keys(f"card/{id_}"),
         nodes=(),
         functions=(),
         identity=Identity(addresses=(address,)),
@@ -293,19 +294,24 @@ def test_only_cards_are_looked_for_among_devices() -> None:
         identity=Identity(addresses=(PciAddress("0000:00:05.0"),)),
     )
     silent = Device(
-        name=name("H"), kind=DeviceKind.DRIVER, keys=keys("gpu/H"), nodes=(), functions=()
+        name=name("H"), kind=DeviceKind.DRIVER, keys=keys("card/H"), nodes=(), functions=()
     )
     assert node(card(), function(AT), chip, silent).cards == HERE
 
 
 def test_nobody_has_a_card_by_its_driver_when_its_function_is_on_vfio() -> None:
     book: Book = at(AT).book
-    for mine in ("gpu/G", "mig/G/1/M", "replica/G/0"):
+    for mine in ("card/G", "part/G/1/M", "replica/G/0"):
         assert on_vfio(keys(mine), book, node(function(AT))) == (AT,)
-    assert on_vfio(keys("gpu/G"), book, node(function())) == ()
-    assert on_vfio(keys("gpu/G"), book, node()) == ()
-    assert on_vfio(keys("gpu/G", "gpu/H"), book, node(function(AT))) == ()
-    assert on_vfio(keys("gpu/H"), book, node(function(AT))) == ()
+    assert on_vfio(keys("card/G"), book, node(function())) == ()
+    assert on_vfio(keys("card/G"), book, node()) == ()
+    assert on_vfio(keys("card/G", "card/H"), book, node(function(AT))) == ()
+    assert on_vfio(keys("card/H"), book, node(function(AT))) == ()
+    draft = drafted()
+    place(draft, {"G": AT, "H": ELSEWHERE})
+    both, two = keys("card/G", "card/H"), draft.book
+    assert on_vfio(both, two, node(function(AT))) == ()
+    assert on_vfio(both, two, node(function(AT), function(ELSEWHERE))) == (AT, ELSEWHERE)
     assert on_vfio(FUNCTION[DeviceId(AT)], book, node(function(AT))) == ()
     verdict = OnVfio(functions=(AT,)).judge(looked=True, gaps=())
     assert verdict.freedom is Freedom.FREE
@@ -322,7 +328,7 @@ def test_nobody_has_a_card_by_its_driver_when_its_function_is_on_vfio() -> None:
         (SLICE, [(SLICE, True), (FUNCTION, True)]),
         (REPLICA, [(REPLICA, True), (FUNCTION, True), (OTHER, False)]),
         ({DeviceId(ELSEWHERE): keys(f"pci/{ELSEWHERE}")}, [(CARD, False), (FUNCTION, False)]),
-        ({DeviceId("H"): keys("gpu/H")}, [(CARD, False), (FUNCTION, False)]),
+        ({DeviceId("H"): keys("card/H")}, [(CARD, False), (FUNCTION, False)]),
     ],
 )
 def test_a_card_that_a_person_quarantined_stays_so_under_another_driver(
@@ -339,9 +345,9 @@ def test_a_card_that_a_person_quarantined_stays_so_under_another_driver(
 
 def test_only_what_one_has_as_a_card_and_the_other_as_a_function_is_named_as_the_same() -> None:
     places = places_of({"G": AT, "H": ELSEWHERE})
-    card, other = keys("gpu/G", "gpu/H"), keys(f"pci/{AT}")
+    card, other = keys("card/G", "card/H"), keys(f"pci/{AT}")
     assert same_functions(card, other, places) == same_functions(other, card, places) == [*other]
-    assert same_functions(keys("gpu/H"), other, places) == []
+    assert same_functions(keys("card/H"), other, places) == []
 
 
 def test_a_quarantine_follows_the_card_to_wherever_it_is_known_to_be() -> None:
@@ -353,18 +359,18 @@ def test_a_quarantine_follows_the_card_to_wherever_it_is_known_to_be() -> None:
     # Somebody has changed the cards' places.
     place(draft, {"G": ELSEWHERE, "H": AT})
     assert not withheld(draft, CARD)
-    assert withheld(draft, {DeviceId("H"): keys("gpu/H")})
+    assert withheld(draft, {DeviceId("H"): keys("card/H")})
 
 
 def test_a_quarantined_card_stays_so_when_it_is_divided_and_a_slice_when_it_is_not_any_more() -> (
     None
 ):
     whole, divided = at(), at()
-    quarantine(whole, Target(device=DeviceName(WHOLE, DeviceId("G")), keys=keys("gpu/G")), MARK)
+    quarantine(whole, Target(device=DeviceName(WHOLE, DeviceId("G")), keys=keys("card/G")), MARK)
     quarantine(
         divided, Target(device=DeviceName(HALF, DeviceId("M")), keys=SLICE[DeviceId("M")]), MARK
     )
     assert withheld(whole, SLICE)
     assert withheld(divided, CARD)
-    assert not withheld(divided, {DeviceId("N"): keys("mig/G/2/N")})
-    assert not withheld(whole, {DeviceId("M"): keys("mig/H/1/M")})
+    assert not withheld(divided, {DeviceId("N"): keys("part/G/2/N")})
+    assert not withheld(whole, {DeviceId("M"): keys("part/H/1/M")})

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.model.ids import PciAddress, ResourceName
-from holdfast.model.vfio.pools import PoolSpec
+from holdfast.model.vfio import PoolSpec
 
 _RESOURCE = ResourceName("example.com/nic")
 

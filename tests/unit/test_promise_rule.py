@@ -8,8 +8,7 @@ from holdfast.model.gate.cdi import Published, explained
 from holdfast.model.gate.promise import breach
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
-from holdfast.model.nvidia.names import GPU_KIND, GpuNames
-from holdfast.model.nvidia.promise import gpu_breach
+from holdfast.model.nvidia.names import GPU_KIND, GpuNames, gpu_breach
 
 TPU = ResourceName("google.com/tpu")
 A, B = "0000:00:05.0", "0000:00:06.0"

@@ -17,8 +17,7 @@ from fakes.books import (
     silicon,
     unlocked,
 )
-from holdfast.model.book.book import Book, Phase
-from holdfast.model.book.locks import LockState
+from holdfast.model.book.book import Book, LockState, Phase
 from holdfast.model.book.proof import hand_to_true_owner, true_owner
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import PodUid, ProcessId

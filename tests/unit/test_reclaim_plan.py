@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.model.reclaim.plan import Attempt, ReclaimStep, next_step, retry_pause
+from holdfast.model.reclaim.ending import Attempt, ReclaimStep, next_step, retry_pause
 
 _SECOND = 1.0
 

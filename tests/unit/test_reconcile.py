@@ -9,6 +9,7 @@ from fakes.books import (
     BOOT,
     HALF,
     KUBELET,
+    NAMES,
     NOW,
     UPTIME,
     WHOLE,
@@ -29,19 +30,18 @@ from fakes.books import (
     unlocked,
     unreadable,
 )
-from holdfast.model.book.book import Book, ClaimRecord, Phase, PodRecord
+from holdfast.model.book.book import Book, ClaimRecord, LockState, Phase, PodRecord
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
-from holdfast.model.book.pods import PodSighting
-from holdfast.model.book.proof import could_have_started
-from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import (
+from holdfast.model.book.pods import (
     LONGEST_START,
     Observed,
+    PodSighting,
     changes_with_time,
     reconcile,
     without_retired,
 )
+from holdfast.model.book.proof import could_have_started
+from holdfast.model.book.queue import settle
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     BootId,
@@ -55,9 +55,11 @@ from holdfast.model.ids import (
 from holdfast.model.kubelet import KubeletView, ListedPod
 
 _D0 = silicon(d0="a")
-_NODE = inventory({WHOLE: silicon(d0="a", d1="b"), HALF: silicon(h0="a", h1="b")})
-_LIVING = PodSighting(cgroup="/kubepods/pod", inode=7, processes=(41,))
-_EMPTY = PodSighting(cgroup="/kubepods/pod", inode=7)
+_NODE = replace(
+    inventory({WHOLE: silicon(d0="a", d1="b"), HALF: silicon(h0="a", h1="b")}), names=NAMES
+)
+_LIVING = PodSighting(cgroup="/kubepods/pod", inode=7, populated=True, processes=(41,))
+_EMPTY = PodSighting(cgroup="/kubepods/pod", inode=7, populated=False)
 
 
 def _after(
@@ -274,7 +276,9 @@ def test_an_adopted_pod_without_a_process_has_not_started(
 
 
 def test_an_adopted_pod_whose_cgroup_cannot_be_read_may_have_started() -> None:
-    unlisted = PodSighting(cgroup="/kubepods/pod", inode=7, unlisted="cannot read cgroup.procs")
+    unlisted = PodSighting(
+        cgroup="/kubepods/pod", inode=7, populated=None, unlisted="cannot read cgroup.procs"
+    )
     book = _after(Book(), seen(entry(X, "d0")), sightings={X: unlisted})
     assert book.allocations[1].phase is Phase.ACTIVE
 

@@ -18,18 +18,16 @@ from fakes.books import (
     silicon,
     unreadable,
 )
-from holdfast.model.book.book import Book, Phase, PodRecord
+from holdfast.model.book.book import Book, LockState, Phase, PodRecord
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import LockState
-from holdfast.model.book.pods import PodSighting
-from holdfast.model.book.reconcile import Observed, reconcile
+from holdfast.model.book.pods import Observed, PodSighting, reconcile
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
 
 _D0 = silicon(d0="a")
 _NODE = inventory({WHOLE: _D0, HALF: silicon(h0="a")})
-_LIVES = PodSighting(cgroup="/kubepods/pod", inode=7, processes=(41,))
-_EMPTY = PodSighting(cgroup="/kubepods/pod", inode=7)
+_LIVES = PodSighting(cgroup="/kubepods/pod", inode=7, populated=True, processes=(41,))
+_EMPTY = PodSighting(cgroup="/kubepods/pod", inode=7, populated=False)
 
 
 def _after(book: Book, view: KubeletView, *living: PodUid, sighting: PodSighting = _LIVES) -> Book:

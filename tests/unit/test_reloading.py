@@ -6,6 +6,7 @@ from holdfast.app.reload import by_take_up
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.settings import convert, known_paths
 from holdfast.settings.reloading import _TABLE, TakeUp, changed, take_up
+from holdfast.settings.sources import Found
 from holdfast.settings.types import entry_of
 
 
@@ -85,6 +86,9 @@ _NO_GPUS = {"gpu": {"enabled": False, "api": "dra"}}
             {**_BOTH, "devices": [{**_RULE, "api": "dra"}, _OTHER_RULE]},
             "devices[].api",
         ),
+        # Of hardware with both APIs it is not known which of them the devices have without the rule.
+        (_BOTH, {**_BOTH, "devices": [_OTHER_RULE]}, "devices[].api"),
+        ({**_BOTH, "devices": [_OTHER_RULE]}, _BOTH, "devices[].api"),
         # GPUs that are not served do not make the daemon serve claims; the rule does.
         (_NO_GPUS, {**_NO_GPUS, "devices": [{**_RULE, "api": "dra"}]}, "devices[].api"),
         (
@@ -108,7 +112,7 @@ def test_only_the_rules_for_devices_are_told_as_those_of_an_api() -> None:
 
 def test_parts_see_settings_that_were_put_after_they_were_built() -> None:
     after = convert({"reclaim": {"mode": "observe"}})
-    live = LiveSettings(convert({}))
+    live = LiveSettings(Found(settings=convert({})))
     mode = live.reclaim.part(lambda now: now.mode)
 
     live.put(after)

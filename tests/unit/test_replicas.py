@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from fakes.books import (
     BOOT,
     HALF,
+    NAMES,
     NOW,
     WHOLE,
     Silicon,
@@ -22,27 +23,26 @@ from fakes.books import (
     name,
     seen,
 )
+from fakes.doors import why_wait
 from fakes.onegpu import RULES
 from holdfast.errors import LedgerError, RequestRefusedError
-from holdfast.model.book.book import Book, Phase
+from holdfast.model.book.book import Book, DeviceLock, LockState, Phase
 from holdfast.model.book.byhand import target
-from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.book.pods import PodSighting
+from holdfast.model.book.pods import Observed, PodSighting, reconcile
 from holdfast.model.book.proof import could_have_started
-from holdfast.model.book.queue import settle, waits_behind
-from holdfast.model.book.reconcile import Observed, reconcile
-from holdfast.model.book.withheld import why_withheld
+from holdfast.model.book.queue import first_before, settle
+from holdfast.model.book.standing import why_withheld
 from holdfast.model.cards import (
+    CardNames,
+    ReplicaNames,
     Sharing,
     card_of,
     clash,
-    parted,
-    replica_id,
     replica_key,
+    replicas_in,
     shares,
     sides_of,
-    whole,
 )
 from holdfast.model.devices import (
     Device,
@@ -54,7 +54,7 @@ from holdfast.model.devices import (
     told_of,
     with_faults,
 )
-from holdfast.model.gate.gate import Caller, Passage, why_held
+from holdfast.model.gate.gate import Caller, Passage
 from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
@@ -68,24 +68,24 @@ from holdfast.model.nvidia.free import (
 )
 from holdfast.model.nvidia.gpu import Gpu, GpuProcess, GpuReading, GpuUse, MigSlice
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
-from holdfast.model.nvidia.placement import GpuTopology
+from holdfast.model.nvidia.placement import GpuTopology, SlicePolicy
+from holdfast.model.nvidia.replicas import REPLICAS
 from holdfast.model.nvidia.sharing import why_too_many
-from holdfast.model.nvidia.slice_placement import SlicePolicy
 from holdfast.model.use.free import Freedom
 from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.watched import Watched
-from holdfast.vendors.nvidia.preference import GpuPreference
+from holdfast.vendors.nvidia.specs import GpuPreference
 
 MIB = 1 << 20
 SHARED = ResourceName("nvidia.com/gpu.shared")
-CARD: Silicon = {DeviceId("G"): keys("gpu/G", "mig/G/1/M", "mig/G/2/N")}
-SLICE: Silicon = {DeviceId("M"): keys("mig/G/1/M")}
-OTHER: Silicon = {DeviceId("H"): keys("gpu/H")}
+CARD: Silicon = {DeviceId("G"): keys("card/G", "part/G/1/M", "part/G/2/N")}
+SLICE: Silicon = {DeviceId("M"): keys("part/G/1/M")}
+OTHER: Silicon = {DeviceId("H"): keys("card/H")}
 
 
 def replica(*numbers: int) -> Silicon:
     return {
-        replica_id(DeviceId("G"), number): frozenset({replica_key("G", number)})
+        REPLICAS.replica(DeviceId("G"), number): frozenset({replica_key("G", number)})
         for number in numbers
     }
 
@@ -93,14 +93,14 @@ def replica(*numbers: int) -> Silicon:
 CLASHES = [
     (keys("replica/G/0"), keys("replica/G/0"), True),
     (keys("replica/G/0"), keys("replica/G/1"), False),
-    (keys("replica/G/0"), keys("gpu/G"), True),
-    (keys("replica/G/0"), keys("mig/G/1/M"), True),
-    (keys("replica/G/0"), keys("gpu/H"), False),
-    (keys("replica/G/0"), keys("gpu/H", "gpu/G"), True),
+    (keys("replica/G/0"), keys("card/G"), True),
+    (keys("replica/G/0"), keys("part/G/1/M"), True),
+    (keys("replica/G/0"), keys("card/H"), False),
+    (keys("replica/G/0"), keys("card/H", "card/G"), True),
     (keys("replica/G/0"), keys("pci/G"), False),
-    (keys("replica/G/0", "gpu/H"), keys("replica/H/0"), True),
+    (keys("replica/G/0", "card/H"), keys("replica/H/0"), True),
     # Slices that are both of the card tell by their keys alone whether they are the same.
-    (keys("gpu/G"), keys("mig/G/1/M"), False),
+    (keys("card/G"), keys("part/G/1/M"), False),
     (keys("pci/0000:00:05.0"), keys("pci/0000:00:05.0"), True),
     (keys("a"), keys("b"), False),
 ]
@@ -119,7 +119,7 @@ def test_only_different_replicas_share_a_card() -> None:
     assert not shares(keys("replica/G/0"), keys("replica/G/0"))
     assert not shares(keys("replica/G/0", "replica/G/1"), keys("replica/G/1"))
     assert not shares(keys("replica/G/0"), keys("replica/H/1"))
-    assert not shares(keys("gpu/G"), keys("mig/G/1/M"))
+    assert not shares(keys("card/G"), keys("part/G/1/M"))
 
 
 def test_hardware_that_is_never_shared_is_of_no_card() -> None:
@@ -129,9 +129,31 @@ def test_hardware_that_is_never_shared_is_of_no_card() -> None:
 
 
 def test_a_replica_is_called_as_nvidias_plugin_calls_it() -> None:
-    assert replica_id(DeviceId("GPU-1"), 3) == "GPU-1::3"
-    assert parted(DeviceId("GPU-1::3")) == ("GPU-1", "3")
-    assert parted(DeviceId("GPU-1")) == ("GPU-1", "")
+    assert REPLICAS.replica(DeviceId("GPU-1"), 3) == "GPU-1::3"
+    assert REPLICAS.parted(DeviceId("GPU-1::3")) == ("GPU-1", "3")
+    assert REPLICAS.parted(DeviceId("GPU-1")) == ("GPU-1", "")
+    # 256 replicas at most here, and any number of them by another plugin, which was here before.
+    assert REPLICAS.parted(DeviceId("GPU-1::255")) == ("GPU-1", "255")
+    assert REPLICAS.parted(DeviceId("GPU-1::999999999")) == ("GPU-1", "999999999")
+    assert REPLICAS.parted(DeviceId("GPU-1::1000000000")) == ("GPU-1", "")
+
+
+def test_each_vendor_of_a_node_calls_its_replicas_as_it_does() -> None:
+    names = CardNames(vendors=(REPLICAS, ReplicaNames(mark="-of-", suffix="-shared")))
+    card = DeviceName(ResourceName("acme.example/widget"), DeviceId("w0"))
+    theirs = DeviceName(ResourceName("acme.example/widget-shared"), DeviceId("w0-of-3"))
+    assert names.parted(theirs.id) == ("w0", "3")
+    assert names.parted(DeviceId("GPU-1::3")) == ("GPU-1", "3")
+    assert names.unshared(theirs.resource) == card.resource
+    assert names.whole(theirs) == card
+    assert names.whole(card) == CardNames().whole(card) == card
+    assert CardNames().parted(theirs.id) == (theirs.id, "")
+    assert CardNames().whole(theirs) == theirs
+
+
+def test_a_key_says_of_which_card_it_is_a_replica() -> None:
+    assert replicas_in(keys("replica/G/1", "replica/G/0")) == (("G", "0"), ("G", "1"))
+    assert replicas_in(keys("card/G", "part/G/1/M", "pci/0000:00:05.0")) == ()
 
 
 def test_pods_on_replicas_of_one_card_have_their_locks_at_the_same_time() -> None:
@@ -170,7 +192,9 @@ def test_the_card_waits_for_the_last_replica_and_no_later_pod_overtakes_it() -> 
     late = allocated(replica(1), resource=SHARED, pod=Z)(draft)
     settle(draft)
     assert {lock.pod for lock in draft.locks.values()} == {X}
-    assert waits_behind(draft.book, late, late.keys).endswith(f"pod {Y}")
+    before = first_before(draft.book, late, late.keys)
+    assert before is not None
+    assert before.pod == Y
     draft.end(first, "over")
     draft.move(name("G::0", SHARED), LockState.FREE, "free")
     settle(draft)
@@ -208,16 +232,16 @@ def test_a_lock_is_refused_on_what_a_replica_excludes() -> None:
     with pytest.raises(LedgerError, match=r"G::0 has the same hardware"):
         draft.lock(name("G"), CARD[DeviceId("G")], whole, "taken")
     with pytest.raises(LedgerError, match=r"G::0 has the same hardware"):
-        draft.withhold(name("G"), keys("gpu/G"), "pid 1")
+        draft.withhold(name("G"), keys("card/G"), "pid 1")
 
 
 def test_a_start_on_a_replica_is_told_who_has_the_card() -> None:
     book = book_of(allocated(CARD, pod=X, active=True), allocated(replica(0), pod=Y))
     passage = Passage(resource=WHOLE, asked=frozenset({DeviceId("G::0")}), devices=dict(replica(0)))
-    assert why_held(passage, Caller(pods=(Y,)), book) == f"{name('G')} is held by pod {X}"
+    assert why_wait(passage, Caller(pods=(Y,)), book) == f"{name('G')} is held by pod {X}"
     # Whose start it is is not known: it may be that of a pod behind the other.
     queued = book_of(allocated(CARD), allocated(replica(0)))
-    text = why_held(passage, Caller(), Book(allocations=queued.allocations))
+    text = why_wait(passage, Caller(), Book(allocations=queued.allocations))
     assert text is not None
     assert "waits for the same hardware" in text
 
@@ -232,7 +256,7 @@ def test_a_pod_cannot_have_started_on_a_card_of_which_another_started_on_a_repli
 def test_a_card_that_a_person_withholds_is_withheld_with_all_of_its_replicas() -> None:
     mark = Mark(asker=Asker(uid=0, pid=1), at=NOW)
     marks = Marks(
-        quarantines={name("G"): Quarantine(device=name("G"), keys=keys("gpu/G"), mark=mark)}
+        quarantines={name("G"): Quarantine(device=name("G"), keys=keys("card/G"), mark=mark)}
     )
     assert why_withheld(Book(marks=marks), keys("replica/G/0")) is not None
     assert why_withheld(Book(marks=marks), keys("replica/G/0"), keys("replica/G/0")) is None
@@ -267,7 +291,7 @@ NEIGHBOURS = [
     ("could not be ended", [_lock("replica/G/0", pod=X, state=LockState.QUARANTINED)], True),
     ("has started nothing", [_lock("replica/G/0", pod=X, started=False)], False),
     ("is on another card", [_lock("replica/H/0", pod=X)], False),
-    ("has the whole card", [_lock("gpu/G", pod=X)], False),
+    ("has the whole card", [_lock("card/G", pod=X)], False),
     ("has this replica", [_lock("replica/G/1", pod=X)], False),
     ("has both", [_lock("replica/G/0", pod=X), _lock("replica/G/1", pod=X)], True),
     (
@@ -322,14 +346,14 @@ def test_every_pod_of_a_claim_is_a_neighbour_and_none_of_one_that_gives_this_rep
 
 
 def test_a_neighbour_is_in_the_way_of_the_card_as_a_whole() -> None:
-    to = granted_on(keys("gpu/G"), {name("replica/G/0"): _lock("replica/G/0", pod=X)})
+    to = granted_on(keys("card/G"), {name("replica/G/0"): _lock("replica/G/0", pod=X)})
     assert to.pods == {X}
     assert bystander(_WORKS, to, RULES) is None
     assert not to.unowned
 
 
 def test_two_slices_are_no_neighbours() -> None:
-    to = granted_on(keys("mig/G/1/M"), {name("mig/G/2/N"): _lock("mig/G/2/N", pod=X)})
+    to = granted_on(keys("part/G/1/M"), {name("part/G/2/N"): _lock("part/G/2/N", pod=X)})
     assert not to.neighbours
     assert to.elsewhere == {X}
     assert Bystander.NEIGHBOUR is not bystander(_WORKS, to, RULES)
@@ -348,7 +372,7 @@ def test_of_a_replica_nvml_is_asked_about_its_card() -> None:
 
 
 def _gpu(*devices: Device, resource: str = "nvidia.com/gpu") -> Inventory:
-    return Inventory(resources=(ResourceName(resource),), devices=devices)
+    return Inventory(resources=(ResourceName(resource),), devices=devices, names=NAMES)
 
 
 def _device(id_: str, *its_keys: str, resource: str = "nvidia.com/gpu") -> Device:
@@ -362,26 +386,26 @@ def _device(id_: str, *its_keys: str, resource: str = "nvidia.com/gpu") -> Devic
     )
 
 
-WHOLE_GPU = _gpu(_device("G", "gpu/G", "mig/G/1/M"))
+WHOLE_GPU = _gpu(_device("G", "card/G", "part/G/1/M"))
 SHARED_GPU = _gpu(_device("G::0", "replica/G/0"), _device("G::1", "replica/G/1"))
 NAMED = _gpu(_device("G::0", "replica/G/0", resource=SHARED), resource=SHARED)
-SLICED = _gpu(_device("M", "mig/G/1/M"))
+SLICED = _gpu(_device("M", "part/G/1/M"))
 FOUND = [
-    (WHOLE_GPU, "nvidia.com/gpu", "G", ("G", {"gpu/G", "mig/G/1/M"})),
+    (WHOLE_GPU, "nvidia.com/gpu", "G", ("G", {"card/G", "part/G/1/M"})),
     (WHOLE_GPU, "nvidia.com/gpu", "G::7", ("G::7", {"replica/G/7"})),
     (WHOLE_GPU, SHARED, "G::1", ("G::1", {"replica/G/1"})),
-    (WHOLE_GPU, "nvidia.com/gpu", "G::x", ("G", {"gpu/G", "mig/G/1/M"})),
-    (WHOLE_GPU, "nvidia.com/gpu", "nvidia0", ("G", {"gpu/G", "mig/G/1/M"})),
+    (WHOLE_GPU, "nvidia.com/gpu", "G::x", ("G", {"card/G", "part/G/1/M"})),
+    (WHOLE_GPU, "nvidia.com/gpu", "nvidia0", ("G", {"card/G", "part/G/1/M"})),
     (WHOLE_GPU, "nvidia.com/gpu", "H::0", None),
     (WHOLE_GPU, "nvidia.com/mig-1g.5gb", "G", None),
     (SHARED_GPU, "nvidia.com/gpu", "G::1", ("G::1", {"replica/G/1"})),
     (SHARED_GPU, "nvidia.com/gpu", "G::9", ("G::9", {"replica/G/9"})),
-    (SHARED_GPU, "nvidia.com/gpu", "G", ("G", {"gpu/G"})),
-    (SHARED_GPU, "nvidia.com/gpu", "nvidia0", ("G", {"gpu/G"})),
-    (NAMED, "nvidia.com/gpu", "G", ("G", {"gpu/G"})),
+    (SHARED_GPU, "nvidia.com/gpu", "G", ("G", {"card/G"})),
+    (SHARED_GPU, "nvidia.com/gpu", "nvidia0", ("G", {"card/G"})),
+    (NAMED, "nvidia.com/gpu", "G", ("G", {"card/G"})),
     (NAMED, "nvidia.com/gpu", "G::0", ("G::0", {"replica/G/0"})),
     # A plugin that shared slices gave them out as a whole, as far as this one can tell.
-    (SLICED, "nvidia.com/gpu", "M::1", ("M", {"mig/G/1/M"})),
+    (SLICED, "nvidia.com/gpu", "M::1", ("M", {"part/G/1/M"})),
     (SLICED, "nvidia.com/gpu", "G", None),
 ]
 
@@ -398,8 +422,9 @@ def test_a_pod_finds_what_it_has_whether_the_card_is_shared_now_or_not(
 def test_what_is_reported_of_a_card_is_reported_of_its_replicas() -> None:
     ill = {"G": (Fault(kind=FaultKind.ILL, text="Xid 79"),)}
     assert all(not each.healthy for each in with_faults(SHARED_GPU.devices, ill))
-    assert told_of(DeviceId("G::1"), {"G": ("a",), "G::1": ("b",)}) == ("b", "a")
-    assert told_of(DeviceId("H::1"), {"G": ("a",)}) == ()
+    (one,) = [each for each in SHARED_GPU.devices if each.name.id == "G::1"]
+    assert told_of(one, {"G": ("a",), "G::1": ("b",)}) == ("b", "a")
+    assert told_of(_device("H::1", "replica/H/1"), {"G": ("a",)}) == ()
 
 
 def test_each_whole_gpu_counts_as_its_replicas_and_no_slice_does() -> None:
@@ -494,16 +519,28 @@ def test_a_person_quarantines_a_shared_card_by_its_name_and_releases_one_replica
     for text in ("G", "nvidia.com/gpu/G"):
         what = target(text, SHARED_GPU, Book(), cards=True)
         assert str(what.device) == "nvidia.com/gpu/G"
-        assert what.keys == keys("gpu/G")
+        assert what.keys == keys("card/G")
     assert target("G", NAMED, Book(), cards=True).device.resource == "nvidia.com/gpu"
     assert target("G::1", SHARED_GPU, Book(), cards=True).keys == keys("replica/G/1")
-    assert WHOLE_GPU.shared_cards() == SLICED.shared_cards() == ()
+    assert WHOLE_GPU.shared_cards == SLICED.shared_cards == ()
+
+
+def test_a_shared_card_that_a_person_means_is_the_one_that_is_there_today() -> None:
+    """A pod may have it from when it had slices, and with their keys."""
+    former = allocated(
+        {DeviceId("G"): keys("card/G", "part/G/1/M")},
+        resource=ResourceName("nvidia.com/gpu"),
+        pod=X,
+    )
+    for text in ("G", "nvidia.com/gpu/G"):
+        assert target(text, SHARED_GPU, book_of(former), cards=True).keys == keys("card/G")
+    assert target("G", SHARED_GPU, book_of(former)).keys == keys("card/G", "part/G/1/M")
 
 
 @pytest.mark.parametrize(
     ("foreign", "entries"),
     [
-        ((name("G"), keys("gpu/G")), {"G::0": X, "G::1": Y}),
+        ((name("G"), keys("card/G")), {"G::0": X, "G::1": Y}),
         ((name("G::0"), keys("replica/G/0")), {"G": X}),
     ],
 )
@@ -512,16 +549,15 @@ def test_what_was_called_foreign_is_lifted_where_pods_have_the_card_in_another_w
 ) -> None:
     """Their processes were seen before kubelet's checkpoint could be read."""
     book = book_of(lambda draft: draft.withhold(*foreign, "held by pid 9"))
-    inventory = Inventory(
-        resources=(WHOLE,), devices=(_device(foreign[0].id, *foreign[1], resource=WHOLE),)
-    )
+    inventory = _gpu(_device(foreign[0].id, *foreign[1], resource=WHOLE), resource=WHOLE)
     draft = drafted(book)
     observed = Observed(
         view=seen(*(entry(pod, id_) for id_, pod in entries.items())),
         inventory=inventory,
         boot=BOOT,
         sightings={
-            pod: PodSighting(cgroup="/pod", inode=1, processes=(1,)) for pod in entries.values()
+            pod: PodSighting(cgroup="/pod", inode=1, populated=True, processes=(1,))
+            for pod in entries.values()
         },
         pending_timeout=60.0,
     )
@@ -563,7 +599,7 @@ def test_a_replica_whose_former_start_has_not_ended_is_not_freed_because_its_pod
 
 
 def test_what_a_stranger_has_of_a_card_stays_foreign() -> None:
-    book = book_of(lambda draft: draft.withhold(name("G"), keys("gpu/G"), "held by pid 9"))
+    book = book_of(lambda draft: draft.withhold(name("G"), keys("card/G"), "held by pid 9"))
     draft = drafted(book)
     allocated(replica(0), resource=SHARED, pod=X)(draft)
     observed = Observed(
@@ -596,6 +632,6 @@ def test_it_is_not_lifted_while_another_pod_keeps_the_card_from_whoever_is_count
 def test_the_card_of_a_replica_is_named_without_what_sharing_adds_and_no_other_device_is() -> None:
     shared = ResourceName("nvidia.com/gpu.shared")
     card = DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("GPU-1"))
-    assert whole(DeviceName(shared, replica_id(card.id, 3))) == card
+    assert REPLICAS.whole(DeviceName(shared, REPLICAS.replica(card.id, 3))) == card
     # Somebody's own name for GPUs that nobody shares.
-    assert whole(DeviceName(shared, card.id)) == DeviceName(shared, card.id)
+    assert REPLICAS.whole(DeviceName(shared, card.id)) == DeviceName(shared, card.id)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.book.locks import LockState
+from holdfast.model.book.book import LockState
 from holdfast.model.devices import Device, DeviceKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.reclaim.reset import (

@@ -3,7 +3,7 @@
 import pytest
 
 from fakes.books import X, Y
-from holdfast.model.reclaim.runtime_state import RuntimeTask, state_of
+from holdfast.model.reclaim.ending import RuntimeTask, state_of
 
 _PAUSE = RuntimeTask(id="s1", sandbox="s1", pod=X, pause=True)
 _OTHER_PAUSE = RuntimeTask(id="s2", sandbox="s2", pod=Y, pause=True)

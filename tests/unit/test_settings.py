@@ -196,6 +196,7 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ({"host.proc": ""}, "host.proc: '' is not an absolute path"),
         ({"kubelet.socketPrefix": ""}, "kubelet.socketPrefix: '' cannot begin"),
         ({"kubelet.socketPrefix": "a/b"}, "kubelet.socketPrefix: 'a/b' cannot begin"),
+        ({"kubelet.socketPrefix": "x" * 45}, "kubelet.socketPrefix: no socket in /var/lib/kubelet"),
         ({"kubelet.socketPrefix": "kube"}, "begins the name of kubelet's own socket too"),
         (
             {"tpu.enabled": "false", "gpu.enabled": "false"},
@@ -238,10 +239,6 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
             "resources[0].name: TPUs and VFIO devices are never shared; leave a.b/c out",
         ),
         (
-            {"sharing.timeSlicing.resources": "[{name: nvidia.com/mig-1g.5gb, replicas: 2}]"},
-            "resources[0].name: MIG slices are not shared; divide the GPUs into more slices",
-        ),
-        (
             {"sharing.timeSlicing.resources": "[{name: nvidia.com/gpus, replicas: 2}]"},
             "resources[0].name: there is no 'nvidia.com/gpus' that can be shared; nvidia.com/gpu",
         ),
@@ -254,6 +251,14 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
                 "sharing.timeSlicing.resources": "[{name: nvidia.com/gpu, replicas: 2, rename: x}]",
             },
             "resources[0].rename: 'x' is not a name for replicas; use nvidia.com/gpu.shared",
+        ),
+        (
+            {"sharing.timeSlicing.resources": "[{name: nvidia.com/gpu, replicas: 2, devices: 2}]"},
+            "sharing.timeSlicing.resources[0].devices: Expected `str`, got `int`; use all",
+        ),
+        (
+            {"pools": "[{resourceName: a.b/c, addresses: ['*'], api: csi}]"},
+            "pools[0].api: Invalid enum value 'csi'; use device-plugin or dra",
         ),
         (
             {"tpu.api": "dra", "dra.driverName": "Holdfast"},
@@ -302,8 +307,21 @@ def test_each_resource_is_served_by_the_api_of_its_hardware() -> None:
     served = ("google.com/tpu", "a.b/c", "a.b/d", "nvidia.com/gpu", "nvidia.com/mig-1g.5gb")
     assert [settings.is_dra(each) for each in served] == [True, True, False, False, False]
     assert settings.has_dra()
+    gpus = load(None, {}, {"gpu.api": "dra"})
+    mine = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb")
+    assert all(map(gpus.is_dra, mine))
+    assert [gpus.api_of(each) for each in ("google.com/tpu", "a.b/c")] == ["device-plugin", None]
+    assert not gpus.is_dra("a.b/c"), "what no section has comes by the device plugin"
     assert not load(None, {}).has_dra()
     assert not load(None, {}, {"tpu.api": "dra", "tpu.enabled": "false"}).has_dra()
+
+
+def test_of_a_name_that_two_sections_have_the_enabled_one_counts() -> None:
+    pool = "[{resourceName: google.com/tpu, addresses: ['*'], api: dra}]"
+    assert load(None, {}, {"tpu.enabled": "false", "pools": pool}).is_dra("google.com/tpu")
+    assert load(None, {}, {"tpu.enabled": "false", "tpu.api": "dra"}).is_dra("google.com/tpu")
+    with pytest.raises(SettingsError, match=r"pools: google\.com/tpu is served by both APIs"):
+        load(None, {}, {"pools": pool})
 
 
 def test_a_node_may_offer_gpus_and_nothing_else() -> None:
@@ -560,15 +578,23 @@ def test_each_variable_of_nvidias_plugin_for_grants_and_roots_means_the_same(
     assert getattr(load(None, {variable: text}).gpu, key) == value
 
 
-def test_the_drivers_root_is_where_nvidias_variables_say_that_it_is_mounted() -> None:
+def test_the_drivers_root_is_where_nvidias_variables_say_that_it_is_mounted(tmp_path: Path) -> None:
+    def roots(environ: dict[str, str], file: Path | None = None) -> tuple[str, str]:
+        gpu = load(file, environ).gpu
+        return gpu.driver_root, gpu.driver_root_on_host
+
     host = {"NVIDIA_DRIVER_ROOT": "/run/nvidia/driver"}
-    assert load(None, host).gpu.driver_root_seen == "/run/nvidia/driver"
-    both = load(None, {**host, "DRIVER_ROOT_CTR_PATH": "/driver-root"}).gpu
-    assert (both.driver_root_seen, both.driver_root_on_host) == (
-        "/driver-root",
-        "/run/nvidia/driver",
-    )
-    assert load(None, {}).gpu.driver_root_seen == ""
+    mounted = {"DRIVER_ROOT_CTR_PATH": "/mounted"}
+    assert roots({}) == ("", "")
+    assert roots(host) == ("", "/run/nvidia/driver")
+    assert roots(host | mounted) == ("/mounted", "/run/nvidia/driver")
+    assert roots(mounted) == ("/mounted", "/"), "NVIDIA's own default"
+    theirs = tmp_path / "theirs.yaml"
+    theirs.write_text("flags: {plugin: {containerDriverRoot: /mounted}}\n")
+    assert roots({"CONFIG_FILE": str(theirs)}) == ("/mounted", "/")
+    assert roots({"CONFIG_FILE": str(theirs), **host}) == ("/mounted", "/run/nvidia/driver")
+    theirs.write_text("flags: {nvidiaDriverRoot: /run/nvidia/driver}\n")
+    assert roots({"CONFIG_FILE": str(theirs), **mounted}) == ("/mounted", "/run/nvidia/driver")
 
 
 def test_the_newer_of_nvidias_two_names_for_the_hook_wins() -> None:

@@ -8,12 +8,13 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.claims import Wish, enlist
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Quarantine
+from holdfast.model.book.messages import sentence
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.claims import ClaimResult
-from holdfast.model.dra.handing import Given, devices_of, hand_over
+from holdfast.model.dra.handing import Given, as_whole, devices_of, hand_over, meant_by, placed
 from holdfast.model.dra.passage import by_resource
-from holdfast.model.dra.shares import as_whole, meant_by, placed
+from holdfast.model.gate.gate import Obstacle
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceId, DeviceName, PodUid, ResourceName
 
@@ -36,8 +37,8 @@ def _replica(number: int) -> Device:
 
 
 _REPLICAS = tuple(map(_replica, range(3)))
-_WHOLE = replace(_REPLICAS[0], name=_name("G"), keys=keys("gpu/G"))
-_TOLD = Advertised(name="gpu-g", devices=tuple(each.name for each in _REPLICAS), shared=True)
+_WHOLE = replace(_REPLICAS[0], name=_name("G"), keys=keys("card/G"))
+_TOLD = Advertised(name="gpu-g", devices=tuple(each.name for each in _REPLICAS), whole=_WHOLE.name)
 _RESULT = ClaimResult(request="r", driver="d", pool="p", device="gpu-g", share_id="s1")
 
 
@@ -50,8 +51,8 @@ def _takes(draft: Draft, claim: ClaimUid, *devices: Device, pod: PodUid = X) -> 
     assert enlist(draft, wish) is None
 
 
-def _ids(found: tuple[Given, ...] | str) -> list[str]:
-    assert not isinstance(found, str), found
+def _ids(found: tuple[Given, ...] | Obstacle) -> list[str]:
+    assert not isinstance(found, Obstacle), found
     return [device.name.id for each in found for device in each.devices]
 
 
@@ -74,7 +75,7 @@ def test_shares_of_one_claim_are_different_replicas_and_the_same_ones_each_time(
     _takes(draft, _OTHER, _REPLICAS[1])
     for wanted in ([_share("b"), _share("a")], [_share("a"), _share("b")]):
         found = placed(wanted, draft.book, _MINE)
-        assert not isinstance(found, str)
+        assert not isinstance(found, Obstacle)
         assert {each.result.share_id: each.devices[0].name.id for each in found} == {
             "a": "G::0",
             "b": "G::2",
@@ -89,16 +90,22 @@ def test_a_claim_waits_for_no_certain_replica_when_none_is_left() -> None:
     draft = drafted()
     _takes(draft, _OTHER, *_REPLICAS, pod=Y)
     reason = placed([_share("s")], draft.book, _MINE)
-    assert isinstance(reason, str)
-    assert reason.startswith("no share of nvidia.com/gpu/G is left: nvidia.com/gpu/G::0 is held by")
-    assert "nvidia.com/gpu/G::2 is held by pod pod-y by claim team/uid-2" in reason
+    assert isinstance(reason, Obstacle)
+    assert reason.text.startswith("no share of gpu-g is left: nvidia.com/gpu/G::0 is held by")
+    assert "nvidia.com/gpu/G::2 is held by pod pod-y by claim team/uid-2" in reason.text
+    assert reason.said is not None
+    assert sentence(reason.said).startswith(
+        "no share of gpu-g is left: G::0 is held by pod pod-y by claim team/uid-2; kubelet asks "
+    )
 
 
 def test_more_shares_than_there_are_replicas_wait_with_the_reason() -> None:
     four = [_share(f"s{number}") for number in range(4)]
     reason = placed(four, Book(), _MINE)
-    assert isinstance(reason, str)
-    assert "nvidia.com/gpu/G::0 is given to another share of the same claim" in reason
+    assert isinstance(reason, Obstacle)
+    assert "nvidia.com/gpu/G::0 is given to another share of the same claim" in reason.text
+    assert reason.said is not None
+    assert "is left: the claim has other shares of it;" in sentence(reason.said)
 
 
 def test_a_replica_that_a_person_withholds_is_passed_over() -> None:
@@ -110,8 +117,10 @@ def test_a_replica_that_a_person_withholds_is_passed_over() -> None:
     assert _ids(placed([_share("s")], draft.book, _MINE)) == ["G::1"]
     draft.mark(draft.marks.with_quarantine(replace(quarantine, keys=_WHOLE.keys)))
     reason = placed([_share("s")], draft.book, _MINE)
-    assert isinstance(reason, str)
-    assert "is quarantined by hand" in reason
+    assert isinstance(reason, Obstacle)
+    assert "is quarantined by hand" in reason.text
+    assert reason.said is not None
+    assert "is left: G::0 is quarantined by hand;" in sentence(reason.said)
 
 
 def test_a_claim_queues_for_a_replica_while_another_has_the_whole_gpu() -> None:
@@ -168,7 +177,7 @@ def test_containers_are_given_the_node_of_each_share_and_kubelet_its_id() -> Non
         )
 
     given = placed([_share("a"), _share("b")], Book(), _MINE)
-    assert not isinstance(given, str)
+    assert not isinstance(given, Obstacle)
     handed, answer = hand_over("holdfast.dev", _MINE, given, grant)
     assert [each.label for each in handed] == ["gpu-g", "gpu-g.b"]
     assert [len(each.grant.nodes) for each in handed] == [1, 1]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId
-from holdfast.model.nvidia.slice_placement import SlicePolicy, preferred_slices
+from holdfast.model.nvidia.placement import SlicePolicy, preferred_slices
 
 SPREAD, PACKED = SlicePolicy.DISTRIBUTED, SlicePolicy.PACKED
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.tpu.env import TpuHostFacts
-from holdfast.model.tpu.env_file import parse_tpu_env
+from holdfast.model.tpu.env import TpuHostFacts, parse_tpu_env
 
 _REAL = """\
 ACCELERATOR_TYPE: 'v4-256'

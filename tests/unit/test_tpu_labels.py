@@ -6,9 +6,8 @@ import pytest
 
 from fakes.labels import refused, told
 from holdfast.model.node.labels import feature_file
-from holdfast.model.tpu.env import TpuHostFacts, resolve
+from holdfast.model.tpu.env import TpuHostFacts, resolve, tpu_labels
 from holdfast.model.tpu.generations import GENERATIONS
-from holdfast.model.tpu.labels import tpu_labels
 
 NOBODY = TpuHostFacts()
 NODES = {

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.model.devices import Device, DeviceKind, pci_key
+from holdfast.model.dra.advertised import makes_no_group
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.tpu.shapes import advertised_chips
 
@@ -38,6 +39,35 @@ def test_shapes_are_those_that_fit_the_host(model: str, count: int, shapes: list
 
     assert [each.name for each in found if len(each.devices) > 1] == shapes
     assert sum(len(each.devices) == 1 for each in found) == count
+
+
+@pytest.mark.parametrize(
+    ("places", "scattered"),
+    [
+        ((0,), False),
+        ((0, 1), False),
+        ((0, 1, 2, 3), False),
+        ((4, 5, 6, 7), False),
+        ((1, 2, 3, 4), True),
+        ((0, 1, 2, 7), True),
+        (tuple(range(8)), False),
+    ],
+)
+def test_chips_that_make_no_box_are_told_where_boxes_of_as_many_are_offered(
+    places: tuple[int, ...], scattered: bool
+) -> None:
+    chips = [chip(place, "v5e") for place in range(8)]
+    told = advertised_chips(chips)
+    assert makes_no_group([chips[place].name for place in places], told) is scattered
+
+
+def test_the_names_of_shapes_are_labels_however_long_the_resources_is() -> None:
+    named = ResourceName("example.com/" + "a" * 50)
+    chips = [chip(place, "v5e") for place in range(8)]
+    chips = [replace(each, name=DeviceName(named, each.name.id)) for each in chips]
+    names = [each.name for each in advertised_chips(chips)]
+    assert max(map(len, names)) <= 63
+    assert len(set(names)) == len(names)
 
 
 def test_a_chip_of_two_functions_is_known_by_its_first() -> None:

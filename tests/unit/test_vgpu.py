@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.vgpu import config_space
-from holdfast.model.nvidia.vgpu import VgpuHost, vgpu_host
+from holdfast.model.nvidia.labels import VgpuHost, vgpu_host
 
 DRIVER = b"\0\x16" + b"460.16".ljust(10, b"\0") + b"r460_00".ljust(10, b"\0")
 NO_LIST = bytes((0x09, 0, 0x40, *b"VF", 0, 0x10)).ljust(256, b"\0")

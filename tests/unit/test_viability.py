@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.model.devices import FaultKind
 from holdfast.model.ids import PciAddress
-from holdfast.model.vfio.viability import (
+from holdfast.model.vfio import (
     FunctionFacts,
     VfioDeviceNode,
     chip_faults,

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from fakes.nodetree import CHIP, NodeTree
-from holdfast.doctor.cdi.specs import handed_over_by_name
+from holdfast.doctor.cdi import handed_over_by_name
 from holdfast.settings import convert
 
 _BY_NAME = ("--set", "deviceListStrategy=cdi")

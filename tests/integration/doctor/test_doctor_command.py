@@ -155,19 +155,6 @@ def test_whatever_any_one_file_of_a_node_is_no_check_breaks(
     tree.close()
 
 
-def test_the_daemon_loads_the_table_of_its_needs_and_no_other_command_any_of_the_doctor() -> None:
-    code = (
-        "import sys, holdfast.cli\n"
-        "assert 'holdfast.doctor' not in sys.modules\n"
-        "import holdfast.app.daemon\n"
-        "print(*(name for name in sys.modules if name.startswith('holdfast.doctor')))\n"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert set(done.stdout.split()) == {"holdfast.doctor", "holdfast.doctor.needs"}
-
-
 _PLACES = (
     "var/lib/kubelet",
     "var/lib/kubelet/device-plugins",

@@ -12,11 +12,9 @@ import pytest
 from fakes.controlplane import NODE, NODES, SLICES, ControlPlane, control_plane
 from fakes.listener import listening
 from fakes.nodetree import NodeTree
-from holdfast.doctor.dra.checks import dra_findings
-from holdfast.doctor.dra.cluster import RIGHTS, Right
-from holdfast.doctor.dra.folders import folder_findings
-from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.node import Node
+from holdfast.doctor.apiserver import RIGHTS, Right
+from holdfast.doctor.cluster import dra_findings, folder_findings
+from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.settings import convert
 from simulated.cluster.server import Rudeness
 from simulated.cluster.store import Place

@@ -7,10 +7,9 @@ import pytest
 
 from fakes.controlplane import NODE, NODES, ControlPlane, control_plane
 from fakes.nodetree import NodeTree
-from holdfast.doctor.dra.cluster import EVENT_RIGHTS, Right
-from holdfast.doctor.events.checks import events_findings
-from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.node import Node
+from holdfast.doctor.apiserver import EVENT_RIGHTS, Right
+from holdfast.doctor.cluster import events_findings
+from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.settings import convert
 from simulated.cluster.server import Rudeness
 from simulated.cluster.store import Place

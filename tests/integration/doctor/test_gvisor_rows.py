@@ -6,9 +6,8 @@ import pytest
 
 from fakes.doctortrees import TREES, bad, programs_of, tree
 from holdfast.doctor.containerd.checks import containerd_findings
-from holdfast.doctor.finding import Finding, Level
+from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.gvisor.checks import gvisor_findings
-from holdfast.doctor.node import Node
 
 
 def examined(node: Node) -> tuple[Finding, ...]:

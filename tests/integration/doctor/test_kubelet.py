@@ -14,10 +14,8 @@ import pytest
 
 from fakes.listener import listening
 from fakes.nodetree import CHIP, NodeTree
-from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.kubelet.checkpoint import stranger
-from holdfast.doctor.kubelet.checks import kubelet_findings, root_dir
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Finding, Level, Node
+from holdfast.doctor.kubelet import kubelet_findings, root_dir, stranger
 from holdfast.settings import convert
 
 _TPU = "google.com/tpu"

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from fakes.doctortrees import bad
-from holdfast.doctor.finding import Finding, Level
+from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.labels import labels_findings
-from holdfast.doctor.node import Node
 from holdfast.settings import convert
 from simulated.proctree import ProcTree
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.privileges import privileges_findings
 from holdfast.host.files.paths import Mount, mount_of
 from holdfast.names import CONTROL_SOCKET

@@ -13,13 +13,12 @@ import pytest
 
 from fakes.nodetree import NodeTree
 from fakes.stage import stage
-from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.node import Node
+from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.state import state_findings
-from holdfast.host.proc.peer import lock_holder
+from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.ledger.schema import SCHEMA_VERSION
+from holdfast.ledger.rows import SCHEMA_VERSION
 from holdfast.ledger.store import Store
 from holdfast.model.node.filesystems import unfit
 from holdfast.settings import convert
@@ -103,20 +102,20 @@ def test_what_is_no_folder_fails(node: NodeTree) -> None:
     assert node.told().of("state", "folder")["level"] == "FAIL"
 
 
-def test_a_ledger_of_a_newer_holdfast_fails_and_stays_as_it_is(node: NodeTree) -> None:
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, 8])
+def test_a_ledger_of_another_holdfast_fails_and_stays_as_it_is(
+    node: NodeTree, version: int
+) -> None:
     ledger = _ledger(node)
     with sqlite3.connect(ledger) as db:
-        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        db.execute(f"PRAGMA user_version = {version}")
     db.close()
     before = ledger.read_bytes()
 
     found = node.told().of("state", "ledger")
 
     assert found["level"] == "FAIL"
-    assert (
-        f"it has version {SCHEMA_VERSION + 1}, this holdfast knows {SCHEMA_VERSION}"
-        in (found["reason"])
-    )
+    assert f"it has version {version}, this holdfast knows {SCHEMA_VERSION}" in (found["reason"])
     assert ledger.read_bytes() == before
 
 
@@ -164,13 +163,33 @@ def test_a_ledger_that_a_crash_left_is_read_with_its_wal_and_not_touched(
     assert _look(ledger.parent) == before
 
 
-def test_an_old_ledger_is_no_failure_because_a_start_upgrades_it(node: NodeTree) -> None:
+def test_a_ledger_that_was_kept_beside_is_told_until_it_is_removed(node: NodeTree) -> None:
+    ledger = _ledger(node)
+    kept = [ledger.with_name(f"{ledger.name}.unreadable-{each}") for each in ("1", "1-wal", "2")]
+    for each in kept:
+        each.write_bytes(b"")
+
+    found = node.told().of("state", "ledger")
+
+    assert found["level"] == "WARN"
+    assert "could not read ledger.db.unreadable-1, ledger.db.unreadable-2 and" in found["reason"]
+    for each in kept:
+        each.unlink()
+    assert node.told().of("state", "ledger")["level"] == "OK"
+
+
+def test_a_ledger_with_a_thing_that_makes_no_sense_fails_as_the_daemon_refuses_it(
+    node: NodeTree,
+) -> None:
     ledger = _ledger(node)
     with sqlite3.connect(ledger) as db:
-        db.execute("PRAGMA user_version = 1")
+        db.execute("INSERT INTO things VALUES ('drain', 'node', '{}')")
     db.close()
 
-    assert node.told().of("state", "ledger")["level"] == "OK"
+    found = node.told().of("state", "ledger")
+
+    assert found["level"] == "FAIL"
+    assert "its drain node makes no sense" in found["reason"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to give a folder away needs root")

@@ -10,6 +10,7 @@ from msgspec import Struct
 from simulated.cluster.store import Object
 
 _EQUALS = re.compile(r'device\.(?:driver|attributes\["([^"]+)"\]\.(\w+)) == (?:"([^"]*)"|(\d+))')
+_IN = re.compile(r'(!\()?"(\w+)" in device\.attributes\["([^"]+)"\]\)?')
 _HAS = re.compile(r'has\(device\.attributes\["([^"]+)"\]\.(\w+)\)')
 KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
 
@@ -112,7 +113,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
 
 
 def selects(expression: str, each: Candidate) -> bool:
-    """Tell whether the CEL *expression* is true: ``has`` and comparisons with ==, joined by &&.
+    """Tell whether the CEL *expression* is true: ``has``, ``in`` and ==, joined by &&.
 
     As in CEL, what comes after a part that is false is not looked at, and to compare an attribute
     that a device does not have is an error.
@@ -123,6 +124,9 @@ def selects(expression: str, each: Candidate) -> bool:
 def _is_true(part: str, each: Candidate) -> bool:
     if (match := _HAS.fullmatch(part)) is not None:
         return _attribute(each, *match.groups()) is not None
+    if (match := _IN.fullmatch(part)) is not None:
+        negated, name, domain = match.groups()
+        return (_attribute(each, domain, name) is not None) is not bool(negated)
     match = _EQUALS.fullmatch(part)
     if match is None:
         raise ValueError(f"this scheduler does not know the expression {part!r}")

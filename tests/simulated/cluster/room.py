@@ -24,35 +24,46 @@ class Room:
     def __init__(self, slices: Sequence[Object], results: Iterable[Object]) -> None:
         """Start from the *slices* and the *results* of every allocation."""
         self._taken: set[_Id] = set()
+        """What is given as a whole."""
+        self._used: set[_Id] = set()
+        """What is given, as a whole or in shares: its counters are consumed."""
         self._consumed: Counter[tuple[_Id, str]] = Counter()
         for each in results:
             if each.get("adminAccess"):
                 continue
             id_ = each["driver"], each["pool"], each["device"]
+            self._used.add(id_)
             if "shareID" not in each:
                 self._taken.add(id_)
             for name, amount in each.get("consumedCapacity", {}).items():
                 self._consumed[id_, name] += amount_of(amount)
         self._left = counters_of(slices)
         for candidate in candidates(slices):
-            if candidate.id in self._taken:
+            if candidate.id in self._used:
                 self._left.subtract(candidate.counters)
 
     def copy(self) -> "Room":
         """Return the same, to be used up apart from this."""
         other = Room((), ())
         other._taken = set(self._taken)
+        other._used = set(self._used)
         other._consumed = self._consumed.copy()
         other._left = self._left.copy()
         return other
 
     def fits(self, each: Candidate, wanted: Mapping[str, Any]) -> bool:
-        """Tell whether a request may be given *each*."""
-        if wanted.get("adminAccess"):
-            return True
-        if each.id in self._taken:
+        """Tell whether a request may be given *each*.
+
+        adminAccess is exempt from what others have, and from neither taints, counters nor capacity
+        (allocator_incubating.go of 1.36.2).
+        """
+        if each.id in self._taken and not wanted.get("adminAccess"):
             return False
         if untolerated(taints(each, KEEPS_OUT), wanted.get("tolerations", ())):
+            return False
+        # Those of a device are consumed once, by however many it is shared.
+        consumes = each.id not in self._used or not each.is_shared
+        if consumes and not self._has_counters(each):
             return False
         if each.is_shared:
             consumed = consumed_by(each, wanted)
@@ -60,6 +71,9 @@ class Room:
                 self._consumed[each.id, name] + amount <= amount_of(each.capacity[name]["value"])
                 for name, amount in consumed.items()
             )
+        return True
+
+    def _has_counters(self, each: Candidate) -> bool:
         return all(self._left[key] >= amount for key, amount in each.counters.items())
 
     def take(self, each: Candidate, wanted: Mapping[str, Any]) -> None:
@@ -69,9 +83,11 @@ class Room:
         if each.is_shared:
             for name, amount in (consumed_by(each, wanted) or {}).items():
                 self._consumed[each.id, name] += amount
-            return
-        self._taken.add(each.id)
-        self._left.subtract(each.counters)
+        else:
+            self._taken.add(each.id)
+        if each.id not in self._used:
+            self._used.add(each.id)
+            self._left.subtract(each.counters)
 
 
 def consumed_by(each: Candidate, wanted: Mapping[str, Any]) -> dict[str, int] | None:

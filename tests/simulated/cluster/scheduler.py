@@ -199,7 +199,8 @@ class Scheduler:
     def _fit(self, request: Object, node: str, room: Room) -> tuple[list[Object], Room] | None:
         """Take devices for one request, of the first of its alternatives that can be had.
 
-        Return them, and what is left. One that is shared can be taken several times.
+        Return them, and what is left. One request never takes a device twice, shared or not, and
+        one for all takes all or nothing.
         """
         alternatives = (
             [(request["name"], request["exactly"])]
@@ -208,16 +209,14 @@ class Scheduler:
         )
         for name, wanted in alternatives:
             rest = room.copy()
-            fitting = [each for each in self._fitting(wanted, node) if rest.fits(each, wanted)]
+            selected = list(self._fitting(wanted, node))
             everything = wanted.get("allocationMode") == "All"
-            count = len(fitting) if everything else wanted.get("count", 1)
+            count = len(selected) if everything else wanted.get("count", 1)
             found: list[Candidate] = []
-            for each in fitting:
-                while len(found) < count and rest.fits(each, wanted):
+            for each in selected:
+                if len(found) < count and rest.fits(each, wanted):
                     found.append(each)
                     rest.take(each, wanted)
-                    if everything or wanted.get("adminAccess"):
-                        break
             if len(found) == count and count:
                 return [_result(name, each, wanted) for each in found], rest
         return None

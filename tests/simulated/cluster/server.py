@@ -315,17 +315,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._event("ERROR", status(error))
             self._chunk(b"")
             return
+        ended = self.server.api.store.ended  # from here on, for the client takes it for open
         self._begin_stream()
         with _hang_ups():
-            for kind, each in self._events(place, selector, version):
+            for kind, each in self._events(place, selector, version, ended):
                 self._event(kind, each)
             self._chunk(b"")
 
     def _events(
-        self, place: Place, selector: Selector, version: int
+        self, place: Place, selector: Selector, version: int, ended: int
     ) -> Iterator[tuple[str, Object]]:
         store = self.server.api.store
-        bookmarks, ended = store.bookmarks, store.ended
+        bookmarks = store.bookmarks
         left = float(self._query.get("timeoutSeconds") or _OPEN_END)
         while left > 0 and ended == store.ended:
             try:

@@ -9,7 +9,7 @@
  *   keeps PATH                                            (open from the first start to the last end)
  *   gpu UUID
  *     name TEXT | bus ID | minor N | memory BYTES | used BYTES | mig 0|1 | events MASK
- *     utilization PERCENT | virtualization MODE | fabric STATE STATUS CLIQUE CLUSTER
+ *     utilization PERCENT | virtualization MODE | addressing MODE | fabric STATE STATUS CLIQUE CLUSTER
  *     remap PENDING FAILED | retired 0|1 | temperature NOW SHUTDOWN | recovery ACTION
  *     link I ACTIVE gpu|switch BUS | ancestor J LEVEL
  *     process compute|graphics|mps PID BYTES          (BYTES -1: not available)
@@ -67,8 +67,11 @@ struct gpu {
 	int active[LINKS], to_switch[LINKS];
 	char remote[LINKS][32];
 	int ancestor[GPUS];
-	int virtualization, fabric_state, fabric_status, clique;
+	int virtualization, addressing, fabric_state, fabric_status, clique;
 	char cluster[33]; /* 16 bytes, in hex */
+};
+struct addressing {
+	unsigned version, value;
 };
 struct event {
 	unsigned number, xid, gi, ci;
@@ -156,7 +159,7 @@ static void word(struct node *to, char *key, char *rest)
 	} else if (!strcmp(key, "gpu") && to->gpu_count < GPUS) {
 		gpu = &to->gpus[to->gpu_count++];
 		snprintf(gpu->self.uuid, TEXT, "%s", rest);
-		gpu->utilization = gpu->virtualization = gpu->fabric_state = -1;
+		gpu->utilization = gpu->virtualization = gpu->addressing = gpu->fabric_state = -1;
 		gpu->minor = gpu->mig = gpu->retired = gpu->temperature = gpu->recovery = -1;
 		for (i = 0; i < LINKS; i++)
 			gpu->active[i] = -1;
@@ -180,6 +183,8 @@ static void word(struct node *to, char *key, char *rest)
 		gpu->utilization = atoi(rest);
 	else if (!strcmp(key, "virtualization"))
 		gpu->virtualization = atoi(rest);
+	else if (!strcmp(key, "addressing"))
+		gpu->addressing = atoi(rest);
 	else if (!strcmp(key, "fabric"))
 		sscanf(rest, "%d %d %d %32s", &gpu->fabric_state, &gpu->fabric_status, &gpu->clique,
 		       gpu->cluster);
@@ -444,6 +449,15 @@ int nvmlDeviceGetVirtualizationMode(handle device, int *mode)
 	ENTER(device);
 	*mode = gpu->virtualization;
 	return leave(*mode < 0 ? NOT_SUPPORTED : OK);
+}
+
+int nvmlDeviceGetAddressingMode(handle device, struct addressing *mode)
+{
+	ENTER(device);
+	if (gpu->addressing < 0)
+		return leave(NOT_SUPPORTED);
+	mode->value = (unsigned)gpu->addressing;
+	return leave(OK);
 }
 
 int nvmlDeviceGetGpuFabricInfoV(handle device, fabric_info *info)

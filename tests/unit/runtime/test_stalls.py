@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.runtime.stalls import Stalls, TimedSelector
+from holdfast.runtime.supervisor import Stalls, TimedSelector
 from holdfast.runtime.watched import Watched
-from holdfast.telemetry.board import Board
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.probes import ProbeServer
+from holdfast.telemetry.readyz import Board
 from manual_clock import ManualClock
 from waiting import wait_until
 

@@ -1,6 +1,6 @@
 """Whose turn it is: a few at once, everybody in the end."""
 
-from holdfast.runtime.turns import Turns
+from holdfast.runtime.clock import Turns
 from manual_clock import ManualClock
 
 

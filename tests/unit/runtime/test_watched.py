@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from holdfast.runtime.changes import pause
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Watched, pause
 from manual_clock import ManualClock
 from waiting import until
 

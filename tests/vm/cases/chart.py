@@ -148,7 +148,7 @@ def _blind(node: GuestNode, *, check: str, privilege: str) -> str:
     tool = node.hold(ALL, other, uid=_USER)
     node.hold(IDLE, uid=_USER)  # who holds nothing, which cannot be seen
     following = node.submit("next", chips=CHIPS)
-    refused = following.await_refusal("cannot start")
+    refused = following.await_refusal("waiting for")
     lost = _told(node, check=check, privilege=privilege)
     _nobody_is_ended(node, [orphan, tool])
     assert stage.state(other.address) != "foreign"
@@ -207,4 +207,4 @@ def _nobody_is_ended(node: GuestNode, holders: list[Holding]) -> None:
 
 
 def _short(refused: str) -> str:
-    return refused.partition(" yet: ")[2].partition(" (kubelet will")[0] or refused
+    return refused.partition(": ")[2] or refused

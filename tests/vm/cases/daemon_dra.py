@@ -18,7 +18,7 @@ def case_daemon_dra_claim_waits_for_what_the_former_pod_left(node: GuestNode) ->
     stage.delete(former, force=True)
     following = node.submit_claim("next", chips=[chip])
     told = following.await_refusal(f"pid {orphan.pid}")
-    assert former.uid in told
+    assert former.is_named_in(told)
     assert node.open(chip) == "EBUSY"
     wait_until(
         lambda: "taints" in stage.cluster.advertised()[label(chip)], what="the chip to be tainted"

@@ -85,7 +85,7 @@ def case_daemon_in_its_own_pid_namespace_signals_nobody(node: GuestNode) -> str:
     pod.exit()
     pod.await_over()
     following = node.submit("next", chips=CHIPS)
-    told = following.await_refusal("cannot be seen")
+    told = following.await_refusal("its pod's cgroup is populated")
     time.sleep(5)  # the proof is that nothing happens, long after every grace
     assert orphan.alive
     assert tool.alive

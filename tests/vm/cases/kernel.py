@@ -1,8 +1,11 @@
 """What the kernel does by itself: the facts that holdfast is built on, proved on real VFIO groups."""
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +23,7 @@ from vm.guest.holding import (
     fd_texts,
 )
 from vm.guest.node import GuestNode, vfio_fds
+from vm.guest.pods import Pod
 from vm.guest.waits import wait_until
 
 
@@ -84,6 +88,53 @@ def case_an_fd_in_flight_has_no_holder_at_all(node: GuestNode) -> str:
     holder.release()
     wait_until(lambda: chip.enable == 0)
     return "second open: EBUSY, enable=1, no fd and no mapping in any process; sender exits: free"
+
+
+def case_a_socket_tells_how_many_files_are_in_flight_on_it(node: GuestNode) -> str:
+    holder = node.hold(IN_FLIGHT, node.chips[2])
+    told = [file.read_text() for file in Path(f"/proc/{holder.pid}/fdinfo").iterdir()]
+    counts = [
+        int(count)
+        for text in told
+        for count in re.findall(r"^scm_fds:\s*(\d+)$", text, re.MULTILINE)
+    ]
+    assert sorted(counts) == [0, 1]
+    return "fdinfo of the socket that nobody reads: scm_fds 1; of its other end: 0"
+
+
+_RING = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+ring = libc.syscall(425, 4, ctypes.create_string_buffer(120))
+files = (ctypes.c_int * 1)(os.open(sys.argv[1], os.O_RDWR))
+done = libc.syscall(427, ring, 2, files, 1)
+os.close(files[0])
+print(ring, done, ctypes.get_errno(), flush=True)
+sys.stdin.read()
+"""
+
+
+def case_an_io_uring_keeps_a_group_busy_and_tells_of_it(node: GuestNode) -> str:
+    chip = node.chips[1]
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", _RING, str(chip.node)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        node.later(process.kill)
+        assert process.stdout is not None
+        ring, done, error = map(int, process.stdout.readline().split())
+        assert (ring >= 0, done) == (True, 0), f"no ring: {os.strerror(error)}"
+        assert (node.open(chip), chip.enable) == ("EBUSY", 0)
+        assert vfio_fds() == []
+        told = Path(f"/proc/{process.pid}/fdinfo/{ring}").read_text()
+        place = re.search(r"^UserFiles:\s*1\n\s*0: (.*)$", told, re.MULTILINE)
+        assert place is not None, told
+        assert place[1].rpartition("/")[2] == chip.node.name
+        process.communicate()
+    wait_until(lambda: node.open(chip) == "ok")
+    return f"no fd, enable=0, EBUSY; fdinfo of the ring on {os.uname().release} names {place[1]}"
 
 
 def case_a_child_inherits_the_fd(node: GuestNode) -> str:
@@ -218,6 +269,90 @@ def case_cgroup_kill_frees_what_the_pod_held(node: GuestNode) -> str:
     wait_until(lambda: node.open(chip) == "ok")
     freed = time.monotonic() - began
     return f"orphan in the pod: EBUSY; populated 0 after {emptied * 1000:.0f} ms, free after {freed * 1000:.0f} ms"
+
+
+def case_an_empty_cgroup_is_one_whose_processes_have_closed_their_devices(node: GuestNode) -> str:
+    """A task leaves its cgroup after its files and mappings: what `populated 0` proves of a pod."""
+    chip, rounds = node.chips[0], 0
+    for steps in (ALL, LEAK, MAPPED, FORKED, ZOMBIE_LEADER) * 4:
+        pod = node.pod(driver="cgroupfs")
+        holder = node.hold(steps, chip, cgroup=pod.container())
+        assert (pod.populated, chip.enable) == (True, 1), steps
+        holder.kill()  # cgroup.kill alone does not reach threads whose leader has exited
+        pod.kill()
+        while pod.populated:
+            pass
+        assert chip.enable == 0, f"{steps}: it is enabled although its pod's cgroup is empty"
+        rounds += 1
+    return (
+        f"{rounds} pods killed on Linux {os.uname().release}: enable=0 with populated 0, each time"
+    )
+
+
+def case_cgroup_kill_spares_a_process_whose_leader_has_exited(node: GuestNode) -> str:
+    chip = node.chips[3]
+    pod = node.pod()
+    holder = node.hold(ZOMBIE_LEADER, chip, cgroup=pod.container())
+    holder.await_dead_leader()
+    pod.kill()
+    holder.do("ignore-term")  # with a deadly signal pending it could not answer
+    assert (pod.populated, chip.enable) == (True, 1)
+    holder.kill()
+    wait_until(lambda: not pod.populated)
+    return f"on Linux {os.uname().release} it answers after cgroup.kill; SIGKILL to its pid ends it"
+
+
+_CHAIN = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+if os.fork():
+    sys.stdin.read()
+    os._exit(0)
+with open(sys.argv[1], "w") as procs:
+    procs.write("0")
+print(flush=True)
+while True:
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError:
+        pass
+"""
+"""A process in a cgroup that goes on by forking; who reaps is outside."""
+
+
+def case_a_frozen_cgroup_cannot_fork_and_ends_by_a_signal(node: GuestNode) -> str:
+    pod = node.pod()
+    procs = pod.container() / "cgroup.procs"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _CHAIN, str(procs)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as reaper:
+        node.later(reaper.kill)
+        assert reaper.stdout is not None
+        reaper.stdout.readline()
+        before = pod.processes
+        wait_until(lambda: pod.processes != before, what="a fork")
+        _freeze(pod, frozen=True)
+        held = pod.processes  # one that has forked may still be there beside its child
+        for _ in range(20):  # others fork meanwhile
+            subprocess.run(["true"], check=True)
+            assert set(pod.processes) <= set(held)
+        for pid in held:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not pod.populated, what="the end of what is frozen")
+        reaper.communicate()
+    _freeze(pod, frozen=False)
+    return f"nobody but pid {held} at 20 looks, and they end by SIGKILL while they are frozen"
+
+
+def _freeze(pod: Pod, *, frozen: bool) -> None:
+    (pod.path / "cgroup.freeze").write_text(f"{frozen:d}")
+    word = f"frozen {frozen:d}"
+    wait_until(lambda: word in (pod.path / "cgroup.events").read_text(), what=word)
 
 
 def case_pod_cgroups_have_the_forms_of_both_drivers(node: GuestNode) -> str:

@@ -78,6 +78,7 @@ async def _through_holdfast(pod: PodUid, *, may_end: bool) -> Outcome:
             path=found.path,
             inode=found.inode,
             may_end=judge,
+            as_one=bool,
         )
     finally:
         assert len(judged) == 2

@@ -7,20 +7,20 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from holdfast.discovery.inventory import take_inventory
+from fakes.tpus import plain_tpus
+from holdfast.discovery.scanner import take_inventory
 from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.pci.snapshot import Snapshot
-from holdfast.host.pci.sysfs import Sysfs
-from holdfast.host.pci.udev import Uevents
+from holdfast.host.pci.sysfs import Snapshot, Sysfs
+from holdfast.host.pci.udev import UeventListener, Uevents
 from holdfast.host.pci.vfio import exclusive_open
+from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.devices import Device, DeviceNode, FaultKind, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.tpu.generations import TPU_RESOURCE
 from holdfast.model.use.holders import Grip, Scan, ScanTarget
-from holdfast.model.vfio.pools import PoolSpec
-from holdfast.vendors.tpu.adapter import Tpus
+from holdfast.model.vfio import PoolSpec
 from holdfast.vendors.vfio.adapter import Pools
 from vm.catalogue import case
 from vm.guest.holding import (
@@ -101,23 +101,32 @@ def case_discovery_sees_a_removal_that_waits(node: GuestNode) -> str:
     return f"{device.faults[0].text}; bound again: healthy"
 
 
+class _Heard(UeventListener):
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def uevent(self, subsystem: str, action: str, devpath: str) -> None:
+        del devpath
+        self.events.append(f"{action} {subsystem}")
+
+
 def case_uevents_tell_of_binding_and_unbinding(node: GuestNode) -> str:
     chip = node.chips[3]
-    seen: list[str] = []
+    heard = _Heard()
 
     async def follow() -> None:
         uevents = Uevents()
-        uevents.start(lambda subsystem, action, path: seen.append(f"{action} {subsystem}"))
+        uevents.start(heard)
         try:
             await asyncio.to_thread(chip.unbind)
-            await until(lambda: "unbind pci" in seen, what="unbind")
+            await until(lambda: "unbind pci" in heard.events, what="unbind")
             await asyncio.to_thread(chip.bind)
-            await until(lambda: {"add vfio", "bind pci"} <= set(seen), what="bind")
+            await until(lambda: {"add vfio", "bind pci"} <= set(heard.events), what="bind")
         finally:
             uevents.close()
 
     asyncio.run(follow())
-    return ", ".join(seen)
+    return ", ".join(heard.events)
 
 
 def case_the_scan_names_every_holder_that_has_a_trace(node: GuestNode) -> str:
@@ -227,7 +236,7 @@ def blind_scan(address: str) -> dict[str, object]:
 
 def _inventory(pool: Sequence[str] = ()) -> Inventory:
     pools = [PoolSpec(resource=POOL, devices=tuple(pool))] if pool else []
-    return take_inventory(Snapshot(ROOT, Sysfs(ROOT)), [Tpus(), Pools(pools)], generation=1)
+    return take_inventory(Snapshot(ROOT, Sysfs(ROOT)), [plain_tpus(), Pools(pools)], generation=1)
 
 
 def _device(inventory: Inventory, identity: str) -> Device:
@@ -237,7 +246,7 @@ def _device(inventory: Inventory, identity: str) -> Device:
 
 def _pool_device(function: Function) -> Device:
     pool = PoolSpec(resource=POOL, addresses=(function.address,))
-    sources = [Tpus(), Pools([pool])]
+    sources = [plain_tpus(), Pools([pool])]
     inventory = take_inventory(Snapshot(ROOT, Sysfs(ROOT)), sources, generation=1)
     return _device(inventory, function.address)
 
@@ -252,7 +261,7 @@ def _scan(function: Function) -> Scan:
         rdevs=frozenset({function.node.stat().st_rdev}),
         addresses=frozenset(),
     )
-    return HolderScan(ROOT).scan([target], maps=True)
+    return HolderScan(ROOT, patience=PATIENCE).scan([target], maps=True)
 
 
 def _grips(scan: Scan, pid: int) -> set[Grip]:

@@ -120,6 +120,10 @@ class PodOnStage:
         )
         assert not self.stage.runtime.failures, self.stage.runtime.failures
 
+    def is_named_in(self, told: str) -> bool:
+        """Tell whether a text names the pod: by its uid only where its name is not known."""
+        return (f"/{self.pod.spec.name}" in told) is not (self.uid in told)
+
     def await_refusal(self, words: str) -> str:
         """Wait until its user is told *words*, and return what holdfast said."""
         wait_until(
@@ -303,7 +307,7 @@ class Stage:
         return False
 
     def ask(self, question: str, **details: object) -> Any:
-        """Return the daemon's answer, as `holdfast QUESTION --output json` shows it."""
+        """Return the daemon's answer, as `holdfast QUESTION -o json` shows it."""
         return ask(STATE, question, patience=_SLOW, **details)
 
     @property

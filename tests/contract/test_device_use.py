@@ -1,5 +1,6 @@
 """What the watch over the kernel costs: it looks at every process only when that can tell more."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -11,16 +12,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from fakes.inuse import NoDrivers, SlowLook, chip, device_use, look_at
 from fakes.opener import opener
-from holdfast.host.proc.pidfd import Pidfds
-from holdfast.host.proc.procfs import Procfs
 from holdfast.host.use.look import Look
+from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.ledger.ledger import open_ledger
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
-from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.users import Users
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched as Published
@@ -37,13 +37,13 @@ BUSY = (CHIP,)
 class Watched:
     node: SimulatedNode
     look: Look
-    kernel: KernelWatch
+    use: DeviceUse
     clock: ManualClock
     device: Device
     rescan: Published[float]
 
     async def facts(self, enabled: tuple[PciAddress, ...] = BUSY) -> KernelFacts:
-        return await self.kernel.facts(self.device, {}, enabled=enabled)
+        return await self.use.known(self.device, {}, enabled=enabled)
 
 
 @pytest.fixture
@@ -51,15 +51,8 @@ async def watch(tmp_path: Path) -> AsyncIterator[Watched]:
     node = SimulatedNode(tmp_path)
     node.tree.write(CHIP, "enable", "1")
     lane = Lane("scan", deadline=30.0)
-    look, clock, rescan = Look(node.root, lane), ManualClock(), Published(60.0)
-    kernel = KernelWatch(
-        look=look,
-        pidfds=Pidfds(Procfs(node.root)),
-        clock=clock,
-        exited=lambda _process: None,
-        rescan=rescan,
-        exclusive_open=Published(False),
-    )
+    look, clock, rescan = look_at(node.root, lane), ManualClock(), Published(60.0)
+    use = device_use(look, node.root, clock, rescan=rescan)
     device = Device(
         name=DeviceName(ResourceName("google.com/tpu"), DeviceId(CHIP)),
         kind=DeviceKind.VFIO,
@@ -68,8 +61,8 @@ async def watch(tmp_path: Path) -> AsyncIterator[Watched]:
         functions=(CHIP,),
         model="v5e",
     )
-    yield Watched(node, look, kernel, clock, device, rescan)
-    kernel.forget(device.name)
+    yield Watched(node, look, use, clock, device, rescan)
+    use.forget(device.name)
     lane.close(patience=5.0)
     node.close()
 
@@ -94,7 +87,7 @@ async def test_while_its_holder_has_it_a_device_is_never_looked_for_among_all_pr
     watch: Watched, holder: int
 ) -> None:
     await watch.facts()
-    (found,) = watch.kernel.holders[watch.device.name]
+    (found,) = watch.use.holders[watch.device.name]
     whole = watch.look.full_scan_at
     for _ in range(100):
         watch.clock.shift(3600.0)
@@ -115,11 +108,11 @@ async def test_a_holder_that_closes_the_node_and_lives_on_is_noticed_within_five
     watch.node.tree.write(CHIP, "enable", "0")
     with opener(watch.node.node(NODE)) as agent:
         watch.node.add_process(agent.pid, "/system.slice/agent.service")
-        facts = await watch.kernel.facts(device, {}, enabled=(), to_free=True)
+        facts = await watch.use.known(device, {}, enabled=(), to_free=True)
         assert judge_kernel(facts).freedom is Freedom.IN_USE
         agent.close_one()
         watch.clock.shift(5.0)
-        facts = await watch.kernel.facts(device, {}, enabled=(), to_free=True)
+        facts = await watch.use.known(device, {}, enabled=(), to_free=True)
         assert judge_kernel(facts).freedom is Freedom.FREE
         assert agent.lives
 
@@ -130,14 +123,14 @@ async def test_devices_that_are_to_be_freed_together_are_looked_at_together(
     """Each look at every process is expensive; what was seen ahead is used once."""
     watch.node.tree.write(CHIP, "enable", "0")
     devices = [replace(watch.device, name=_name(letter)) for letter in "abc"]
-    await watch.kernel.look_ahead(devices, {})
+    await watch.use.look_ahead(devices, {})
     ahead = watch.look.last_scan
     assert ahead is not None
     for each in devices:
-        facts = await watch.kernel.facts(each, {}, enabled=(), to_free=True)
+        facts = await watch.use.known(each, {}, enabled=(), to_free=True)
         assert judge_kernel(facts).freedom is Freedom.FREE
     assert watch.look.last_scan is ahead
-    await watch.kernel.facts(devices[0], {}, enabled=(), to_free=True)
+    await watch.use.known(devices[0], {}, enabled=(), to_free=True)
     assert watch.look.last_scan is not ahead
 
 
@@ -146,10 +139,10 @@ async def test_what_was_seen_ahead_is_not_used_once_enable_says_something_else(
 ) -> None:
     devices = [watch.device, replace(watch.device, name=_name("b"))]
     watch.node.tree.write(CHIP, "enable", "0")
-    await watch.kernel.look_ahead(devices, {})
+    await watch.use.look_ahead(devices, {})
     ahead = watch.look.last_scan
     watch.node.tree.write(CHIP, "enable", "1")
-    facts = await watch.kernel.facts(watch.device, {}, enabled=BUSY, to_free=True)
+    facts = await watch.use.known(watch.device, {}, enabled=BUSY, to_free=True)
     assert watch.look.last_scan is not ahead
     assert facts.enabled == BUSY
 
@@ -157,10 +150,10 @@ async def test_what_was_seen_ahead_is_not_used_once_enable_says_something_else(
 async def test_what_was_seen_ahead_of_one_beat_is_not_used_in_the_next(watch: Watched) -> None:
     watch.node.tree.write(CHIP, "enable", "0")
     devices = [replace(watch.device, name=_name(letter)) for letter in "ab"]
-    await watch.kernel.look_ahead(devices, {})
+    await watch.use.look_ahead(devices, {})
     ahead = watch.look.last_scan
-    await watch.kernel.look_ahead(devices[:1], {})
-    await watch.kernel.facts(devices[0], {}, enabled=(), to_free=True)
+    await watch.use.look_ahead(devices[:1], {})
+    await watch.use.known(devices[0], {}, enabled=(), to_free=True)
     assert watch.look.last_scan is not ahead
 
 
@@ -171,15 +164,15 @@ def _name(letter: str) -> DeviceName:
 async def test_known_holders_are_looked_at_again_once_a_second_while_somebody_waits(
     watch: Watched, holder: int
 ) -> None:
-    await watch.kernel.facts(watch.device, {}, enabled=BUSY, to_free=True)
+    await watch.use.known(watch.device, {}, enabled=BUSY, to_free=True)
     before = watch.look.last_scan
     watch.clock.shift(0.9)
-    await watch.kernel.facts(watch.device, {}, enabled=BUSY, to_free=True)
+    await watch.use.known(watch.device, {}, enabled=BUSY, to_free=True)
     assert watch.look.last_scan is before
     watch.clock.shift(0.2)
-    await watch.kernel.facts(watch.device, {}, enabled=BUSY, to_free=True)
+    await watch.use.known(watch.device, {}, enabled=BUSY, to_free=True)
     assert watch.look.last_scan is not before
-    assert holder in {each.process.pid for each in watch.kernel.holders[watch.device.name]}
+    assert holder in {each.process.pid for each in watch.use.holders[watch.device.name]}
 
 
 async def test_a_change_of_enable_is_looked_into_at_once_although_the_holder_lives(
@@ -210,9 +203,9 @@ async def test_of_several_holders_those_that_let_go_are_forgotten_one_by_one(
 async def test_what_a_pod_of_the_lock_still_holds_is_found_without_a_look_at_the_others(
     watch: Watched, holder: int
 ) -> None:
-    await watch.kernel.facts(watch.device, {}, enabled=BUSY, pids=[holder])
+    await watch.use.known(watch.device, {}, enabled=BUSY, pids=[holder])
     assert watch.look.full_scan_at is None
-    (found,) = watch.kernel.holders[watch.device.name]
+    (found,) = watch.use.holders[watch.device.name]
     assert found.process.pid == holder
 
 
@@ -221,7 +214,7 @@ async def test_use_that_nobody_explains_is_scanned_for_again_after_the_pause_and
 ) -> None:
     await watch.facts()
     scan = watch.look.last_scan
-    watch.clock.shift(watch.kernel.rescan_pause - 1.0)
+    watch.clock.shift(watch.use.rescan_pause - 1.0)
     await watch.facts()
     assert watch.look.last_scan is scan
     watch.clock.shift(2.0)
@@ -231,9 +224,9 @@ async def test_use_that_nobody_explains_is_scanned_for_again_after_the_pause_and
 
 async def test_the_longer_a_look_at_all_processes_takes_the_rarer_it_is(watch: Watched) -> None:
     await watch.facts()
-    assert watch.kernel.rescan_pause == max(60.0, 2000 * watch.look.full_scan_cpu_seconds)
+    assert watch.use.rescan_pause == max(60.0, 2000 * watch.look.full_scan_cpu_seconds)
     watch.look.full_scan_cpu_seconds = 0.9
-    assert watch.kernel.rescan_pause == pytest.approx(1800.0)
+    assert watch.use.rescan_pause == pytest.approx(1800.0)
 
 
 async def test_the_pause_can_change_at_any_time(watch: Watched) -> None:
@@ -269,7 +262,7 @@ async def test_a_holder_seen_by_an_incomplete_scan_is_looked_for_again_after_the
     assert found.holders
     assert found.gaps
     shutil.rmtree(hidden)
-    watch.clock.shift(watch.kernel.rescan_pause + 1.0)
+    watch.clock.shift(watch.use.rescan_pause + 1.0)
     again = await watch.facts()
     assert again.holders
     assert not again.gaps
@@ -286,15 +279,17 @@ async def test_of_many_holders_a_few_are_followed_and_the_end_of_the_last_is_sti
         for each in crowd:
             watch.node.add_process(each.pid, "/user.slice")
         await watch.facts()
-        assert len(watch.kernel.holders[watch.device.name]) == 40
-        assert len(watch.kernel._pidfds.watched) == 32
-        followed = {process.pid for process in watch.kernel._pidfds.watched}
+        assert len(watch.use.holders[watch.device.name]) == 40
+        assert len(watch.use._pidfds.watched) == 32
+        followed = {process.pid for process in watch.use._pidfds.watched}
+        watch.clock.shift(5.0)
+        assert len((await watch.facts()).holders or ()) == 40, "also when a few are looked at again"
         for each in crowd:
             if each.pid in followed:
                 _end(watch, each)
-        await until(lambda: watch.device.name not in watch.kernel.holders)
+        await until(lambda: watch.device.name not in watch.use.holders)
         await watch.facts()
-        left = {holder.process.pid for holder in watch.kernel.holders[watch.device.name]}
+        left = {holder.process.pid for holder in watch.use.holders[watch.device.name]}
         assert left == {each.pid for each in crowd} - followed
     finally:
         for each in crowd:
@@ -350,18 +345,18 @@ async def test_the_known_holders_of_all_devices_that_pods_have_are_looked_at_tog
 ) -> None:
     devices = [watch.device, replace(watch.device, name=_name("b"))]
     for each in devices:
-        await watch.kernel.facts(each, {}, enabled=BUSY)
+        await watch.use.known(each, {}, enabled=BUSY)
     whole = watch.look.full_scan_at
     watch.clock.shift(60.0)
-    await watch.kernel.look_again(devices, {})
+    await watch.use.look_again(devices, {})
     together = watch.look.last_scan
     for each in devices:
-        assert (await watch.kernel.facts(each, {}, enabled=BUSY)).holders
+        assert (await watch.use.known(each, {}, enabled=BUSY)).holders
     assert watch.look.last_scan is together
     assert watch.look.full_scan_at == whole
     assert together is not None
     assert together.processes == 1
-    assert holder in {each.process.pid for each in watch.kernel.holders[devices[1].name]}
+    assert holder in {each.process.pid for each in watch.use.holders[devices[1].name]}
 
 
 async def test_a_look_at_many_that_finds_one_let_go_leaves_it_to_be_looked_for(
@@ -372,7 +367,7 @@ async def test_a_look_at_many_that_finds_one_let_go_leaves_it_to_be_looked_for(
         assert (await watch.facts()).holders
         agent.close_one()
         watch.clock.shift(60.0)
-        await watch.kernel.look_again([watch.device], {})
+        await watch.use.look_again([watch.device], {})
         assert not (await watch.facts()).holders
         assert agent.lives
 
@@ -393,11 +388,50 @@ async def test_a_device_whose_enable_was_not_read_is_not_judged(
     )
     (tmp_path / "state").mkdir()
     lane = Lane("ledger", deadline=30.0)
-    ledger = await open_ledger(tmp_path / "state", lane, clock=clock, boot=lock.boot)
-    users = Users(ledger=ledger, inventory=Published(devices), kernel=watch.kernel, clock=clock)
+    ledger = await open_ledger(tmp_path / "state", lane, clock=clock, boot=lock.boot, locks=())
+    users = Users(ledger=ledger, inventory=Published(devices), use=watch.use, clock=clock)
     for enabled, known in (({device.name: BUSY}, 1), ({}, 1), ({device.name: ()}, 0)):
         await users.look_at_held([lock], {}, enabled)
         await users.look_at_free({}, at_all=False)
-        assert len(watch.kernel.holders) == known
+        assert len(watch.use.holders) == known
     await ledger.close()
     lane.close(patience=5.0)
+
+
+async def test_a_look_that_ended_too_late_for_a_start_counts_for_a_minute_and_once(
+    tmp_path: Path,
+) -> None:
+    node, lane, clock = SimulatedNode(tmp_path), Lane("scan", deadline=30.0), ManualClock()
+    slow = SlowLook(node.root, lane, NoDrivers(), clock)
+    device = chip(node, 0)
+    lock = DeviceLock(
+        device=device.name,
+        keys=device.keys,
+        state=LockState.HELD,
+        fence=7,
+        since=0.0,
+        boot=BootId("boot"),
+    )
+    use = device_use(slow, node.root, clock, book=Published(Book(locks={device.name: lock})))
+
+    async def is_told() -> bool:
+        waiting = asyncio.create_task(use.facts([device]))
+        asked = slow.whole
+        await until(lambda: waiting.done() or slow.whole > asked)
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            slow.permits.release()
+        return not waiting.cancelled()
+
+    assert not await is_told()
+    assert await is_told()
+    assert not await is_told(), "it was used"
+    await until(lambda: slow.over == 2)
+    clock.shift(60.0)
+    assert not await is_told(), "it is old"
+    await until(lambda: slow.over == 3)
+    clock.shift(59.0)
+    assert await is_told()
+    lane.close(patience=5.0)
+    node.close()

@@ -1,0 +1,88 @@
+"""Which processes are monitors of virtual machines, however many files they have open."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HostError
+from holdfast.host.proc.procfs import Procfs
+from holdfast.host.root import HostRoot
+from simulated.proctree import ProcTree
+
+REAL = HostRoot.under()
+_MANY_FILES = """
+import os, sys
+for _ in range(900):
+    os.dup(0)
+"""
+_MACHINE = """
+import fcntl, mmap
+machine = fcntl.ioctl(os.open("/dev/kvm", os.O_RDWR), 0xAE01, 0)  # KVM_CREATE_VM
+cpu = fcntl.ioctl(machine, 0xAE41, 0)  # KVM_CREATE_VCPU
+mapped = mmap.mmap(cpu, mmap.PAGESIZE)
+"""
+_SAY_SO = """
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
+def _runs_a_machine(program: str) -> bool:
+    command = [sys.executable, "-c", program + _SAY_SO]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as child:
+        assert child.stdout is not None
+        if not child.stdout.readline():
+            pytest.skip("no virtual machine can be made here")
+        found = Procfs(REAL).runs_a_machine(child.pid)
+        child.communicate()
+        return found
+
+
+def test_a_process_with_many_files_and_no_machine_runs_none() -> None:
+    assert not _runs_a_machine(_MANY_FILES)
+
+
+def test_a_real_machine_is_known_by_its_few_files() -> None:
+    assert _runs_a_machine("import os, sys\n" + _MACHINE)
+
+
+def test_a_real_machine_behind_many_files_is_known_by_its_processors() -> None:
+    assert _runs_a_machine(_MANY_FILES + _MACHINE)
+
+
+def _tree(folder: Path, files: int, maps: str) -> Procfs:
+    tree = ProcTree(folder)
+    home = tree.process(70)
+    for number in range(files):
+        (home / f"fd/{number}").symlink_to("/dev/null")
+    (home / "maps").write_text(maps)
+    return Procfs(tree.root)
+
+
+@pytest.mark.parametrize("before", [0, 65_536 - 20, 65_536 * 3 - 9])
+def test_a_processor_anywhere_among_the_mappings_is_one(tmp_path: Path, before: int) -> None:
+    procfs = _tree(tmp_path, 129, f"{'x' * before}anon_inode:kvm-vcpu:0\n")
+    assert procfs.runs_a_machine(70)
+
+
+def test_of_few_files_the_files_alone_tell(tmp_path: Path) -> None:
+    assert not _tree(tmp_path, 128, "anon_inode:kvm-vcpu:0\n").runs_a_machine(70)
+
+
+def test_more_mappings_than_are_read_are_no_answer(tmp_path: Path) -> None:
+    procfs = _tree(tmp_path, 129, "")
+    maps = tmp_path / "proc/70/maps"
+    with maps.open("r+") as file:
+        file.truncate(1 << 23)
+    with pytest.raises(HostError, match="too many"):
+        procfs.runs_a_machine(70)
+    maps.unlink()
+    maps.mkdir()
+    with pytest.raises(HostError, match="cannot read the mappings"):
+        procfs.runs_a_machine(70)
+    maps.rmdir()
+    assert not procfs.runs_a_machine(70), "it is gone"

@@ -1,0 +1,754 @@
+"""A scan is not outrun: who comes, hands on or hides a device meanwhile is seen, or a gap."""
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from inotify_simple import INotify, flags
+
+from fakes.inuse import holder_scan
+from holdfast.host.proc.grips import GripSearch
+from holdfast.host.proc.openfiles import FileTables
+from holdfast.host.root import HostRoot
+from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
+from holdfast.model.use.holders import Grip, Scan, ScanTarget
+from simulated.proctree import ProcTree
+from waiting import wait_until
+
+ONE = DeviceName(ResourceName("google.com/tpu"), DeviceId("one"))
+UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"
+_LONGEST = 5.0
+_SCANS = 10
+_NO_RING = 38, 1  # ENOSYS and EPERM
+
+
+class Terminal:
+    """A character device that anybody may make, and which this process does not keep open."""
+
+    def __init__(self) -> None:
+        self._main, other = os.openpty()
+        self.path = os.ttyname(other)
+        self.rdev = os.fstat(other).st_rdev
+        os.close(other)
+        self.target = ScanTarget(device=ONE, rdevs=frozenset({self.rdev}), addresses=frozenset())
+
+    def close(self) -> None:
+        os.close(self._main)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    made = Terminal()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    tree = ProcTree(tmp_path)
+    tree.myself()
+    return tree
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a child that runs some Python, and return it when it has written a line."""
+    children: list[subprocess.Popen[str]] = []
+
+    def run(code: str, *arguments: str) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        children.append(child)
+        return child
+
+    yield run
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+def _pids(scan: Scan) -> list[int]:
+    return [each.process.pid for each in scan.holders.get(ONE, ())]
+
+
+def _of(scan: Scan, *pids: int) -> tuple[str, ...]:
+    """Return the gaps that name one of *pids* first."""
+    return tuple(gap for gap in scan.gaps if any(gap.startswith(f"pid {pid} ") for pid in pids))
+
+
+@contextmanager
+def _meanwhile(home: Path, change: Callable[[], None]) -> Iterator[None]:
+    """Let *change* happen when a look has come to the mappings of the process in *home*."""
+    maps = home / "maps"
+    maps.unlink(missing_ok=True)
+    os.mkfifo(maps)
+
+    def run() -> None:
+        with maps.open("w"):
+            change()
+            maps.unlink()
+            maps.write_text("")
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    thread.join()
+
+
+@contextmanager
+def _births(tree: ProcTree, first: int) -> Iterator[list[int]]:
+    """Let a process be born whenever the one before is looked at; yield all of them.
+
+    A look is at one when it comes to its mappings.
+    """
+    born, over = [first], threading.Event()
+    os.mkfifo(_without_maps(tree.process(first)))
+
+    def run() -> None:
+        while True:
+            with (tree.root.proc / str(born[-1]) / "maps").open("w"):
+                if over.is_set():
+                    return
+                os.mkfifo(_without_maps(tree.process(born[-1] + 1)))
+                born.append(born[-1] + 1)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield born
+    over.set()
+    fd = os.open(tree.root.proc / str(born[-1]) / "maps", os.O_RDWR)
+    thread.join()
+    os.close(fd)
+
+
+def _without_maps(home: Path) -> Path:
+    (home / "maps").unlink()
+    return home / "maps"
+
+
+@contextmanager
+def _order_of(homes: Mapping[int, Path]) -> Iterator[list[int]]:
+    """Yield the processes in the order in which a look comes to their mappings."""
+    order: list[int] = []
+    with INotify() as events:
+        pids = {events.add_watch(home / "maps", flags.OPEN): pid for pid, home in homes.items()}
+        yield order
+        order += [pids[event.wd] for event in events.read(timeout=0)]
+
+
+@contextmanager
+def _answers_once(file: Path, text: str = "") -> Iterator[None]:
+    """Let the first who reads *file* have *text*, and any other wait until the end."""
+    with _no_answer(file):
+        thread = threading.Thread(target=file.write_text, args=[text], daemon=True)
+        thread.start()
+        yield
+        thread.join()
+
+
+@contextmanager
+def _no_answer(file: Path) -> Iterator[None]:
+    """Let whoever reads *file* wait until the end."""
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    try:
+        yield
+    finally:
+        fd = os.open(file, os.O_RDWR)
+        file.unlink()
+        os.close(fd)
+
+
+@contextmanager
+def _socket(folder: Path) -> Iterator[str]:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(folder / "socket"))
+        yield str(folder / "socket")
+
+
+def test_a_process_that_was_born_since_the_others_were_listed_is_looked_at(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    home = tree.process(70)
+    with _meanwhile(home, lambda: tree.open_file(tree.process(60), 3, terminal.path)):
+        scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    assert _pids(scan) == [60]
+    assert scan.complete
+
+
+def test_whoever_was_looked_at_before_is_looked_at_again_where_a_holder_has_ended(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """It may have handed on what it had open to anybody, in a message on a socket."""
+    heir, holder = tree.process(60), tree.process(65)
+    tree.open_file(holder, 3, terminal.path)
+
+    def hand_on() -> None:
+        tree.open_file(heir, 3, terminal.path)
+        shutil.rmtree(holder)
+
+    with _meanwhile(tree.process(70), hand_on):
+        scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    assert _pids(scan) == [60]
+    assert scan.complete
+
+
+def test_what_a_process_had_that_ended_while_it_was_looked_at_is_looked_for_again(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    heir, holder = tree.process(60), tree.process(65)
+    tree.open_file(holder, 3, terminal.path)
+
+    def hand_on() -> None:
+        tree.open_file(heir, 3, terminal.path)
+        shutil.rmtree(holder / "fd")
+
+    with _meanwhile(holder, hand_on):
+        scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    assert _pids(scan) == [60]
+
+
+_IN_FLIGHT = """
+import os, socket, sys
+one, other = socket.socketpair()
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
+socket.send_fds(one, [b"!"], [fd])
+os.close(fd)
+print(flush=True)
+sys.stdin.readline()
+socket.recv_fds(other, 1, 1)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_file_in_a_message_that_nobody_takes_is_a_gap_until_it_is_taken(
+    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = start(_IN_FLIGHT, terminal.path)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdout.readline()
+    scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid], hidden=True)
+    assert "files are in messages on its unix sockets" in "".join(_of(scan, child.pid))
+    assert not _pids(scan)
+    child.stdin.write("\n")
+    child.stdin.flush()
+    child.stdout.readline()
+    scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid], hidden=True)
+    assert _pids(scan) == [child.pid]
+    assert not _of(scan, child.pid)
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "gap"),
+    [("D", 0x4, True), ("S", 0, False), ("Z", 0x4, False), ("S", 0x200004, False)],
+    ids=["exits", "has no files", "has exited", "is the kernel's"],
+)
+def test_a_process_that_exits_and_shows_no_files_is_a_gap(
+    tree: ProcTree, terminal: Terminal, state: str, flags: int, *, gap: bool
+) -> None:
+    tree.process(70, state=state, flags=flags)
+    scan = holder_scan(tree.root).scan([terminal.target], maps=True, hidden=True)
+    assert bool(_of(scan, 70)) is gap
+
+
+def test_what_never_settles_is_a_gap(tree: ProcTree, terminal: Terminal) -> None:
+    """Where whoever has the device has ended whenever all others were looked at."""
+    tree.open_file(tree.process(60), 3, terminal.path)
+    maps = tree.process(70) / "maps"
+    maps.unlink(missing_ok=True)
+    os.mkfifo(maps)
+
+    def hand_on() -> None:
+        for pid in (60, 61, 62):
+            with maps.open("w"):
+                shutil.rmtree(tree.root.proc / str(pid))
+                tree.open_file(tree.process(pid + 1), 3, terminal.path)
+                maps.unlink()
+                os.mkfifo(maps)
+
+    thread = threading.Thread(target=hand_on, daemon=True)
+    thread.start()
+    scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    thread.join()
+    assert 62 in _pids(scan), "it had the device a moment ago"
+    assert scan.gaps == (
+        "pid 62 (worker) cannot be inspected: it ended, and may have handed on what it had open",
+    )
+
+
+def test_where_births_never_end_a_look_does_and_whoever_was_born_last_is_looked_at(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """Each has what its parent has: of a chain of forks the last one is the one to look at."""
+    heir = tree.process(60)
+    (tree.root.proc / "loadavg").write_text("0.50 0.40 0.30 1/99 60\n")
+    with (
+        _meanwhile(tree.process(70), lambda: tree.open_file(heir, 3, terminal.path)),
+        _births(tree, 100) as born,
+    ):
+        scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    assert _pids(scan) == [60]
+    assert "processes come and go faster than they can be looked at" in "".join(scan.gaps)
+    assert len(born) < 50
+
+
+def test_who_comes_when_a_look_has_taken_too_long_is_a_gap(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """A look is made on the one lane for all, and others wait for it."""
+
+    def come_late() -> None:
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() > began + _LONGEST, what="the end of its time")
+        tree.open_file(tree.process(60), 3, terminal.path)
+
+    with _meanwhile(tree.process(70), come_late):
+        scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    assert not _pids(scan)
+    assert scan.unread == {60}
+
+
+def test_of_those_that_have_much_open_granted_pods_come_first_and_then_the_smallest(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """The time for all of them is short, and theirs are the devices."""
+    homes = {
+        70: (tree.process(70), 700),
+        71: (tree.process(71), 300),
+        72: (tree.process(72, cgroup=f"/kubepods/pod{UID}/1"), 700),
+    }
+    for home, files in homes.values():
+        for number in range(files):
+            (home / "fd" / str(number)).symlink_to("/dev/null")
+    with _order_of({pid: home for pid, (home, _) in homes.items()}) as order:
+        holders = holder_scan(tree.root, patience=30.0)
+        holders.scan([terminal.target], maps=True, granted={PodUid(UID)})
+    assert order == [72, 71, 70]
+
+
+def test_what_one_takes_out_of_another_after_it_was_looked_at_is_found(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """By a pidfd: it is in the one that was looked at first when the other is looked at."""
+    taker = tree.process(60)
+    tree.open_file(taker, 3, "anon_inode:[pidfd]")
+    with _meanwhile(tree.process(70), lambda: tree.open_file(taker, 4, terminal.path)):
+        holders = holder_scan(tree.root, patience=30.0)
+        scan = holders.scan([terminal.target], maps=True, hidden=True)
+    assert _pids(scan) == [60]
+
+
+def test_messages_in_more_processes_than_can_be_looked_at_twice_again_are_gaps(
+    tree: ProcTree, terminal: Terminal, tmp_path: Path
+) -> None:
+    """Else whoever has messages in some hundred processes hides the one with the device."""
+    with _socket(tmp_path) as path:
+        for pid in (60, 70):
+            tree.open_file(tree.process(pid), 3, path, info="scm_fds: 1\n")
+        with _answers_once(tree.root.proc / "70/maps"):
+            holders = holder_scan(tree.root, patience=0.5)
+            scan = holders.scan([terminal.target], maps=True, hidden=True)
+    assert scan.unread == {60, 70}
+    assert "files are in messages on its unix sockets" in "".join(_of(scan, 60))
+
+
+def test_a_message_in_a_process_that_gives_no_answer_any_more_is_a_gap(
+    tree: ProcTree, terminal: Terminal, tmp_path: Path
+) -> None:
+    home = tree.process(70)
+    with _socket(tmp_path) as path:
+        tree.open_file(home, 3, path)
+        with _answers_once(home / "fdinfo/3", "scm_fds: 1\n"):
+            scan = holder_scan(tree.root, patience=0.2).scan([terminal.target], hidden=True)
+    assert scan.unread == {70}
+
+
+def test_a_message_in_a_process_that_takes_long_to_read_is_a_gap(
+    tree: ProcTree, terminal: Terminal, tmp_path: Path
+) -> None:
+    home = tree.process(70)
+    for number in range(300):
+        (home / "fd" / str(number)).symlink_to("/dev/null")
+    with _socket(tmp_path) as path:
+        tree.open_file(home, 300, path, info="scm_fds: 1\n")
+        scan = holder_scan(tree.root).scan([terminal.target], hidden=True)
+    assert scan.unread == {70}
+
+
+def test_a_process_that_gives_no_answer_about_its_files_is_a_gap(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    home = tree.process(70)
+    tree.open_file(home, 3, terminal.path)
+    with _no_answer(home / "fdinfo/3"):
+        scan = holder_scan(tree.root, patience=0.2).scan([terminal.target])
+    assert scan.unread == {70}
+    assert not _pids(scan)
+
+
+def test_a_pid_that_is_another_processs_since_the_others_were_listed_is_looked_at(
+    tree: ProcTree, terminal: Terminal, tmp_path: Path
+) -> None:
+    before = tree.process(60)
+
+    def begin_anew() -> None:
+        before.rename(tmp_path / "ended")
+        tree.open_file(tree.process(60, started=4712), 3, terminal.path)
+
+    with _meanwhile(tree.process(70), begin_anew):
+        scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    assert _pids(scan) == [60]
+
+
+def _search(tree: ProcTree, terminal: Terminal) -> GripSearch:
+    tables = FileTables(tree.root)
+    return GripSearch(tree.root, [terminal.target], None, tables, maps=False, hidden=False)
+
+
+def test_a_file_that_is_never_where_it_was_listed_is_a_gap(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    home = tree.process(60)
+    tree.open_file(home, 3, terminal.path)
+    numbers = iter(range(3, 100))
+
+    def move() -> None:
+        number = next(numbers)
+        (home / "fd" / str(number)).unlink()
+        tree.open_file(home, number + 1, terminal.path)
+
+    use = _search(tree, terminal).at(60, beat=move)
+    assert not use
+    assert use.unseen == "it opens and closes files faster than they can be looked at"
+
+
+def test_a_file_that_moves_on_while_a_list_is_made_is_in_the_next_one(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """One list that has nothing of it is no sign that it was closed."""
+    home = tree.process(60)
+    tree.open_file(home, 3, terminal.path)
+
+    def close_it() -> None:
+        (home / "fd/3").unlink()
+        tree.open_file(home, 4, "/dev/null")
+
+    def open_it() -> None:
+        tree.open_file(home, 5, terminal.path)
+
+    steps = iter([close_it, open_it])
+
+    def go_on() -> None:
+        for step in islice(steps, 1):
+            step()
+
+    use = _search(tree, terminal).at(60, beat=go_on)
+    assert use.grips == {ONE: {Grip.NODE}}
+
+
+def test_who_had_a_device_a_moment_ago_is_looked_at_again_if_it_does_not_show_it(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    home = tree.process(60)
+    tree.open_file(home, 3, terminal.path)
+    maps = _without_maps(home)
+    os.mkfifo(maps)
+
+    def move() -> None:
+        with maps.open("w"):
+            (home / "fd/3").unlink()
+            maps.unlink()
+            os.mkfifo(maps)
+        with maps.open("w"):
+            tree.open_file(home, 4, terminal.path)
+            maps.unlink()
+            maps.write_text("")
+
+    thread = threading.Thread(target=move, daemon=True)
+    thread.start()
+    scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    thread.join()
+    assert _pids(scan) == [60]
+
+
+def test_a_file_whose_name_is_that_of_a_removed_one_is_not_what_a_ring_has(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """Anybody may make a plain file that is called so."""
+    home = _ring_at(tree, "UserFiles:\t1\n    0: /node (deleted)\n")
+    (home / "root").mkdir()
+    (home / "root/node (deleted)").write_text("")
+    assert holder_scan(tree.root).scan([terminal.target]).unread == {70}
+
+
+_HOP = """
+import ctypes, os, sys, time
+kept = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
+ctypes.CDLL(None).prctl(36, 1)
+if os.fork():
+    os.close(kept)
+    print(flush=True)
+    while not os.path.exists(sys.argv[2]):
+        time.sleep(0.01)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            break
+    os._exit(0)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(float(sys.argv[3]))
+    if os.fork():
+        os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("stay", ["0", "0.02"])
+def test_a_device_that_is_handed_on_by_fork_is_never_seen_as_nobodys(
+    terminal: Terminal,
+    start: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    stay: str,
+) -> None:
+    """Daemons and launchers do that once; a program that never stops must not get through."""
+    stop = tmp_path / "stop"
+    holders = holder_scan(HostRoot.under())
+    before = set(holders.scan([terminal.target]).gaps)
+    chain = start(_HOP, terminal.path, str(stop), stay)
+    assert chain.stdout is not None
+    assert chain.stdout.readline() == "\n"
+    try:
+        for _ in range(_SCANS):
+            scan = holders.scan([terminal.target])
+            assert _pids(scan) or set(scan.gaps) - before
+    finally:
+        stop.touch()
+        chain.wait()
+
+
+_TO_AND_FRO = """
+import os, sys
+here, there = 50, 51
+os.dup2(os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY), here)
+os.closerange(3, here)
+print(flush=True)
+while True:
+    os.dup2(here, there)
+    os.close(here)
+    here, there = there, here
+"""
+
+
+def test_a_device_that_goes_to_and_fro_between_two_numbers_is_seen_at_each_look(
+    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = start(_TO_AND_FRO, terminal.path)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "\n"
+    holders = holder_scan(HostRoot.under())
+    for _ in range(200):
+        scan = holders.scan([terminal.target], pids=[child.pid])
+        assert _pids(scan) == [child.pid] or _of(scan, child.pid)
+
+
+_RING = """
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+ring = libc.syscall(425, 4, ctypes.create_string_buffer(120))
+if ring < 0:
+    print(-ctypes.get_errno(), flush=True)
+    raise SystemExit
+files = (ctypes.c_int * 1)(os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY))
+done = libc.syscall(427, ring, 2, files, 1)
+os.close(files[0])
+print(done, flush=True)
+sys.stdin.read()
+"""
+
+
+def _ring(start: Callable[..., subprocess.Popen[str]], path: str) -> subprocess.Popen[str]:
+    child = start(_RING, path)
+    assert child.stdout is not None
+    answer = int(child.stdout.readline())
+    if -answer in _NO_RING:
+        pytest.skip("this kernel has no io_uring for us")
+    assert not answer
+    return child
+
+
+def test_a_device_that_an_io_uring_has_registered_is_seen(
+    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = _ring(start, terminal.path)
+    scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid])
+    assert _pids(scan) == [child.pid]
+    assert scan.holders[ONE][0].grips == {Grip.NODE}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a device node")
+def test_a_removed_device_that_an_io_uring_has_registered_is_a_gap(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, terminal: Terminal
+) -> None:
+    node = tmp_path / "node"
+    try:
+        os.mknod(node, 0o600 | stat.S_IFCHR, terminal.rdev)
+    except PermissionError:
+        pytest.skip("no device node can be made here")
+    try:
+        child = _ring(start, str(node))
+    except ValueError:
+        pytest.skip("no device node can be opened here")
+    node.unlink()
+    scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid])
+    (gap,) = _of(scan, child.pid)
+    assert "which is gone: it cannot be told apart" in gap
+
+
+def _ring_at(tree: ProcTree, text: str) -> Path:
+    home = tree.process(70)
+    tree.open_file(home, 3, "anon_inode:[io_uring]", info=text)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("UserFiles:\t0\nUserBufs:\t0\n", True),
+        ("UserFiles:\t2\n    0: <none>\n    1: pipe:[7]\nUserBufs:\t0\n", True),
+        ("UserFiles:\t1\n    0: socket:[12]\nUserBufs:\t0\n", True),
+        ("UserFiles:\t1\n    0: /no/such\\040node\n", False),
+        ("UserFiles:\t1\n    0: /dev/null (deleted)\n", False),
+        ("SqMask:\t0x3\n", False),
+    ],
+)
+def test_what_a_ring_has_is_seen_or_it_is_a_gap(tree: ProcTree, text: str, seen: bool) -> None:
+    (_ring_at(tree, text) / "root").symlink_to("/")
+    target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
+    assert holder_scan(tree.root).scan([target]).complete is seen
+
+
+@pytest.mark.parametrize("text", ["anon_inode:[vfio-device]", "[vfio-device]"])
+def test_a_device_fd_that_a_ring_has_is_one(tree: ProcTree, text: str) -> None:
+    """Kernels before 6.13 tell the last part of a name."""
+    _ring_at(tree, f"UserFiles:\t1\n    0: {text}\n")
+    target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
+    found = holder_scan(tree.root).scan([target]).unattributed
+    assert [each.grips for each in found] == [{Grip.DEVICE_FD}]
+
+
+def test_the_last_part_of_a_devices_name_is_all_that_old_kernels_tell(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    home = _ring_at(tree, "UserFiles:\t1\n    0: accel0\n")
+    (home / "root/dev").mkdir(parents=True)
+    (home / "root/dev/accel0").symlink_to(terminal.path)
+    (gap,) = holder_scan(tree.root).scan([terminal.target]).gaps
+    assert gap.endswith("its io_uring has a file with the name of a device")
+
+
+_FILES = """
+import os, resource, sys
+most = int(sys.argv[1])
+most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 64)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most + 64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for _ in range(most):
+    os.dup(0)
+for _ in range(int(sys.argv[2])):
+    if not os.fork():
+        break
+else:
+    print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_many_open_files_of_others_are_a_gap_of_these_alone(
+    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Anybody may open a million; who looks for holders must not take minutes for it."""
+    many = start(_FILES, "100000", "59")
+    assert many.stdout is not None
+    assert many.stdout.readline() == "\n"
+    kept = start(
+        "import sys\nkept = open(sys.argv[1], 'rb')\nprint(flush=True)\nsys.stdin.read()",
+        terminal.path,
+    )
+    assert kept.stdout is not None
+    assert kept.stdout.readline() == "\n"
+    holders = holder_scan(HostRoot.under())
+    scan = holders.scan([terminal.target])
+    assert _pids(scan) == [kept.pid], "all others are seen"
+    assert any("it has more open or mapped than can be read in time" in gap for gap in scan.gaps)
+    assert scan.unread
+    assert scan.seconds < 10
+    many.kill()
+    many.communicate()
+    wait_until(
+        lambda: not any("more open" in gap for gap in holders.scan([terminal.target]).gaps),
+        what="their end",
+    )
+
+
+def test_processes_that_give_no_answer_blind_nobody_to_another(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """What has a device mapped, and no file open, is seen by its mappings alone."""
+    status = Path(terminal.path).stat()
+    holder = tree.process(900)
+    (holder / "root").symlink_to("/")
+    line = (
+        f"7f0000000000-7f0000001000 rw-s 00000000 {os.major(status.st_dev):02x}:"
+        f"{os.minor(status.st_dev):02x} {status.st_ino} {terminal.path}\n"
+    )
+    (holder / "maps").write_text(line)
+    stuck = [tree.process(pid) / "maps" for pid in range(100, 120)]
+    for maps in stuck:
+        maps.unlink(missing_ok=True)
+        os.mkfifo(maps)
+    try:
+        scan = holder_scan(tree.root).scan([terminal.target], maps=True)
+    finally:
+        for maps in stuck:
+            fd = os.open(maps, os.O_RDWR)
+            maps.unlink()
+            maps.write_text("")
+            os.close(fd)
+    assert _pids(scan) == [900]
+    assert scan.unread == set(range(100, 120))
+    assert scan.seconds < 5, "they are waited for together"
+
+
+def test_arguments_that_give_no_answer_take_a_second_of_all_together(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    stuck = []
+    for pid in range(100, 130):
+        home = tree.process(pid, comm="exe")
+        tree.open_file(home, 3, terminal.path)
+        os.mkfifo(home / "cmdline")
+        stuck.append(home / "cmdline")
+    try:
+        scan = holder_scan(tree.root).scan([terminal.target])
+    finally:
+        for each in stuck:
+            fd = os.open(each, os.O_RDWR)
+            each.unlink()
+            os.close(fd)
+    assert len(_pids(scan)) == 30
+    assert scan.seconds < 5

@@ -1,0 +1,58 @@
+"""A Reclaimer as the daemon builds it, with one mode for all pods, and what it did counted."""
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.model.ids import PodUid
+from holdfast.reclaim.ending import Ending
+from holdfast.reclaim.evidence import Evidence
+from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Reclaim
+
+
+class GeneralMode:
+    """No device has a mode of its own: `reclaim.mode` of *settings* is for all pods."""
+
+    def __init__(self, settings: Watched[Reclaim]) -> None:
+        self._settings = settings
+
+    def mode_of(self, _pod: PodUid) -> str:
+        return self._settings.value.mode
+
+
+class CountedSteps:
+    """Keeps which steps were done, with what came of each."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, str]] = []
+
+    def reclaimed(self, step: str, outcome: str) -> None:
+        self.done.append((step, outcome))
+
+
+def reclaimer(
+    *,
+    ledger: Any,
+    reader: Any,
+    pods: Any,
+    pidfds: Any,
+    clock: Clock,
+    settings: Watched[Reclaim],
+    own_pid: int = 1,
+    kind: Callable[..., Evidence] = Evidence,
+) -> Reclaimer:
+    """Return one that judges by the evidence that *kind* makes."""
+    evidence = kind(
+        ledger=ledger,
+        reader=reader,
+        pods=pods,
+        clock=clock,
+        settings=settings,
+        modes=GeneralMode(settings),
+        question_timeout=Watched(5.0),
+        own_pid=own_pid,
+    )
+    ending = Ending(pods=pods, pidfds=pidfds, clock=clock, settings=settings, steps=CountedSteps())
+    return Reclaimer(ledger=ledger, evidence=evidence, ending=ending, clock=clock)

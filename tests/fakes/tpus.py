@@ -1,0 +1,26 @@
+"""The adapter of TPU chips as a node without settings for them has it."""
+
+from typing import TypeVar
+
+from holdfast.model.tpu.env import TpuEnvFile, TpuHostFacts
+from holdfast.model.tpu.generations import TPU_RESOURCE
+from holdfast.runtime.watched import Watched
+from holdfast.vendors.tpu.adapter import Tpus
+
+_Kind = TypeVar("_Kind", bound=Tpus)
+
+
+def tpus_of(kind: type[_Kind]) -> _Kind:
+    """Return the adapter as *kind*."""
+    return kind(
+        TPU_RESOURCE,
+        pools=(),
+        configured=TpuHostFacts(),
+        generation="",
+        gke_keys=Watched(False),
+        from_file=TpuEnvFile,
+    )
+
+
+def plain_tpus() -> Tpus:
+    return tpus_of(Tpus)

@@ -1,0 +1,392 @@
+"""The guards of a look that calls a device free: nobody outruns it, hides from it or is left out."""
+
+from guards.guard import Edit, Guard
+
+_SURVEY = "daemon/holdfast/host/use/survey.py"
+_LOOK = "daemon/holdfast/host/use/look.py"
+_GRIPS = "daemon/holdfast/host/proc/grips.py"
+_HOLDERS = "daemon/holdfast/host/use/holders.py"
+_RINGS = "daemon/holdfast/host/proc/openfiles.py"
+_VISITS = "daemon/holdfast/host/proc/visits.py"
+_USE = "daemon/holdfast/inuse/deviceuse.py"
+_MEMORY = "tests/contract/test_one_memory.py"
+_FREE = "daemon/holdfast/model/use/free.py"
+_OUTRUN = "tests/contract/test_scans_not_outrun.py"
+_HELD = "tests/contract/test_host_holders.py"
+_LOOKS = "tests/contract/test_look.py"
+_FREE_RULE = "tests/unit/test_free_rule.py"
+
+LOOK_GUARDS = (
+    Guard(
+        name="look-born-since",
+        why="who is born while the others are looked at is looked at as well",
+        edits=(Edit(_SURVEY, "            if not new:\n", "            if self.processes:\n"),),
+        tests=(
+            f"{_OUTRUN}::test_a_process_that_was_born_since_the_others_were_listed_is_looked_at",
+        ),
+    ),
+    Guard(
+        name="look-handed-on",
+        why="where a holder ended meanwhile, anybody may have what it had open",
+        edits=(Edit(_SURVEY, "            if not ended:\n", "            if True:\n"),),
+        tests=(
+            f"{_OUTRUN}::test_whoever_was_looked_at_before_is_looked_at_again_where_a_holder_has_ended",
+        ),
+    ),
+    Guard(
+        name="look-ended-in-sight",
+        why="who had the device and ended while it was looked at may have handed it on",
+        edits=(
+            Edit(
+                _SURVEY,
+                "                if error.errno not in _GONE:\n                    raise\n"
+                "                return self._ended(pid, had)",
+                "                raise error",
+            ),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_what_a_process_had_that_ended_while_it_was_looked_at_is_looked_for_again",
+        ),
+    ),
+    Guard(
+        name="look-in-flight",
+        why="a file in a message that nobody takes is in no process's list",
+        edits=(Edit(_SURVEY, "self._refused(pid, _IN_FLIGHT)", "pass"),),
+        tests=(
+            f"{_OUTRUN}::test_a_file_in_a_message_that_nobody_takes_is_a_gap_until_it_is_taken",
+        ),
+    ),
+    Guard(
+        name="look-exits",
+        why="a process that hangs in its exit shows no files, and may have some",
+        edits=(Edit(_SURVEY, "self._refused(pid, _EXITING)", "pass"),),
+        tests=(f"{_OUTRUN}::test_a_process_that_exits_and_shows_no_files_is_a_gap",),
+    ),
+    Guard(
+        name="look-settles",
+        why="where processes come faster than they can be looked at, not everybody was seen",
+        edits=(
+            Edit(_SURVEY, "        for pid in new:\n", "        for pid in ():\n"),
+            Edit(_SURVEY, "        for each in ended:\n", "        for each in ():\n"),
+        ),
+        tests=(f"{_OUTRUN}::test_what_never_settles_is_a_gap",),
+    ),
+    Guard(
+        name="look-too-much",
+        why="a process with too much to be read in time is a gap",
+        edits=(
+            Edit(_SURVEY, "        for pid in left:\n", "        for pid in ():\n"),
+            Edit(_SURVEY, "_Answer(unseen=_TOO_MUCH if self._extra else _NO_TIME)", "None"),
+        ),
+        tests=(f"{_OUTRUN}::test_many_open_files_of_others_are_a_gap_of_these_alone",),
+    ),
+    Guard(
+        name="look-stuck",
+        why="a few processes that give no answer hide nobody else",
+        edits=(Edit(_VISITS, "_MOST = 64", "_MOST = 16"),),
+        tests=(f"{_OUTRUN}::test_processes_that_give_no_answer_blind_nobody_to_another",),
+    ),
+    Guard(
+        name="look-io-uring",
+        why="a file that an io_uring has registered is open without a number",
+        edits=(Edit(_GRIPS, "elif text == RING:", "elif False:"),),
+        tests=(f"{_OUTRUN}::test_what_a_ring_has_is_seen_or_it_is_a_gap",),
+    ),
+    Guard(
+        name="look-io-uring-untold",
+        why="a ring that does not tell what it has may have the device",
+        edits=(
+            Edit(
+                _RINGS,
+                "    if place is None:\n        return None\n",
+                "    if place is None:\n        return ()\n",
+            ),
+        ),
+        tests=(f"{_OUTRUN}::test_what_a_ring_has_is_seen_or_it_is_a_gap",),
+    ),
+    Guard(
+        name="look-enable-unread",
+        why="a function may be in use whose enable cannot be read",
+        edits=(
+            Edit(
+                _LOOK,
+                "gaps=(*gaps[device.name], *enabled[device.name].gaps),",
+                "gaps=gaps[device.name],",
+            ),
+        ),
+        tests=(f"{_LOOKS}::test_an_enable_that_cannot_be_read_proves_nothing",),
+    ),
+    Guard(
+        name="look-accel-mapped",
+        why="an accel chip is in use also by memory of it that is mapped",
+        edits=(
+            Edit(
+                _LOOK,
+                "maps = all(device.kind is DeviceKind.ACCEL for device in devices)",
+                "maps = False",
+            ),
+            Edit(
+                _LOOK, "        if device.kind is DeviceKind.ACCEL:\n            return True\n", ""
+            ),
+        ),
+        tests=(f"{_LOOKS}::test_an_accel_chip_that_is_only_mapped_is_in_use",),
+    ),
+    Guard(
+        name="look-gaps",
+        why="without a holder, a look that could not see everybody proves nothing",
+        edits=(
+            Edit(
+                _FREE,
+                "    if facts.gaps:\n        return Verdict(\n            freedom=Freedom.UNKNOWN",
+                "    if False:\n        return Verdict(\n            freedom=Freedom.UNKNOWN",
+            ),
+        ),
+        tests=(f"{_FREE_RULE}::test_the_kernel_shows_whether_somebody_uses_a_device",),
+    ),
+    Guard(
+        name="look-maps-gaps",
+        why="where mappings cannot be read that alone would show a use, nobody was seen not to have it",
+        edits=(Edit(_LOOK, "            gaps.update(dict.fromkeys(names, scan.gaps))\n", ""),),
+        tests=(
+            f"{_LOOKS}::test_mappings_that_cannot_be_read_are_a_gap_of_whom_only_they_would_show",
+        ),
+    ),
+    Guard(
+        name="look-busy-maps",
+        why="who only has it mapped is looked for where a device is enabled, or may be",
+        edits=(
+            Edit(
+                _LOOK, "return device.name in busy and not holders.get(device.name)", "return False"
+            ),
+        ),
+        tests=(
+            f"{_LOOKS}::test_who_only_has_it_mapped_is_looked_for_where_a_device_may_be_in_use",
+        ),
+    ),
+    Guard(
+        name="look-busy-unread",
+        why="a device whose enable cannot be read may be",
+        edits=(Edit(_LOOK, "if each.above or each.unread)", "if each.above)"),),
+        tests=(
+            f"{_LOOKS}::test_who_only_has_it_mapped_is_looked_for_where_a_device_may_be_in_use",
+        ),
+    ),
+    Guard(
+        name="look-holders-gaps",
+        why="a look at the known holders alone sees nothing of all others",
+        edits=(
+            Edit(
+                _USE,
+                "replace(facts, gaps=seen.facts.gaps, more=seen.facts.more)",
+                "replace(facts, more=seen.facts.more)",
+            ),
+        ),
+        tests=(f"{_MEMORY}::test_gaps_stay_gaps_while_the_known_holders_alone_are_looked_at",),
+    ),
+    Guard(
+        name="look-unlisted",
+        why="where the processes cannot be listed, nobody was seen not to have it",
+        edits=(Edit(_HOLDERS, "return Scan(gaps=(str(error),))", "return Scan()"),),
+        tests=(f"{_LOOKS}::test_where_processes_cannot_be_listed_nothing_is_free",),
+    ),
+    Guard(
+        name="look-empty-list",
+        why="a list without a process is that of no node",
+        edits=(Edit(_SURVEY, "        if not now:\n", "        if False:\n"),),
+        tests=(f"{_LOOKS}::test_where_processes_cannot_be_listed_nothing_is_free",),
+    ),
+    Guard(
+        name="look-pid-anew",
+        why="a pid is looked at again once it is another process's",
+        edits=(Edit(_SURVEY, "if self._known.get(pid) != inode)", "if pid not in self._known)"),),
+        tests=(
+            f"{_OUTRUN}::test_a_pid_that_is_another_processs_since_the_others_were_listed_is_looked_at",
+        ),
+    ),
+    Guard(
+        name="look-born-last",
+        why="of a chain of forks that is faster than a look the last one is looked at",
+        edits=(Edit(_SURVEY, "        self._chase()\n", ""),),
+        tests=(
+            f"{_OUTRUN}::test_where_births_never_end_a_look_does_and_whoever_was_born_last_is_looked_at",
+        ),
+    ),
+    Guard(
+        name="look-lists",
+        why="births without end keep no look going",
+        edits=(Edit(_SURVEY, "_MOST_PASSES = 16", "_MOST_PASSES = 10**9"),),
+        tests=(
+            f"{_OUTRUN}::test_where_births_never_end_a_look_does_and_whoever_was_born_last_is_looked_at",
+        ),
+    ),
+    Guard(
+        name="look-time",
+        why="nor does anything else for longer than others can wait",
+        edits=(Edit(_SURVEY, "_LONGEST = 5.0", "_LONGEST = 1e9"),),
+        tests=(f"{_OUTRUN}::test_who_comes_when_a_look_has_taken_too_long_is_a_gap",),
+    ),
+    Guard(
+        name="look-granted-first",
+        why="what a stranger has open takes no time from the pods that have the devices",
+        edits=(Edit(_SURVEY, "return pod not in self._granted, size", "return True, size"),),
+        tests=(
+            f"{_OUTRUN}::test_of_those_that_have_much_open_granted_pods_come_first_and_then_the_smallest",
+        ),
+    ),
+    Guard(
+        name="look-smallest-first",
+        why="nor from those that have less open",
+        edits=(
+            Edit(
+                _SURVEY,
+                "return pod not in self._granted, size",
+                "return pod not in self._granted, 0",
+            ),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_of_those_that_have_much_open_granted_pods_come_first_and_then_the_smallest",
+        ),
+    ),
+    Guard(
+        name="look-no-answer",
+        why="a process that gives no answer about its files may have the device",
+        edits=(Edit(_SURVEY, "            self._refused(pid, self.late)\n", "            pass\n"),),
+        tests=(f"{_OUTRUN}::test_a_process_that_gives_no_answer_about_its_files_is_a_gap",),
+    ),
+    Guard(
+        name="look-takes",
+        why="what one process takes out of another is in neither when both are looked at once",
+        edits=(Edit(_SURVEY, " or (self.takes and self.uses is None)", ""),),
+        tests=(f"{_OUTRUN}::test_what_one_takes_out_of_another_after_it_was_looked_at_is_found",),
+    ),
+    Guard(
+        name="look-in-flight-once",
+        why="messages in many processes hide no other: there may be time for one more look at them, and no second",
+        edits=(Edit(_SURVEY, "flights[pid] >= min(_OFTEN, looks)", "flights[pid] >= _OFTEN"),),
+        tests=(
+            f"{_OUTRUN}::test_messages_in_more_processes_than_can_be_looked_at_twice_again_are_gaps",
+        ),
+    ),
+    Guard(
+        name="look-in-flight-silent",
+        why="who gives no answer any more has the messages that it had",
+        edits=(Edit(_SURVEY, "for pid in (*answers, *unread):", "for pid in answers:"),),
+        tests=(f"{_OUTRUN}::test_a_message_in_a_process_that_gives_no_answer_any_more_is_a_gap",),
+    ),
+    Guard(
+        name="look-in-flight-much",
+        why="so has who takes too long to be read again",
+        edits=(
+            Edit(
+                _SURVEY,
+                "shown = hiding[pid] if answer.unseen and not answer.hides else answer",
+                "shown = answer",
+            ),
+        ),
+        tests=(f"{_OUTRUN}::test_a_message_in_a_process_that_takes_long_to_read_is_a_gap",),
+    ),
+    Guard(
+        name="look-exited-table",
+        why="who has exited has nothing, though its table is that of any other that has",
+        edits=(Edit(_GRIPS, " and self._has_files(pid)", ""),),
+        tests=(
+            f"{_HELD}::test_who_has_exited_has_nothing_of_what_another_had_that_has_exited_too",
+        ),
+    ),
+    Guard(
+        name="look-moves",
+        why="a file that is never where it was listed may be the device",
+        edits=(
+            Edit(
+                _GRIPS,
+                '        use.unseen = "it opens and closes files faster than they can be looked at"\n',
+                "",
+            ),
+        ),
+        tests=(f"{_OUTRUN}::test_a_file_that_is_never_where_it_was_listed_is_a_gap",),
+    ),
+    Guard(
+        name="look-moves-on",
+        why="nor has one that a list does not have been closed: it may have moved on while the list was made",
+        edits=(Edit(_GRIPS, "quiet = 2 if", "quiet = 1 if"),),
+        tests=(f"{_OUTRUN}::test_a_file_that_moves_on_while_a_list_is_made_is_in_the_next_one",),
+    ),
+    Guard(
+        name="look-moves-back",
+        why="one that was closed when its number was asked for, and is back when its name is, was not looked at",
+        edits=(
+            Edit(
+                _GRIPS,
+                "or not _text(opened, name):\n                    return False\n",
+                "or not _text(opened, name):\n                    return True\n",
+            ),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_a_device_that_goes_to_and_fro_between_two_numbers_is_seen_at_each_look",
+        ),
+    ),
+    Guard(
+        name="look-moved",
+        why="who had the device a moment ago has it, though one look does not show it",
+        edits=(
+            Edit(_SURVEY, "                use, left = had, left - 1\n", "                pass\n"),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_who_had_a_device_a_moment_ago_is_looked_at_again_if_it_does_not_show_it",
+        ),
+    ),
+    Guard(
+        name="look-io-uring-removed",
+        why="a removed file of a ring is not what is called like it now",
+        edits=(Edit(_GRIPS, "rdev = None if gone else self", "rdev = self"),),
+        tests=(
+            f"{_OUTRUN}::test_a_file_whose_name_is_that_of_a_removed_one_is_not_what_a_ring_has",
+        ),
+    ),
+    Guard(
+        name="look-io-uring-short",
+        why="the last part of its name tells a device fd of a ring",
+        edits=(Edit(_GRIPS, '{VFIO_DEVICE, VFIO_DEVICE.partition(b":")[2]}', "{VFIO_DEVICE}"),),
+        tests=(f"{_OUTRUN}::test_a_device_fd_that_a_ring_has_is_one",),
+    ),
+    Guard(
+        name="look-hidden",
+        why="of an accel chip also the signs of what no process shows count",
+        edits=(Edit(_LOOK, "hidden=maps,", "hidden=False,"),),
+        tests=(f"{_LOOKS}::test_a_message_that_nobody_takes_may_have_an_accel_chip",),
+    ),
+    Guard(
+        name="look-hidden-beside",
+        why="also in a look that is at other devices as well",
+        edits=(
+            Edit(_LOOK, "maps=True, hidden=hidden, granted", "maps=True, hidden=False, granted"),
+        ),
+        tests=(f"{_LOOKS}::test_a_message_that_nobody_takes_may_have_an_accel_chip",),
+    ),
+    Guard(
+        name="look-granted",
+        why="which pods have devices is told by their locks",
+        edits=(
+            Edit(
+                _LOOK,
+                "granted = frozenset(lock.pod for lock in locks.values() if lock.pod is not None)",
+                "granted = frozenset[str]()",
+            ),
+        ),
+        tests=(
+            f"{_LOOKS}::test_what_the_pods_with_devices_have_open_is_read_before_what_others_have",
+        ),
+    ),
+    Guard(
+        name="look-unread",
+        why="who could not be read is known: such a holder has not let go",
+        edits=(
+            Edit(
+                _LOOK,
+                "unread = {device.name: scan.unread for device in devices}",
+                "unread = {device.name: frozenset[int]() for device in devices}",
+            ),
+        ),
+        tests=(f"{_LOOKS}::test_who_cannot_be_read_is_named",),
+    ),
+)

@@ -1,0 +1,81 @@
+"""What the settings accept works: a fixed part of `make matrix`, with the real daemon."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from matrix import oracle, run, space
+from matrix.__main__ import tried
+from simulated import nvml
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stub of NVML."""
+    return nvml.build(tmp_path_factory.mktemp("nvml"))
+
+
+def _of(**changes: object) -> space.Choice:
+    return space.usable({**space.plain(), **{k.replace("__", "."): v for k, v in changes.items()}})
+
+
+_CHOICES = {
+    "chips and whole GPUs": _of(
+        node__tpus=("v5e", 4), node__gpus=((), ()), gpu__deviceIdStrategy="index"
+    ),
+    "chips by name, and functions in a pool": _of(
+        node__tpus=("v6e", 8),
+        node__functions=2,
+        deviceListStrategy="cdi",
+        pools=[{"resourceName": space.VF, "devices": ["1234:*"]}],
+    ),
+    "slices of each profile": _of(
+        node__tpus=("v4", 4), node__gpus=(space.MIXED, space.WHOLE), gpu__migStrategy="mixed"
+    ),
+    "GPUs that are shared, from NVIDIA's file": _of(
+        node__by="nvidia",
+        node__gpus=((), ()),
+        sharing__timeSlicing__resources=[{"name": space.GPU, "replicas": 3}],
+        sharing__timeSlicing__renameByDefault=True,
+        gpu__deviceListStrategy=["volume-mounts"],
+    ),
+}
+
+
+@pytest.mark.parametrize("choice", _CHOICES.values(), ids=_CHOICES)
+async def test_what_is_accepted_serves(choice: space.Choice, library: Path) -> None:
+    assert await run.serves(choice, library, random.Random(1))
+
+
+@pytest.mark.parametrize("wrong", space.WRONG[:3], ids=lambda each: each.path)
+async def test_what_cannot_work_is_refused_with_its_key(
+    wrong: space.Refused, library: Path
+) -> None:
+    await run.refuses(space.plain(), wrong, library)
+
+
+def test_every_key_of_the_settings_has_values_or_a_reason() -> None:
+    assert set(space.axes()) >= {"gpu.migStrategy", "reclaim.mode", "gate.wait"}
+
+
+def test_a_seed_gives_the_same_combinations_again() -> None:
+    for place in (0, 2):
+        (first,), (again,) = tried(7, place), tried(7, place)
+        assert first == again
+
+
+def test_the_first_pairs_are_all_there_within_some_combinations() -> None:
+    made, pairs = space.by_pairs(random.Random(1)), set[tuple[str, str]]()
+    for _ in range(120):
+        choice = next(made)
+        pairs.add((str(choice["gpu.deviceListStrategy"]), str(choice["devices"])))
+    space_ = space.axes()
+    assert len(pairs) == len(space_["gpu.deviceListStrategy"]) * len(space_["devices"])
+
+
+def test_the_oracle_tells_replicas_by_the_name_that_nvidias_file_means() -> None:
+    shared = [{"name": space.GPU, "replicas": 2, "rename": space.SHARED}]
+    ours = _of(node__gpus=((),), sharing__timeSlicing__resources=shared)
+    assert set(oracle.foretold(ours)) == {space.SHARED}
+    assert set(oracle.foretold({**ours, "node.by": "nvidia"})) == {space.GPU}

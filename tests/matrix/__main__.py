@@ -1,0 +1,103 @@
+"""`python -m matrix [--number N] [--minutes M] [--seed S[.PLACE]]`: what is accepted works."""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from matrix import changes, run, space
+from matrix.space import Choice
+from simulated import nvml
+
+_KINDS = ("pairs", "pairs", "change", "random", "refused", "change", "label")
+"""What the numbers from 0 on are, over and over."""
+
+
+@dataclass
+class Tally:
+    """How many were tried. `refused` are those that the settings do not accept, with their key."""
+
+    combinations: int = 0
+    changes: int = 0
+    refused: int = 0
+    violations: list[str] = field(default_factory=list)
+
+
+def tried(seed: int, only: int | None = None) -> Iterator[tuple[int, str, Choice]]:
+    """Yield each number with what is tried there; *only* one of them, if one is given."""
+    pairs = space.by_pairs(random.Random(seed))
+    place = 0
+    while only is None or place <= only:
+        kind = _KINDS[place % len(_KINDS)]
+        chance = random.Random(f"{seed}.{place}")
+        choice = next(pairs) if kind == "pairs" else space.at_random(chance, keep=0.85)
+        if only in {None, place}:
+            yield place, kind, space.usable(choice)
+        place += 1
+
+
+async def one(kind: str, choice: Choice, library: Path, chance: random.Random, tally: Tally) -> str:
+    """Try one; return what describes it. Raise ViolationError where a promise was not kept."""
+    if kind == "label":
+        tally.changes += 1
+        await changes.labels(chance)
+        return "labels"
+    if kind == "change":
+        tally.changes += 1
+        tally.refused += not await changes.changes(
+            choice, changes.another(choice, chance), library, chance
+        )
+    elif kind == "refused":
+        tally.combinations += 1
+        await run.refuses(space.plain(), chance.choice(space.WRONG), library)
+    else:
+        tally.combinations += 1
+        tally.refused += not await run.serves(choice, library, chance)
+    return kind
+
+
+def attempt(place: str, kind: str, choice: Choice, library: Path, tally: Tally) -> None:
+    """Try one, and note the violation if there is one."""
+    try:
+        asyncio.run(one(kind, choice, library, random.Random(place), tally))
+    except AssertionError as error:
+        tally.violations.append(f"matrix: SEED={place} ({kind}) {error}\n  of {space.told(choice)}")
+
+
+def main() -> int:
+    """Run, print, and return 1 where a promise was not kept."""
+    parser = argparse.ArgumentParser(prog="matrix", description=__doc__)
+    parser.add_argument("--number", type=int, default=100, help="of combinations and changes")
+    parser.add_argument("--minutes", type=float, help="instead of a number")
+    parser.add_argument("--seed", default="", help="as it was printed; S.PLACE tries that one")
+    options = parser.parse_args()
+    first, _, only = (options.seed or str(random.randrange(1 << 16))).partition(".")
+    end = time.monotonic() + 60 * options.minutes if options.minutes else None
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="hm-") as folder:
+        library = nvml.build(Path(folder))
+        for place, kind, choice in tried(int(first), int(only) if only else None):
+            if time.monotonic() > end if end is not None else place >= options.number and not only:
+                break
+            before = len(tally.violations)
+            attempt(f"{first}.{place}", kind, choice, library, tally)
+            print(
+                *tally.violations[before:],
+                sep="\n",
+                end="\n" if tally.violations[before:] else "",
+                flush=True,
+            )
+    print(
+        f"matrix: combinations={tally.combinations} changes={tally.changes} "
+        f"refused={tally.refused} violations={len(tally.violations)} (SEED={first})"
+    )
+    return int(bool(tally.violations))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

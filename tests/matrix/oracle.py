@@ -1,0 +1,220 @@
+"""What the documents promise of a combination: which devices pods are offered, and what they reach.
+
+It is written from docs/nvidia.md, docs/configuration.md and docs/tpu.md, and shares no code with
+the daemon. `foretold` is the whole of it; `run` holds the daemon against it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from msgspec import Struct
+
+from matrix.space import EMPTY, GPU, PART, SHARED, Choice
+
+_MODEL = "NVIDIA H100 80GB HBM3"
+
+
+class Thing(Struct, frozen=True, kw_only=True):
+    """A piece of hardware as it is found. `path` is the node that its container has to reach."""
+
+    kind: str
+    id: str
+    path: str
+    card: str
+    """What of the node it is: two of one card exclude each other, but for slices and replicas."""
+    names: tuple[tuple[str, str], ...]
+    """By what rules of `devices` can match it: the key, and a text."""
+    profile: str = ""
+    in_mig_mode: bool = False
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """A device that kubelet is to be offered, and by which names a container may be given it."""
+
+    resource: str
+    id: str
+    path: str
+    card: str
+    told: frozenset[str] = frozenset()
+    shared: bool = False
+
+
+def hardware(choice: Choice) -> Iterator[Thing]:
+    """Yield what the node has that could be advertised, chips and functions first."""
+    generation, count = choice["node.tpus"]
+    for place in range(count):
+        address = f"0000:00:{5 + place:02x}.0"
+        path = f"/dev/accel{place}" if is_accel(generation) else f"/dev/vfio/{10 + place}"
+        names = (("pci", address), ("index", path.rpartition("/")[2].removeprefix("accel")))
+        # A chip of several functions is called by its slot.
+        id_ = address.partition(".")[0] if generation == "tpu7x" else address
+        yield Thing(kind="tpu", id=id_, path=path, card=address, names=names)
+    for place in range(choice["node.functions"]):
+        address = f"0000:40:00.{place}"
+        path = f"/dev/vfio/{40 + place}"
+        names = (("pci", address), ("index", str(40 + place)))
+        yield Thing(kind="pool", id=address, path=path, card=address, names=names)
+    for place, layout in enumerate(choice["node.gpus"]):
+        uuid, address = gpu_uuid(place), f"0000:{0x10 + place:02x}:00.0"
+        path = f"/dev/nvidia{place}"
+        of_gpu = (("uuid", uuid), ("index", str(place)), ("pci", address))
+        whole = Thing(
+            kind="gpu",
+            id=uuid,
+            path=path,
+            card=uuid,
+            names=(*of_gpu, ("model", _MODEL)),
+            in_mig_mode=layout != (),
+        )
+        yield whole
+        for number, profile in enumerate(() if layout == EMPTY else layout):
+            own = (("uuid", slice_uuid(place, number)), ("index", f"{place}:{number}"))
+            yield Thing(
+                kind="slice",
+                id=slice_uuid(place, number),
+                path=path,
+                card=uuid,
+                names=(*of_gpu, *own, ("model", f"{_MODEL} MIG {profile}")),
+                profile=profile,
+                in_mig_mode=True,
+            )
+
+
+def foretold(choice: Choice) -> dict[str, tuple[Offer, ...]]:
+    """Return what kubelet is to be offered, by resource."""
+    found: dict[str, list[Offer]] = {}
+    for thing, resource in _named(choice):
+        rule = _rule(choice, thing)
+        if rule is not None and rule.get("exclude"):
+            continue
+        target = (rule or {}).get("resource") or resource
+        told = {thing.id, *(text for key, text in thing.names if key == "index")}
+        count, name = 1, target
+        if thing.kind == "gpu" and target == resource and not thing.in_mig_mode:
+            count, name = _shared(choice, resource)
+        for number in range(count):
+            id_ = thing.id if count == 1 else f"{thing.id}::{number}"
+            found.setdefault(name, []).append(
+                Offer(
+                    resource=name,
+                    id=id_,
+                    path=thing.path,
+                    card=thing.id,
+                    told=frozenset(told),
+                    shared=count > 1,
+                )
+            )
+    return {resource: tuple(offers) for resource, offers in found.items()}
+
+
+def unshared(choice: Choice) -> set[str]:
+    """Return the GPUs that are asked to be shared and cannot be: somebody has to say so."""
+    asked = {each["name"] for each in choice["sharing.timeSlicing.resources"]}
+    return {
+        thing.id
+        for thing, resource in _named(choice)
+        if resource in asked and thing.in_mig_mode and _rule(choice, thing) is None
+    }
+
+
+def labels(choice: Choice) -> dict[str, str]:
+    """Return some of the labels that GPU feature discovery gives such a node."""
+    gpus = [each for each in hardware(choice) if each.kind == "gpu"]
+    if not (choice["labels.enabled"] and choice["gpu.enabled"] and gpus) or choice["devices"]:
+        return {}
+    found = {"nvidia.com/vgpu.present": "false", "nvidia.com/mps.capable": "false"}
+    if choice["gpu.migStrategy"] == "mixed":
+        for each in hardware(choice):
+            if each.kind == "slice" and each.profile not in PART:
+                profile = each.profile.replace("+", ".")
+                found[f"nvidia.com/mig-{profile}.product"] = (
+                    f"{_MODEL.replace(' ', '-')}-MIG-{profile}"
+                )
+    return found
+
+
+def _named(choice: Choice) -> Iterator[tuple[Thing, str]]:  # noqa: C901 - a table of cases
+    """Yield what is advertised at all, under its own name."""
+    things = list(hardware(choice))
+    pools = [each for each in choice["pools"] if _in_pool(each)]
+    single = _single(choice)
+    for thing in things:
+        if thing.kind == "tpu" and choice["tpu.enabled"]:
+            yield thing, choice["tpu.resourceName"]
+        elif thing.kind == "pool" and pools:
+            yield thing, pools[0]["resourceName"]
+        elif thing.kind not in {"gpu", "slice"} or not choice["gpu.enabled"]:
+            continue
+        elif choice["gpu.migStrategy"] == "none":
+            if thing.kind == "gpu":
+                yield thing, GPU
+        elif choice["gpu.migStrategy"] == "single":
+            kind = thing.profile if thing.kind == "slice" else ""
+            if kind == single and (thing.kind == "slice" or not thing.in_mig_mode):
+                yield thing, GPU
+        elif thing.kind == "gpu" and not thing.in_mig_mode:
+            yield thing, GPU
+        elif thing.kind == "slice" and thing.profile not in PART:
+            yield thing, f"nvidia.com/mig-{thing.profile.replace('+', '.')}"
+
+
+def _single(choice: Choice) -> str | None:
+    """Return the kind that most GPUs have; a tie is for the whole, then for what uses most."""
+    votes: Counter[str] = Counter()
+    there: Counter[str] = Counter()
+    for layout in choice["node.gpus"]:
+        kinds = ("",) if layout == () else () if layout == EMPTY else layout
+        votes.update(set(kinds))
+        there.update(kinds)
+    # With c before g: a part of an instance, of which the container has but its own slices.
+    size = {kind: int(kind[0]) if kind else 0 for kind in votes}
+    ranked = sorted(votes, key=lambda each: (-votes[each], each != "", -there[each] * size[each]))
+    return ranked[0] if ranked else None
+
+
+def _shared(choice: Choice, resource: str) -> tuple[int, str]:
+    for each in choice["sharing.timeSlicing.resources"]:
+        if each["name"] == resource:
+            # NVIDIA's plugin takes `rename` back where renameByDefault is not set.
+            ours = choice["node.by"] == "file" and each.get("rename", "")
+            renamed = choice["sharing.timeSlicing.renameByDefault"] or ours
+            return each["replicas"], SHARED if renamed else resource
+    return 1, resource
+
+
+def _in_pool(pool: dict[str, Any]) -> bool:
+    return all(
+        any(fnmatchcase(text, pattern) for pattern in pool[key])
+        for key, text in (("devices", "1234:0011"), ("addresses", "0000:40:00.0"))
+        if key in pool
+    ) and all("010802".startswith(each) for each in pool.get("classes", ()))
+
+
+def _rule(choice: Choice, thing: Thing) -> dict[str, Any] | None:
+    for rule in choice["devices"]:
+        if all(
+            any(
+                name == key and fnmatchcase(text.lower(), str(pattern).lower())
+                for name, text in thing.names
+            )
+            for key, pattern in rule["match"].items()
+        ):
+            return dict(rule)
+    return None
+
+
+def is_accel(generation: str) -> bool:
+    """Tell whether such chips come with a driver of their own, and not with VFIO."""
+    return generation in {"v2", "v3", "v4"}
+
+
+def gpu_uuid(place: int) -> str:
+    """Return what the stub of NVML calls a GPU."""
+    return f"GPU-{place:08x}-0000-4000-8000-000000000000"
+
+
+def slice_uuid(place: int, number: int) -> str:
+    """Return what the stub of NVML calls a slice."""
+    return f"MIG-{place:04x}{number:04x}-0000-4000-8000-000000000000"

@@ -1,0 +1,336 @@
+"""What the settings accept, on which nodes: the axes, and combinations of their values.
+
+The axes come from the settings' own types: each choice, truth and duration of the schema is one,
+with all its values or with some that differ. What is text or a list has its values here. A key
+that has none, and no reason in `FIXED`, fails a test.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Any, Literal, get_args, get_origin
+
+from msgspec import Struct
+
+from holdfast.settings.sources import known_paths
+from holdfast.settings.types import Duration, Interval
+
+GPU, SHARED, TPU, VF = "nvidia.com/gpu", "nvidia.com/gpu.shared", "google.com/tpu", "example.com/vf"
+Choice = dict[str, Any]
+"""A value for each axis, by its name: the path of a key, or what begins with ``node.``."""
+
+FIXED: Mapping[str, str] = {
+    "stateDir": "the stage's",
+    "host": "the stage's",
+    "http": "the stage has no port",
+    "kubelet.pluginDir": "the stage's",
+    "kubelet.podResourcesSocket": "the stage's",
+    "kubelet.registerTimeout": "says only how long a slow machine may take",
+    "cdi.specDir": "the stage's",
+    "labels.folder": "the stage's",
+    "gpu.driverRoot": "the axis node.root",
+    "gpu.driverRootOnHost": "the axis node.root",
+    "gpu.devRoot": "the stage's device files are in one place",
+    "gpu.callTimeout": "says only how long a slow machine may take",
+    "tpu.generation": "has to be that of the hardware",
+    "tpu.envFile": "a file of the machine's image",
+    "named": "the axis node.by, and changes of labels",
+    "allocate.commitTimeout": "says only how long a slow disk may take",
+    "tpu.api": "claims have their own tests",
+    "gpu.api": "claims have their own tests",
+    "dra": "claims have their own tests",
+    "events": "needs an API server",
+    "liveness.loopStall": "the stage has no port",
+}
+"""Keys and sections that are no axes, and why."""
+
+_SHORT = ("200ms", "1s")
+_TIMES: Mapping[str, tuple[str, ...]] = {
+    "allocate.pendingTimeout": ("60s", "30s"),
+    "drift.beat": ("60s", "1s"),
+    "drift.settle": ("30s", "0s"),
+    "gate.wait": ("500ms", "0s", "5s"),
+    "gate.callerLookup": ("1s", "0s"),
+    "gpu.memoryDeadline": ("60s", "0s"),
+    "gpu.healthQuiet": ("60s", "0s"),
+    "kubelet.question.idleInterval": ("200ms", "2s"),
+    "kubelet.question.minInterval": ("50ms", "0s", "1s"),
+    "kubelet.question.settle": ("50ms", "0s", "1s"),
+    "kubelet.question.timeout": ("2s", "5s"),
+    "reclaim.evidenceAge": ("1s", "5s"),
+    "reclaim.foreignScan": ("60s", "200ms"),
+    "reclaim.killGrace": ("10s", "0s"),
+    "reclaim.leakGrace": ("10s", "0s"),
+    "reclaim.letGoGrace": ("30s", "0s"),
+    "reclaim.orphanGrace": ("30s", "0s"),
+    "reclaim.resetTimeout": ("30s", "5s"),
+    "reclaim.retry.first": ("5s", "200ms"),
+    "reclaim.retry.last": ("300s", "5s"),
+    "reclaim.sandboxGrace": ("900s", "0s"),
+    "reclaim.termGrace": ("10s", "0s"),
+    "reclaim.unseenGrace": ("300ms", "0s"),
+    "withholdAfter": ("30s", "0s", "2s"),
+}
+"""Durations of which the others' values would only make each combination slow, or say nothing."""
+
+
+def _sharing(*names: str, rename: str = "") -> list[dict[str, Any]]:
+    more = {"rename": rename} if rename else {}
+    return [{"name": name, "replicas": 3, **more} for name in names]
+
+
+def _rule(resource: str = "", **rest: Any) -> dict[str, Any]:
+    match = {key: rest.pop(key) for key in ("uuid", "index", "pci", "model") if key in rest}
+    return {"match": match, **({"resource": resource} if resource else {}), **rest}
+
+
+_OTHERS: Mapping[str, tuple[Any, ...]] = {
+    "kubelet.socketPrefix": ("holdfast", "hf"),
+    "tpu.resourceName": (TPU, "example.com/chip"),
+    "tpu.topology": ("", "2x4"),
+    "tpu.acceleratorType": ("", "v5litepod-8"),
+    "tpu.workerId": (None, 0, 1),
+    "tpu.workerHostnames": ([], ["a", "b"]),
+    "tpu.vbarUrl": ("", "http://127.0.0.1:8353"),
+    "gpu.deviceListStrategy": (
+        ["envvar"],
+        ["volume-mounts"],
+        ["cdi-cri"],
+        ["cdi-annotations"],
+        ["envvar", "cdi-cri"],
+    ),
+    "gpu.cdiAnnotationPrefix": ("cdi.k8s.io/", "example.com/"),
+    "gpu.cdiHookPath": ("", "/usr/bin/nvidia-ctk"),
+    "gpu.cdiDisableHooks": ([], ["all"]),
+    "gpu.cdiFeatureFlags": ([], ["disable-ipc-discoverer"], ["disable-nvsandboxutils"]),
+    "gpu.imexChannelIds": ([], [0]),
+    "gpu.memorySlackMib": (64, 0),
+    "gpu.monitors": (["nvidia-smi"], []),
+    "gpu.displays": (["Xorg"], []),
+    "gpu.disableHealthChecks": ("", "all", "79"),
+    "gpu.enableHealthChecks": ("", "all", "31"),
+    "sharing.timeSlicing.resources": (
+        [],
+        _sharing(GPU),
+        _sharing(GPU, "nvidia.com/mig-1g.10gb"),
+        _sharing(GPU, rename=SHARED),
+    ),
+    "pools": (
+        [],
+        [{"resourceName": VF, "devices": ["1234:*"]}],
+        [{"resourceName": VF, "addresses": ["0000:40:*"]}, {"resourceName": VF, "classes": ["99"]}],
+        [{"resourceName": VF, "classes": ["0108"]}],
+    ),
+    "devices": (
+        [],
+        [_rule(index="0", exclude=True)],
+        [_rule(GPU, uuid="*")],
+        [_rule("example.com/gpu", index=0, uuid="*")],
+        [_rule(model="* MIG *"), _rule("nvidia.com/h100", model="*H100*", uuid="*")],
+        [_rule(pci="0000:00:05.0", exclude=True), _rule("example.com/one", pci="0000:00:06.0")],
+        [_rule(pci="*", reclaimMode="observe", reset="never", ignoreHealth=True)],
+    ),
+    "history.perDevice": (200, 1),
+}
+"""The values of keys that are text, numbers or lists."""
+
+WHOLE: tuple[str, ...] = ()
+EMPTY = ("empty",)
+SEVEN, MIXED = ("1g.10gb",) * 7, ("3g.40gb", "2g.20gb", "1g.10gb")
+MEDIA, PART = ("1g.10gb+me",), ("1c.3g.40gb",)
+"""How a GPU is divided by MIG: its slices' profiles; EMPTY: MIG mode, and no slice."""
+_NODES: Mapping[str, tuple[Any, ...]] = {
+    "node.tpus": (
+        ("", 0),
+        ("v5e", 4),
+        ("v5e", 1),
+        ("v5e", 8),
+        ("v2", 4),
+        ("v3", 4),
+        ("v4", 4),
+        ("v5p", 4),
+        ("v6e", 8),
+        ("tpu7x", 4),
+    ),
+    "node.gpus": (
+        (),
+        (WHOLE, WHOLE),
+        (WHOLE,),
+        (SEVEN, SEVEN),
+        (MIXED,),
+        (WHOLE, SEVEN),
+        (MEDIA,),
+        (PART, WHOLE),
+        (EMPTY, WHOLE),
+        (MIXED, SEVEN, WHOLE),
+    ),
+    "node.functions": (0, 2),
+    "node.root": ("settings", "operator", "environment", "container"),
+    "node.by": ("file", "nvidia"),
+}
+"""The hardware, where its driver is, and which file brings the settings: ours, or one of NVIDIA's."""
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """A value that cannot work, and the key that has to be named."""
+
+    path: str
+    value: Any
+    key: str
+
+
+WRONG = (
+    Refused(path="gate.wait", value="27s", key="gate.wait"),
+    Refused(path="gate.poll", value="0s", key="gate.poll"),
+    Refused(path="gate.wiat", value="1s", key="gate.wiat"),
+    Refused(path="tpu.resourceName", value="tpu", key="tpu.resourceName"),
+    Refused(path="gpu.migStrategy", value="some", key="gpu.migStrategy"),
+    Refused(path="devices", value=[{"match": {}}], key="devices[0].match"),
+    Refused(
+        path="devices",
+        value=[{"match": {"uuid": "*"}, "exclude": True, "resource": "example.com/x"}],
+        key="devices[0]",
+    ),
+    Refused(path="history.perDevice", value=0, key="history.perDevice"),
+    Refused(
+        path="sharing.timeSlicing.resources",
+        value=[{"name": TPU, "replicas": 2}],
+        key="sharing.timeSlicing.resources[0].name",
+    ),
+    Refused(
+        path="sharing.timeSlicing.resources",
+        value=[{"name": GPU, "replicas": 1000}],
+        key="sharing.timeSlicing.resources[0].replicas",
+    ),
+    Refused(path="kubelet.socketPrefix", value="kubelet", key="kubelet.socketPrefix"),
+    Refused(
+        path="tpu.resourceName",
+        value=f"{'a' * 60}.example.com/{'b' * 63}",
+        key="resourceName",
+    ),
+)
+
+
+_OFTEN = (
+    "devices",
+    "gpu.deviceListStrategy",
+    "gpu.migStrategy",
+    "labels.enabled",
+    "pools",
+    "sharing.timeSlicing.renameByDefault",
+    "sharing.timeSlicing.resources",
+)
+"""What decides which devices there are, and how they are told: seldom plain."""
+
+
+def axes() -> dict[str, tuple[Any, ...]]:
+    """Return every axis with its values, the plainest first; raise KeyError for a key without."""
+    found = dict(_NODES)
+    for path, kind in known_paths().items():
+        if any(path == each or path.startswith(f"{each}.") for each in FIXED):
+            continue
+        found[path] = _OTHERS[path] if path in _OTHERS else _values(path, kind)
+    return found
+
+
+def _values(path: str, kind: object) -> tuple[Any, ...]:
+    if kind is bool:
+        return (False, True) if path not in {"tpu.enabled", "gpu.enabled"} else (True, False)
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, Duration):
+        return _TIMES.get(path) or (_SHORT if issubclass(kind, Interval) else ("100ms", "0s"))
+    raise KeyError(f"no values for {path}: give it some in tests/matrix/space.py")
+
+
+_Pair = tuple[tuple[str, int], tuple[str, int]]
+
+
+def by_pairs(chance: random.Random) -> Iterator[Choice]:
+    """Yield choices without end, each with many pairs of values that none before it had."""
+    space = axes()
+    names = list(space)
+    left: set[_Pair] = {
+        ((one, first), (other, second))
+        for one, other in combinations(names, 2)
+        for first in range(len(space[one]))
+        for second in range(len(space[other]))
+    }
+    order = {name: place for place, name in enumerate(names)}
+    while True:
+        made: dict[str, int] = {}
+        if left:
+            made |= dict(chance.choice(sorted(left)))
+        for name in chance.sample(names, len(names)):
+            if name in made:
+                continue
+            values = chance.sample(range(len(space[name])), len(space[name]))
+            made[name] = max(values, key=lambda value: _new(left, order, made, name, value))
+        left -= set(combinations(sorted(made.items(), key=lambda each: order[each[0]]), 2))
+        yield {name: space[name][value] for name, value in made.items()}
+
+
+def _new(
+    left: set[_Pair], order: Mapping[str, int], made: Mapping[str, int], name: str, value: int
+) -> int:
+    """Return how many pairs *value* adds."""
+    me = (name, value)
+    return sum(
+        ((each, me) if order[each[0]] < order[name] else (me, each)) in left
+        for each in made.items()
+    )
+
+
+def at_random(chance: random.Random, keep: float = 0.7) -> Choice:
+    """Return a choice of which most settings are plain: such a one can be read by a person."""
+    often = dict.fromkeys(_OFTEN, 0.5)
+    return {
+        name: chance.choice(values)
+        if name.startswith("node.") or chance.random() > often.get(name, keep)
+        else values[0]
+        for name, values in axes().items()
+    }
+
+
+def usable(choice: Choice) -> Choice:
+    """Return *choice* without what the settings refuse by name, or the simulated node cannot show.
+
+    Slices come to a CDI spec by the driver's capability files, which this node has not.
+    """
+    made = dict(choice)
+    if any(each.startswith("cdi") for each in made["gpu.deviceListStrategy"]):
+        made["node.gpus"] = tuple(WHOLE for _ in made["node.gpus"])
+    if made["reclaim.mode"] == "observe":
+        made["reclaim.leakedSandbox"] = "report"
+    if made["kubelet.question.minInterval"] == "1s":
+        made["kubelet.question.idleInterval"] = "2s"
+    if made["tpu.workerId"] and made["tpu.workerHostnames"]:
+        made["tpu.workerHostnames"] = ["a", "b"]
+    if not (made["tpu.enabled"] or made["gpu.enabled"] or made["pools"]):
+        made["tpu.enabled"] = True
+    return made
+
+
+def plain() -> Choice:
+    """Return the plainest value of each axis."""
+    return {name: values[0] for name, values in axes().items()}
+
+
+def told(choice: Choice) -> dict[str, Any]:
+    """Return what of *choice* is not plain: what a person has to read."""
+    first = plain()
+    return {name: value for name, value in choice.items() if value != first[name]}
+
+
+def tree(choice: Choice) -> dict[str, Any]:
+    """Return the keys of *choice* as a configuration file has them, those of the node left out."""
+    made: dict[str, Any] = {}
+    for path, value in choice.items():
+        if path.startswith("node.") or value is None:
+            continue
+        *sections, last = path.split(".")
+        section = made
+        for each in sections:
+            section = section.setdefault(each, {})
+        section[last] = value
+    return made

@@ -1,0 +1,50 @@
+"""What looks that only time calls for may cost, and whose come first."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from holdfast.inuse.budget import Budget, Share
+from holdfast.runtime.watched import Watched
+
+
+def budget(whole: float, *, rescan: float = 60.0) -> Budget:
+    look: Any = SimpleNamespace(full_scan_cpu_seconds=whole)
+    return Budget(cast("Any", look), rescan=Watched(rescan))
+
+
+def test_who_waits_comes_first_and_the_clock_last() -> None:
+    shares = [each.value for each in Share]
+    assert shares == sorted(shares, reverse=True)
+    assert list(Share) == [Share.START, Share.HOLDERS, Share.CLOCK]
+
+
+@pytest.mark.parametrize(
+    ("whole", "start", "clock"),
+    [
+        (0.0, 0.0, 60.0),
+        (0.02, 4.0, 60.0),
+        (0.2, 40.0, 400.0),
+        (1.0, 60.0, 2000.0),
+    ],
+)
+def test_the_more_a_look_at_all_processes_costs_the_rarer_it_is(
+    whole: float, start: float, clock: float
+) -> None:
+    spent = budget(whole)
+    assert spent.start == pytest.approx(start)
+    assert spent.clock == pytest.approx(clock)
+
+
+@pytest.mark.parametrize(
+    ("cost", "held", "to_free"), [(0, 5, 1), (0.002, 5, 2), (0.02, 20, 5), (9, 60, 5)]
+)
+def test_looks_at_known_holders_are_rarer_where_nobody_waits(
+    cost: float, held: float, to_free: float
+) -> None:
+    spent = budget(0.0)
+    assert spent.holders == 5
+    spent.holders_cost(cost)
+    assert spent.holders == pytest.approx(held)
+    assert spent.holders_to_free(cost) == pytest.approx(to_free)

@@ -1,0 +1,501 @@
+"""The standing of a device: what kubelet is told, for whom it is free, why not, and until when."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.books import (
+    BOOT,
+    HALF,
+    NOW,
+    WHOLE,
+    X,
+    Y,
+    allocated,
+    book_of,
+    drafted,
+    entry,
+    inventory,
+    keys,
+    name,
+    seen,
+    silicon,
+    unreadable,
+)
+from fakes.standings import SETTLE_AFTER, WITHHOLD_AFTER, standing_after, standings_of
+from holdfast.model.book.book import Book, ClaimRecord, DeviceLock, LockState
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
+from holdfast.model.book.messages import Blocked
+from holdfast.model.book.offers import OfferedDevice, Offers
+from holdfast.model.book.proof import call_foreign, unlocked
+from holdfast.model.book.standing import FreeFor, NodeFacts, Standing, Standings, standings
+from holdfast.model.devices import Device, Fault, FaultKind, Inventory
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceId, DeviceName
+from holdfast.model.kubelet import KubeletView
+
+D0, D1, H0 = name("d0"), name("d1"), name("h0", HALF)
+NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
+ILL = Fault(kind=FaultKind.ILL, text="too hot")
+LOCKED = [state for state in LockState if state is not LockState.FREE]
+ASKER = Asker(uid=0, pid=1)
+MARK = Mark(asker=ASKER, at=NOW, reason="ECC errors")
+DRAIN = Marks(drain=MARK)
+QUARANTINE = Marks(quarantines={D0: Quarantine(device=D0, keys=keys("a"), mark=MARK)})
+CLAIM = ClaimUid("claim-1")
+
+
+def lock(state: LockState, device: DeviceName = D0, **changes: Any) -> DeviceLock:
+    made = DeviceLock(
+        device=device, keys=keys("a"), state=state, fence=1, since=NOW, boot=BOOT, pod=X
+    )
+    return replace(made, evidence="pid 7 has it", **changes)
+
+
+def book(*locks: DeviceLock, **changes: Any) -> Book:
+    return Book(locks={each.device: each for each in locks}, **changes)
+
+
+def node(**changes: Any) -> Inventory:
+    def of(device: Device) -> Device:
+        return replace(device, **changes) if device.name == D0 else device
+
+    return replace(NODE, devices=tuple(map(of, NODE.devices)))
+
+
+def of_d0(found: Book, **facts: Any) -> Standing:
+    return standings_of(found, facts.pop("inventory", NODE), **facts).by_name[D0]
+
+
+def locked(state: LockState, **changes: Any) -> Book:
+    return book() if state is LockState.FREE else book(lock(state, **changes))
+
+
+NEEDED = seen(entry(Y, "d0"))
+
+
+@pytest.mark.parametrize("view", [seen(), NEEDED])
+@pytest.mark.parametrize("state", list(LockState))
+def test_unhealthy_hardware_is_unhealthy_whoever_has_it(
+    state: LockState, view: KubeletView
+) -> None:
+    found = of_d0(locked(state), inventory=node(faults=(ILL,)), view=view)
+    assert not found.offered
+    assert (found.fault, found.free_for) == ("too hot", FreeFor.NONE)
+
+
+@pytest.mark.parametrize("device", [D0, H0])
+@pytest.mark.parametrize("state", LOCKED)
+def test_a_device_that_a_counted_pod_has_or_awaits_is_healthy_whatever_its_lock(
+    state: LockState, device: DeviceName
+) -> None:
+    """Neither a long release nor a ledger that fails may spoil a pod's re-admission."""
+    found = book(lock(state, device))
+    late = standing_after(found, NODE, D0, seconds=1e6, view=NEEDED, uncommitted_for=1e6)
+    assert late.offered
+
+
+@pytest.mark.parametrize(
+    ("state", "healthy"),
+    [
+        (LockState.FREE, True),
+        (LockState.HELD, True),
+        (LockState.RELEASING, True),
+        (LockState.RECLAIMING, False),
+        (LockState.QUARANTINED, False),
+        (LockState.FOREIGN, False),
+    ],
+)
+def test_a_device_without_a_counted_pod_is_healthy_while_it_is_free_or_nearly(
+    state: LockState, healthy: bool
+) -> None:
+    assert of_d0(locked(state), view=seen()).offered is healthy
+
+
+@pytest.mark.parametrize("state", LOCKED)
+@pytest.mark.parametrize(
+    "other", [{"device": H0}, {"claim": CLAIM}], ids=["another resource name", "a claim"]
+)
+def test_a_device_whose_hardware_is_locked_in_another_way_is_unhealthy(
+    state: LockState, other: dict[str, Any]
+) -> None:
+    found = of_d0(book(lock(state, **other)), view=seen())
+    assert not found.offered
+    assert found.kept
+
+
+def test_a_device_that_a_counted_pod_has_by_a_former_plugins_id_is_unhealthy() -> None:
+    assert not of_d0(locked(LockState.HELD), view=seen(entry(X, "7"))).offered
+
+
+@pytest.mark.parametrize(
+    ("seconds", "healthy"),
+    [(0, True), (WITHHOLD_AFTER, True), (WITHHOLD_AFTER + 0.1, False)],
+)
+def test_a_device_that_is_released_for_too_long_is_withheld(seconds: float, healthy: bool) -> None:
+    found = standing_after(locked(LockState.RELEASING), NODE, D0, seconds=seconds, view=seen())
+    assert found.offered is healthy
+
+
+@pytest.mark.parametrize("state", [LockState.FREE, LockState.HELD, LockState.RELEASING])
+@pytest.mark.parametrize(
+    ("seconds", "healthy"), [(0, True), (WITHHOLD_AFTER, True), (WITHHOLD_AFTER + 1, False)]
+)
+def test_uncounted_devices_are_withheld_when_the_ledger_cannot_commit_for_as_long(
+    state: LockState, seconds: float, healthy: bool
+) -> None:
+    assert of_d0(locked(state), view=seen(), uncommitted_for=seconds).offered is healthy
+
+
+@pytest.mark.parametrize("state", [LockState.FREE, LockState.RELEASING])
+def test_a_device_that_is_leaving_is_kept_for_the_pod_that_has_it_and_is_for_no_other(
+    state: LockState,
+) -> None:
+    leaving = node(leaving="a rule leaves it out")
+    assert not of_d0(locked(state), inventory=leaving, view=seen()).offered
+    assert of_d0(locked(state), view=seen()).offered
+    assert of_d0(locked(state), inventory=leaving, view=NEEDED).offered
+
+
+@pytest.mark.parametrize("state", LOCKED)
+def test_a_restarted_daemon_gives_kubelet_time_and_knows_that_the_scheduler_was_told(
+    state: LockState,
+) -> None:
+    found = locked(state)
+    kept = state is not LockState.HELD
+    to_kubelet = of_d0(found, inherited=1)
+    to_scheduler = of_d0(found, inherited=1, by_claims=frozenset({WHOLE}))
+    assert (to_kubelet.inherited, to_kubelet.overdue) == (kept, False)
+    # Of a pod that has the device by the device plugin the scheduler never knows by itself.
+    assert (to_scheduler.inherited, to_scheduler.overdue) == (True, True)
+
+
+def test_what_is_kept_stays_so_from_one_state_to_the_next() -> None:
+    def at(now: float, found: Book, before: Standings) -> Standings:
+        by_claims = frozenset({WHOLE})
+        facts = NodeFacts(
+            book=found, inventory=NODE, by_claims=by_claims, settle_after=3.0, inherited=1, now=now
+        )
+        return standings(facts, before)
+
+    first = at(10.0, book(lock(LockState.RELEASING, fence=1)), Standings())
+    second = at(11.0, book(lock(LockState.RECLAIMING, fence=2)), first)
+    third = at(12.0, book(lock(LockState.FOREIGN, fence=3)), at(11.5, book(), second))
+    assert first.by_name[D0].inherited
+    assert second.by_name[D0].inherited
+    assert (second.by_name[D0].kept_since, second.by_name[D0].since) == (10.0, 11.0)
+    assert not third.by_name[D0].inherited
+    assert third.by_name[D0].kept_since == 12.0
+
+
+def test_the_scheduler_knows_by_itself_of_claims_alone_and_kubelet_of_its_pods() -> None:
+    record = ClaimRecord(
+        ref=ClaimRef(namespace="team", name="first", uid=CLAIM), pods=frozenset({X}), boot=BOOT
+    )
+    of_claim = book(lock(LockState.HELD, claim=CLAIM), claims={CLAIM: record})
+    of_pod = locked(LockState.HELD)
+    by_claims = frozenset({WHOLE})
+    assert [of_d0(each).kept for each in (of_pod, of_claim)] == [False, True]
+    assert [of_d0(each, by_claims=by_claims).kept for each in (of_pod, of_claim)] == [True, False]
+    lost = book(lock(LockState.HELD, claim=CLAIM), claims={CLAIM: replace(record, forgotten=True)})
+    assert of_d0(lost, by_claims=by_claims).kept, "kubelet has no record of it"
+    gone = inventory({WHOLE: silicon(d1="b")})
+    assert not of_d0(of_claim, by_claims=by_claims, inventory=gone).kept
+
+
+def test_a_device_is_told_after_the_patience_of_those_who_hand_it_out() -> None:
+    found = locked(LockState.RELEASING)
+
+    def overdue(seconds: float, **facts: Any) -> bool:
+        return standing_after(found, NODE, D0, seconds=seconds, **facts).overdue
+
+    assert not overdue(SETTLE_AFTER, by_claims=frozenset({WHOLE}))
+    assert overdue(SETTLE_AFTER + 0.1, by_claims=frozenset({WHOLE}))
+    assert not overdue(SETTLE_AFTER + 0.1)
+
+
+def test_what_has_not_changed_is_the_same_standing() -> None:
+    facts = NodeFacts(book=locked(LockState.RELEASING), inventory=NODE, now=5.0)
+    before = standings(facts, Standings())
+    after = standings(
+        replace(facts, book=book(lock(LockState.RELEASING), marks=QUARANTINE), now=6.0), before
+    )
+    assert after.by_name[D1] is before.by_name[D1]
+    assert after.by_name[D0] != before.by_name[D0]
+    assert after.by_name[D0].since == before.by_name[D0].since == 5.0
+
+
+@pytest.mark.parametrize(
+    ("found", "facts", "free_for", "why", "until"),
+    [
+        (book(), {}, FreeFor.ANY, "", ""),
+        (
+            locked(LockState.HELD),
+            {},
+            FreeFor.OWNER,
+            "google.com/tpu/d0 is held by pod pod-x",
+            "pod pod-x has ended",
+        ),
+        (
+            locked(LockState.RELEASING),
+            {"obstacles": {D0: Blocked(device=D0, reason="its cgroup is populated")}},
+            FreeFor.NONE,
+            (
+                "google.com/tpu/d0 is not free of pod pod-x yet: its cgroup is populated; holdfast "
+                "looks again by itself (holdfast locks)"
+            ),
+            "the kernel shows that nobody has it any more",
+        ),
+        (
+            locked(LockState.RECLAIMING),
+            {},
+            FreeFor.NONE,
+            (
+                "google.com/tpu/d0 is not free of pod pod-x yet, which has ended; it is given on "
+                "when the kernel shows nobody on it (holdfast locks)"
+            ),
+            "what pod pod-x left behind has ended",
+        ),
+        (
+            locked(LockState.QUARANTINED),
+            {},
+            FreeFor.NONE,
+            (
+                "google.com/tpu/d0 could not be freed of pod pod-x: what it left behind has not "
+                "ended; it is tried again, and now by holdfast unquarantine (holdfast locks)"
+            ),
+            (
+                "what pod pod-x left behind has ended; it is tried again, and at once by "
+                "`holdfast unquarantine`"
+            ),
+        ),
+        (
+            locked(LockState.FOREIGN),
+            {},
+            FreeFor.NONE,
+            (
+                "google.com/tpu/d0 is used by a program that it was not given to; holdfast ends no "
+                "such program: end it if nobody needs it (holdfast holders)"
+            ),
+            "that program has let go of it; holdfast ends no such program",
+        ),
+        (
+            book(marks=QUARANTINE),
+            {},
+            FreeFor.NONE,
+            f"google.com/tpu/d0 is quarantined by hand: {MARK}",
+            "a person runs `holdfast unquarantine google.com/tpu/d0`",
+        ),
+        (
+            book(marks=DRAIN),
+            {},
+            FreeFor.NONE,
+            f"holdfast is draining: {MARK}",
+            "a person runs `holdfast undrain`",
+        ),
+        (
+            book(),
+            {"inventory": node(leaving="a rule leaves it out")},
+            FreeFor.NONE,
+            "a rule leaves it out",
+            "the settings keep the device under this name",
+        ),
+        (
+            book(),
+            {"uncommitted_for": 31.0},
+            FreeFor.NONE,
+            "the ledger cannot be written, so no start can be recorded",
+            "the ledger can be written again",
+        ),
+        (
+            locked(LockState.HELD),
+            {"inventory": node(faults=(ILL,))},
+            FreeFor.NONE,
+            "too hot",
+            "the device is healthy again",
+        ),
+        (
+            locked(LockState.HELD),
+            {"inventory": replace(NODE, devices=NODE.devices[1:])},
+            FreeFor.NONE,
+            "google.com/tpu/d0 is not there any more",
+            "the hardware is there again",
+        ),
+    ],
+    ids=[
+        "free",
+        "held",
+        "releasing",
+        "reclaiming",
+        "quarantined",
+        "foreign",
+        "by hand",
+        "draining",
+        "leaving",
+        "uncommitted",
+        "ill",
+        "gone",
+    ],
+)
+def test_a_standing_says_for_whom_a_device_is_free_why_not_and_until_when(
+    found: Book, facts: dict[str, Any], free_for: FreeFor, why: str, until: str
+) -> None:
+    standing = of_d0(found, **facts)
+    assert (standing.free_for, standing.why, standing.until) == (free_for, why, until)
+    assert (standing.free_for is FreeFor.ANY) == (not standing.why) == (not standing.until)
+
+
+@pytest.mark.parametrize("state", list(LockState))
+def test_each_lock_state_has_words_for_what_ends_it(state: LockState) -> None:
+    standing = of_d0(locked(state))
+    assert bool(standing.until) is (state is not LockState.FREE)
+
+
+def test_of_several_locks_the_one_that_is_not_held_counts() -> None:
+    wide = inventory({WHOLE: silicon(d0="ab")})
+    first = lock(LockState.HELD)
+    ending = standings_of(book(first, _on_b(LockState.RELEASING)), wide).by_name[D0]
+    both_held = standings_of(book(first, _on_b(LockState.HELD)), wide).by_name[D0]
+    assert ending.state is LockState.RELEASING
+    assert both_held.lock == first
+
+
+def _on_b(state: LockState) -> DeviceLock:
+    return replace(lock(state, D1, fence=2, pod=Y), keys=keys("b"))
+
+
+def test_what_pods_have_that_the_node_does_not_list_has_a_standing_too() -> None:
+    found = standings_of(
+        book_of(allocated(silicon(d9="z"), pod=X), allocated(silicon(h0="a"), resource=HALF)), NODE
+    )
+    assert [each.name for each in found] == [D0, D1, H0, name("d9")]
+    assert [each.name for each in found.listed] == [D0, D1]
+    gone = found.by_name[name("d9")]
+    assert (gone.device, gone.named, gone.granted, gone.healthy) == (None, True, True, False)
+    # The same hardware under the other name is kept by it.
+    assert found.by_name[D0].lock == found.by_name[H0].lock
+
+
+def test_a_resource_that_is_not_advertised_offers_nothing() -> None:
+    device = OfferedDevice(id=DeviceId("d0"), healthy=True)
+    offers = Offers(devices={WHOLE: (device,)})
+    assert offers.of(WHOLE) == (device,)
+    assert offers.of(HALF) == ()
+
+
+_D0 = silicon(d0="a")
+_UNKNOWN = book_of(allocated(_D0))
+_KNOWN = book_of(allocated(_D0, pod=X))
+_RUNS = book_of(allocated(_D0, pod=X, active=True))
+_OTHER_NAME = book_of(allocated(silicon(h0="a"), resource=HALF))
+_OTHER_DEVICE = book_of(allocated(silicon(d1="b")))
+
+
+@pytest.mark.parametrize(
+    ("found", "view", "expected"),
+    [
+        (Book(), seen(), False),
+        (Book(), seen(entry(Y, "d0")), True),
+        (Book(), seen(entry(Y, "d1")), False),
+        (Book(), seen(entry(Y, "d0", resource=HALF)), False),
+        (_UNKNOWN, seen(), True),
+        (_KNOWN, seen(), False),
+        (_RUNS, seen(), False),
+        (_KNOWN, seen(entry(X, "d0")), True),
+        (_OTHER_NAME, seen(), False),
+        (_OTHER_DEVICE, seen(), False),
+        (Book(), unreadable(seen(entry(Y, "d0"))), False),
+        (_UNKNOWN, unreadable(), True),
+        (_KNOWN, unreadable(), True),
+        (_RUNS, unreadable(), True),
+        (_RUNS, KubeletView(), True),
+        (_OTHER_NAME, unreadable(), False),
+        (_OTHER_DEVICE, unreadable(), False),
+    ],
+    ids=[
+        "nobody",
+        "kubelet counts a pod with it",
+        "kubelet counts a pod with another device",
+        "kubelet counts a pod with that id of another resource",
+        "it is allocated, and kubelet may be about to count its pod",
+        "its pod is known, and kubelet does not count it",
+        "the same of a pod that has started",
+        "kubelet counts its pod",
+        "the hardware is allocated under another name",
+        "another device is allocated",
+        "kubelet's checkpoint cannot be read: what it said last is old",
+        "they cannot be read, and it is allocated",
+        "they cannot be read, and it is a known pod's",
+        "they cannot be read, and a pod has started on it",
+        "they have not been read yet",
+        "they cannot be read, and the hardware is another name's",
+        "they cannot be read, and another device is allocated",
+    ],
+)
+def test_who_has_or_awaits_a_device(found: Book, view: KubeletView, expected: bool) -> None:
+    assert of_d0(found, view=view).needed is expected
+
+
+def test_a_device_that_was_granted_meanwhile_is_not_called_foreign() -> None:
+    device = NODE.devices[0]
+    free, granted = drafted(), drafted(book_of(allocated(silicon(d0="a"), pod=X)))
+    for draft in (free, granted):
+        call_foreign(draft, device, "held by pid 42")
+    assert free.book.locks[D0].state is LockState.FOREIGN
+    assert granted.book.locks[D0].state is LockState.HELD
+    assert unlocked(NODE.devices, granted.book) == NODE.devices[1:]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (book(), False),
+        (book(lock(LockState.FOREIGN)), True),
+        (book(lock(LockState.HELD, claim=CLAIM)), True),
+        (book(lock(LockState.HELD, H0)), False),
+        (_UNKNOWN, True),
+        (book_of(allocated(silicon(d0="z"), pod=X), allocated(_D0, pod=Y)), True),
+    ],
+    ids=["nobody", "foreign", "a claim", "another name", "awaited and locked", "awaited"],
+)
+def test_pods_have_or_await_a_device_by_its_own_name_or_not(found: Book, expected: bool) -> None:
+    assert of_d0(found).named is expected
+
+
+@pytest.mark.parametrize(
+    ("found", "granted", "unstarted"),
+    [
+        (book(), False, False),
+        (book(lock(LockState.RELEASING)), True, False),
+        (book(lock(LockState.FOREIGN)), False, False),
+        (book(lock(LockState.HELD, claim=CLAIM)), False, False),
+        (book(lock(LockState.HELD, H0)), False, False),
+        (_KNOWN, True, True),
+        (_RUNS, True, False),
+        (book_of(allocated(_D0, pod=X, active=True), allocated(_D0, pod=Y)), True, True),
+        (book_of(allocated(silicon(h0="a"), resource=HALF), allocated(_D0, pod=Y)), True, True),
+    ],
+    ids=[
+        "nobody",
+        "its lock is left",
+        "foreign",
+        "a claim",
+        "another name",
+        "a pod that has not started",
+        "a pod that has",
+        "one that has and one that waits",
+        "one that waits, of another name's",
+    ],
+)
+def test_what_kubelet_gave_to_pods_and_who_of_them_is_to_start(
+    found: Book, granted: bool, unstarted: bool
+) -> None:
+    standing = of_d0(found)
+    assert (standing.granted, standing.unstarted) == (granted, unstarted)
+
+
+def test_what_was_seen_is_told_of_a_device_that_its_pod_has_to_give_back_and_of_no_other() -> None:
+    seen_on = {"obstacles": {D0: Blocked(device=D0, reason="pid 9 has it")}}
+    assert "yet: pid 9 has it; " in of_d0(locked(LockState.RELEASING), **seen_on).kept_by
+    assert of_d0(locked(LockState.HELD), **seen_on).kept_by.endswith("is held by pod pod-x")
+    assert of_d0(book(), **seen_on).kept_by == ""
