@@ -8,16 +8,19 @@ STAMP := $(VENV)/.installed
 RUNTIME := build/runtime
 
 # How many files of tests `make test` runs at once; the cases on a kernel are one file.
-WORKERS ?= 2
+WORKERS ?= 3
 # Options of `make demo`: --gpus for the story of GPUs, --dra for that of claims, --sharing for that of
 # GPUs in four ways, --keep to leave all running at its end.
 ARGS ?=
 # VM cases by a part of their names, such as CASE=vfio; all without it.
 CASE ?=
-# How many minutes `make vm CASE=churn` takes (under one without it), and `make soak` (60 without it).
+# How many minutes `make vm CASE=churn` takes (under one without it), `make soak` (60 without it), and
+# `make matrix`, which else tries N=100 combinations and changes.
 MINUTES ?=
 # One guard of `make guards` by name; all without it.
 GUARD ?=
+# Attacks of `make hostile` by name; all without it.
+ATTACK ?=
 # The files of `make mutants` by a part of their names, such as FILE=model/use/free.py; all without it.
 FILE ?=
 # Passed to uv by `make lock`, such as UPGRADE="--upgrade-package grpcio".
@@ -40,7 +43,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo quick test check vm kills one-holder guards mutants bench soak chart image pictures sizes proto lock format clean
+.PHONY: help demo quick test check vm kills one-holder matrix guards hostile mutants bench soak chart image pictures sizes proto lock format clean
 
 help:
 	@echo "make demo     the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -50,11 +53,13 @@ help:
 	@echo "make vm       the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
 	@echo "make kills    random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
 	@echo "make one-holder  random operations by both doors, with crashes: no hardware for two pods (N= how many, SEED= replays)"
+	@echo "make matrix   combinations of settings and nodes, and changes between them (N=, MINUTES= bound it, SEED= replays)"
 	@echo "make guards   remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
+	@echo "make hostile  attacks on a node by real processes in cgroups beside the daemon; as root (ATTACK= selects)"
 	@echo "make mutants  change the rules line by line, and see a test fail each time (N= samples, FILE= selects)"
 	@echo "make bench    measure beside floors and against reaches; writes build/bench.json (FIGURES= selects)"
 	@echo "make soak     let pods come and go for MINUTES= (60); writes build/soak.json and a plot, build/soak.png"
-	@echo "make chart    check the chart; write its schema, docs/configuration.md and the plain manifests"
+	@echo "make chart    check the chart; write its schema, docs/configuration.md, docs/messages.md and the manifests"
 	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
 	@echo "make pictures run the demo, record it, and draw docs/pictures"
 	@echo "make sizes    modules and lines per room at some commits (REVISIONS= names them)"
@@ -71,6 +76,7 @@ check: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	PYTHONPATH=tests $(VENV)/bin/lint-imports --no-logo
+	cd deploy/kubectl-holdfast && $(CURDIR)/$(VENV)/bin/lint-imports --no-logo --no-cache
 
 quick: check
 	$(PY) -m pytest -q tests/unit tests/contract
@@ -87,8 +93,15 @@ kills: $(STAMP)
 one-holder: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m oneholder $(if $(N),--operations $(N)) $(if $(SEED),--seed $(SEED))
 
+matrix: $(STAMP)
+	PYTHONPATH=daemon:tests $(PY) -m matrix $(if $(N),--number $(N)) $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(SEED),--seed $(SEED))
+
 guards: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m guards $(GUARD)
+
+hostile: $(STAMP)
+	PYTHONPATH=daemon:tests $(PY) -m hostile $(ATTACK)
 
 mutants: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m mutants $(if $(N),--number $(N)) $(if $(SEED),--seed $(SEED)) \
@@ -152,4 +165,4 @@ $(RUNTIME)/.installed: requirements.lock
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find daemon tests proto -name __pycache__ -type d -prune -exec rm -rf {} +
+	find daemon tests proto deploy -name __pycache__ -type d -prune -exec rm -rf {} +
