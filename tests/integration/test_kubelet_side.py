@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
 from msgspec.structs import replace
 
@@ -25,6 +26,8 @@ from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import socket_path
 from holdfast.kubelet.registration import RegistrationTimes
+from holdfast.kubelet.socket import SocketServer, dial
+from holdfast.model.book.offers import Offers
 from holdfast.model.ids import ResourceName
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -317,3 +320,47 @@ async def test_a_stop_lets_an_allocate_in_flight_be_answered(short_path: Path) -
         asyncio.get_running_loop().call_later(0.2, side.deciding.hold.set)
         await side.registrar.close()
         assert (await call).container_responses[0].envs["CHIPS"] == "a"
+
+
+async def test_a_resource_whose_leaving_a_stop_cuts_short_leaves_no_socket(
+    short_path: Path,
+) -> None:
+    async with kubelet_below(short_path) as kubelet:
+        async with kubelet_side(short_path) as side:
+            await registered(side)
+            side.deciding.hold.clear()
+            call = asyncio.create_task(kubelet.give("u", TPU, "a"))
+            await until(lambda: side.traffic.allocates.value == 1)
+            side.offers.set(Offers(devices={}, by_claims=frozenset({TPU})))
+            await until(lambda: kubelet.devices.endpoints[TPU].stub is None)
+            assert (side.folder / SOCKET).exists(), "it waits for the Allocate"
+        assert not (side.folder / SOCKET).exists()
+        assert (await call).container_responses[0].envs["CHIPS"] == "a"
+
+
+async def test_a_stop_of_a_socket_that_is_cut_short_goes_on_where_it_is_called_again(
+    short_path: Path,
+) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def answered(_request: bytes, _context: object) -> bytes:
+        asked.set()
+        await answer.wait()
+        return b""
+
+    handler = grpc.unary_unary_rpc_method_handler(answered)
+    calls = grpc.method_handlers_generic_handler("a.Service", {"Call": handler})
+    server = SocketServer(short_path / "s.sock", hidden=".s-", what="a service", advice="")
+    await server.start(lambda to: to.add_generic_rpc_handlers((calls,)))
+    async with dial(server.path) as channel:
+        call = asyncio.ensure_future(channel.unary_unary("/a.Service/Call")(b""))
+        await asked.wait()
+        first = asyncio.create_task(server.stop(60.0))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        assert server.in_place
+        answer.set()
+        await server.stop(60.0)
+        assert await call == b""
+    assert not list(short_path.iterdir())

@@ -95,7 +95,8 @@ class Registrar:
     async def _leave(self, resource: ResourceName, task: asyncio.Task[None]) -> None:
         task.cancel()
         await asyncio.wait([task])
-        await self._each.pop(resource).close()
+        await self._each[resource].close()
+        del self._each[resource]
         left = {name: each for name, each in self.registrations.value.items() if name != resource}
         self.registrations.set(left)
         log.info("left to claims, and not registered with kubelet any more", resource=resource)
@@ -234,9 +235,9 @@ class _OneResource:
         self.server = server
 
     async def _close_server(self) -> None:
-        server, self.server = self.server, None
-        if server is not None:
-            await server.close()
+        if self.server is not None:
+            await self.server.close()
+            self.server = None  # not before: a close that was cut short is to be called again
 
     async def _register(self, endpoint: str, state: FolderState) -> None:
         resource = self._plugin.resource

@@ -1,5 +1,6 @@
 """gRPC on unix sockets: how kubelet's and our own are dialled, and how ours are served."""
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -55,6 +56,7 @@ class SocketServer:
         self._what = what
         self._advice = advice
         self._server: aio.Server | None = None
+        self._stopping: asyncio.Task[None] | None = None
 
     async def start(self, add: Callable[[aio.Server], object]) -> None:
         """Serve what *add* adds, in place of whatever lies at our path.
@@ -89,16 +91,18 @@ class SocketServer:
     async def stop(self, grace: float) -> None:
         """Give calls in flight *grace* seconds, stop, and remove our socket.
 
-        A socket that another has put at our path stays.
+        A socket that another has put at our path stays. Where it is cancelled, call it again: gRPC
+        cannot be told a second time to stop a server, so the first stop is waited for.
         """
-        server, self._server = self._server, None
-        if server is None:
+        if self._server is None:
             return
-        await server.stop(grace)
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._server.stop(grace))
+        await asyncio.shield(self._stopping)
         if self.in_place:
             with contextlib.suppress(OSError):
                 self.path.unlink()
-        self.file = None
+        self._server = self._stopping = self.file = None
 
     def _check_length(self, hidden: Path) -> None:
         longest = max(self.path, hidden, key=lambda path: len(os.fsencode(path)))
