@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from simulated.node import SimulatedNode
 from simulated.podworker import KubeletTimes
 from simulated.runtime import Runtime
 
+_STOP_LIMIT = 120.0
+"""Seconds after which a daemon that was told to stop is taken to hang."""
 _FOLDERS = ("sys", "proc", "dev", "cgroup", "etc", "run")
 
 
@@ -70,7 +73,9 @@ class Stage:
             },
         }
         self._python = python
-        self._environment = {**os.environ, **(environment or {})}
+        # So that one that hangs can be made to log where each of its threads is.
+        shown = {"PYTHONFAULTHANDLER": "1"}
+        self._environment = {**os.environ, **shown, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -110,10 +115,16 @@ class Stage:
 
     async def stop(self) -> None:
         """End the daemon as a node does, if it runs."""
-        if self._process is not None:
-            self._process.terminate()
-            await asyncio.to_thread(self._process.wait, 20)
-            self._process = None
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            await asyncio.to_thread(process.wait, _STOP_LIMIT)
+        except subprocess.TimeoutExpired as error:
+            process.send_signal(signal.SIGABRT)
+            process.wait()
+            raise AssertionError(f"the daemon does not stop: {self.log[-8000:]}") from error
 
     def healthy(self, resource: str) -> set[str]:
         """Return the devices of *resource* that kubelet would grant."""

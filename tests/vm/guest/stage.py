@@ -290,7 +290,7 @@ class Stage:
         if self._daemon is not None and self.alive:
             self._daemon.terminate()
             try:
-                assert self._daemon.wait(20) == 0, f"the daemon ended with {self._daemon.poll()}"
+                assert self._daemon.wait(120) == 0, f"the daemon ended with {self._daemon.poll()}"
             except subprocess.TimeoutExpired:
                 self.kill_daemon()
                 raise
