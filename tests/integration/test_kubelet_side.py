@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from grpc import aio
 from msgspec.structs import replace
 
 from fakes.kubelet_side import (
@@ -348,12 +349,13 @@ async def test_a_stop_of_a_socket_that_is_cut_short_goes_on_where_it_is_called_a
         await answer.wait()
         return b""
 
-    handler = grpc.unary_unary_rpc_method_handler(answered)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(answered)
     calls = grpc.method_handlers_generic_handler("a.Service", {"Call": handler})
     server = SocketServer(short_path / "s.sock", hidden=".s-", what="a service", advice="")
     await server.start(lambda to: to.add_generic_rpc_handlers((calls,)))
     async with dial(server.path) as channel:
-        call = asyncio.ensure_future(channel.unary_unary("/a.Service/Call")(b""))
+        service: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/a.Service/Call")
+        call = asyncio.ensure_future(service(b""))
         await asked.wait()
         first = asyncio.create_task(server.stop(60.0))
         await asyncio.sleep(0)

@@ -423,15 +423,14 @@ def _is_kept(
 
 def _needing(
     name: DeviceName, given: Iterable[Allocation], view: KubeletView
-) -> tuple[frozenset[PodUid], bool]:
+) -> tuple[frozenset[PodUid | None], bool]:
     """Return the pods that kubelet counts and that have *name*, and whether one yet unknown has.
 
-    *given* is what kubelet gave to pods of it.
+    *given* is what kubelet gave to pods of it; None is a pod that is yet unknown.
     While kubelet's checkpoint cannot be read, every pod whose Allocation has not ended may be one.
     """
-    ours = [each.pod for each in given]
-    known = frozenset(pod for pod in ours if pod is not None)
-    return view.pods_with(name) if view.readable else known, None in ours
+    ours = frozenset(each.pod for each in given)
+    return view.pods_with(name) if view.readable else ours, None in ours
 
 
 def _crowded(facts: NodeFacts) -> Mapping[HardwareKey, str]:
