@@ -1,6 +1,7 @@
 """What all tests share: the repository's folder, short socket paths, and a plain list of skips."""
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ from hypothesis import settings
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+# Ignored in what a shell runs in the background, and so in all that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

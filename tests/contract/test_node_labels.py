@@ -167,7 +167,7 @@ async def test_labels_that_are_no_longer_wanted_are_removed(rig: Rig, before: st
         watch = rig.watch()
     task = asyncio.create_task(watch.run())
     await until(lambda: not rig.file.exists(), what="the file to go")
-    assert not list(watch.checks())
+    await until(lambda: not list(watch.checks()), what="nothing to be checked")
     rig.settings.set(Labels(enabled=True, folder=str(rig.folder)))
     await until(lambda: rig.written == rig.told, what="the labels to be back")
     task.cancel()

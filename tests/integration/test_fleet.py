@@ -196,7 +196,7 @@ async def test_an_interrupt_ends_all_that_asks(tmp_path: Path, cluster: Cluster)
     )
     await until(lambda: len(_alive(pids)) == 4, what="two nodes to be asked")
     asking.send_signal(signal.SIGINT)
-    _, said = await asyncio.to_thread(asking.communicate, timeout=60)
+    _, said = await asyncio.to_thread(asking.communicate, timeout=120)
 
     assert (asking.returncode, said) == (130, "")
     await until(lambda: not _alive(pids), what="the processes to end")
