@@ -1,6 +1,7 @@
 """The entry to devices: what container starts and claims go through alike, each by its door."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -43,6 +44,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 _STIRRED_FOR, _CALM = 2.0, 4
 """So many seconds after the last change a visit looks so many times as seldom."""
+_MOST_REFUSED = 1000
+"""Of so many visits that were refused it is known what they were told."""
 _LOOKING = (
     "who uses the devices could not be found out in time; the look at them goes on, and what it "
     "shows counts for the next try"
@@ -81,7 +84,10 @@ _MESSAGES = {
 
 
 class Wait(Exception):  # noqa: N818 - not an error: the way in which one try ends
-    """Why a visit has to wait; `transient`: that is soon over, and says nothing of its devices."""
+    """Why a visit has to wait; `transient`: that is soon over, and says nothing of its devices.
+
+    `level` is that of its line in the log: kubelet asks again and again, and is told the same.
+    """
 
     def __init__(
         self,
@@ -103,6 +109,7 @@ class Wait(Exception):  # noqa: N818 - not an error: the way in which one try en
         self.transient = transient
         self.said = said or of_reason(_MESSAGES.get(outcome, Message.OTHER), reason)
         self.kept = kept
+        self.level = logging.WARNING
 
     @property
     def final(self) -> bool:
@@ -243,6 +250,8 @@ class Entry:
         self._clock = clock
         self._poll = poll
         self._waits: dict[Visit, Wait] = {}
+        self._refused: dict[tuple[str, frozenset[PodUid]], str] = {}
+        """What those who have not entered yet were told last, the latest last."""
         self.held_up: Watched[frozenset[HeldUp]] = Watched(frozenset())
 
     @property
@@ -264,10 +273,24 @@ class Entry:
         It waits for *wait* seconds, and a try that began in time ends after *longest* seconds.
         """
         try:
-            return await self._admit(door, visit, wait, longest)
+            answer = await self._admit(door, visit, wait, longest)
+        except Wait as reason:
+            self._refuse(visit, reason)
+            raise
+        else:
+            self._refused.pop((visit.what, frozenset(visit.pods)), None)
+            return answer
         finally:
             self._waits.pop(visit, None)
             self._publish()
+
+    def _refuse(self, visit: Visit, reason: Wait) -> None:
+        told, who = reason.told(visit), (visit.what, frozenset(visit.pods))
+        if self._refused.pop(who, None) == told:
+            reason.level = logging.DEBUG
+        self._refused[who] = told
+        if len(self._refused) > _MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
 
     async def _admit(
         self, door: DoorSteps[V_contra, T], visit: V_contra, wait: float, longest: float

@@ -119,7 +119,8 @@ class Gate:
             outcome = await self.entry.admit(self, start, wait=wait, longest=longest)
         except Wait as reason:
             waited = self._observed(start, reason.outcome)
-            log.warning(
+            log.log(
+                reason.level,
                 "gate refused",
                 what=start.what,
                 outcome=reason.outcome.value,

@@ -1,6 +1,7 @@
 """Keeps the inventory true: follows the kernel's events, and looks again now and then anyway."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
@@ -324,27 +325,42 @@ class Scanner(UeventListener):
         self._problem.set(f"cannot scan the hardware: {error}", reason=str(error))
 
 
+_Line = tuple[int, str, tuple[tuple[str, object], ...]]
+"""Level, event and fields of a line of the log."""
+
+
 def _report(before: Inventory, after: Inventory) -> None:
-    known = {device.name: device for device in before.devices}
-    for device in after.devices:
-        was = known.pop(device.name, None)
-        if was is None or was.faults != device.faults:
-            log.info(
-                "device found" if was is None else "device changed",
-                device=str(device.name),
-                model=device.model,
-                healthy=device.healthy,
-                reasons=[fault.text for fault in device.faults],
-            )
-        if device.leaving and (was is None or was.leaving != device.leaving):
-            log.info("device leaving", device=str(device.name), reason=device.leaving)
-    here = {device.name.id for device in after.hardware}
-    for name in known:
-        if name.id not in here:
-            log.warning("device gone", device=str(name))
-    for left in after.left_out:
-        if left not in before.left_out:
-            log.info("device left out", device=str(left.device.name), reason=left.reason)
+    """Log what changed, in one line for all devices of which the same is to be said."""
+    lines: dict[_Line, list[str]] = {}
+    for line, name in (*_changed(before, after), *_absent(before, after)):
+        lines.setdefault(line, []).append(str(name))
+    for (level, event, fields), devices in lines.items():
+        log.log(level, event, devices=devices, **dict(fields))
     for rule in after.idle_rules:
         if rule not in before.idle_rules:
             log.info("rule for devices does nothing", reason=rule)
+
+
+def _changed(before: Inventory, after: Inventory) -> Iterator[tuple[_Line, DeviceName]]:
+    known = {device.name: device for device in before.devices}
+    for device in after.devices:
+        was = known.get(device.name)
+        if was is None or was.faults != device.faults:
+            level = logging.INFO if device.healthy else logging.WARNING
+            event = "devices found" if was is None else "devices changed"
+            reasons = tuple(fault.text for fault in device.faults)
+            shown = ("model", device.model), ("healthy", device.healthy), ("reasons", reasons)
+            yield (level, event, shown), device.name
+        if device.leaving and (was is None or was.leaving != device.leaving):
+            yield (logging.INFO, "devices leaving", (("reason", device.leaving),)), device.name
+
+
+def _absent(before: Inventory, after: Inventory) -> Iterator[tuple[_Line, DeviceName]]:
+    offered = {device.name for device in after.devices}
+    here = {device.name.id for device in after.hardware}
+    for device in before.devices:
+        if device.name not in offered and device.name.id not in here:
+            yield (logging.WARNING, "devices gone", ()), device.name
+    for left in after.left_out:
+        if left not in before.left_out:
+            yield (logging.INFO, "devices left out", (("reason", left.reason),)), left.device.name

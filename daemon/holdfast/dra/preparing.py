@@ -1,6 +1,7 @@
 """Prepares and unprepares one claim: the gate before the pod's sandbox, and the end by kubelet."""
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -146,7 +147,7 @@ class Preparing:
             prepared = await self.entry.admit(self, visit, wait=left, longest=left)
         except Wait as reason:
             text = reason.told(visit)
-            return self._refused(visit, str(reason), text, PrepareOutcome.WAITING)
+            return self._refused(visit, str(reason), text, PrepareOutcome.WAITING, reason.level)
         except ClaimRefusedError as error:
             text = refusal(f"prepare {visit.what}", str(error))
             return self._refused(visit, str(error), text, PrepareOutcome.REFUSED)
@@ -155,10 +156,15 @@ class Preparing:
         return prepared
 
     def _refused(
-        self, visit: ClaimVisit, reason: str, text: str, outcome: PrepareOutcome
+        self,
+        visit: ClaimVisit,
+        reason: str,
+        text: str,
+        outcome: PrepareOutcome,
+        level: int = logging.WARNING,
     ) -> Prepared:
-        waited = self._observed(visit, outcome)
-        log.warning("claim not prepared", claim=str(visit.claim.ref), reason=reason, waited=waited)
+        waited, claim = self._observed(visit, outcome), str(visit.claim.ref)
+        log.log(level, "claim not prepared", claim=claim, reason=reason, waited=waited)
         return Prepared(error=text)
 
     def _observed(self, visit: ClaimVisit, outcome: PrepareOutcome) -> float:

@@ -195,7 +195,6 @@ class DriverRegistrar:
         await self._service.stop(_STOP_GRACE)
         if self._lock is not None:
             self._lock.close()
-        self._report("holdfast is stopping")
 
     async def _serve(self) -> None:
         """Serve each socket that does not lie at its path, dra.sock first."""

@@ -179,7 +179,6 @@ class _OneResource:
     async def close(self) -> None:
         """Stop serving and remove our socket; `run` must be over."""
         await self._close_server()
-        self._report(registered=False, problem="holdfast is stopping")
 
     async def _keep(self) -> None:
         delays = self._delays()
