@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -339,14 +340,17 @@ async def test_a_resource_whose_leaving_a_stop_cuts_short_leaves_no_socket(
         assert (await call).container_responses[0].envs["CHIPS"] == "a"
 
 
-async def test_a_stop_of_a_socket_that_is_cut_short_goes_on_where_it_is_called_again(
-    short_path: Path,
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_stop_of_a_socket_that_is_cut_short_is_done_where_it_is_called_again(
+    short_path: Path, turns: int
 ) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: problems.append(told))
+    asked = asyncio.Event()
 
     async def answered(_request: bytes, _context: object) -> bytes:
         asked.set()
-        await answer.wait()
+        await asyncio.Event().wait()
         return b""
 
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(answered)
@@ -357,12 +361,28 @@ async def test_a_stop_of_a_socket_that_is_cut_short_goes_on_where_it_is_called_a
         service: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/a.Service/Call")
         call = asyncio.ensure_future(service(b""))
         await asked.wait()
-        first = asyncio.create_task(server.stop(60.0))
-        await asyncio.sleep(0)
+        first = asyncio.create_task(server.stop(0.001))
+        for _ in range(turns):
+            await asyncio.sleep(0)
         first.cancel()
         await asyncio.wait([first])
-        assert server.in_place
-        answer.set()
-        await server.stop(60.0)
-        assert await call == b""
+        await server.stop(0.001)
+        await asyncio.wait([call])
     assert not list(short_path.iterdir())
+    gc.collect()
+    assert not problems
+
+
+async def test_a_socket_of_which_the_start_is_cut_short_is_served_no_more(short_path: Path) -> None:
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: problems.append(told))
+    server = plugin_server(short_path, bare_plugin(Deciding()))
+    start = asyncio.create_task(server.start())
+    await asyncio.sleep(0)  # it is in gRPC's start by then
+    assert list(short_path.iterdir())
+    start.cancel()
+    await asyncio.wait([start])
+    assert start.cancelled()
+    assert not list(short_path.iterdir())
+    gc.collect()
+    assert not problems

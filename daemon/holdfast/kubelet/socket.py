@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from grpc import aio
@@ -56,7 +56,6 @@ class SocketServer:
         self._what = what
         self._advice = advice
         self._server: aio.Server | None = None
-        self._stopping: asyncio.Task[None] | None = None
 
     async def start(self, add: Callable[[aio.Server], object]) -> None:
         """Serve what *add* adds, in place of whatever lies at our path.
@@ -72,7 +71,7 @@ class SocketServer:
         try:
             self._sweep()
             server.add_insecure_port(f"unix://{hidden}")
-            await server.start()
+            await _seen_through(server.start())
             hidden.chmod(0o600)
             hidden.rename(self.path)
             self.file = FileId.from_stat(self.path.lstat())
@@ -81,6 +80,9 @@ class SocketServer:
             raise KubeletError(
                 f"cannot serve {self._what} at {self.path}: {_why(hidden, error)}; {self._advice}"
             ) from error
+        except asyncio.CancelledError:
+            await server.stop(None)
+            raise
         self._server = server
 
     @property
@@ -91,18 +93,16 @@ class SocketServer:
     async def stop(self, grace: float) -> None:
         """Give calls in flight *grace* seconds, stop, and remove our socket.
 
-        A socket that another has put at our path stays. Where it is cancelled, call it again: gRPC
-        cannot be told a second time to stop a server, so the first stop is waited for.
+        A socket that another has put at our path stays. Call it again where it is cancelled: the
+        destructor of a server that never stopped waits without end.
         """
         if self._server is None:
             return
-        if self._stopping is None:
-            self._stopping = asyncio.create_task(self._server.stop(grace))
-        await asyncio.shield(self._stopping)
+        await self._server.stop(grace)
         if self.in_place:
             with contextlib.suppress(OSError):
                 self.path.unlink()
-        self._server = self._stopping = self.file = None
+        self._server = self.file = None
 
     def _check_length(self, hidden: Path) -> None:
         longest = max(self.path, hidden, key=lambda path: len(os.fsencode(path)))
@@ -115,6 +115,16 @@ class SocketServer:
     def _sweep(self) -> None:
         for left_by_a_crash in self.path.parent.glob(f"{self._hidden}*"):
             left_by_a_crash.unlink(missing_ok=True)
+
+
+async def _seen_through(work: Coroutine[object, object, None]) -> None:
+    """Do *work*, which is gRPC's and cannot be cut short, to its end; only then be cancelled."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 def _why(path: Path, error: Exception) -> str:
