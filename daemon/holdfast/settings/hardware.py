@@ -1,6 +1,6 @@
 """The settings of the hardware that is advertised: TPUs, GPUs and pools of other devices."""
 
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -39,15 +39,16 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Hardware(Section, frozen=True):
+@runtime_checkable
+class Hardware(Protocol):
     """A section of hardware with a key `api`; what has none comes by the device plugin."""
 
     def served(self) -> Served:
         """Return which resources are its own, also those of hardware that was not seen yet."""
-        raise NotImplementedError  # a Struct cannot be abstract: each section says it
+        ...
 
 
-class Tpu(Hardware, frozen=True):
+class Tpu(Section, frozen=True):
     """TPU chips, and what the programs on them are told.
 
     An empty value is taken from envFile, or else from the hardware.
@@ -87,7 +88,7 @@ class Tpu(Hardware, frozen=True):
         return Served(enabled=self.enabled, api=self.api, names=names)
 
 
-class Gpu(Hardware, frozen=True):
+class Gpu(Section, frozen=True):
     """NVIDIA GPUs. They are advertised once the driver shows them.
 
     Settings that NVIDIA's device plugin has too have the same names (nvidia.md).
@@ -280,7 +281,7 @@ class Sharing(Section, frozen=True):
         }
 
 
-class Pool(Hardware, frozen=True):
+class Pool(Section, frozen=True):
     """VFIO devices that are advertised under one resource name.
 
     A PCI function belongs to the pool when it matches each list that is not empty.
