@@ -110,6 +110,25 @@ def test_without_kubelets_checkpoint_the_pods_of_the_book_count() -> None:
     assert not _d0(X, view=unread).offered
 
 
+@pytest.mark.parametrize("leaving", ["", LEAVING])
+def test_of_what_is_gone_new_pods_are_refused_what_was_to_leave(leaving: str) -> None:
+    (device,) = inventory({WHOLE: {DeviceId("d0"): keys("a")}}).devices
+    node = Inventory(resources=(WHOLE,), devices=(replace(device, leaving=leaving),))
+    before = standings_of(Book(), node)
+    gone = standings(NodeFacts(book=Book(), inventory=Inventory(resources=(WHOLE,))), before)
+    assert bool(gone.refusal(named("d0"))) is bool(leaving)
+
+
+@pytest.mark.parametrize("leaving", ["", LEAVING])
+def test_what_is_shared_in_another_way_now_says_so_unless_it_leaves_anyway(leaving: str) -> None:
+    node = _shared("G", by=2)
+    node = replace(node, devices=tuple(replace(each, leaving=leaving) for each in node.devices))
+    found = standings_of(_with("G"), node)
+    assert found.by_name[DeviceName(GPU, DeviceId("G"))].leaving == (
+        leaving or "it is shared in another way"
+    )
+
+
 @pytest.mark.parametrize("emptied", [(), (X,)])
 def test_allocate_refuses_what_leaves_to_every_pod_but_one_that_is_just_admitted(
     emptied: tuple[PodUid, ...],
