@@ -32,7 +32,12 @@ class _Calls:
         self._node = node
 
     async def NodePrepareResources(self, request: Any) -> Any:  # noqa: N802 - as gRPC names it
-        answer = await self._asked("prepare", request)
+        names = [claim.name for claim in request.claims]
+        self._node.preparing.update(names)
+        try:
+            answer = await self._asked("prepare", request)
+        finally:
+            self._node.preparing.subtract(names)
         for claim in request.claims:
             if not answer.claims[claim.uid].error:
                 self._node.prepared(claim.name)

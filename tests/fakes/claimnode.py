@@ -6,6 +6,7 @@ The daemon may be killed at any statement of its ledger and around any write of 
 import asyncio
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ class ClaimNode:
         """After how many more points of its work the daemon is killed; None: it is not."""
         self.points = 0
         self.broken: list[str] = []
+        self.preparing: Counter[str] = Counter()
+        """For how many pods kubelet waits for each claim's Prepare."""
         self.after_deallocation: Callable[[], None] = lambda: None
         self._copies = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -201,6 +204,8 @@ class ClaimNode:
                 continue
             if pod.uid in asked_for:
                 pod.prepared = False
+        if self.preparing[claim]:  # kubelet asks for the pod that joined, and will hear of it
+            return
         for uid in self.kubelet.recorded(claim) - set(asked_for):
             if self.kubelet.joined_at[uid] < self.loop.now:
                 self._fail(f"{claim} is unprepared, although {uid} joined it")

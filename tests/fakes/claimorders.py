@@ -17,6 +17,8 @@ from fakes.claimnode import Broken, ClaimNode
 from fakes.claimpods import PlayedPod
 from fakes.virtualtime import VirtualLoop
 
+_MOST_PASSES = 30
+"""A call that waits for nothing is answered after fewer."""
 _CLAIM, _RIVAL, _NEXT = "shared", "rival", "next"
 
 
@@ -54,7 +56,7 @@ class Order(Struct, frozen=True, kw_only=True):
     """One story. Of the pods that are there `ENDS` and `FORCED` take the *newest* or the oldest.
 
     `rival`: the pod of another claim wants the chip from the moment at which the scheduler has it
-    back. `crash` is after how many points of the daemon's work it is killed; 0: at once.
+    back. Before each pause all parts have their turn `passes` times. `crash` is after how many points of the daemon's work it is killed; 0: at once.
     """
 
     steps: tuple[Step, ...]
@@ -63,6 +65,7 @@ class Order(Struct, frozen=True, kw_only=True):
     leaves: Leaves = Leaves.NOTHING
     rival: bool = False
     pause: Pause = Pause.A_MOMENT
+    passes: int = 0
     crash: int = 0
 
     def __str__(self) -> str:
@@ -70,7 +73,7 @@ class Order(Struct, frozen=True, kw_only=True):
         forced = f"{'newest' if self.forced_newest else 'oldest'} forced"
         return (
             f"{[each.name for each in self.steps]}, {which}, {forced}, leaves {self.leaves.name}, "
-            f"rival {self.rival}, pause {self.pause.name}, crash {self.crash}"
+            f"rival {self.rival}, pause {self.pause.name}, passes {self.passes}, crash {self.crash}"
         )
 
 
@@ -91,6 +94,7 @@ def orders(depth: int, chosen: random.Random) -> Iterator[Order]:
                 leaves=left,
                 rival=rival,
                 pause=pause,
+                passes=chosen.randrange(_MOST_PASSES) if pause is Pause.NONE else 0,
             )
 
 
@@ -125,6 +129,8 @@ async def _play(order: Order, loop: VirtualLoop, root: Path) -> Played:
             if step is Step.CRASH:
                 node.points = 0
             await _do(step, node, order)
+            for _ in range(order.passes):
+                await asyncio.sleep(0)
             if order.pause.value:
                 await asyncio.sleep(order.pause.value)
                 node.check(calm=node.daemon.calm)
