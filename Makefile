@@ -27,8 +27,10 @@ FILE ?=
 UPGRADE ?=
 # How many stories `make kills` tells (1000 without it), how many operations `make one-holder` tries by
 # each door (10000 without it), how many changes `make mutants` tries (all without it), and the story,
-# the worlds or the sample to have once more.
+# the worlds or the sample to have once more. DEPTH: in how many variants `make one-holder` plays each
+# order of claims (1 without it).
 N ?=
+DEPTH ?=
 SEED ?=
 # Figures of `make bench` by name; all without it.
 FIGURES ?=
@@ -52,7 +54,7 @@ help:
 	@echo "make check    formatting, lint, types and the direction of imports"
 	@echo "make vm       the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
 	@echo "make kills    random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
-	@echo "make one-holder  random operations by both doors, with crashes: no hardware for two pods (N= how many, SEED= replays)"
+	@echo "make one-holder  random operations by both doors and all orders of two pods on one claim, with crashes (N=, DEPTH=, SEED=)"
 	@echo "make matrix   combinations of settings and nodes, and changes between them (N=, MINUTES= bound it, SEED= replays)"
 	@echo "make guards   remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make hostile  attacks on a node by real processes in cgroups beside the daemon; as root (ATTACK= selects)"
@@ -91,7 +93,8 @@ kills: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m kills --stories $(or $(N),1000) $(if $(SEED),--seed $(SEED))
 
 one-holder: $(STAMP)
-	PYTHONPATH=daemon:tests $(PY) -m oneholder $(if $(N),--operations $(N)) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=daemon:tests $(PY) -m oneholder $(if $(N),--operations $(N)) $(if $(DEPTH),--depth $(DEPTH)) \
+		$(if $(SEED),--seed $(SEED))
 
 matrix: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m matrix $(if $(N),--number $(N)) $(if $(MINUTES),--minutes $(MINUTES)) \

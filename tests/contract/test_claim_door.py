@@ -441,6 +441,18 @@ async def test_unprepare_frees_and_forgets_and_is_asked_twice_in_vain(at: _AtThe
     assert await door.unprepare([claim]) == {claim.uid: ""}
 
 
+async def test_a_spec_stays_while_kubelets_record_has_the_claim(at: _AtTheDoor) -> None:
+    """A pod that joins before kubelet has heard the answer is given the same CDI devices."""
+    door, claim = at.door(), at.allocate("one", 0)
+    await _one(door, claim)
+    at.record.pods = frozenset({PodUid("pod-of-one")})
+    ending = asyncio.create_task(door.unprepare([claim]))
+    await until(lambda: at.state(0) is LockState.RELEASING)
+    await at.release_all()
+    assert await ending == {claim.uid: ""}
+    assert at.files != []
+
+
 async def test_an_unknown_claim_is_over(at: _AtTheDoor) -> None:
     claim = ClaimRef("team", ClaimUid("never seen"), "claim")
     assert await at.door().unprepare([claim]) == {claim.uid: ""}

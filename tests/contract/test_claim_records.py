@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import LockState, Phase
-from holdfast.model.book.claims import Wish
+from holdfast.model.book.claims import Wish, end_claim, release
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.dra.advertised import Advertised, plain
@@ -467,6 +468,36 @@ async def test_specs_of_claims_that_are_over_do_not_stay(at: _Scene) -> None:
         f"holdfast.dev-claim_{_REF.uid}.json",
         "holdfast_google.com-tpu.json",
     ]
+
+
+async def test_the_spec_of_a_claim_that_is_over_goes_once_kubelet_has_heard_that(
+    at: _Scene,
+) -> None:
+    await at.prepare(X)
+    file = at.specs / "holdfast.dev-claim_uid-1.json"
+    file.write_text("{}")
+    at.record(X)
+    await at.ledger.apply(partial(end_claim, claim=_REF.uid, evidence="unprepared"))
+    await at.records.catch_up()
+    assert file.exists()
+    at.record()
+    await at.records.catch_up()
+    assert not file.exists()
+
+
+async def test_the_spec_of_a_claim_that_is_prepared_anew_goes_at_its_next_end(at: _Scene) -> None:
+    file = at.specs / "holdfast.dev-claim_uid-1.json"
+    for pod in (X, Y):
+        await at.prepare(pod)
+        file.write_text("{}")
+        at.record(pod)
+        await at.records.catch_up()
+        await at.ledger.apply(partial(end_claim, claim=_REF.uid, evidence="unprepared"))
+        (lock,) = at.ledger.book.value.locks.values()
+        await at.ledger.apply(partial(release, lock=lock, evidence="free"))
+        at.record()
+        await at.records.catch_up()
+        assert not file.exists()
 
 
 async def test_what_the_ledger_lost_of_an_administrators_claim_takes_no_lock(at: _Scene) -> None:

@@ -145,4 +145,4 @@ async def test_a_pod_that_joins_a_claim_whose_end_is_waited_for_starts_on_its_de
         assert set((await at.node.locks()).values()) == {"held"}
         await kubelet.unprepare(later)
         assert await at.node.locks() == {}
-        assert not at.spec_file(claim).exists()
+        await at.node.until(lambda: not at.spec_file(claim).exists(), "the end of the CDI spec")

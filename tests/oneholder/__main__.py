@@ -1,6 +1,7 @@
-"""`python -m oneholder [--operations N] [--seed S]`: how often two pods had one piece of hardware."""
+"""`python -m oneholder [--operations N] [--depth D] [--seed S]`: how often two pods had one piece."""
 
 import argparse
+import logging
 import random
 import sys
 import traceback
@@ -9,10 +10,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+import structlog
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
+from msgspec.structs import replace
 
 from fakes.books import HALF, WHOLE
+from fakes.claimorders import orders, play
 from fakes.oneholder import REPLICA, VFIO, Killed, OneHolder, Pod
 from fakes.twodoors import TwoDoors
 from holdfast.model.book.book import Allocation, DeviceLock, same_holder
@@ -102,12 +106,41 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="oneholder", description=__doc__)
     parser.add_argument("--operations", type=int, default=10_000, help="at least, in each world")
     parser.add_argument("--seed", type=int, help="try the same worlds again")
+    parser.add_argument("--depth", type=int, default=1, help="variants of each order of claims")
     options = parser.parse_args()
     first = options.seed if options.seed is not None else random.randrange(1 << 32)
-    kept = True
+    kept = _try_orders(options.depth, first)
     for doors, world in (("device plugin", _Counted), ("both", _CountedTwoDoors)):
         kept &= _try(doors, world, options.operations, first)
     return int(not kept)
+
+
+def _try_orders(depth: int, first: int) -> bool:
+    """Play every order of six steps of two pods on one claim, and return whether all was kept.
+
+    Each is played with the daemon killed at once, and again with it killed within its work.
+    """
+    chosen = random.Random(first)
+    silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=silent)  # each crash and each refusal would be told
+    plays, broken, steps = 0, 0, set()
+    for order in orders(depth, chosen):
+        steps.add(order.steps)
+        tried, played = order, play(order)
+        plays += 1
+        if not played.broken and played.points:
+            tried = replace(order, crash=chosen.randint(1, played.points))
+            played = play(tried)
+            plays += 1
+        if played.broken:
+            broken += 1
+            print(f"{tried}: {played.broken}", flush=True)
+    print(
+        f"one-holder: orders={len(steps)} plays={plays} broken promises={broken} (SEED={first})",
+        flush=True,
+    )
+    structlog.reset_defaults()
+    return not broken
 
 
 def _try(doors: str, world: type[_Counted], operations: int, first: int) -> bool:

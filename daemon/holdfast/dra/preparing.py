@@ -382,7 +382,8 @@ class Unpreparing:
         if not text:
             await self._record.catch_up()  # a pod may have joined since
             text = self._joined(claim, self._ledger.book.value)
-        if not text:
+        # Until kubelet has heard the answer a pod can join, and it makes no call for that one.
+        if not text and not self._record.users(claim.uid):
             await self._specs.remove(claim.uid)
         return text
 

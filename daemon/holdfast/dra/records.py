@@ -90,6 +90,8 @@ class ClaimRecords:
         self._clock = clock
         self._unasked: set[ClaimUid] = set()
         """Claims of which the API server could not say yet what they have with adminAccess."""
+        self._without_spec: set[ClaimUid] = set()
+        """Claims that are over and whose specs were removed."""
         self.problem = ""
         """Why kubelet's record cannot be read; empty while it can."""
         self.entries: tuple[ClaimEntry, ...] | None = None
@@ -109,7 +111,9 @@ class ClaimRecords:
         lost would have no lock. What fails is told, never raised.
         """
         try:
-            await self._take_over(await self._read())
+            state = await self._read()
+            await self._take_over(state)
+            await self._remove_specs(state)
         except HoldfastError as error:
             log.warning("cannot compare claims with kubelet's record", reason=str(error))
 
@@ -157,6 +161,27 @@ class ClaimRecords:
             log.warning("kubelet's record of claims", problem=state.problem or "readable again")
         self.problem = state.problem
         return state
+
+    async def _remove_specs(self, state: ClaimState) -> None:
+        """Remove the specs of claims that are over, once kubelet has heard of that.
+
+        It has when its record has them no more. Until then a pod that joins is given the same CDI
+        devices without another call.
+        """
+        if state.state is not CheckpointState.READ:
+            return
+        listed = {each.claim.uid for each in state.entries}
+        over = self._over()
+        self._without_spec &= over
+        for claim in over - listed - self._without_spec:
+            # Prepare writes a spec only after the claim is not over any more.
+            if claim in self._over():
+                await self._specs.remove(claim)
+                self._without_spec.add(claim)
+
+    def _over(self) -> set[ClaimUid]:
+        claims = self._ledger.book.value.claims
+        return {uid for uid, record in claims.items() if record.over_at is not None}
 
     def _live(self) -> list[ClaimRecord]:
         claims = self._ledger.book.value.claims

@@ -1,0 +1,88 @@
+"""Time that passes only when nothing is left to do: the daemon's real parts, one order at a time."""
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from holdfast.runtime.lane import Lane
+
+T = TypeVar("T")
+
+_AWAKE_FOR = 500_000.0
+"""How much longer the machine has been up than awake, in seconds."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is the time of its next timer, once everything before has run."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        super().__init__(_Selector(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits for nothing: what a loop waits for is the next moment."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise AssertionError("everybody waits, and no moment is to come")
+        self._loop.now += max(0.0, timeout)
+        return super().select(0)
+
+
+class VirtualClock:
+    """The clock of a loop."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def monotonic(self) -> float:
+        return self._loop.now
+
+    def uptime(self) -> float:
+        return self._loop.now + _AWAKE_FOR
+
+    def wall(self) -> float:
+        return self._loop.now + 1_700_000_000.0
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class VirtualLane(Lane):
+    """Runs calls in order on the loop itself, and lets others go on before and after each."""
+
+    def __init__(self, name: str, *, around: Callable[[Callable[[], Any]], Any]) -> None:
+        """Have *around* make each call."""
+        self.name = name
+        self._around = around
+
+    @property
+    def stuck_since(self) -> float | None:
+        return None
+
+    async def run(
+        self,
+        call: Callable[[], T],
+        *,
+        deadline: float | None = None,
+        after: Callable[[T], None] | None = None,
+    ) -> T:
+        del deadline
+        await asyncio.sleep(0)
+        answer: T = self._around(call)
+        if after is not None:
+            after(answer)
+        await asyncio.sleep(0)
+        return answer
+
+    def close(self, *, patience: float = 0.0) -> None:
+        del patience
