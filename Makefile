@@ -68,8 +68,9 @@ help:
 	@echo "make format   format the code and fix what ruff can fix"
 	@echo "make clean    remove what these targets made"
 
+# gRPC logs the end of each connection of the simulated kubelet's, such as GOAWAY, on the terminal.
 demo: $(STAMP)
-	PYTHONPATH=daemon:tests $(PY) -m simulated $(ARGS)
+	@GRPC_VERBOSITY=ERROR PYTHONPATH=daemon:tests $(PY) -m simulated $(ARGS)
 
 check: $(STAMP)
 	$(PY) -m ruff format --check .
