@@ -82,7 +82,14 @@ async def leave_one_waiting(stage: Demo) -> str:
     await stage.until(lambda: "configuration reloaded" in stage.log, "reclaim.mode: observe")
     former = await stage.kubelet.submit(_pod("pod-c", chips=1, runs_for=1.0, orphan=1))
     await stage.until_running(former)
-    (chip,) = await stage.locks()
+    locked: list[str] = []
+
+    async def is_locked() -> bool:
+        locked[:] = await stage.locks()
+        return len(locked) == 1
+
+    await stage.until(is_locked, "pod C's chip to be locked")
+    (chip,) = locked
     await stage.until(lambda: former.stopped, "pod C to be over")
     await stage.until(lambda: len(stage.node.members(former.uid)) == 1, "it to leave a process")
     second = await stage.kubelet.submit(_pod("pod-d", chips=4, runs_for=_LONG, orphan=0))
