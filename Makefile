@@ -6,6 +6,9 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 # What a node has, and no more: some libraries load whatever else they find installed.
 RUNTIME := build/runtime
+# What builds the pages into a site, and the copies of the pages that it reads.
+SITE := build/site-tools
+PAGES := build/site-pages
 
 # How many files of tests `make test` runs at once; the cases on a kernel are one file.
 WORKERS ?= 3
@@ -45,7 +48,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo quick test check vm kills one-holder matrix guards hostile mutants bench soak chart image pictures sizes proto lock format clean
+.PHONY: help demo quick test check vm kills one-holder matrix guards hostile mutants bench soak chart image site pictures sizes proto lock format clean
 
 help:
 	@echo "make demo     the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -63,6 +66,7 @@ help:
 	@echo "make soak     let pods come and go for MINUTES= (60); writes build/soak.json and a plot, build/soak.png"
 	@echo "make chart    check the chart; write its schema, docs/configuration.md, docs/messages.md and the manifests"
 	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
+	@echo "make site     build README.md and docs into build/site, with a search; a broken link fails"
 	@echo "make pictures run the demo, record it, and draw docs/pictures"
 	@echo "make sizes    modules and lines per room at some commits (REVISIONS= names them)"
 	@echo "make proto    generate daemon/holdfast/_pb from proto/"
@@ -70,8 +74,9 @@ help:
 	@echo "make format   format the code and fix what ruff can fix"
 	@echo "make clean    remove what these targets made"
 
+# gRPC logs the end of each connection of the simulated kubelet's, such as GOAWAY, on the terminal.
 demo: $(STAMP)
-	PYTHONPATH=daemon:tests $(PY) -m simulated $(ARGS)
+	@GRPC_VERBOSITY=ERROR PYTHONPATH=daemon:tests $(PY) -m simulated $(ARGS)
 
 check: $(STAMP)
 	$(PY) -m ruff format --check .
@@ -126,6 +131,15 @@ image:
 	@test -n "$(BUILDER)" || { echo "cannot build an image: no docker, podman or buildah here" >&2; exit 1; }
 	$(BUILDER) build --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) --tag $(IMAGE) .
 
+# Pages keep their places, so that a link leads to the same file here and on the site. What they
+# link to is copied too, so that a link to a file that is not there fails.
+site: $(SITE)/.installed
+	rm -rf $(PAGES) build/site
+	mkdir -p $(PAGES)
+	git ls-files -z -- '*.md' docs deploy daemon/holdfast tests/integration tests/golden/sharing | \
+		xargs -0 cp --parents -t $(PAGES)
+	$(SITE)/bin/mkdocs build --strict
+
 pictures: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m pictures --record
 
@@ -149,6 +163,8 @@ lock:
 		--output-file requirements.lock
 	build/lock/bin/$(COMPILE) --group pyproject.toml:build --constraint requirements-dev.lock \
 		--output-file requirements-build.lock
+	build/lock/bin/$(COMPILE) --group pyproject.toml:site --constraint requirements-dev.lock \
+		--output-file requirements-site.lock
 
 # Hashes are required of everything but holdfast itself, which is built by the locked hatchling.
 $(STAMP): requirements-dev.lock pyproject.toml
@@ -164,6 +180,13 @@ $(RUNTIME)/.installed: requirements.lock
 	@echo "making $(RUNTIME)"
 	@$(PYTHON) -m venv $(RUNTIME)
 	@$(RUNTIME)/bin/python -m pip install -qq --require-hashes -r requirements.lock
+	@touch $@
+
+$(SITE)/.installed: requirements-site.lock
+	@PYTHON="$(PYTHON)" sh tests/prepare-python
+	@echo "making $(SITE)"
+	@$(PYTHON) -m venv $(SITE)
+	@$(SITE)/bin/python -m pip install -qq --require-hashes -r requirements-site.lock
 	@touch $@
 
 clean:

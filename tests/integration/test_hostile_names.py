@@ -185,7 +185,7 @@ async def test_the_doctors_page_has_its_own_lines_alone(short_path: Path) -> Non
     assert not any(line.startswith("FAIL") for line in lines)
 
 
-def test_a_line_of_the_demo_is_one_line(
+def test_a_line_of_the_demo_begins_with_its_time_and_fits_100_columns(
     short_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage = Demo.__new__(Demo)
@@ -193,7 +193,12 @@ def test_a_line_of_the_demo_is_one_line(
     stage.say(_HOSTILE)
     stage.add(_HOSTILE)
 
-    assert len(_lines(capsys.readouterr().out)) == 2
+    lines = _lines(capsys.readouterr().out)
+    assert [line for line in lines if not line.startswith(10 * " ")] == lines[:1]
+    assert [line for line in lines if line.startswith(10 * " " + "\\")] == lines[len(lines) // 2 :][
+        :1
+    ]
+    assert max(map(len, lines)) <= 100
 
 
 # What kubelet is told; it logs it, and writes it into events and a pod's status.

@@ -1,4 +1,4 @@
-"""The page of commands in the README is what a node really answers: it is typed in again here."""
+"""What the README and the page of commands show is what a node really answers: it is typed in here."""
 
 import asyncio
 import re
@@ -16,7 +16,8 @@ from simulated.pods import Container, PodSpec, Workload
 from simulated.stage import running
 
 _TPU = "google.com/tpu"
-_PAGE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PAGES = ("README.md", "docs/commands.md")
+_SHOWN = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # What is another on each run, and what a table's columns are wide by.
 _VARYING = (
     (re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "UID"),
@@ -31,13 +32,13 @@ _VARYING = (
 
 def _commands(text: str) -> list[tuple[str, str]]:
     """Return each command of the page with the answer printed below it."""
-    page = "".join(_PAGE.findall(text))
+    page = "".join(_SHOWN.findall(text))
     entries = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", page, re.MULTILINE)
     return [(command, answer.strip()) for command, answer in entries]
 
 
 def _pattern(line: str) -> str:
-    """Return what the README's *line* stands for: `...` is anything, alone also many lines."""
+    """Return what a page's *line* stands for: `...` is anything, alone also many lines."""
     if line == "...":
         return r"[\s\S]*"
     return ".*".join(map(re.escape, line.split("...")))
@@ -93,11 +94,12 @@ def _pod(name: str, *, chips: int, runs_for: float, orphan: int = 0) -> PodSpec:
     return PodSpec(name=name, containers=(Container(limits={_TPU: chips}, workload=workload),))
 
 
-async def test_every_command_of_the_readme_answers_what_the_readme_says(
+async def test_every_command_of_the_pages_answers_what_the_pages_say(
     repository: Path, short_path: Path
 ) -> None:
-    commands = _commands((repository / "README.md").read_text())
-    assert commands
+    pages = [_commands((repository / name).read_text()) for name in _PAGES]
+    assert all(pages)
+    commands = [each for page in pages for each in page]
     port = _free_port()
     node = SimulatedNode(short_path / "node", chips=4)
     changes = {

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,9 @@ _SETTINGS: Mapping[str, Any] = {
     "http": {"port": 0},
     "log": {"format": "json"},
 }
+_COLUMNS = 100
+_FURTHER = 12 * " "
+"""What the further rows of a line begin with: two columns more than its text."""
 
 
 class StoryError(AssertionError):
@@ -84,16 +88,18 @@ class Demo(Stage):
             environment=environment,
             dra=dra,
         )
+        # Makefile has gRPC say less on the terminal; the daemon's log is as on a node.
+        self._environment.pop("GRPC_VERBOSITY", None)
         self.resource = resource
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
         """Tell the reader what just happened, and when."""
-        print(f"{time.monotonic() - self._began:6.2f} s  {printable(text)}", flush=True)
+        _print(f"{time.monotonic() - self._began:6.2f} s  ", text)
 
     def add(self, text: str) -> None:
         """Tell a line more about what was said last."""
-        print(f"          {printable(text)}", flush=True)
+        _print(10 * " ", text)
 
     def offered(self) -> int:
         """Return how many devices kubelet would grant."""
@@ -151,17 +157,34 @@ class Demo(Stage):
             if row["device"] == device:
                 self.add(f"{row['from']} -> {row['to']}: {short(row['evidence'])}")
 
-    async def stay(self) -> None:
-        """Leave it all running, and say how to look at it."""
+    async def stay(self, *commands: str) -> None:
+        """Leave it all running, and say how to look at it: by *commands*, too."""
         print(
             f"\nIt all keeps running. In another terminal:\n"
-            f"  {sys.executable} -m holdfast status --state-dir {self.state}\n"
-            f"  {sys.executable} -m holdfast history --state-dir {self.state}\n"
+            f"  export PATH={Path(sys.executable).parent}:$PATH\n"
+            f"  export HOLDFAST_STATE_DIR={self.state}\n"
+            "  holdfast status\n"
+            f"{''.join(f'  {command}{chr(10)}' for command in commands)}"
             f"  tail -f {self.folder / 'daemon.log'}\n"
-            "Ctrl-C ends it."
+            "Ctrl-C ends it.",
+            flush=True,
         )
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
+
+
+def _print(start: str, text: str) -> None:
+    """Print *text* after *start*, in rows that fit a terminal."""
+    print(
+        textwrap.fill(
+            printable(text),
+            _COLUMNS,
+            initial_indent=start,
+            subsequent_indent=_FURTHER,
+            break_on_hyphens=False,
+        ),
+        flush=True,
+    )
 
 
 def short(text: str) -> str:

@@ -10,6 +10,7 @@ from simulated.stage import running
 
 _TPU = "google.com/tpu"
 _CHIPS = 4
+_LONG = 7 * 86400.0
 
 
 def main(*, keep: bool = False) -> int:
@@ -33,7 +34,9 @@ async def _tell(folder: Path, *, keep: bool) -> None:
         await _withhold_and_return(stage, second)
         stage.say("The end. Every step happened.")
         if keep:
-            await stage.stay()
+            chip = await leave_one_waiting(stage)
+            looks = ("holdfast locks", "holdfast holders", f"holdfast why {chip}")
+            await stage.stay(*looks, f"holdfast release {chip}")
 
 
 async def _appear(stage: Demo) -> None:
@@ -71,6 +74,31 @@ async def _withhold_and_return(stage: Demo, pod: Pod) -> None:
     await stage.until(lambda: stage.offered() == _CHIPS, "the chips to be offered again")
     stage.say("The holder is gone and the kernel agrees: all four are offered again.")
     await stage.tell_history()
+
+
+async def leave_one_waiting(stage: Demo) -> str:
+    """Have a pod wait for what another left on a chip until a person ends that; return the chip."""
+    stage.configure(withholdAfter="1h", reclaim={"mode": "observe"})
+    await stage.until(lambda: "configuration reloaded" in stage.log, "reclaim.mode: observe")
+    former = await stage.kubelet.submit(_pod("pod-c", chips=1, runs_for=1.0, orphan=1))
+    await stage.until_running(former)
+    locked: list[str] = []
+
+    async def is_locked() -> bool:
+        locked[:] = await stage.locks()
+        return len(locked) == 1
+
+    await stage.until(is_locked, "pod C's chip to be locked")
+    (chip,) = locked
+    await stage.until(lambda: former.stopped, "pod C to be over")
+    await stage.until(lambda: len(stage.node.members(former.uid)) == 1, "it to leave a process")
+    second = await stage.kubelet.submit(_pod("pod-d", chips=4, runs_for=_LONG, orphan=0))
+    await stage.until(lambda: " is still open in " in second.waiting, "pod D to be told why")
+    stage.say(
+        f"For you to look at: pod C has left a process on chip {chip}, and pod D waits. With "
+        "reclaim.mode: observe, as it is now, a person ends what is left."
+    )
+    return chip
 
 
 def _pod(name: str, *, chips: int, runs_for: float, orphan: int) -> PodSpec:

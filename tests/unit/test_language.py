@@ -23,6 +23,7 @@ _PAGES = [
     *(_ROOT / "docs").glob("*.md"),
     *(_ROOT / "deploy").rglob("*.md"),
 ]
+_DECISIONS = [*(_ROOT / "docs/decisions").glob("*.md")]  # records, in the words of their time
 _HISTORY = {"CHANGELOG.md"}  # it quotes the words of former versions
 _OTHERS = [
     *(_ROOT / "deploy").glob("*/*.yaml"),
@@ -131,7 +132,7 @@ def _anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings}
 
 
-@pytest.mark.parametrize("name", _named(_PAGES))
+@pytest.mark.parametrize("name", _named([*_PAGES, *_DECISIONS]))
 def test_every_link_of_a_page_leads_somewhere(name: str) -> None:
     page = _ROOT / name
     for link in _LINK.findall(page.read_text("utf-8")):

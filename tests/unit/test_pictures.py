@@ -61,7 +61,7 @@ def test_a_picture_stands_in_a_document(repository: Path, name: str) -> None:
 def test_the_readme_opens_with_the_demo_and_the_recording_tells_its_story(repository: Path) -> None:
     readme = (repository / "README.md").read_text("utf-8")
     told = " ".join(readme.split())
-    lines = "\n".join(line.text for line in _demo().lines)
+    lines = " ".join(" ".join(line.text for line in _demo().lines).split())
     places = [lines.find(words) for _, words in _STORY]
 
     assert "](docs/pictures/demo.svg)" in readme.partition("\n## ")[0]

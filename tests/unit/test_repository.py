@@ -10,7 +10,12 @@ import yaml
 
 import holdfast
 
-LOCKS = ["requirements.lock", "requirements-dev.lock", "requirements-build.lock"]
+LOCKS = [
+    "requirements.lock",
+    "requirements-dev.lock",
+    "requirements-build.lock",
+    "requirements-site.lock",
+]
 
 
 def _pins(text: str) -> dict[str, str]:
