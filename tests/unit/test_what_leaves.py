@@ -119,6 +119,13 @@ def test_of_what_is_gone_new_pods_are_refused_what_was_to_leave(leaving: str) ->
     assert bool(gone.refusal(named("d0"))) is bool(leaving)
 
 
+def test_a_shared_card_is_known_as_a_whole_but_not_listed() -> None:
+    found = standings_of(Book(), _shared("G", by=2))
+    assert [each.name.id for each in found] == ["G::0", "G::1", "G"]
+    assert [each.name.id for each in found.listed] == ["G::0", "G::1"]
+    assert [each.name.id for each in standings_of(_with("G"), _shared("G", by=2))].count("G") == 1
+
+
 @pytest.mark.parametrize("leaving", ["", LEAVING])
 def test_what_is_shared_in_another_way_now_says_so_unless_it_leaves_anyway(leaving: str) -> None:
     node = _shared("G", by=2)

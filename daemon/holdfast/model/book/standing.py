@@ -318,7 +318,7 @@ def _others(
         leaving = device and (device.leaving or _SHARED_OTHERWISE)
         yield name, device and replace(device, leaving=leaving)
     for card in inventory.shared_cards:
-        if card.name not in listed and card.name not in had:
+        if card.name not in had:
             yield card.name, card
 
 
