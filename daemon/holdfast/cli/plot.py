@@ -127,7 +127,7 @@ def plot(nodes: Sequence[Node], begin: float | None, end: float) -> str:
     drawn as unknown, so give older records too where there are any.
     """
     times = [row["at"] for node in nodes for row in node.rows]
-    first = min(times, default=end) if begin is None else begin
+    first = min(times, default=end) if begin is None else max(0.0, begin)
     last = max(end, *times, first + 1) if times else max(end, first + 1)
     devices = sum(len(_by_device(node.rows)) for node in nodes)
     changes = sum(first <= at <= last for at in times)
@@ -273,7 +273,8 @@ def _lines(nodes: Iterable[Node], scale: _Scale) -> Iterator[str]:
             told = f": {node.problem}" if node.problem else "" if node.rows else ": no change"
             yield _line(number, _text(node.name + told, int(_WIDTH / _COLUMN) - 5), "b")
             number += 1
-        names = {row["pod"]: row["podName"] for row in node.rows if row.get("podName")}
+        named = (row for row in node.rows if row.get("podName"))
+        names = {str(row.get("pod")): str(row["podName"]) for row in named}
         devices = _by_device(node.rows)
         labels = _labels(devices)
         for device, rows in devices.items():
