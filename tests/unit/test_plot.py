@@ -257,6 +257,12 @@ def test_the_axis_has_round_times_and_at_most_eleven(length: float, ticks: list[
     assert len(told) <= 11
 
 
+def test_a_period_that_is_longer_than_there_is_a_calendar_begins_in_1970() -> None:
+    drawn = plot([Node(rows=_ONE_POD)], -1e15, 100)
+
+    assert "1970-01-01 00:00:00 to 1970-01-01 00:01:40 UTC" in drawn
+
+
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     file = tmp_path / "week.svg"
     file.write_text("former")
