@@ -432,25 +432,25 @@ async def _until_shown(terminal: int, pattern: str) -> str:
 def test_the_plugin_is_installed_as_a_command_that_needs_nothing_else(
     tmp_path: Path, cluster: Cluster
 ) -> None:
-    source = tmp_path / "source"
     wheels = tmp_path / "wheels"
-    subprocess.run(["cp", "-r", _PLUGIN, source], check=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, source],
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, _PLUGIN],
         check=True,
     )
     (wheel,) = wheels.iterdir()
     target = tmp_path / "installed"
     subprocess.run([*pip, "install", "--no-index", "--target", target, wheel], check=True)
     cluster.answers("node-1", "[]")
-    done = subprocess.run(
-        [sys.executable, "-S", target / "bin/kubectl-holdfast", "locks"],
-        env={**cluster.environment, "PYTHONPATH": str(target)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for words, told in ((["locks"], "NODE"), (["history", "--plot", "-"], "<svg ")):
+        done = subprocess.run(
+            [sys.executable, "-S", target / "bin/kubectl-holdfast", *words],
+            env={**cluster.environment, "PYTHONPATH": str(target)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
-    assert (done.returncode, done.stderr) == (0, "1 node: 1 well\n")
+        assert (done.returncode, done.stderr) == (0, "1 node: 1 well\n")
+        assert done.stdout.startswith(told)

@@ -17,6 +17,8 @@ _UNNEEDED = {
     "holdfast.cli.byhand": "asks a daemon",
     "holdfast.cli.commands": "asks a daemon",
     "holdfast.cli.doctor": "runs the doctor",
+    "holdfast.cli.picture": "writes the picture of a history",
+    "holdfast.cli.plot": "draws the picture of a history",
     "holdfast.ledger.examine": "looks at the ledger for the doctor",
     "holdfast.apiserver": "is for claims, Events and the node's label, which are all off",
     "holdfast.dra": "is for claims",

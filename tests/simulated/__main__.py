@@ -2,6 +2,9 @@
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 from simulated import drastory, gpustory, sharingstory, story
 
@@ -18,8 +21,13 @@ def main() -> int:
         help="GPUs by number, by share, by slice and by claim; needs a C compiler and openssl",
     )
     parser.add_argument("--keep", action="store_true", help="leave everything running at the end")
+    parser.add_argument(
+        "--records", type=Path, metavar="FILE", help="keep the history's records there, as JSON"
+    )
     options = parser.parse_args()
-    tell = story.main
+    if options.records and (options.gpus or options.dra or options.sharing):
+        parser.error("--records is for the story of chips")
+    tell: Callable[..., int] = partial(story.main, records=options.records)
     if options.gpus:
         tell = gpustory.main
     elif options.dra:

@@ -1,5 +1,6 @@
 """The main job as a story, told while it happens, with the real daemon on a simulated node."""
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -13,12 +14,15 @@ _CHIPS = 4
 _LONG = 7 * 86400.0
 
 
-def main(*, keep: bool = False) -> int:
-    """Tell the story; return 0 when every step happened. *keep*: then leave it all running."""
-    return play(partial(_tell, keep=keep))
+def main(*, keep: bool = False, records: Path | None = None) -> int:
+    """Tell the story; return 0 when every step happened. *keep*: then leave it all running.
+
+    The records of its history are kept in *records*, as JSON.
+    """
+    return play(partial(_tell, keep=keep, records=records))
 
 
-async def _tell(folder: Path, *, keep: bool) -> None:
+async def _tell(folder: Path, *, keep: bool, records: Path | None) -> None:
     node = SimulatedNode(folder / "node", chips=_CHIPS)
     async with running(Demo(folder, node, resource=_TPU)) as stage:
         stage.start()
@@ -32,6 +36,9 @@ async def _tell(folder: Path, *, keep: bool) -> None:
             f"Pod B starts {later:.0f} ms later, on four chips that the kernel says are free."
         )
         await _withhold_and_return(stage, second)
+        if records is not None:
+            rows = await stage.asked("history", limit=200)
+            records.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
         stage.say("The end. Every step happened.")
         if keep:
             chip = await leave_one_waiting(stage)

@@ -78,6 +78,18 @@ def test_the_terminal_shows_every_word_of_the_recording() -> None:
     assert _letters("".join(line.text for line in _demo().lines)) in _letters(shown)
 
 
+def test_the_history_shows_that_pod_b_waited_for_what_pod_a_left_behind() -> None:
+    drawn = ET.fromstring(PICTURES["history"]())
+    titles = [title.text or "" for title in drawn.iterfind(".//{*}path/{*}title")]
+    told = [re.sub(r" \d\d-\d\d .*", "", title) for title in titles]
+
+    assert {
+        *("default/pod-a held", "default/pod-a reclaiming", "default/pod-b held"),
+        "default/pod-b waits to start",
+    } <= set(told)
+    assert len({row[0].text for row in drawn.iterfind("{*}g")}) == 4
+
+
 def test_a_line_appears_when_it_was_written() -> None:
     told = Recording("tell", 80, ((0.5, "one\r\ntw"), (1.25, "o\r\n")))
 

@@ -156,13 +156,28 @@ def _past(_context: click.Context, _option: click.Parameter, text: str | None) -
     type=click.IntRange(min=1, max=MOST_MOVES),
     help=f"The number of changes to show. Default: 100, with --since {MOST_MOVES}.",
 )
+@click.option(
+    "--plot",
+    "picture",
+    metavar="FILE",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Draw who had which device when into FILE, as SVG; - is the standard output.",
+)
 @with_watch
 @with_folder
 @with_output
 def history(
-    folder: Path, device: str | None, since: float | None, limit: int | None, output: str | None
+    *,
+    folder: Path,
+    device: str | None,
+    since: float | None,
+    limit: int | None,
+    picture: Path | None,
+    output: str | None,
 ) -> None:
     """Tell the story of DEVICE, or of all: each lock change, the oldest first, and why."""
+    if picture is not None and (output or click.get_current_context().params["watch"]):
+        raise click.UsageError("--plot draws once: it does not go with --output or --watch")
     most = limit or (_LAST if since is None else MOST_MOVES)
     rows: Rows = ask_daemon(
         folder,
@@ -171,6 +186,11 @@ def history(
         device=device,
         limit=most,
     )
+    if picture is not None:
+        from holdfast.cli.picture import draw  # noqa: PLC0415 - only where it is asked for
+
+        draw(picture, rows, since)
+        return
     told = with_durations(rows)
     if since is not None:
         told = [row for row in told if row["at"] >= time.time() - since]

@@ -4,13 +4,19 @@ import asyncio
 import json
 import os
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
 
 from kubectl_holdfast.daemons import FleetError
 from kubectl_holdfast.kubectl import Kubectl, Which
+from kubectl_holdfast.plot import Node, plot
 from kubectl_holdfast.reports import (
     VIEWS,
     Report,
@@ -51,10 +57,69 @@ def show(asking: Asking, question: Sequence[str]) -> int:
     words = [*question, "--output", "wide"] if text and asking.output else question
     reports = asyncio.run(_look(asking, words, _Progress(sys.stderr.isatty()), text=text))
     _say_all(asking, question[0], reports)
+    _refuse_unknown(reports)
+    return exit_status(reports)
+
+
+def draw(asking: Asking, question: Sequence[str], file: str, since: float | None) -> int:
+    """Draw the answers of all nodes to *question*, about their history, into *file*.
+
+    The last *since* seconds, or from the first record on. Return the exit status.
+    """
+    reports = asyncio.run(_look(asking, question, _Progress(sys.stderr.isatty())))
+    _refuse_unknown(reports)
+    now = time.time()
+    nodes = [
+        Node(name=each.daemon.node, rows=_rows(each), problem=each.reason)
+        for each in sorted(reports, key=lambda each: each.daemon.node)
+        if each.state is not State.NOT_FOUND
+    ]
+    drawn = plot(nodes, None if since is None else now - since, now)
+    if file == "-":
+        sys.stdout.buffer.write(drawn.encode())  # whatever the terminal's encoding
+    else:
+        _write(Path(file), drawn)
+        _say(f"wrote {file}")
+    _say(*complaints(reports), summary(reports), error=True)
+    return exit_status(reports)
+
+
+def _rows(report: Report) -> Sequence[dict[str, Any]]:
+    return report.answer.content or () if report.lines else ()
+
+
+def _refuse_unknown(reports: Sequence[Report]) -> None:
+    """Raise FleetError where no node has what was asked about."""
     if reports and all(each.state is State.NOT_FOUND for each in reports):
         what = reports[0].reason.partition(": ")[0]
         raise FleetError(f"{what}: no node that was asked has it; `locks` lists what there is")
-    return exit_status(reports)
+
+
+def _write(file: Path, text: str) -> None:
+    """Make *text* all that *file* says, at once; raise FleetError where that cannot be."""
+    try:
+        _replace(file, text)
+    except OSError as error:
+        raise FleetError(
+            f"cannot write {file}: {error.strerror}; name a file in a folder that you may write "
+            "to, or - for the standard output"
+        ) from error
+
+
+def _replace(file: Path, text: str) -> None:
+    # What is no regular file, such as /dev/stdout, would be replaced by one.
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(file.lstat().st_mode):
+            raise OSError(0, "it is there and is not a regular file")
+    temporary = file.parent / f".{token_hex(16)}"
+    try:
+        with temporary.open("x", encoding="utf-8") as written:
+            written.write(text)
+        temporary.replace(file)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def top(asking: Asking, every: float) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -10,12 +11,16 @@ from math import inf
 from typing import Any, NoReturn
 
 from kubectl_holdfast import __version__
-from kubectl_holdfast.commands import Asking, change, complain, show, top
+from kubectl_holdfast.commands import Asking, change, complain, draw, show, top
 from kubectl_holdfast.daemons import FleetError
 from kubectl_holdfast.kubectl import PODS, Kubectl, Which
 
 _USAGE = 3
 _CANNOT_ASK = 2
+_MOST = 2000
+"""How many changes a daemon tells at the most."""
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _ENDS = """\
 exit status: 0 all is well; 1 something is wrong on a node; 2 some node did not answer, or the API
@@ -120,13 +125,35 @@ def _run(parser: _Parser, asking: Asking, options: argparse.Namespace) -> int:
     if name == "top":
         return top(asking, options.every)
     if name == "history":
-        limit = ["--limit", str(options.limit)] if options.limit else []
-        since = ["--since", options.since] if options.since else []
-        device = [options.device] if options.device else []
-        return show(asking, [name, *limit, *since, *device])
+        return _history(parser, asking, options)
     if name == "why":
         return show(asking, [name, options.what])
     return show(asking, [name])
+
+
+def _history(parser: _Parser, asking: Asking, options: argparse.Namespace) -> int:
+    limit = ["--limit", str(options.limit)] if options.limit else []
+    since = ["--since", options.since] if options.since else []
+    device = [options.device] if options.device else []
+    if not options.plot:
+        return show(asking, ["history", *limit, *since, *device])
+    if asking.output:
+        parser.error("--plot draws a picture: it does not go with --output")
+    # Who had a device when the period began, older records say.
+    most = limit or (["--limit", str(_MOST)] if since else [])
+    try:
+        seconds = _seconds(options.since) if since else None
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--since: {error}")
+    return draw(asking, ["history", *most, *device], options.plot, seconds)
+
+
+def _seconds(text: str) -> float:
+    """Return how long *text* is, such as ``1h30m``, which the daemons take in the same form."""
+    parts = _PART.findall(text)
+    if parts and "".join(map("".join, parts)) == text:
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return _positive(text)
 
 
 def _common() -> _Parser:
@@ -201,6 +228,11 @@ def _parser(common: _Parser) -> _Parser:
     history.add_argument("device", nargs="?", metavar="DEVICE")
     history.add_argument("--limit", type=_count, metavar="N", help="the last changes of each node")
     history.add_argument("--since", metavar="TIME", help="the changes of the last TIME, such as 1h")
+    history.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="draw who had which device when into FILE, as SVG; - is the standard output",
+    )
     why = command("why", "tell what keeps a device, a pod or a claim, and what would free it")
     why.add_argument("what", metavar="DEVICE|POD|CLAIM")
     command("doctor", "show what is wrong with the nodes; -o wide also says what to do")

@@ -1,0 +1,1 @@
+../../../daemon/holdfast/cli/plot.py

@@ -1,0 +1,72 @@
+"""The picture of a real history, drawn by the command on a simulated node."""
+
+import asyncio
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from fakes.stage import CHIPS, TPU, Stage, pod, stage
+from holdfast.cli.plot import spans
+
+A, B, *_ = CHIPS
+
+
+async def _plot(node: Stage, file: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = ["history", *words, "--plot", file, "--state-dir", str(node.state)]
+    return await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "holdfast", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+async def _states(node: Stage, device: str) -> list[str]:
+    rows = await node.asked("history", device=device)
+    return [each.kind for each in spans(rows, rows[0]["at"], rows[-1]["at"] + 1)]
+
+
+def _rows(drawn: str) -> dict[str, str]:
+    """Return what is told of the blocks of each device."""
+    rows = ET.fromstring(drawn).iterfind("{*}g")
+    return {row[0].text or "": "".join(row.itertext()) for row in rows}
+
+
+async def test_the_picture_shows_who_waited_for_a_device_and_who_had_it(short_path: Path) -> None:
+    async with stage(short_path) as node:
+        first = await node.run(pod("first", runs_for=600))
+        await node.until_named(first)
+        (device,) = node.ids(first)
+        other = B if device == A else A
+        node.kubelet.count(TPU, other)
+        await node.allocate(other)
+
+        picture = short_path / "picture.svg"
+        done = await _plot(node, str(picture), "--since", "1h")
+        assert (done.returncode, done.stdout) == (0, f"wrote {picture}\n"), done.stderr
+        shown = _rows(picture.read_text("utf-8"))
+        assert shown.keys() == {device, other}
+        assert "default/first" in shown[device]
+        assert "waits to start" in shown[other]
+        assert await _states(node, device) == ["waits", "held"]
+        assert await _states(node, other) == ["waits"]
+
+        only = await _plot(node, "-", f"{TPU}/{device}")
+        assert _rows(only.stdout).keys() == {device}
+        failed = await _plot(node, str(short_path / "gone" / "picture.svg"))
+        assert failed.returncode == 1
+        assert failed.stderr.startswith(f"holdfast: cannot write {short_path}/gone/picture.svg: ")
+
+        await node.end(first)
+
+        async def released() -> bool:
+            return device not in await node.locks()
+
+        await node.until(released, "the lock to be free")
+        states = await _states(node, device)
+        assert (states[:3], states[-1]) == (["waits", "held", "releasing"], "free")
+        await node.stop()
+        down = await _plot(node, "-")
+        assert "releasing" in _rows(down.stdout)[device], "as the ledger has it"
