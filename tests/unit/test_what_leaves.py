@@ -123,7 +123,9 @@ def test_a_shared_card_is_known_as_a_whole_but_not_listed() -> None:
     found = standings_of(Book(), _shared("G", by=2))
     assert [each.name.id for each in found] == ["G::0", "G::1", "G"]
     assert [each.name.id for each in found.listed] == ["G::0", "G::1"]
-    assert [each.name.id for each in standings_of(_with("G"), _shared("G", by=2))].count("G") == 1
+    assert [each.name.id for each in standings_of(_with("G"), _shared("G", by=2))].count(
+        DeviceId("G")
+    ) == 1
 
 
 @pytest.mark.parametrize("leaving", ["", LEAVING])
