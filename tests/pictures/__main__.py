@@ -3,17 +3,22 @@
 import argparse
 import sys
 
-from pictures.all import FOLDER, PICTURES, record_demo
+from pictures.all import FOLDER, PICTURES, record_demo, record_looks
 from pictures.recording import NotRecordedError
 
 
 def main() -> int:
-    """Draw all; with --record run the demo first; return 1 when that fails."""
+    """Draw all; with --record run what they show first; return 1 when that fails."""
     parser = argparse.ArgumentParser(prog="pictures", description=__doc__)
-    parser.add_argument("--record", action="store_true", help="run the demo and record it first")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="run the demo and the commands, and record them, first",
+    )
     if parser.parse_args().record:
         try:
             record_demo()
+            record_looks()
         except NotRecordedError as error:
             print(error)
             return 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pictures import recording, terminal
-from pictures.all import FOLDER, PICTURES
+from pictures.all import FOLDER, LOOKS, PICTURES
 from pictures.recording import Line, NotRecordedError, Recording
 
 _STORY = (
@@ -116,3 +116,13 @@ def _demo() -> Recording:
 
 def _letters(text: str) -> str:
     return re.sub(r"\s", "", text)
+
+
+def test_the_looks_are_at_the_commands_of_the_readme_and_fit_the_terminal(repository: Path) -> None:
+    recorded = recording.load((FOLDER / "look.cast").read_text("utf-8"))
+    typed = [recorded.command, *(line.text[2:] for line in recorded.lines if line.text[:2] == "$ ")]
+    readme = (repository / "README.md").read_text("utf-8")
+
+    assert tuple(typed) == LOOKS
+    assert all(f"| `{look.split()[0]} {look.split()[1]}" in readme for look in LOOKS)
+    assert max(len(line.text) for line in recorded.lines) <= recorded.columns
