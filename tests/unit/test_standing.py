@@ -376,6 +376,13 @@ def test_what_pods_have_that_the_node_does_not_list_has_a_standing_too() -> None
     assert found.by_name[D0].lock == found.by_name[H0].lock
 
 
+def test_what_a_pod_waits_for_that_is_gone_has_a_standing_without_a_lock() -> None:
+    waits = allocated(silicon(h0="a"), resource=HALF)
+    found = standings_of(book_of(allocated(_D0, pod=X), waits), inventory({WHOLE: _D0}))
+    gone = found.by_name[H0]
+    assert (gone.device, gone.lock, gone.named, gone.granted) == (None, None, True, True)
+
+
 def test_a_resource_that_is_not_advertised_offers_nothing() -> None:
     device = OfferedDevice(id=DeviceId("d0"), healthy=True)
     offers = Offers(devices={WHOLE: (device,)})
