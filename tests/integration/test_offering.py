@@ -8,10 +8,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fakes.books import BOOT, WHOLE, X, allocated, inventory, name, seen, silicon
-from fakes.standings import device_standings
+from fakes.standings import BookOnly, device_standings
 from holdfast.kubelet.plugin import Offering
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.model.book.book import LockState
+from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.offers import OfferedDevice
 from holdfast.model.book.queue import settle
@@ -19,6 +19,7 @@ from holdfast.model.devices import Inventory
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
+from waiting import until
 
 _D0 = silicon(d0="a")
 _NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
@@ -138,3 +139,18 @@ async def test_the_next_release_of_the_same_device_has_its_own_time(tmp_path: Pa
             scene.clock.shift(_WITHHOLD_AFTER + 1.0)
             assert scene.healthy() == ["d1"]
             await scene.change(_free)
+
+
+async def test_whoever_follows_hears_that_the_ledger_fails_and_soon_that_it_is_well() -> None:
+    ledger, clock = BookOnly(Watched(Book())), ManualClock()
+    after = Watched(_WITHHOLD_AFTER)
+    standings = device_standings(ledger, Watched(_NODE), clock, withhold_after=after)
+    following = asyncio.create_task(standings.run())
+    await until(lambda: len(standings.latest.value.by_name) == 2)
+    ledger.failing_since = clock.monotonic()
+    clock.shift(_WITHHOLD_AFTER + 1)
+    await until(lambda: all(each.uncommitted for each in standings.latest.value))
+    ledger.failing_since = None
+    await until(lambda: not any(each.uncommitted for each in standings.latest.value))
+    following.cancel()
+    await asyncio.wait([following])
