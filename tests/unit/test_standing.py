@@ -376,6 +376,12 @@ def test_what_pods_have_that_the_node_does_not_list_has_a_standing_too() -> None
     assert found.by_name[D0].lock == found.by_name[H0].lock
 
 
+def test_of_a_device_that_is_free_there_is_nothing_to_say() -> None:
+    free = of_d0(Book())
+    said = (free.owner, free.crowded, free.withheld, free.leaving, free.why, free.until)
+    assert said == ("",) * len(said)
+
+
 def test_what_a_pod_waits_for_that_is_gone_has_a_standing_without_a_lock() -> None:
     waits = allocated(silicon(h0="a"), resource=HALF)
     found = standings_of(book_of(allocated(_D0, pod=X), waits), inventory({WHOLE: _D0}))

@@ -373,7 +373,7 @@ def _standing(
         counted=lock is not None and lock.pod is not None and facts.view.counts(lock.pod),
         crowded="" if by_claims else crowded,  # the scheduler counts the shares of claims
         withheld=why_withheld(book, keys) or "",
-        quarantined=bool(book.marks.quarantines) and bool(quarantines_on(book, keys)),
+        quarantined=bool(quarantines_on(book, keys)),
         drained=book.marks.drain is not None,
         uncommitted=facts.uncommitted_for > patience,
         obstacle=None if lock is None else facts.obstacles.get(lock.device),
