@@ -181,16 +181,17 @@ def test_no_target_is_too_odd_for_the_probes(target: str) -> None:
 
 
 def test_a_client_that_never_finishes_its_request_is_left_at_the_deadline_though_it_drips() -> None:
-    with _serving(seconds=0.5) as server, _connected(server.port) as connection:
-        began = time.monotonic()
-        connection.sendall(b"GET /livez HTTP/1.1\r\nX: ")
+    with _serving(seconds=0.5) as server:
+        began = time.monotonic()  # the deadline begins when the server accepts
+        with _connected(server.port) as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nX: ")
 
-        def left() -> bool:
-            with contextlib.suppress(ConnectionError):
-                connection.sendall(b"a")
-            return not _is_open(connection)
+            def left() -> bool:
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(b"a")
+                return not _is_open(connection)
 
-        wait_until(left, what="the server to leave it")
+            wait_until(left, what="the server to leave it")
         assert time.monotonic() - began >= 0.5
 
 
