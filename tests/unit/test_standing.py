@@ -30,8 +30,9 @@ from holdfast.model.book.messages import Blocked
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.book.proof import call_foreign, unlocked
 from holdfast.model.book.standing import FreeFor, NodeFacts, Standing, Standings, standings
+from holdfast.model.cards import card_key, replica_key
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory
-from holdfast.model.ids import ClaimRef, ClaimUid, DeviceId, DeviceName
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceId, DeviceName, HardwareKey
 from holdfast.model.kubelet import KubeletView
 
 D0, D1, H0 = name("d0"), name("d1"), name("h0", HALF)
@@ -201,6 +202,27 @@ def test_the_scheduler_knows_by_itself_of_claims_alone_and_kubelet_of_its_pods()
     assert of_d0(lost, by_claims=by_claims).kept, "kubelet has no record of it"
     gone = inventory({WHOLE: silicon(d1="b")})
     assert not of_d0(of_claim, by_claims=by_claims, inventory=gone).kept
+
+
+@pytest.mark.parametrize(("had", "kept"), [(card_key("G"), False), (replica_key("G", 0), True)])
+def test_the_scheduler_knows_of_a_claim_on_a_card_as_it_is_offered_now(
+    had: HardwareKey, kept: bool
+) -> None:
+    ref = ClaimRef(namespace="team", name="first", uid=CLAIM)
+    record = ClaimRecord(ref=ref, pods=frozenset({X}), boot=BOOT)
+    of_claim = lock(LockState.HELD, name("other"), claim=CLAIM, keys=frozenset({had}))
+    whole = inventory({WHOLE: {DeviceId("d0"): frozenset({card_key("G")})}})
+    found = of_d0(
+        book(of_claim, claims={CLAIM: record}), by_claims=frozenset({WHOLE}), inventory=whole
+    )
+    assert found.lock == of_claim
+    assert found.kept is kept
+
+
+def test_what_was_last_seen_to_be_in_the_way_is_that_of_the_lock_on_the_device() -> None:
+    seen_so = Blocked(device=D0, reason="it is reset")
+    assert of_d0(locked(LockState.RELEASING), obstacles={D0: seen_so}).obstacle == seen_so
+    assert of_d0(Book(), obstacles={D0: seen_so}).obstacle is None
 
 
 def test_a_device_is_told_after_the_patience_of_those_who_hand_it_out() -> None:
