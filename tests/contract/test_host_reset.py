@@ -1,19 +1,24 @@
 """A trial of a device on a tree of plain files: what is reset, bound again, and found to answer."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from fakes.books import X, Y, allocated
 from fakes.observers import Unobserved
+from holdfast.errors import HostError
 from holdfast.host.pci.reset import FunctionControl, Written
-from holdfast.ledger.ledger import open_ledger
+from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import DeviceLock, LockState
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, pci_key
-from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, ResourceName
-from holdfast.model.reclaim.reset import ResetPolicy
+from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, PodUid, ResourceName
+from holdfast.model.reclaim.reset import FunctionState, ResetPolicy
 from holdfast.model.use.free import KernelFacts, Opened
 from holdfast.reclaim.resetter import Findings, Resetter, Trial
 from holdfast.runtime.lane import Lane
@@ -62,11 +67,12 @@ def _try(
     rebind: bool = False,
     idle: bool = True,
     wanted: Callable[[], bool] = lambda: True,
+    control: FunctionControl | None = None,
 ) -> Findings:
     trial = Trial(
         device=device or _chip(tree), policy=policy, rebind=rebind, idle=idle, wanted=wanted
     )
-    return trial.run(FunctionControl(tree.root))
+    return trial.run(control or FunctionControl(tree.root))
 
 
 def _resets(tree: HostTree) -> list[str]:
@@ -187,40 +193,165 @@ def test_a_group_that_cannot_be_opened_is_not_held(tree: HostTree) -> None:
         assert opened is Opened.UNAVAILABLE
 
 
+class _Busy(FunctionControl):
+    """Somebody has a group open, as the kernel says of each open."""
+
+    def holding(self, nodes: Sequence[DeviceNode]) -> contextlib.AbstractContextManager[Opened]:
+        return contextlib.nullcontext(Opened.BUSY)
+
+
+def test_a_device_whose_group_somebody_has_open_is_not_given_away(tree: HostTree) -> None:
+    findings = _try(tree, control=_Busy(tree.root))
+    assert "cannot be opened (busy)" in findings.problem
+    assert _resets(tree) == []
+
+
+class _Broken(FunctionControl):
+    """Cannot look at any function while it is `broken`."""
+
+    broken = True
+
+    def state_of(self, address: PciAddress) -> FunctionState:
+        if self.broken:
+            raise HostError(f"cannot read {address}: Input/output error")
+        return super().state_of(address)
+
+
+@dataclass
+class _Scene:
+    """A resetter, and the lock of the chip, whose holder was ended."""
+
+    resetter: Resetter
+    ledger: Ledger
+    control: _Broken
+    clock: ManualClock
+    chip: Device
+
+    @property
+    def lock(self) -> DeviceLock:
+        return self.ledger.book.value.locks[self.chip.name]
+
+    def state(self) -> LockState:
+        """Return how its lock stands now."""
+        return self.lock.state
+
+    def clears(self, lock: DeviceLock | None = None) -> str | None:
+        """Ask whether the chip may become free, of which the kernel shows nobody who has it."""
+        return self.resetter.clears(lock or self.lock, self.chip, KernelFacts(holders=()))
+
+    async def tried(self, lock: DeviceLock | None = None) -> None:
+        """Begin a trial, and wait for its end."""
+        assert self.clears(lock) is None, "it is tried first"
+        await until(lambda: not self.resetter.at_work(self.chip.keys), what="its trial")
+
+
+@contextlib.asynccontextmanager
+async def _scene(
+    tree: HostTree,
+    folder: Path,
+    *,
+    pod: PodUid = X,
+    state: LockState | None = LockState.RECLAIMING,
+) -> AsyncIterator[_Scene]:
+    """Let the chip's lock be of *pod* and in *state*; None: the chip is free."""
+    chip, clock, boot = _chip(tree), ManualClock(), BootId("boot")
+
+    def decide(draft: Draft) -> None:
+        devices = {chip.name.id: chip.keys}
+        granted = allocated(devices, resource=chip.name.resource, pod=pod, active=True)(draft)
+        settle(draft)
+        if state is not LockState.HELD:
+            draft.end(draft.book.allocations[granted.id], "its pod is over")
+            draft.move(chip.name, LockState.RECLAIMING, "ending pid 7")
+            if state is not LockState.RECLAIMING:
+                draft.move(chip.name, state or LockState.FREE, "for this test")
+
+    (folder / "state").mkdir()
+    with contextlib.closing(Lane("ledger", deadline=30.0)) as lane:
+        ledger = await open_ledger(folder / "state", lane, clock=clock, boot=boot, locks=())
+        await ledger.apply(decide)
+        control = _Broken(tree.root)
+        control.broken = False
+        resetter = Resetter(
+            ledger=ledger,
+            control=control,
+            clock=clock,
+            settings=Watched(Reclaim(reset="afterForcedRelease")),
+            nudges=Nudges(),
+            observer=Unobserved(),
+        )
+        yield _Scene(resetter=resetter, ledger=ledger, control=control, clock=clock, chip=chip)
+        resetter.close()
+        await ledger.close()
+
+
 async def test_what_a_trial_found_is_no_word_about_another_part_of_a_locks_life(
     tree: HostTree, tmp_path: Path
 ) -> None:
     """A pod may have had the device since, and been forced to let go of it too."""
-    chip, clock = _chip(tree), ManualClock()
-    (tmp_path / "state").mkdir()
-    with contextlib.closing(Lane("ledger", deadline=30.0)) as lane:
-        boot = BootId("boot")
-        ledger = await open_ledger(tmp_path / "state", lane, clock=clock, boot=boot, locks=())
-        nudges = Nudges()
-        resetter = Resetter(
-            ledger=ledger,
-            control=FunctionControl(tree.root),
-            clock=clock,
-            settings=Watched(Reclaim()),
-            nudges=nudges,
-            observer=Unobserved(),
-        )
-        lock = DeviceLock(
-            device=chip.name,
-            keys=chip.keys,
+    async with _scene(tree, tmp_path) as on:
+        await on.tried()
+        later = replace(on.lock, fence=on.lock.fence + 1)
+        assert await on.resetter.detains(later) == ""
+        await on.tried(later)
+        assert await on.resetter.detains(later) == ""
+        assert on.clears(later) is not None
+
+
+@pytest.mark.parametrize(
+    ("pod", "state", "reset"),
+    [
+        (X, LockState.RECLAIMING, True),
+        (X, LockState.QUARANTINED, True),
+        (X, LockState.HELD, False),
+        (X, None, False),
+        (Y, LockState.RECLAIMING, False),
+    ],
+)
+async def test_nothing_is_reset_that_is_not_left_of_the_same_pod_by_then(
+    tree: HostTree, tmp_path: Path, pod: PodUid, state: LockState | None, reset: bool
+) -> None:
+    """The lane has its turn later, and the next pod of the device may have begun to use it."""
+    async with _scene(tree, tmp_path, pod=pod, state=state) as on:
+        judged = DeviceLock(
+            device=on.chip.name,
+            keys=on.chip.keys,
             state=LockState.RECLAIMING,
             fence=1,
             since=0.0,
-            boot=boot,
+            boot=BootId("boot"),
+            pod=X,
         )
-        facts = KernelFacts(holders=())
-        assert resetter.clears(lock, chip, facts) is None, "it is tried first"
-        await until(lambda: not resetter.at_work(chip.keys), what="its trial")
-        later = replace(lock, fence=2)
-        assert await resetter.detains(later) == ""
-        assert resetter.clears(later, chip, facts) is None
-        await until(lambda: not resetter.at_work(chip.keys), what="its own trial")
-        assert await resetter.detains(later) == ""
-        assert resetter.clears(later, chip, facts) is not None
-        resetter.close()
-        await ledger.close()
+        await on.tried(judged)
+        assert bool(_resets(tree)) is reset
+
+
+async def test_what_a_check_found_is_asked_for_again_after_a_while(
+    tree: HostTree, tmp_path: Path
+) -> None:
+    async with _scene(tree, tmp_path) as on:
+        await on.tried()
+        assert await on.resetter.detains(on.lock) == ""
+        on.clock.shift(10.0)
+        await on.tried()
+        assert await on.resetter.detains(on.lock) == ""
+        assert on.clears() is not None
+
+
+async def test_a_function_that_cannot_be_looked_at_is_kept_and_tried_again(
+    tree: HostTree, tmp_path: Path
+) -> None:
+    async with _scene(tree, tmp_path) as on:
+        on.control.broken = True
+        await on.tried()
+        assert "cannot be checked" in await on.resetter.detains(on.lock)
+        assert on.state() is LockState.QUARANTINED
+        assert on.clears() is None
+        on.control.broken = False
+        assert "cannot be checked" in await on.resetter.detains(on.lock), "not at once"
+        on.clock.shift(float(Reclaim().retry.last))
+        assert await on.resetter.detains(on.lock) == "its functions are tried again"
+        assert on.state() is LockState.RECLAIMING
+        await on.tried()
+        assert await on.resetter.detains(on.lock) == ""
+        assert on.clears() is not None

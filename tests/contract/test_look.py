@@ -16,12 +16,14 @@ import pytest
 from inotify_simple import INotify, flags
 from msgspec.structs import replace
 
+from fakes.books import allocated
 from fakes.inuse import device_use, look_at
 from fakes.opener import opener
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.ledger.ledger import open_ledger
 from holdfast.model.book.book import DeviceLock, LockState
+from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import (
     BootId,
@@ -425,6 +427,37 @@ async def test_a_free_device_that_was_left_enabled_is_no_strangers(
             await users.look_at_free(enabled, at_all=True)
             assert bool(ledger.book.value.locks) is not may_open
             on.set_enable("2")
+        await ledger.close()
+
+
+async def test_the_pod_that_has_a_device_open_gets_its_lock_from_one_that_waits(
+    on: Looked, tmp_path: Path
+) -> None:
+    """Both were granted it: by the end of the one that waits, the device would be the other's."""
+    first, second = PodUid(str(UUID(int=7))), PodUid(str(UUID(int=8)))
+    name, keys = on.device.name, on.device.keys
+    (tmp_path / "state").mkdir()
+    with (
+        opener(on.node.node(NODES[0])) as holder,
+        contextlib.closing(Lane("ledger", deadline=30.0)) as lane,
+    ):
+        on.node.add_process(holder.pid, f"/kubepods/pod{second}/1")
+        on.set_enable("1")
+        boot = BootId("boot")
+        ledger = await open_ledger(tmp_path / "state", lane, clock=on.clock, boot=boot, locks=())
+        for pod in (first, second):
+            await ledger.apply(allocated({name.id: keys}, resource=name.resource, pod=pod))
+        await ledger.apply(settle)
+        users = Users(
+            ledger=ledger,
+            inventory=Watched(Inventory(resources=(name.resource,), devices=(on.device,))),
+            use=on.watch(),
+            clock=on.clock,
+        )
+        enabled = await on.look.enabled([on.device])
+        assert ledger.book.value.locks[name].pod == first
+        await users.look_at_held(list(ledger.book.value.locks.values()), {}, enabled)
+        assert ledger.book.value.locks[name].pod == second
         await ledger.close()
 
 

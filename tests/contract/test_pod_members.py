@@ -1,6 +1,7 @@
 """What a look at the processes of a pod makes of those that end meanwhile, and of too many."""
 
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.procfs import ProcessFacts, Procfs
-from holdfast.model.ids import PodUid
+from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.reclaim.ending import Member, RuntimeState
 from holdfast.model.use.holders import Sandbox
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.lane import Lane
@@ -151,3 +154,31 @@ async def test_what_cannot_be_asked_in_time_may_be_a_machine(tmp_path: Path, lan
     assert list(found.values()) == [None] * asked + [Sandbox.MACHINE] * (len(pids) - asked)
     scene.procfs.takes = 0.0
     assert set((await scene.members()).values()) == {None}
+
+
+class _Silent(RuntimeFiles):
+    """Gives no answer before it is told to."""
+
+    def __init__(self, tree: ProcTree) -> None:
+        super().__init__(tree.root)
+        self.go_on = threading.Event()
+
+    def state(self, pod: PodUid) -> RuntimeState:
+        self.go_on.wait(60.0)
+        return super().state(pod)
+
+
+async def test_files_of_the_runtime_that_give_no_answer_show_no_idle_sandbox(
+    tmp_path: Path,
+) -> None:
+    """What runs in a sandbox is no process of the node."""
+    files, short = _Silent(ProcTree(tmp_path)), Lane("pods", deadline=0.1)
+    unused: Any = None
+    pods = Pods(cgroups=unused, runtimes=files, procfs=unused, pidfds=unused, lane=short)
+    sentry = Member(process=ProcessId(7, 7), command="exe", sandbox=Sandbox.SENTRY)
+    state = await pods.runtime_state(UID, [sentry])
+    files.go_on.set()
+    short.close(patience=5.0)
+    assert state is not None
+    assert not state.only_pause
+    assert state.problem

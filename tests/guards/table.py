@@ -4,6 +4,7 @@ from guards.claims import CLAIM_GUARDS
 from guards.gpus import GPU_GUARDS
 from guards.guard import Edit, Guard
 from guards.looks import LOOK_GUARDS
+from guards.reclaim import RECLAIM_GUARDS
 from guards.settings import SETTINGS_GUARDS
 
 _ENDING = "daemon/holdfast/model/reclaim/ending.py"
@@ -1016,4 +1017,5 @@ GUARDS = (
     *CLAIM_GUARDS,
     *SETTINGS_GUARDS,
     *LOOK_GUARDS,
+    *RECLAIM_GUARDS,
 )

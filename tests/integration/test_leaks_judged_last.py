@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import WHOLE, X, allocated, name, silicon
+from fakes.books import WHOLE, X, allocated, name, silicon, unreadable
 from fakes.reclaimer import CountedSteps, GeneralMode
 from fakes.reclaimscene import Living, ReclaimScene, reclaim_scene
 from fakes.runtimes import RuntimeFolder, spec
@@ -56,7 +56,13 @@ class _Look:
         works = frozenset({Grip.NODE, Grip.DEVICE_FD})
         leaks = frozenset({Grip.DEVICE_FD})
         holders = tuple(
-            Holder(process=each.process, command=each.command, grips=leaks, pod=X)
+            Holder(
+                process=each.process,
+                command=each.command,
+                grips=leaks,
+                pod=X,
+                sandbox=each.sandbox,
+            )
             for each in await self._pods.members(X)
         )
         return {
@@ -222,3 +228,61 @@ async def test_what_is_tried_again_and_again_is_in_the_history_once(tmp_path: Pa
         assert did == []
         moves = await scene.ledger.history(name("d0"), 100)
         assert len([each for each in moves if "own leaking sandbox" in each.evidence]) == 1
+
+
+_RESTART = Reclaim(leaked_sandbox="restart", leak_grace=Duration(0))
+
+
+@pytest.mark.parametrize(
+    "settings", [replace(_RESTART, leaked_sandbox="report"), replace(_RESTART, mode="observe")]
+)
+async def test_a_leaking_sandbox_is_kept_where_the_operator_wants_it_only_reported(
+    tmp_path: Path, settings: Reclaim
+) -> None:
+    async with reclaim_scene(tmp_path) as scene:
+        sentry, leaks, did = await _leaking(scene, Watched(frozenset({_START})))
+        leaks._settings.set(settings)
+        await leaks._consider(_START)
+        assert sentry.lives
+        assert did == []
+
+
+@pytest.mark.parametrize("why", ["not counted", "not readable"])
+async def test_the_sandbox_of_a_pod_that_kubelet_may_not_count_is_no_leak_of_a_living_pod(
+    tmp_path: Path, why: str
+) -> None:
+    """Then it is over, or may be: that has graces of its own."""
+    async with reclaim_scene(tmp_path) as scene:
+        sentry, leaks, did = await _leaking(scene, Watched(frozenset({_START})))
+        if why == "not counted":
+            scene.reader.counted = ()
+            scene.reader.write()
+        else:
+            scene.reader.view.set(unreadable(scene.reader.view.value))
+        await leaks._consider(_START)
+        assert sentry.lives
+        assert did == []
+
+
+@pytest.mark.parametrize("ends", ["never", "the leak", "the start"])
+async def test_a_sandbox_has_to_leak_for_its_grace_without_a_break(
+    tmp_path: Path, ends: str
+) -> None:
+    """A container that comes and goes uses the device in between, or kubelet gave its start up."""
+    async with reclaim_scene(tmp_path) as scene:
+        sentry, leaks, _did = await _leaking(scene, Watched(frozenset({_START})))
+        look: Any = leaks._look
+        leaks._settings.set(replace(_RESTART, leak_grace=Duration(1000)))
+        await leaks._consider(_START)
+        scene.clock.pass_by(500.0)
+        if ends == "the leak":
+            look.at_work = name("d0")
+            await leaks._consider(_START)
+            look.at_work = None
+        elif ends == "the start":
+            leaks._forget(set())
+        await leaks._consider(_START)
+        assert sentry.lives
+        scene.clock.pass_by(500.0)
+        await leaks._consider(_START)
+        assert sentry.lives is (ends != "never")

@@ -1,0 +1,249 @@
+"""What the watcher makes of a pod that has ended, and when it leaves its lock as it is."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.books import (
+    BOOT,
+    KUBELET,
+    WHOLE,
+    X,
+    Y,
+    allocated,
+    entry,
+    inventory,
+    name,
+    seen,
+    silicon,
+    unreadable,
+)
+from fakes.inuse import device_use, look_at
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.files.inotify import PathWatcher
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import Procfs
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.standings import Emptied
+from holdfast.model.book.book import DeviceLock, LockState, PodRecord
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.pods import PodSighting
+from holdfast.model.book.queue import settle
+from holdfast.model.ids import BootId, ClaimUid, PodUid
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.use.free import FormerPod
+from holdfast.reclaim.sightings import PodSightings
+from holdfast.reclaim.watcher import Watcher
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Nudges, Watched
+from holdfast.settings.sections import Reclaim
+from manual_clock import ManualClock
+from simulated.proctree import ProcTree
+
+_D0 = name("d0")
+_RECORD = PodRecord(uid=X, boot=BOOT, cgroup="/kubepods/podx", inode=7, counted_by=KUBELET)
+_IN_IT = PodSighting(cgroup="/kubepods/podx", inode=7, populated=True, processes=(41,))
+
+
+class _Reader:
+    """Kubelet's view as a test sets it."""
+
+    def __init__(self) -> None:
+        self.view: Watched[KubeletView] = Watched(seen())
+
+    def ask(self, reason: str) -> None:
+        """Nobody answers."""
+
+
+@dataclass
+class _Parts:
+    """What the watcher has do things: it notes what, and answers as a test says."""
+
+    ledger: Ledger
+    detained: str = ""
+    cleared: str | None = ""
+    moves: bool = False
+    """The lock moves while it is judged."""
+    stepped: list[DeviceLock] = field(default_factory=list)
+    over_again: set[PodUid] = field(default_factory=set)
+
+    def start_over(self, pods: set[PodUid]) -> None:
+        self.over_again |= pods
+
+    def forget(self, lock: object) -> None: ...
+
+    def ends_after(self, lock: object) -> None: ...
+
+    async def step(self, lock: DeviceLock, *_facts: object) -> None:
+        self.stepped.append(lock)
+
+    async def detains(self, lock: DeviceLock) -> str:
+        if self.moves:
+            await self.ledger.move_if_unmoved(lock, LockState.RECLAIMING, "ending pid 41")
+        return self.detained
+
+    def clears(self, *_facts: object) -> str | None:
+        return self.cleared
+
+
+@dataclass
+class _Node:
+    """A watcher of a node on which pod X had a device that is unplugged since."""
+
+    watcher: Watcher
+    ledger: Ledger
+    reader: _Reader
+    parts: _Parts
+
+    async def ends(self) -> DeviceLock:
+        """Let the pod be over; return its lock."""
+
+        def decide(draft: Draft) -> None:
+            draft.end(next(iter(draft.book.allocations.values())), "its pod is over")
+
+        await self.ledger.apply(decide)
+        return self.ledger.book.value.locks[_D0]
+
+    async def release(self, **sightings: PodSighting) -> LockState | None:
+        """Do what is due for the lock; return how it stands then, None where it is free."""
+        await self.watcher._release({PodUid(pod): each for pod, each in sightings.items()})
+        lock = self.ledger.book.value.locks.get(_D0)
+        return None if lock is None else lock.state
+
+    def former(
+        self, sighting: PodSighting | None = None, *, claim: ClaimUid | None = None
+    ) -> FormerPod:
+        """Return what is known of the lock's pod, of which *sighting* was seen."""
+        book = self.ledger.book.value
+        lock = replace(book.locks[_D0], claim=claim)
+        found = self.watcher._former_pod(lock, book, {} if sighting is None else {X: sighting})
+        assert found is not None
+        return found
+
+
+@asynccontextmanager
+async def _node(folder: Path, record: PodRecord = _RECORD) -> AsyncIterator[_Node]:
+    tree, clock = ProcTree(folder), ManualClock()
+    (tree.root.sys / "bus").mkdir(parents=True, exist_ok=True)
+    tree.myself()
+    (folder / "state").mkdir()
+    lanes = [Lane(each, deadline=30.0) for each in ("ledger", "pods", "scan")]
+    paths, pidfds = PathWatcher(), Pidfds(Procfs(tree.root))
+    ledger = await open_ledger(folder / "state", lanes[0], clock=clock, boot=BOOT, locks=())
+    await ledger.apply(allocated(silicon(d0="a"), resource=WHOLE, pod=X, active=True))
+    await ledger.apply(lambda draft: draft.note_pod(record))
+    await ledger.apply(settle)
+    parts = _Parts(ledger)
+    reader: Any = _Reader()
+    done: Any = parts
+    watcher = Watcher(
+        ledger=ledger,
+        inventory=Watched(inventory({WHOLE: {}})),
+        reader=reader,
+        use=device_use(look_at(tree.root, lanes[2]), pidfds, clock, rescan=60.0),
+        pods=PodSightings(
+            cgroups=Cgroups(tree.root), paths=paths, lane=lanes[1], clock=clock, nudges=Nudges()
+        ),
+        reclaimer=done,
+        resetter=done,
+        clock=clock,
+        settings=Watched(Reclaim()),
+        pending_timeout=Watched(60.0),
+        is_retired=lambda _resource: False,
+        obstacles=Watched({}),
+        emptied=Emptied(),
+        nudges=Nudges(),
+    )
+    yield _Node(watcher, ledger, reader, parts)
+    pidfds.close()
+    paths.close()
+    await ledger.close()
+    for lane in lanes:
+        lane.close(patience=5.0)
+
+
+async def test_a_checkpoint_that_cannot_be_read_does_not_say_who_is_counted(
+    tmp_path: Path,
+) -> None:
+    async with _node(tmp_path) as on:
+        assert on.former().counted is False
+        on.reader.view.set(unreadable(seen(entry(Y, "d1"))))
+        assert on.former().counted is None
+        known = on.former(claim=ClaimUid("uid-1"))
+        assert (known.counted, known.unreadable) == (False, False), "it has nothing of claims"
+
+
+async def test_a_later_pod_of_the_same_uid_does_not_keep_what_the_former_had(
+    tmp_path: Path,
+) -> None:
+    """A static pod that is made anew has another cgroup, and nothing of the former one's."""
+    async with _node(tmp_path) as on:
+        assert on.former(_IN_IT).populated
+        later = on.former(replace(_IN_IT, inode=8))
+        assert (later.populated, later.processes) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("record", "was_seen"),
+    [
+        (_RECORD, True),
+        (replace(_RECORD, cgroup=None, inode=None), False),
+        (replace(_RECORD, cgroup=None, inode=None, boot=BootId("boot-0")), True),
+    ],
+    ids=["seen", "never seen", "of a former boot"],
+)
+async def test_a_pod_without_a_cgroup_is_gone_where_it_had_one_before(
+    tmp_path: Path, record: PodRecord, was_seen: bool
+) -> None:
+    async with _node(tmp_path, record) as on:
+        assert on.former().cgroup_seen is was_seen
+
+
+@pytest.mark.parametrize(
+    "keeps", [{"detained": "its functions are being reset and checked"}, {"cleared": None}]
+)
+async def test_a_device_is_not_free_before_it_was_reset_and_checked(
+    tmp_path: Path, keeps: dict[str, Any]
+) -> None:
+    async with _node(tmp_path) as on:
+        await on.ends()
+        for attribute, value in keeps.items():
+            setattr(on.parts, attribute, value)
+        assert await on.release() is LockState.RELEASING
+        assert not on.parts.stepped
+        on.parts.detained, on.parts.cleared = "", ""
+        assert await on.release() is None
+
+
+async def test_a_lock_that_moves_while_it_is_judged_is_not_freed(tmp_path: Path) -> None:
+    """What was judged is another part of its life: it can be another pod's by then."""
+    async with _node(tmp_path) as on:
+        await on.ends()
+        on.parts.moves = True
+        assert await on.release() is LockState.RECLAIMING
+
+
+async def test_of_a_pod_that_cannot_all_be_listed_nothing_is_ended_and_others_have_their_turn(
+    tmp_path: Path,
+) -> None:
+    async with _node(tmp_path) as on:
+        lock = await on.ends()
+        unlisted = replace(_IN_IT, populated=None, processes=(), unlisted="cannot list it")
+        assert await on.release(**{X: unlisted}) is LockState.RELEASING
+        assert not on.parts.stepped
+        assert await on.release(**{X: _IN_IT}) is LockState.RELEASING
+        assert on.parts.stepped == [lock]
+
+
+async def test_a_pod_that_has_its_device_again_starts_over(tmp_path: Path) -> None:
+    """Its next end must not skip a grace, or a SIGTERM, because of the one that was none."""
+    async with _node(tmp_path) as on:
+        on.reader.view.set(seen(entry(X, "d0")))
+        await on.watcher._beat()
+        assert on.ledger.book.value.locks[_D0].state is LockState.HELD
+        assert on.parts.over_again == {X}

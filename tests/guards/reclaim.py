@@ -1,0 +1,596 @@
+"""The guards of each step of a reclaim: who is signalled, on which evidence, and what is reset."""
+
+from guards.guard import Edit, Guard
+
+_ENDING = "daemon/holdfast/reclaim/ending.py"
+_PODS = "daemon/holdfast/reclaim/pods.py"
+_EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
+_SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
+_ENDS = "tests/integration/test_ends_judged_last.py"
+_MEMBERS = "tests/contract/test_pod_members.py"
+_REAL_PODS = "tests/contract/test_pods_on_this_kernel.py"
+_UNCOUNTED = "tests/unit/test_uncounted.py"
+_LEAKS = "daemon/holdfast/reclaim/leaks.py"
+_RESETTER = "daemon/holdfast/reclaim/resetter.py"
+_WATCHER = "daemon/holdfast/reclaim/watcher.py"
+_USERS = "daemon/holdfast/reclaim/users.py"
+_HAND = "daemon/holdfast/reclaim/handrelease.py"
+_LAST = "tests/integration/test_leaks_judged_last.py"
+_RESETS = "tests/contract/test_host_reset.py"
+_FREES = "tests/contract/test_watcher_frees.py"
+_LOOKS = "tests/contract/test_look.py"
+_RELEASES = "tests/integration/test_release_by_hand.py"
+
+_END_GUARDS = (
+    Guard(
+        name="only-meant",
+        why="of a pod that lives nobody is ended but the holders of the device that is released",
+        edits=(Edit(_ENDING, "if (only is None or each.process in only) and judge", "if judge"),),
+        tests=(f"{_ENDS}::test_who_was_not_meant_does_not_end_with_who_was",),
+    ),
+    Guard(
+        name="void",
+        why="with its pidfds open, a pod is spared if its lock moved or kubelet counts it",
+        edits=(Edit(_ENDING, "        if void is not None:\n", "        if False:\n"),),
+        tests=(
+            f"{_SIGNALS}::test_a_lock_that_moved_meanwhile_is_not_acted_upon",
+            f"{_SIGNALS}::test_a_manifest_put_back_between_scan_and_signal_saves_its_pod",
+        ),
+    ),
+    Guard(
+        name="each-judged",
+        why="with its pidfd open, each process is judged as it is then",
+        edits=(Edit(_ENDING, " and judge.why_spare(each, members) is None", ""),),
+        tests=(f"{_SIGNALS}::test_the_container_runtime_in_the_pods_cgroup_is_never_signalled",),
+    ),
+    Guard(
+        name="whole-each-judged",
+        why="where a cgroup is ended, each process that is in it by then has to be one to end",
+        edits=(
+            Edit(
+                _ENDING,
+                "                and not any(judge.why_spare(each, now) for each in now)\n",
+                "",
+            ),
+        ),
+        tests=(
+            f"{_SIGNALS}::test_a_container_that_shows_once_its_pod_is_frozen_saves_it",
+            f"{_SIGNALS}::test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it",
+        ),
+    ),
+    Guard(
+        name="whole-empty",
+        why="nobody judged who enters an empty cgroup as it is killed",
+        edits=(
+            Edit(_ENDING, "                and bool(now)\n", ""),
+            Edit(
+                "daemon/holdfast/model/reclaim/ending.py",
+                "return bool(members) and not any(\n        member.is_shim",
+                "return not any(\n        member.is_shim",
+            ),
+        ),
+        tests=(f"{_ENDS}::test_a_cgroup_that_is_empty_at_the_last_moment_is_not_ended",),
+    ),
+    Guard(
+        name="whole-let-go",
+        why="while kubelet has not let go of a pod, any process of it may be a new start",
+        edits=(
+            Edit(_ENDING, "newest is not None and whole_cgroup", "newest is None or whole_cgroup"),
+        ),
+        tests=(
+            f"{_ENDS}::test_of_a_pod_that_may_live_a_word_ends_no_process_that_comes_meanwhile",
+        ),
+    ),
+    Guard(
+        name="term-not-whole",
+        why="a process has its grace to save its work before its cgroup is killed",
+        edits=(
+            Edit(
+                _ENDING,
+                "at_once = order.step is ReclaimStep.KILL or any(each.sandbox for each in members)",
+                "at_once = True",
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_the_log_calls_a_signal_sent_and_no_process_ended",),
+    ),
+    Guard(
+        name="term-first",
+        why="the first signal is SIGTERM, on which a process can save its work",
+        edits=(
+            Edit(
+                _ENDING,
+                "signal.SIGKILL if order.step is ReclaimStep.KILL else signal.SIGTERM",
+                "signal.SIGKILL",
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_the_log_calls_a_signal_sent_and_no_process_ended",),
+    ),
+    Guard(
+        name="forks-on",
+        why="a process that forks and ends between the signals does not keep its device locked",
+        edits=(
+            Edit(
+                _ENDING,
+                "return agreed.whole or bool(agreed.victims)",
+                "return bool(agreed.victims)",
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_what_is_another_process_at_each_signal_is_ended_all_the_same",),
+    ),
+    Guard(
+        name="thawed",
+        why="a pod that is spared once it is frozen goes on",
+        edits=(Edit(_PODS, "            await self._thaw(path, inode)\n", "            pass\n"),),
+        tests=(
+            f"{_REAL_PODS}::test_a_pod_that_is_spared_once_it_is_frozen_goes_on",
+            f"{_SIGNALS}::test_a_container_that_shows_once_its_pod_is_frozen_saves_it",
+        ),
+    ),
+    Guard(
+        name="frozen-left",
+        why="who left a frozen cgroup before its pidfd was open is not the pod's any more",
+        edits=(
+            Edit(
+                _PODS,
+                "            members = await self.members(pod)\n            if not may_end",
+                "            members = found\n            if not may_end",
+            ),
+        ),
+        tests=(f"{_ENDS}::test_who_leaves_a_frozen_cgroup_before_it_is_ended_is_spared",),
+    ),
+    Guard(
+        name="shim-inside-seen",
+        why="what a process inside the pod's cgroup runs in mounts of its own shows that it is a shim",
+        edits=(Edit(_PODS, "contains=pid in shims", "contains=False"),),
+        tests=(f"{_SIGNALS}::test_a_shim_of_any_name_inside_the_pods_cgroup_spares_all_of_it",),
+    ),
+    Guard(
+        name="ended-while-read",
+        why="who ends while its parent is looked for keeps no device for want of a parent",
+        edits=(
+            Edit(
+                _PODS,
+                "if parent is None and self._procfs.start_ticks(pid) != facts.process.start_ticks:",
+                "if False:",
+            ),
+        ),
+        tests=(f"{_MEMBERS}::test_who_ends_while_its_parent_is_looked_for_is_not_there_any_more",),
+    ),
+    Guard(
+        name="sandbox-stuck",
+        why="where the runtime's files give no answer, nobody knows what runs in a sandbox",
+        edits=(Edit(_PODS, "return RuntimeState(problem=str(error))", "return RuntimeState()"),),
+        tests=(f"{_MEMBERS}::test_files_of_the_runtime_that_give_no_answer_show_no_idle_sandbox",),
+    ),
+    Guard(
+        name="mode-of-pod",
+        why="nothing of a pod is ended whose devices are only observed",
+        edits=(Edit(_EVIDENCE, 'return self._modes.mode_of(pod) == "terminate"', "return True"),),
+        tests=(f"{_SIGNALS}::test_where_nothing_may_be_ended_nothing_is",),
+    ),
+    Guard(
+        name="scan-of-warrant",
+        why="that a scan missed somebody is known to the end",
+        edits=(Edit(_EVIDENCE, "scan_complete=judge.warrant.complete", "scan_complete=True"),),
+        tests=(f"{_SIGNALS}::test_a_scan_that_could_not_see_everything_proves_nobody_guilty",),
+    ),
+    Guard(
+        name="graces-anew",
+        why="a pod that is counted again has graces of its own when it ends again",
+        edits=(
+            Edit(
+                _EVIDENCE,
+                "        self._runtime.pop(pod, None)\n        self._kubelet.pop(pod, None)\n",
+                "        pass\n",
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_a_pod_that_was_not_over_after_all_has_its_graces_anew",),
+    ),
+    Guard(
+        name="let-go-anew",
+        why="each time that kubelet lets go of a pod has a grace of its own",
+        edits=(Edit(_EVIDENCE, "if known is None or known[0] != said:", "if known is None:"),),
+        tests=(f"{_ENDS}::test_new_evidence_that_kubelet_let_go_has_a_grace_of_its_own",),
+    ),
+    Guard(
+        name="let-go-by-another",
+        why="also when it is another kubelet that does",
+        edits=(
+            Edit(
+                _EVIDENCE,
+                "said = (record.counted_by, record.let_go_at)",
+                "said = (None, record.let_go_at)",
+            ),
+        ),
+        tests=(f"{_ENDS}::test_new_evidence_that_kubelet_let_go_has_a_grace_of_its_own",),
+    ),
+    Guard(
+        name="unread-checkpoint",
+        why="a checkpoint that cannot be read any more may have the pod again",
+        edits=(
+            Edit(
+                _EVIDENCE,
+                "return not view.readable or view.counts(pod)",
+                "return view.counts(pod)",
+            ),
+        ),
+        tests=(f"{_ENDS}::test_a_checkpoint_that_cannot_be_read_any_more_saves_the_pod",),
+    ),
+    Guard(
+        name="uncounted-unread",
+        why="a checkpoint that cannot be read does not show that kubelet is without a pod",
+        edits=(Edit(_EVIDENCE, "elif counted is False:", "else:"),),
+        tests=(f"{_UNCOUNTED}::test_books_that_cannot_be_read_neither_begin_nor_end_the_time",),
+    ),
+    Guard(
+        name="uncounted-forgotten",
+        why="nor has a pod been without kubelet since a former end",
+        edits=(Edit(_EVIDENCE, "            del self._since[pod]\n", "            pass\n"),),
+        tests=(f"{_UNCOUNTED}::test_what_is_of_no_interest_is_forgotten",),
+    ),
+)
+
+_LEAK_GUARDS = (
+    Guard(
+        name="leak-report",
+        why="a leaking sandbox of a living pod is kept where it is only to be reported",
+        edits=(Edit(_LEAKS, "restart=self._may_restart,", "restart=True,"),),
+        tests=(
+            f"{_LAST}::test_a_leaking_sandbox_is_kept_where_the_operator_wants_it_only_reported",
+        ),
+    ),
+    Guard(
+        name="leak-mode",
+        why="nor is it ended where nothing of the pod may be",
+        edits=(
+            Edit(_LEAKS, 'terminate=self._modes.mode_of(pod) == "terminate",', "terminate=True,"),
+        ),
+        tests=(
+            f"{_LAST}::test_a_leaking_sandbox_is_kept_where_the_operator_wants_it_only_reported",
+        ),
+    ),
+    Guard(
+        name="leak-start",
+        why="a sandbox that holds up no start of its pod is left alone",
+        edits=(
+            Edit(
+                _LEAKS,
+                "held_up=HeldUp(pod=pod, device=device) in self._starts.value,",
+                "held_up=True,",
+            ),
+        ),
+        tests=(
+            f"{_LAST}::test_a_start_that_goes_on_while_a_kernel_refuses_cgroup_kill_saves_its_sandbox",
+        ),
+    ),
+    Guard(
+        name="leak-counted",
+        why="a pod that kubelet does not count is over, which has graces of its own",
+        edits=(
+            Edit(_LEAKS, "counted=view.readable and view.counts(pod),", "counted=view.readable,"),
+        ),
+        tests=(
+            f"{_LAST}::test_the_sandbox_of_a_pod_that_kubelet_may_not_count_is_no_leak_of_a_living_pod",
+        ),
+    ),
+    Guard(
+        name="leak-unread",
+        why="so may be one of which the checkpoint cannot be read",
+        edits=(
+            Edit(
+                _LEAKS, "counted=view.readable and view.counts(pod),", "counted=view.counts(pod),"
+            ),
+        ),
+        tests=(
+            f"{_LAST}::test_the_sandbox_of_a_pod_that_kubelet_may_not_count_is_no_leak_of_a_living_pod",
+        ),
+    ),
+    Guard(
+        name="leak-grace",
+        why="a leak that was just seen can be a container that is still ending",
+        edits=(
+            Edit(
+                _LEAKS, "return now - self._leaking_since.setdefault(pod, now)", "return math.inf"
+            ),
+        ),
+        tests=(f"{_LAST}::test_a_sandbox_has_to_leak_for_its_grace_without_a_break",),
+    ),
+    Guard(
+        name="leak-break",
+        why="so can one that comes back",
+        edits=(
+            Edit(_LEAKS, "            self._leaking_since.pop(pod, None)\n", "            pass\n"),
+        ),
+        tests=(f"{_LAST}::test_a_sandbox_has_to_leak_for_its_grace_without_a_break",),
+    ),
+    Guard(
+        name="leak-later-start",
+        why="and one that holds up a later start",
+        edits=(Edit(_LEAKS, "            del self._leaking_since[pod]\n", "            pass\n"),),
+        tests=(f"{_LAST}::test_a_sandbox_has_to_leak_for_its_grace_without_a_break",),
+    ),
+)
+
+_RESET_GUARDS = (
+    Guard(
+        name="reset-guarded",
+        why="nothing is reset while others could open its group",
+        edits=(Edit(_RESETTER, "guarded = opened is Opened.SUCCEEDED", "guarded = True"),),
+        tests=(f"{_RESETS}::test_nothing_is_reset_while_a_group_cannot_be_kept_from_others",),
+    ),
+    Guard(
+        name="reset-idle",
+        why="nothing is reset that somebody may use",
+        edits=(Edit(_RESETTER, "idle = self.idle and self.wanted()", "idle = self.wanted()"),),
+        tests=(f"{_RESETS}::test_nothing_is_reset_that_is_not_proven_idle",),
+    ),
+    Guard(
+        name="reset-wanted",
+        why="the lock is asked for once more with the group open, right before the reset",
+        edits=(Edit(_RESETTER, "idle = self.idle and self.wanted()", "idle = self.idle"),),
+        tests=(
+            f"{_RESETS}::test_nothing_is_reset_whose_lock_has_moved_meanwhile",
+            f"{_RESETS}::test_nothing_is_reset_that_is_not_left_of_the_same_pod_by_then",
+        ),
+    ),
+    Guard(
+        name="reset-state",
+        why="what has been freed or granted since is not reset",
+        edits=(
+            Edit(
+                _RESETTER,
+                "now is not None and now.state in FORCED and now.pod",
+                "now is not None and now.pod",
+            ),
+        ),
+        tests=(f"{_RESETS}::test_nothing_is_reset_that_is_not_left_of_the_same_pod_by_then",),
+    ),
+    Guard(
+        name="reset-pod",
+        why="nor is what another pod left behind",
+        edits=(
+            Edit(_RESETTER, "now.state in FORCED and now.pod == lock.pod", "now.state in FORCED"),
+        ),
+        tests=(f"{_RESETS}::test_nothing_is_reset_that_is_not_left_of_the_same_pod_by_then",),
+    ),
+    Guard(
+        name="reset-busy",
+        why="a device whose group somebody has open goes to nobody",
+        edits=(
+            Edit(_RESETTER, "            if opened is Opened.BUSY:\n", "            if False:\n"),
+        ),
+        tests=(f"{_RESETS}::test_a_device_whose_group_somebody_has_open_is_not_given_away",),
+    ),
+    Guard(
+        name="reset-refused",
+        why="nor does one whose reset the kernel refused",
+        edits=(Edit(_RESETTER, "if answer.written is Written.FAILED:", "if False:"),),
+        tests=(f"{_RESETS}::test_a_reset_that_the_kernel_refuses_is_a_failure",),
+    ),
+    Guard(
+        name="reset-dead",
+        why="nor one of which a single function gives no answer",
+        edits=(
+            Edit(_RESETTER, "            if problem is not None:\n", "            if False:\n"),
+        ),
+        tests=(f"{_RESETS}::test_a_function_that_stops_answering_is_found_out",),
+    ),
+    Guard(
+        name="reset-unlooked",
+        why="nor one of which a function cannot be looked at",
+        edits=(
+            Edit(
+                _RESETTER,
+                'return Findings(problem=f"{trial.device.name} cannot be checked: {error}")',
+                "return Findings()",
+            ),
+        ),
+        tests=(f"{_RESETS}::test_a_function_that_cannot_be_looked_at_is_kept_and_tried_again",),
+    ),
+    Guard(
+        name="reset-again",
+        why="a device whose check failed is checked again, and not kept for good",
+        edits=(
+            Edit(
+                _RESETTER,
+                "return it.findings is not None and self._clock.monotonic() - it.ended >= pause",
+                "return False",
+            ),
+        ),
+        tests=(f"{_RESETS}::test_a_function_that_cannot_be_looked_at_is_kept_and_tried_again",),
+    ),
+    Guard(
+        name="reset-fresh",
+        why="what a check found some time ago does not show that a device answers now",
+        edits=(
+            Edit(_RESETTER, "fresh = self._clock.monotonic() - it.ended < _FRESH", "fresh = True"),
+        ),
+        tests=(f"{_RESETS}::test_what_a_check_found_is_asked_for_again_after_a_while",),
+    ),
+    Guard(
+        name="reset-first",
+        why="a device whose holder was ended is checked before it is free",
+        edits=(
+            Edit(
+                _RESETTER,
+                "            self._begin(lock, device, facts)\n        return None\n",
+                '            self._begin(lock, device, facts)\n        return ""\n',
+            ),
+        ),
+        tests=(
+            f"{_RESETS}::test_what_a_trial_found_is_no_word_about_another_part_of_a_locks_life",
+        ),
+    ),
+    Guard(
+        name="rebind-allowed",
+        why="a function is bound again only where the operator allowed it",
+        edits=(Edit(_RESETTER, "allowed=self.rebind)", "allowed=True)"),),
+        tests=(f"{_RESETS}::test_a_function_off_vfio_is_found_out_and_left_alone_by_default",),
+    ),
+    Guard(
+        name="rebind-wanted",
+        why="and only while its lock is the one whose holder was ended",
+        edits=(
+            Edit(_RESETTER, "allowed=self.rebind) and self.wanted():", "allowed=self.rebind):"),
+        ),
+        tests=(
+            f"{_RESETS}::test_no_function_is_bound_again_whose_lock_has_moved_or_that_has_a_driver",
+        ),
+    ),
+)
+
+_FREE_GUARDS = (
+    Guard(
+        name="free-detained",
+        why="what is seen while the daemon itself has a device open frees and ends nothing",
+        edits=(
+            Edit(
+                _WATCHER, "if detained := await self._resetter.detains(lock):", 'if detained := "":'
+            ),
+        ),
+        tests=(f"{_FREES}::test_a_device_is_not_free_before_it_was_reset_and_checked",),
+    ),
+    Guard(
+        name="free-checked",
+        why="a device is free once its reset and check are done",
+        edits=(Edit(_WATCHER, "        if cleared is None:\n            return\n", ""),),
+        tests=(f"{_FREES}::test_a_device_is_not_free_before_it_was_reset_and_checked",),
+    ),
+    Guard(
+        name="free-unmoved",
+        why="a lock that moved while it was judged is not freed",
+        edits=(
+            Edit(
+                _WATCHER,
+                "        await self._ledger.if_unmoved(\n            lock, lambda draft: release(",
+                "        await self._ledger.apply_or_log(\n            lambda draft: release(",
+            ),
+        ),
+        tests=(f"{_FREES}::test_a_lock_that_moves_while_it_is_judged_is_not_freed",),
+    ),
+    Guard(
+        name="free-unread",
+        why="a checkpoint that cannot be read does not show that a pod is not counted",
+        edits=(
+            Edit(
+                _WATCHER,
+                "counted = view.counts(lock.pod) if view.readable else None",
+                "counted = view.counts(lock.pod)",
+            ),
+        ),
+        tests=(f"{_FREES}::test_a_checkpoint_that_cannot_be_read_does_not_say_who_is_counted",),
+    ),
+    Guard(
+        name="free-claim",
+        why="what a claim had does not stay locked because the checkpoint cannot be read",
+        edits=(
+            Edit(_WATCHER, "if lock.claim is not None:  # kubelet has", "if False:  # kubelet has"),
+        ),
+        tests=(f"{_FREES}::test_a_checkpoint_that_cannot_be_read_does_not_say_who_is_counted",),
+    ),
+    Guard(
+        name="free-later-pod",
+        why="nor because a static pod is back with the same UID",
+        edits=(
+            Edit(
+                _WATCHER,
+                "record is not None and sighting is not None and record.is_former(sighting.inode, boot)",
+                "False",
+            ),
+        ),
+        tests=(f"{_FREES}::test_a_later_pod_of_the_same_uid_does_not_keep_what_the_former_had",),
+    ),
+    Guard(
+        name="free-unseen",
+        why="a pod whose cgroup was never seen may be yet to show",
+        edits=(
+            Edit(
+                _WATCHER,
+                "cgroup_seen=record is not None and (record.cgroup is not None or rebooted)",
+                "cgroup_seen=True",
+            ),
+        ),
+        tests=(f"{_FREES}::test_a_pod_without_a_cgroup_is_gone_where_it_had_one_before",),
+    ),
+    Guard(
+        name="free-claims-pods",
+        why="a device is not free with one pod of its claim while another may live",
+        edits=(Edit(_WATCHER, ").freedom\n            is Freedom.FREE\n", ").freedom\n"),),
+        tests=(
+            "tests/contract/test_graces_of_shared_claims.py::test_of_the_pods_of_a_claim_those_that_may_live_are_not_over_in_the_same_step",
+        ),
+    ),
+    Guard(
+        name="free-unlisted",
+        why="a pod that cannot all be listed does not keep other locks from their turn",
+        edits=(
+            Edit(_WATCHER, "listed = facts.pod is None or not facts.pod.unlisted", "listed = True"),
+        ),
+        tests=(
+            f"{_FREES}::test_of_a_pod_that_cannot_all_be_listed_nothing_is_ended_and_others_have_their_turn",
+        ),
+    ),
+    Guard(
+        name="held-again",
+        why="a pod that has its device again has its graces and its SIGTERM again",
+        edits=(
+            Edit(
+                _WATCHER,
+                "        self._reclaimer.start_over({lock.pod for lock in held if lock.pod is not None})\n",
+                "",
+            ),
+        ),
+        tests=(f"{_FREES}::test_a_pod_that_has_its_device_again_starts_over",),
+    ),
+    Guard(
+        name="true-owner",
+        why="a lock is that of the pod which has the device open, and not of one that waits for it",
+        edits=(Edit(_USERS, "await self._ledger.if_unmoved(lock, prove)", "pass"),),
+        tests=(f"{_LOOKS}::test_the_pod_that_has_a_device_open_gets_its_lock_from_one_that_waits",),
+    ),
+    Guard(
+        name="free-foreign",
+        why="a free device that a stranger uses is offered to no pod",
+        edits=(Edit(_USERS, "elif is_foreign(facts):", "elif False:"),),
+        tests=(f"{_LOOKS}::test_a_free_device_that_was_left_enabled_is_no_strangers",),
+    ),
+)
+
+_HAND_GUARDS = (
+    Guard(
+        name="hand-refused",
+        why="what a person's word is not enough for is not done",
+        edits=(
+            Edit(
+                _HAND,
+                "if verdict.grounds is None or lock is None or lock.pod is None:",
+                "if lock is None or lock.pod is None:",
+            ),
+        ),
+        tests=(
+            f"{_RELEASES}::test_a_pod_that_lives_keeps_its_device_unless_its_own_name_is_typed",
+        ),
+    ),
+    Guard(
+        name="hand-no-answer",
+        why="while kubelet gives no answer, it may count the pod",
+        edits=(
+            Edit(
+                _HAND,
+                "counted=None if view is None else view",
+                "counted=False if view is None else view",
+            ),
+        ),
+        tests=(f"{_RELEASES}::test_while_kubelet_gives_no_answer_a_pod_may_live",),
+    ),
+    Guard(
+        name="hand-shown",
+        why="a word is for the lock that was shown",
+        edits=(
+            Edit(_HAND, "replace(seen, shown=shown, typed=typed)", "replace(seen, typed=typed)"),
+        ),
+        tests=(f"{_RELEASES}::test_a_lock_that_has_moved_since_it_was_shown_is_not_released",),
+    ),
+)
+
+RECLAIM_GUARDS = (*_END_GUARDS, *_LEAK_GUARDS, *_RESET_GUARDS, *_FREE_GUARDS, *_HAND_GUARDS)
