@@ -12,6 +12,7 @@ _FOR_PEOPLE = {
     "cli/commands.py": "since when changes of the history are shown",
     "cli/tables.py": "how old something is, in tables for people",
     "dra/health.py": "when kubelet heard of a device, which compares it with its own clock",
+    "cli/picture.py": "up to when a picture of the history goes",
     "dra/registration.py": "since when kubelet has registered the DRA driver",
     "kubelet/registration.py": "since when kubelet has registered us",
     "ledger/ledger.py": "when a move was made, in the history",
