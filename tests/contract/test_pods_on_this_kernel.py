@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from holdfast.reclaim.pods import Outcome, Pods
 from holdfast.runtime.lane import Lane
 from waiting import wait_until
 
-UID = PodUid("6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b")
+UID = PodUid(str(uuid.uuid4()))
+"""A pod of this run: another run's, or one that was killed, may have left cgroups in the tree."""
 _DEAD_LEADER = """
 import ctypes, sys, threading
 threading.Thread(target=sys.stdin.read).start()
@@ -49,8 +51,17 @@ def _look(pod: Path) -> PodCgroup:
     return found
 
 
+@contextlib.contextmanager
+def _asleep(*pass_fds: int) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"], pass_fds=pass_fds) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
 def test_a_zombie_does_not_populate_its_cgroup(pod: Path) -> None:
-    with subprocess.Popen(["sleep", "600"]) as child:
+    with _asleep() as child:
         enter(pod / "main", child.pid)
         assert (_look(pod).populated, _look(pod).pids) == (True, (child.pid,))
         child.kill()
@@ -75,7 +86,10 @@ def _dead_leader(pod: Path) -> Iterator[subprocess.Popen[bytes]]:
             return facts is not None and facts.state == "Z"
 
         wait_until(leader_is_dead, what="the leader's exit")
-        yield child
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def test_a_process_whose_leader_has_exited_populates_its_cgroup(pod: Path) -> None:
@@ -88,17 +102,16 @@ def test_a_process_whose_leader_has_exited_populates_its_cgroup(pod: Path) -> No
 def test_a_process_in_a_cgroup_below_populates_the_pod(pod: Path) -> None:
     below = pod / "main/nested/deeper"
     below.mkdir(parents=True)
-    with subprocess.Popen(["sleep", "600"]) as child:
+    with _asleep() as child:
         enter(below, child.pid)
         assert _look(pod).populated
-        child.kill()
 
 
 def test_an_empty_cgroup_is_one_whose_processes_have_closed_their_files(pod: Path) -> None:
     """A task leaves its cgroup after its files are closed: free means free from then on."""
     for _ in range(100):
         ours, theirs = os.pipe()
-        with subprocess.Popen(["sleep", "600"], pass_fds=[theirs]) as child:
+        with _asleep(theirs) as child:
             enter(pod / "main", child.pid)
             os.close(theirs)
             os.set_blocking(ours, False)
