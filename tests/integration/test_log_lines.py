@@ -7,9 +7,10 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from fakes.opener import opener
-from fakes.stage import TPU, pod, stage
+from fakes.stage import TPU, end, pod, stage
 
 _PODS = 5
+_CHIPS = 8
 _A_DAY = 200
 """Pods that a busy node of eight chips starts in a day."""
 _MOST = 2000
@@ -19,19 +20,40 @@ async def test_a_day_of_pods_makes_few_lines_and_each_is_about_all_devices_of_it
     short_path: Path,
 ) -> None:
     with capture_logs() as logs:
-        async with stage(short_path, chips=8) as at:
-            await at.until(lambda: len(at.healthy(TPU)) == 8, "the chips to be offered")
+        async with stage(short_path, chips=_CHIPS) as at:
+            await at.until(lambda: len(at.healthy(TPU)) == _CHIPS, "the chips to be offered")
             started = len(logs)
             for number in range(_PODS):
-                await at.end(await at.run(pod(f"pod-{number}", chips=8)))
+                await at.end(await at.run(pod(f"pod-{number}", chips=_CHIPS)))
                 await at.until_free()
             over = len(logs)
 
     first, pods = Counter(_seen(logs[:started])), Counter(_seen(logs[started:over]))
     assert first["info", "devices found"] == 1
     assert first.total() + pods.total() / _PODS * _A_DAY <= _MOST
-    assert max(pods.values()) <= _PODS, pods
+    # What keeps all devices of a pod may change once: its processes end, and then the kernel looks.
+    assert max(pods.values()) <= 2 * _PODS, pods
     assert {level for level, _ in _seen(logs)} == {"info"}
+
+
+async def test_what_keeps_all_devices_of_a_pod_is_one_line(short_path: Path) -> None:
+    with capture_logs() as logs:
+        async with stage(short_path, chips=_CHIPS, reclaim={"mode": "observe"}) as at:
+            await at.until(lambda: len(at.healthy(TPU)) == _CHIPS, "the chips to be offered")
+            old = await at.run(pod("leaves", chips=_CHIPS, runs_for=0.0, orphan=1))
+            left = await at.orphan(old)
+            await at.until(lambda: "holder not ended" in _events(logs), "the reason to be logged")
+            await at.for_some_beats()
+            end(left)
+            await at.until_free()
+    waits = [each for each in logs if each["event"] == "devices not free yet"]
+    assert len({each["reason"] for each in waits}) == len(waits), waits
+    # It has one of them open, and lives.
+    named = [len(each["devices"]) for each in waits if f"pid {left}" in each["reason"]]
+    assert sorted(named) == [1, _CHIPS - 1], waits
+    assert [each["reason"] for each in logs if each["event"] == "holder not ended"] == [
+        "reclaim.mode is observe"
+    ]
 
 
 async def test_a_start_that_waits_is_not_logged_at_each_look(short_path: Path) -> None:
@@ -47,6 +69,10 @@ async def test_a_start_that_waits_is_not_logged_at_each_look(short_path: Path) -
                 again = logs[told:]
             await at.until(lambda: waits.starts == 1, "the pod to start")
     assert not [*_seen(again)]
+
+
+def _events(logs: list[EventDict]) -> set[str]:
+    return {each["event"] for each in logs}
 
 
 def _seen(logs: list[EventDict]) -> list[tuple[str, str]]:

@@ -110,7 +110,7 @@ def test_there_is_much_to_read() -> None:
     assert len(_READ) > 200
     for name in ("README.md", "docs/operations.md", "deploy/alerts/holdfast.yaml", "the settings"):
         assert len(_READ[name]) > 1000
-    assert "device not free yet" in _READ["daemon/holdfast/reclaim/reclaimer.py"], "log events"
+    assert "devices not free yet" in _READ["daemon/holdfast/reclaim/watcher.py"], "log events"
     assert "ends the drain" in _READ["README.md"]
     assert "readiness check" in _READ["the help of the commands"]
 

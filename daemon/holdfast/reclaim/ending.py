@@ -128,7 +128,7 @@ class Ending:
         self._clock = clock
         self._settings = settings
         self.steps = steps
-        self._said: dict[tuple[DeviceName, str], tuple[PodUid | None, str]] = {}
+        self._spared: dict[DeviceName, tuple[PodUid | None, str]] = {}
 
     async def end(self, warrant: Warrant, step: ReclaimStep, witness: Witness) -> bool:
         """Signal the processes that *warrant* means and every guard agrees on.
@@ -172,22 +172,21 @@ class Ending:
         return left
 
     def spare(self, lock: DeviceLock, reason: str) -> None:
-        """Log why what holds the device of *lock* is not ended, once for each reason."""
-        self.say(lock, "holder not ended", reason)
-
-    def say(self, lock: DeviceLock, what: str, reason: str) -> None:
-        """Log *what* is so of a device and why, once for each reason."""
-        said = (lock.pod, reason)
-        if self._said.get((lock.device, what)) != said:
-            self._said[lock.device, what] = said
+        """Log why who holds the device of *lock* is not ended: once for all devices of a pod."""
+        said = lock.pod, reason
+        if said not in self._spared.values():
             log.info(
-                what, device=str(lock.device), pod=lock.pod, state=lock.state.value, reason=reason
+                "holder not ended",
+                device=str(lock.device),
+                pod=lock.pod,
+                state=lock.state.value,
+                reason=reason,
             )
+        self._spared[lock.device] = said
 
     def forget(self, device: DeviceName) -> None:
-        """Forget what was said of *device*, which is free now."""
-        for known in [each for each in self._said if each[0] == device]:
-            del self._said[known]
+        """Forget why who held *device* was spared: it is free now."""
+        self._spared.pop(device, None)
 
     async def _left(
         self, pod: PodUid, processes: frozenset[ProcessId], grace: float

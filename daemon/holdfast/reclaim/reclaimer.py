@@ -81,7 +81,6 @@ class Reclaimer:
 
     async def step(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
         """Do what is due for an ending lock; *reason* says why its device is not free."""
-        self._ending.say(lock, "device not free yet", reason)
         if lock.pod is None:
             return
         members = await self._evidence.look(lock.pod)

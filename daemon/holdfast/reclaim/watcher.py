@@ -121,6 +121,8 @@ class Watcher:
         self._not_free: dict[DeviceName, Verdict] = {}
         """What was last seen to keep the device of each lock in release from its next pod."""
         self._unrecorded: dict[DeviceName, Verdict] = {}
+        self._said: dict[DeviceName, tuple[PodUid | None, str]] = {}
+        """With which former pod and reason the log last said that a device is not free."""
         self._obstacles = obstacles
         self._emptied = emptied
         self.nudges = nudges
@@ -278,8 +280,24 @@ class Watcher:
             listed = facts.pod is None or not facts.pod.unlisted
             if lock.state in ENDING and listed:
                 rest.append((lock, facts))
+        self._log_not_free([lock for lock, _ in rest])
         for lock, facts in rest:
             await self._reclaimer.step(lock, facts, self._not_free[lock.device].reason)
+
+    def _log_not_free(self, locks: Iterable[DeviceLock]) -> None:
+        """Log why devices are not free, once: a line for all of a pod that share a reason."""
+        lines: dict[tuple[PodUid | None, str], list[DeviceName]] = {}
+        for lock in locks:
+            said = lock.pod, self._not_free[lock.device].reason
+            lines.setdefault(said, []).append(lock.device)
+        before = {device: said for device, said in self._said.items() if device in self._not_free}
+        for said, devices in lines.items():
+            if said not in before.values():
+                pod, reason = said
+                names = [str(each) for each in devices]
+                log.info("devices not free yet", devices=names, pod=pod, reason=reason)
+            before.update(dict.fromkeys(devices, said))
+        self._said = before
 
     async def _look_ahead(
         self, ending: Iterable[DeviceLock], book: Book, sightings: Sightings

@@ -74,7 +74,7 @@ def case_daemon_live_process_without_any_fd(node: GuestNode) -> str:
         lambda: any(
             f"processes of its pod still live: pid {idle.pid}" in word.get("reason", "")
             for word in node.stage.words
-            if word["event"] == "device not free yet"
+            if word["event"] == "devices not free yet"
         ),
         what="the process to be named in the log",
     )
