@@ -18,8 +18,9 @@ from simulated.stage import running
 _TPU = "google.com/tpu"
 _PAGES = ("README.md", "docs/commands.md")
 _SHOWN = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
-# What is another on each run, and what a table's columns are wide by.
+# What is another on each run, what a table's columns are wide by, and where a long line is broken.
 _VARYING = (
+    (re.compile(r"\n {3}(?=\S)"), " "),
     (re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "UID"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "TIME"),
     (re.compile(r"\b\d+\.\d+ s\b"), "SECONDS"),

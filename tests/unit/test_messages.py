@@ -33,6 +33,7 @@ from holdfast.model.book.messages import (
     Blocked,
     Message,
     Said,
+    ending,
     of_blocked,
     of_lock,
     of_reason,
@@ -97,15 +98,18 @@ def told(
     seen: bool = True,
     **changes: object,
 ) -> str:
-    one = lock(state, **changes)
+    blocked = Blocked(device=D0, holders=holders, reason=reason, ends_after=ends)
+    return sentence(said(state, blocked if seen else None, **changes), asked)
+
+
+def said(state: LockState, blocked: Blocked | None, **changes: object) -> Said:
     claims = {
         CLAIM: ClaimRecord(
             ref=ClaimRef("ns", CLAIM, "shared"), pods=frozenset({X, Y, Z}), boot=BOOT
         )
     }
-    book = Book(locks={D0: one}, pods=RECORDS, claims=claims)
-    blocked = Blocked(device=D0, holders=holders, reason=reason, ends_after=ends)
-    return sentence(of_lock(D0, one, blocked if seen else None, book), asked)
+    one = lock(state, **changes)
+    return of_lock(D0, one, blocked, Book(locks={D0: one}, pods=RECORDS, claims=claims))
 
 
 def test_who_waits_for_a_living_pod_is_told_which() -> None:
@@ -152,6 +156,54 @@ def test_each_state_says_who_has_the_device_and_what_comes_next(
     assert expected in told(state, *holders)
     if not holders:
         assert told(state) == told(state, seen=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "holders", "expected"),
+    [
+        (LockState.HELD, (holder(7),), "default/pod-a has ended"),
+        (LockState.RELEASING, (), "the kernel shows that nobody has it any more"),
+        (
+            LockState.RELEASING,
+            (holder(7), holder(8)),
+            (
+                "python (pid 7) and 1 more end; after 60 s holdfast ends it unless it is "
+                "somebody's work"
+            ),
+        ),
+        (
+            LockState.RELEASING,
+            (holder(7, Y),),
+            "python (pid 7) ends; holdfast ends no such program",
+        ),
+        (LockState.RELEASING, (MACHINE,), "qemu-kvm (pid 9) ends"),
+        (LockState.RECLAIMING, (holder(7),), "python (pid 7) ends; holdfast is ending it"),
+        (
+            LockState.QUARANTINED,
+            (holder(7),),
+            "python (pid 7) ends; it is tried again, and at once by `holdfast unquarantine`",
+        ),
+        (
+            LockState.QUARANTINED,
+            (),
+            (
+                "what default/pod-a left behind has ended; it is tried again, and at once by "
+                "`holdfast unquarantine`"
+            ),
+        ),
+        (LockState.FOREIGN, (), "that program has let go of it; holdfast ends no such program"),
+    ],
+)
+def test_of_each_state_it_is_said_what_ends_it_and_when(
+    state: LockState, holders: Sequence[Holder], expected: str
+) -> None:
+    blocked = Blocked(device=D0, holders=tuple(holders), ends_after=ENDS)
+    assert ending(said(state, blocked), "default/pod-a") == expected
+
+
+def test_where_nothing_is_ended_that_is_what_ends_it() -> None:
+    observed = said(LockState.RELEASING, Blocked(device=D0, holders=(holder(7),)))
+    assert ending(observed, "default/pod-a") == "python (pid 7) ends; holdfast only observes here"
 
 
 def test_where_nothing_is_ended_a_person_is_told_to() -> None:

@@ -276,7 +276,7 @@ def test_what_has_not_changed_is_the_same_standing() -> None:
                 "google.com/tpu/d0 is not free of pod pod-x yet, which has ended; it is given on "
                 "when the kernel shows nobody on it (holdfast locks)"
             ),
-            "what pod pod-x left behind has ended",
+            "the kernel shows that nobody has it any more",
         ),
         (
             locked(LockState.QUARANTINED),

@@ -176,6 +176,20 @@ def test_what_happens_next_is_told_of_each_lock(row: Row, told: str) -> None:
     assert next_step(row, Names([row])) == told
 
 
+def test_a_table_of_locks_says_when_what_a_pod_left_is_ended() -> None:
+    until = "python3 (pid 4194303) ends; after 60 s holdfast ends it unless it is somebody's work"
+    row = {
+        "device": "google.com/tpu/0000:00:05.0",
+        "state": "releasing",
+        "since": 0.0,
+        "pod": "uid",
+        "podName": "default/pod-a",
+        "until": until,
+    }
+    _, line = lock_lines([row])
+    assert "free when python3 (pid 4194303) ends; after 60 s h" in line
+
+
 def test_the_history_tells_how_long_the_former_state_lasted() -> None:
     def moved(after: float, before: str, now: str, device: str = "r.io/x/0") -> Row:
         at = time.time() - 7200 + after

@@ -27,11 +27,14 @@ class Text(Struct, frozen=True, kw_only=True):
     `says` is what keeps the device, `then` what happens next or what a person is to do, and `look`
     the command that tells more. None of them has an age or a countdown: kubelet merges events only
     while their text is the same, so a text must be equal at each try until something has changed.
+    `until` is what has to happen before a locked device is free, as a narrow column of a table has
+    it, which may be cut at its end.
     """
 
     says: str
     then: str = ""
     look: str = ""
+    until: str = ""
     cause: str
     remedy: str = "none is needed"
 
@@ -48,10 +51,12 @@ class Message(Enum):
         says="{device} is held by {owner}",
         then="kubelet asks again until that has ended",
         look="holdfast locks",
+        until="{owner} has ended",
         cause="another pod, or a claim, has the device and still runs",
     )
     HAS = Text(
         says="{device} is held by {owner}",
+        until="{owner} has ended",
         cause="what is said of the device itself while its pod, or its claim, has it",
     )
     QUEUED = Text(
@@ -71,12 +76,14 @@ class Message(Enum):
         says="{device} is not free of {owner} yet, which has ended",
         then="it is given on when the kernel shows nobody on it",
         look="holdfast locks",
+        until="the kernel shows that nobody has it any more",
         cause="the pod has ended a moment ago, and who still uses the device is being looked up",
     )
     NOT_FREE = Text(
         says="{device} is not free of {owner} yet: {reason}",
         then="holdfast looks again by itself",
         look="holdfast locks",
+        until="the kernel shows that nobody has it any more",
         cause="the pod has ended, and something other than a known process keeps the device",
         remedy="as the reason says; none is needed while it is that processes of the pod live",
     )
@@ -84,6 +91,7 @@ class Message(Enum):
         says="{device} is still open in {program} of {owner}, which has ended",
         then="holdfast ends it after {after} unless it is somebody's work",
         look="holdfast holders",
+        until="{program} {ends}; after {after} holdfast ends it unless it is somebody's work",
         cause="a process outlived its pod and has the device open. The seconds are "
         "reclaim.letGoGrace and reclaim.orphanGrace together; of a sandbox at most "
         "reclaim.sandboxGrace. They begin when kubelet and the runtime are done with the pod",
@@ -93,6 +101,7 @@ class Message(Enum):
         says="{device} is still open in {program} of {owner}, which has ended",
         then="holdfast only observes here: use holdfast release",
         look="holdfast holders",
+        until="{program} {ends}; holdfast only observes here",
         cause="a process outlived its pod, and reclaim.mode is observe for this device",
         remedy="end the process, or `holdfast release` the device",
     )
@@ -100,12 +109,14 @@ class Message(Enum):
         says="{device} is still open in {program} of {owner}, which has ended",
         then="holdfast is ending it",
         look="holdfast holders",
+        until="{program} {ends}; holdfast is ending it",
         cause="a process outlived its pod; it was sent SIGTERM, or SIGKILL after reclaim.termGrace",
     )
     STAYED = Text(
         says="{device} is still open in {program} of {owner}, which could not be ended",
         then="it is tried again, and now by holdfast unquarantine",
         look="holdfast holders",
+        until="{program} {ends}; it is tried again, and at once by `holdfast unquarantine`",
         cause="SIGKILL did not end the process: it sleeps in the kernel, or a guard spares it",
         remedy="`holdfast history` says why; reboot the node if the kernel does not let it go",
     )
@@ -113,6 +124,8 @@ class Message(Enum):
         says="{device} could not be freed of {owner}: {reason}",
         then="it is tried again, and now by holdfast unquarantine",
         look="holdfast locks",
+        until="what {owner} left behind has ended; it is tried again, and at once by "
+        "`holdfast unquarantine`",
         cause="a reclaim or a reset has failed, and no process is known that has the device",
         remedy="as the reason says, then `holdfast unquarantine`",
     )
@@ -120,6 +133,7 @@ class Message(Enum):
         says="{device} is open in {program} {owner}, which it was not given to",
         then="holdfast ends no such program: end it if nobody needs it",
         look="holdfast holders",
+        until="{program} {ends}; holdfast ends no such program",
         cause="a program outside any pod, or of a pod without this device, has it open",
         remedy="end the program, or its pod, if nobody needs it",
     )
@@ -127,6 +141,7 @@ class Message(Enum):
         says="{device} is used by a program that it was not given to",
         then="holdfast ends no such program: end it if nobody needs it",
         look="holdfast holders",
+        until="that program has let go of it; holdfast ends no such program",
         cause="the same, and the program is not known at this moment",
         remedy="find it by `holdfast holders`; end it if nobody needs it",
     )
@@ -134,6 +149,7 @@ class Message(Enum):
         says="{device} is open in {program} {owner}",
         then="if that is this pod's own virtual machine, set Kata's sandbox_cgroup_only = true",
         look="holdfast holders",
+        until="{program} {ends}",
         cause="a virtual machine that no cgroup shows to be a pod's has the device",
         remedy="set sandbox_cgroup_only = true in Kata's configuration; end any other machine",
     )
@@ -333,6 +349,14 @@ def sentence(said: Said, asked: Asked | None = None) -> str:
     return _fitting(lambda most: _sentence(said, asked, most))
 
 
+def ending(said: Said, owner: str) -> str:
+    """Return what has to happen before a device is free of which *said* is told.
+
+    *owner* names who has its lock.
+    """
+    return said.message.value.until.format_map({**said.names, "owner": owner})
+
+
 def together(texts: Iterable[str]) -> str:
     """Return the first of *texts*, and how many more there are, as one text of `LONGEST`."""
     found = list(dict.fromkeys(filter(None, texts)))
@@ -369,7 +393,7 @@ def of_lock(device: DeviceName, lock: DeviceLock, blocked: Blocked | None, book:
         return _of_strangers(device, holders, book)
     given_up = lock.state is LockState.QUARANTINED
     if left:
-        names["program"] = _program(left)
+        names |= _program(left)
         message = _ENDED[lock.state]
         if message is Message.LEFT_OPEN and blocked is not None:
             if blocked.ends_after is None:
@@ -411,7 +435,7 @@ def _of_holders(
         return _of_strangers(device, [each for each in holders if each.pod not in pods], book)
     leaks = leaking_pods(holders) & {each.pod for each in own}
     message = Message.LEAK if leaks else Message.OWN_OPEN
-    return Said(message=message, device=device, names={"program": _program(own)})
+    return Said(message=message, device=device, names=_program(own))
 
 
 def of_blocked(blocked: Blocked, pods: Collection[PodUid], book: Book) -> Said:
@@ -429,7 +453,7 @@ def _of_strangers(device: DeviceName, holders: Sequence[Holder], book: Book) -> 
     where = f"of {book.pod_name(first.pod)}" if first.pod is not None else "outside any pod"
     machine = first.sandbox is Sandbox.MACHINE and first.pod is None
     message = Message.MACHINE if machine else Message.STRANGER
-    names = {"program": _program(holders), "owner": where}
+    names = {**_program(holders), "owner": where}
     return Said(message=message, device=device, names=names)
 
 
@@ -438,11 +462,13 @@ def _first(holders: Sequence[Holder]) -> Holder:
     return min(holders, key=lambda each: each.process)
 
 
-def _program(holders: Sequence[Holder]) -> str:
+def _program(holders: Sequence[Holder]) -> dict[str, str]:
+    """Return what the names `program` and `ends`, its verb, stand for."""
     first = _first(holders)
     more = f" and {len(holders) - 1} more" if holders[1:] else ""
     leaks = ", gvisor#11545" if first.pod in leaking_pods(holders) else ""
-    return f"{_cut(first.command, _COMMAND)} (pid {first.process}{leaks}){more}"
+    program = f"{_cut(first.command, _COMMAND)} (pid {first.process}{leaks}){more}"
+    return {"program": program, "ends": "end" if more else "ends"}
 
 
 def _seconds(after: tuple[float, float], holders: Sequence[Holder]) -> str:

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState, Phase
 from holdfast.model.book.marks import Mark, Quarantine
-from holdfast.model.book.messages import Blocked, Message, Said, of_lock, of_reason, sentence
+from holdfast.model.book.messages import (
+    Blocked,
+    Message,
+    Said,
+    ending,
+    of_lock,
+    of_reason,
+    sentence,
+)
 from holdfast.model.cards import CardNames, card_of, is_replica, overlap, same_functions
 from holdfast.model.devices import Device, Inventory, pci_addresses
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid, ResourceName
@@ -190,8 +198,8 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
             return "the hardware is there again"
         if self.device.faults:
             return "the device is healthy again"
-        if self.lock is not None:
-            return _ENDS[self.lock.state].format(owner=self.owner)
+        if self.said is not None:
+            return ending(self.said, self.owner)
         if self.quarantined:
             return f"a person runs `holdfast unquarantine {self.name}`"
         if self.drained:
@@ -201,18 +209,6 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
         if self.leaving:
             return "the settings keep the device under this name"
         return "the ledger can be written again" if self.uncommitted else ""
-
-
-_ENDS = {
-    LockState.FREE: "",
-    LockState.HELD: "{owner} has ended",
-    LockState.RELEASING: "the kernel shows that nobody has it any more",
-    LockState.RECLAIMING: "what {owner} left behind has ended",
-    LockState.QUARANTINED: "what {owner} left behind has ended; it is tried again, and at once by "
-    "`holdfast unquarantine`",
-    LockState.FOREIGN: "that program has let go of it; holdfast ends no such program",
-}
-"""What has to happen before the lock of each state is free."""
 
 
 class Standings(Struct, frozen=True, kw_only=True, dict=True):
