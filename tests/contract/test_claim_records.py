@@ -1,7 +1,7 @@
 """Claims beside kubelet's record and the API server: taken over, shared, and over when lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from holdfast.model.ids import (
     DeviceName,
     HardwareKey,
     PodUid,
+    ProcessId,
     ResourceName,
 )
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
@@ -108,12 +109,13 @@ class _Sight(ClaimSight):
     def __init__(self, inventory: Watched[Inventory]) -> None:
         self._inventory = inventory
         self.cgroups: set[PodUid] = set()
+        self.populated: set[PodUid] = set()
 
     def advertised(self) -> Sequence[Advertised]:
         return tuple(map(plain, self._inventory.value.devices))
 
-    async def with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
-        return self.cgroups & set(pods)
+    async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
+        return {pod: pod in self.populated for pod in self.cgroups & set(pods)}
 
 
 @dataclass
@@ -338,6 +340,21 @@ async def test_a_pod_that_joined_without_a_call_is_learned_of(at: _Scene) -> Non
     at.record(X, Y)
     await at.compare()
     assert at.ledger.book.value.claims[_REF.uid].pods == {X, Y}
+
+
+@pytest.mark.parametrize(("populated", "goes_on"), [(True, True), (False, False)])
+async def test_a_pod_that_runs_by_the_word_of_a_former_kubelet_keeps_a_claim_that_is_over(
+    at: _Scene, *, populated: bool, goes_on: bool
+) -> None:
+    """Kubelet makes a pod's cgroup before it asks for the claim, and its sandbox after that."""
+    await at.prepare(X)
+    former = ProcessId(99, 99)
+    end = partial(end_claim, claim=_REF.uid, evidence="unprepared", kubelet=former, recorded=[X])
+    await at.ledger.apply(end)
+    at.record(X, Y)
+    at.sight.cgroups, at.sight.populated = {Y}, {Y} if populated else set()
+    await at.records.catch_up()
+    assert (at.held == [LockState.HELD]) == goes_on
 
 
 async def test_a_pod_that_left_without_a_trace_is_forgotten_while_others_use_the_claim(

@@ -1,7 +1,7 @@
 """The daemon of a play: its real door of claims, ledger and CDI folder, and a watcher of one chip."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,6 +153,7 @@ class PlayedDaemon:
             self._ledger = ledger
             ledger._store._db.set_trace_callback(lambda _text: node.point())
             self._build(ledger)
+            self.reader.learn()
             await self._beat()
             await self._records.catch_up()
         except asyncio.CancelledError:
@@ -247,11 +248,10 @@ class PlayedDaemon:
     def serves(self, resource: ResourceName) -> bool:
         return resource == TPU
 
-    async def with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
+    async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
         await asyncio.sleep(0)
-        return {PodUid(each.uid) for each in self._node.pods if each.cgroup or each.holds} & set(
-            pods
-        )
+        there = (each for each in self._node.pods if each.cgroup or each.holds)
+        return {uid: each.holds for each in there if (uid := PodUid(each.uid)) in pods}
 
     def _around(self, call: Callable[[], Any]) -> Any:
         if self.dying:

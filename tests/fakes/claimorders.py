@@ -17,7 +17,7 @@ from fakes.claimnode import Broken, ClaimNode
 from fakes.claimpods import PlayedPod
 from fakes.virtualtime import VirtualLoop
 
-_MOST_PASSES = 30
+MOST_PASSES = 30
 """A call that waits for nothing is answered after fewer."""
 _CLAIM, _RIVAL, _NEXT = "shared", "rival", "next"
 
@@ -94,7 +94,7 @@ def orders(depth: int, chosen: random.Random) -> Iterator[Order]:
                 leaves=left,
                 rival=rival,
                 pause=pause,
-                passes=chosen.randrange(_MOST_PASSES) if pause is Pause.NONE else 0,
+                passes=chosen.randrange(MOST_PASSES) if pause is Pause.NONE else 0,
             )
 
 

@@ -39,6 +39,14 @@ CLAIM_GUARDS = (
         ),
     ),
     Guard(
+        name="claim-joined-meanwhile",
+        why="a pod that joined by a former kubelet's word keeps the claim, and only such a one",
+        edits=(Edit(_RECORDS, "pod for pod, populated in cgroups.items() if populated", "()"),),
+        tests=(
+            "tests/unit/test_claim_orders.py::test_a_pod_that_joins_while_the_daemon_is_down_and_kubelet_restarts_keeps_the_claim",
+        ),
+    ),
+    Guard(
         name="claim-late",
         why="a Prepare that kubelet gave up on cannot come after its Unprepare",
         edits=(Edit(_CLAIMS, "    _refuse_late(draft, wish)\n", "    pass\n"),),
@@ -88,7 +96,9 @@ CLAIM_GUARDS = (
     Guard(
         name="claim-joined",
         why="a claim that a pod joins before its end is done goes on, and its device is not free",
-        edits=(Edit(_CLAIMS, "return frozenset(recorded) - record.let_go", "return frozenset()"),),
+        edits=(
+            Edit(_CLAIMS, "joined = frozenset(recorded) - record.let_go", "return frozenset()"),
+        ),
         tests=(
             "tests/unit/test_claims_taken_over.py::test_a_claim_that_a_pod_joins_before_its_end_is_done_goes_on",
         ),

@@ -1,6 +1,6 @@
 """What the daemon finds out of claims by itself: from kubelet's record and the API server."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
@@ -120,6 +120,7 @@ class ClaimSide(ClaimSight):
         """Return what the scheduler knows of."""
         return [plain(each) for each in self._claimed]
 
-    async def with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
-        """Return those of *pods* that have one."""
-        return [each for each in pods if self._cgroups.pod(each) is not None]
+    async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
+        """Return those of *pods* that have one, with whether it has processes."""
+        found = {each: self._cgroups.pod(each) for each in pods}
+        return {pod: each.populated is not False for pod, each in found.items() if each}

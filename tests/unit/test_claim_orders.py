@@ -6,9 +6,10 @@ from itertools import islice
 import pytest
 from msgspec.structs import replace
 
-from fakes.claimorders import Leaves, Order, Pause, Step, orders, play
+from fakes.claimorders import MOST_PASSES, Leaves, Order, Pause, Step, orders, play
 
 _JOINS = (Step.FIRST, Step.CRASH, Step.ENDS, Step.JOINS, Step.KUBELET, Step.FORCED)
+_MEANWHILE = (Step.FIRST, Step.ENDS, Step.CRASH, Step.JOINS, Step.KUBELET, Step.FORCED)
 _CALLED = (Step.FIRST, Step.ENDS, Step.JOINS, Step.CRASH, Step.FORCED, Step.KUBELET)
 
 
@@ -27,6 +28,13 @@ def test_what_is_promised_of_a_claim_holds_wherever_the_daemon_is_killed() -> No
 def test_a_pod_that_joins_while_the_former_one_is_unprepared_keeps_the_claim(pause: Pause) -> None:
     order = Order(steps=_CALLED, leaves=Leaves.ORPHAN, pause=pause)
     assert not play(order).broken, str(order)
+
+
+@pytest.mark.timeout(600)
+def test_a_pod_that_joins_while_the_daemon_is_down_and_kubelet_restarts_keeps_the_claim() -> None:
+    for passes in range(MOST_PASSES):
+        order = Order(steps=_MEANWHILE, leaves=Leaves.ORPHAN, pause=Pause.NONE, passes=passes)
+        assert not play(order).broken, str(order)
 
 
 @pytest.mark.timeout(600)

@@ -189,7 +189,15 @@ def test_a_kubelet_that_was_started_since_prepares_anew_what_it_has_recorded(
     kubelet: ProcessId | None, boot: BootId, goes_on: bool
 ) -> None:
     book = _over_while_it_waits(X).book
-    assert joined_after_end(book, CLAIM, [X, Z], kubelet, boot) == ({Z} if goes_on else set())
+    joined = joined_after_end(book, CLAIM, [X, Z], kubelet, boot, running=[])
+    assert joined == ({Z} if goes_on else set())
+
+
+def test_what_runs_was_prepared_before_kubelet_was_started_again() -> None:
+    """It prepares claims anew before it makes a sandbox, and not for one that lives."""
+    book = _over_while_it_waits(X).book
+    again = ProcessId(99, 99)
+    assert joined_after_end(book, CLAIM, [X, Y, Z], again, BOOT, running=[X, Z]) == {Z}
 
 
 def test_a_device_that_went_on_meanwhile_is_not_taken_from_who_has_it() -> None:

@@ -1,6 +1,6 @@
 """Compares our claims with kubelet's record and the API server: what nobody tells us is found."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -48,8 +48,8 @@ class ClaimSight(Protocol):
         """Return the devices that the scheduler knows of."""
         ...
 
-    async def with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
-        """Return those of *pods* that have a cgroup."""
+    async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
+        """Return those of *pods* that have a cgroup, with whether a process may be in it."""
         ...
 
 
@@ -198,7 +198,8 @@ class ClaimRecords:
             admin = self._known_admin(entry.claim.uid)
             wanted = self._wanted(entry, admin)
             uid = entry.claim.uid
-            lacks = self._lacks(entry, wanted)
+            running = await self._running(entry)
+            lacks = self._lacks(entry, wanted, running)
             if not (wanted and entry.pods and (lacks or (again and uid in self._unasked))):
                 continue
             self._unasked.discard(uid)
@@ -213,19 +214,29 @@ class ClaimRecords:
                 answers = False
                 self._unasked.add(uid)
             if lacks or uid not in self._unasked:
-                await self._adopt(entry, self._wanted(entry, admin))
+                await self._adopt(entry, self._wanted(entry, admin), running)
         self._unasked &= {each.claim.uid for each in state.entries}
         for record in self._live():
             if self._listed(record, state) is False:
                 await self._ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
 
-    def _lacks(self, entry: ClaimEntry, wanted: Sequence[Given]) -> bool:
+    async def _running(self, entry: ClaimEntry) -> frozenset[PodUid]:
+        """Return the pods of a claim that is over here in which a process may live."""
+        if entry.claim.uid not in self._over():
+            return frozenset()
+        cgroups = await self._sight.with_cgroup(entry.pods)
+        return frozenset(pod for pod, populated in cgroups.items() if populated)
+
+    def _lacks(
+        self, entry: ClaimEntry, wanted: Sequence[Given], running: frozenset[PodUid]
+    ) -> bool:
         """Tell whether the ledger has less of a claim than kubelet: some hardware comes late."""
         book, claim = self._ledger.book.value, entry.claim.uid
         record = book.claims.get(claim)
         if record is not None and record.over_at is not None:
-            boot = self._ledger.boot
-            return bool(joined_after_end(book, claim, entry.pods, self._kubelet(), boot))
+            kubelet, boot = self._kubelet(), self._ledger.boot
+            pods = entry.pods
+            return bool(joined_after_end(book, claim, pods, kubelet, boot, running=running))
         had = [each.keys for each in book.holdings.of_claim(claim)]
         had += record.admin.values() if record is not None else ()
         given = placed(wanted, book, claim)
@@ -234,12 +245,14 @@ class ClaimRecords:
         keys = (device.keys for each in given for device in each.devices)
         return not frozenset().union(*keys) <= frozenset().union(*had)
 
-    async def _adopt(self, entry: ClaimEntry, wanted: Sequence[Given]) -> None:
+    async def _adopt(
+        self, entry: ClaimEntry, wanted: Sequence[Given], running: frozenset[PodUid]
+    ) -> None:
         def take(draft: Draft) -> bool:
             given = placed(wanted, draft.book, entry.claim.uid)
             if isinstance(given, Obstacle):
                 raise ClaimRefusedError(given.text)
-            return adopt(draft, _wish(entry, given), self._kubelet())
+            return adopt(draft, _wish(entry, given), self._kubelet(), running)
 
         try:
             taken = await self._ledger.apply_or_log(take)

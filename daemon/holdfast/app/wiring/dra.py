@@ -1,7 +1,7 @@
 """Builds the second door: what serves Dynamic Resource Allocation, beside the first."""
 
 import os
-from collections.abc import Collection, Coroutine, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,15 @@ class NodeSight(ClaimSight, Offer):
         """Tell whether the scheduler knows of the devices of *resource*, by patterns too."""
         return self._core.naming.is_dra(resource)
 
-    async def with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
-        """Return those of *pods* that have a cgroup."""
+    async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
+        """Return those of *pods* that have a cgroup, with whether a process may be in it."""
         cgroups, lane = self._cgroups, self._core.host.lanes["pods"]
-        return await lane.run(lambda: [pod for pod in pods if cgroups.pod(pod) is not None])
+
+        def look() -> dict[PodUid, bool]:
+            found = {pod: cgroups.pod(pod) for pod in pods}
+            return {pod: each.populated is not False for pod, each in found.items() if each}
+
+        return await lane.run(look)
 
 
 class Dra:

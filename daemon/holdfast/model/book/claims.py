@@ -193,13 +193,20 @@ def _give_up_locks(draft: Draft, wish: Wish) -> None:
         settle(draft, near=each.keys)
 
 
-def adopt(draft: Draft, wish: Wish, kubelet: ProcessId | None = None) -> bool:
+def adopt(
+    draft: Draft,
+    wish: Wish,
+    kubelet: ProcessId | None = None,
+    running: Collection[PodUid] = (),
+) -> bool:
     """Put a claim into the book that *kubelet* has prepared, and the book has not: its pods run.
 
+    In those that are *running* a process may live; they count where the claim is over here.
     Return False where it has to wait for what it had before. Raises ClaimRefusedError as `enlist`
     does.
     """
-    if joined_after_end(draft.book, wish.ref.uid, wish.pods.keys(), kubelet, draft.boot):
+    uid, pods = wish.ref.uid, wish.pods.keys()
+    if joined_after_end(draft.book, uid, pods, kubelet, draft.boot, running=running):
         _revive(draft, wish)
     if enlist(draft, wish) is not None:
         return False
@@ -216,21 +223,25 @@ def joined_after_end(
     recorded: Collection[PodUid],
     kubelet: ProcessId | None,
     boot: BootId,
+    *,
+    running: Collection[PodUid],
 ) -> frozenset[PodUid]:
     """Return which pods, *recorded* by kubelet with devices, use *claim* although it is over here.
 
     A pod can join while kubelet still waits for the claim's end. Kubelet then makes no call for
     it, and none for the end of the former pod. A *kubelet* that was started since prepares anew
-    whatever its record has.
+    whatever its record has, before a sandbox is made: of the pods that are *running* it was the
+    former kubelet that had the claim prepared.
     """
     record = book.claims.get(claim)
     if record is None or record.over_at is None or record.boot != boot:
         return frozenset()
     ended = (book.pods[pod].counted_by for pod in record.let_go if pod in book.pods)
     said = {each for each in ended if each is not None}
+    joined = frozenset(recorded) - record.let_go
     if said and kubelet is not None and kubelet not in said:
-        return frozenset()
-    return frozenset(recorded) - record.let_go
+        return joined & frozenset(running)
+    return joined
 
 
 def _revive(draft: Draft, wish: Wish) -> None:
