@@ -207,6 +207,8 @@ class ReclaimScene:
     settings: Reclaim = field(default_factory=Reclaim)
     own_pid: int = field(default_factory=os.getpid)
     gaps: tuple[str, ...] = ()
+    unread: frozenset[int] = frozenset()
+    """The processes that the gaps are about."""
     started: list[Living] = field(default_factory=list)
     _reclaimer: Reclaimer | None = None
 
@@ -312,7 +314,13 @@ class ReclaimScene:
 
     async def beat(self) -> None:
         """Do what the watcher does for a lock whose device is not free."""
-        kernel = KernelFacts(enabled=(PciAddress("0000:00:05.0"),), holders=(), gaps=self.gaps)
+        kernel = KernelFacts(
+            enabled=(PciAddress("0000:00:05.0"),),
+            holders=(),
+            gaps=self.gaps,
+            unread=self.unread,
+            of_unread=self.gaps if self.unread else (),
+        )
         lock = self.ledger.book.value.locks.get(name("d0"))
         if lock is not None and lock.pod is not None:
             await self.reclaimer.step(

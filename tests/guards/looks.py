@@ -110,8 +110,8 @@ LOOK_GUARDS = (
         edits=(
             Edit(
                 _LOOK,
-                "gaps=(*gaps[device.name], *enabled[device.name].gaps),",
-                "gaps=gaps[device.name],",
+                "gaps=(*seen[device.name].gaps, *enabled[device.name].gaps),",
+                "gaps=seen[device.name].gaps,",
             ),
         ),
         tests=(f"{_LOOKS}::test_an_enable_that_cannot_be_read_proves_nothing",),
@@ -146,7 +146,7 @@ LOOK_GUARDS = (
     Guard(
         name="look-maps-gaps",
         why="where mappings cannot be read that alone would show a use, nobody was seen not to have it",
-        edits=(Edit(_LOOK, "            gaps.update(dict.fromkeys(names, scan.gaps))\n", ""),),
+        edits=(Edit(_LOOK, "            seen.update(dict.fromkeys(names, scan))\n", ""),),
         tests=(
             f"{_LOOKS}::test_mappings_that_cannot_be_read_are_a_gap_of_whom_only_they_would_show",
         ),
@@ -177,8 +177,8 @@ LOOK_GUARDS = (
         edits=(
             Edit(
                 _USE,
-                "replace(facts, gaps=seen.facts.gaps, more=seen.facts.more)",
-                "replace(facts, more=seen.facts.more)",
+                "                gaps=seen.facts.gaps,\n",
+                "",
             ),
         ),
         tests=(f"{_MEMORY}::test_gaps_stay_gaps_while_the_known_holders_alone_are_looked_at",),
@@ -383,8 +383,8 @@ LOOK_GUARDS = (
         edits=(
             Edit(
                 _LOOK,
-                "unread = {device.name: scan.unread for device in devices}",
-                "unread = {device.name: frozenset[int]() for device in devices}",
+                "                unread=seen[device.name].unread,\n",
+                "",
             ),
         ),
         tests=(f"{_LOOKS}::test_who_cannot_be_read_is_named",),

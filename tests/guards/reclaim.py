@@ -5,6 +5,7 @@ from guards.guard import Edit, Guard
 _ENDING = "daemon/holdfast/reclaim/ending.py"
 _PODS = "daemon/holdfast/reclaim/pods.py"
 _EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
+_FREE = "daemon/holdfast/model/use/free.py"
 _SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
 _ENDS = "tests/integration/test_ends_judged_last.py"
 _MEMBERS = "tests/contract/test_pod_members.py"
@@ -171,8 +172,16 @@ _END_GUARDS = (
     Guard(
         name="scan-of-warrant",
         why="that a scan missed somebody is known to the end",
-        edits=(Edit(_EVIDENCE, "scan_complete=judge.warrant.complete", "scan_complete=True"),),
+        edits=(Edit(_EVIDENCE, "scan_complete=not judge.warrant.gap", "scan_complete=True"),),
         tests=(f"{_SIGNALS}::test_a_scan_that_could_not_see_everything_proves_nobody_guilty",),
+    ),
+    Guard(
+        name="gap-of-others",
+        why="whoever could not be seen has to be of the pod itself, or nothing of it is ended",
+        edits=(
+            Edit(_FREE, "self.of_unread if self.unread.issubset(but) else ()", "self.of_unread"),
+        ),
+        tests=(f"{_SIGNALS}::test_what_hides_in_the_pod_itself_keeps_nobody_of_it_alive",),
     ),
     Guard(
         name="graces-anew",

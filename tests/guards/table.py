@@ -596,8 +596,8 @@ GUARDS = (
         edits=(
             Edit(
                 _LEAKS,
-                "return holders, not any(facts.gaps for facts in found.values())",
-                "return holders, True",
+                'return holders, next((gap for each in found.values() if (gap := each.gap())), "")',
+                'return holders, ""',
             ),
         ),
         tests=(f"{_LAST}::test_a_look_that_could_not_see_everybody_saves_the_sandbox",),
@@ -697,7 +697,7 @@ GUARDS = (
     Guard(
         name="hand-complete",
         why="nor does a person's word end anything where not everybody could be seen",
-        edits=(Edit(_HAND, "complete=not seen.kernel.gaps,", "complete=True,"),),
+        edits=(Edit(_HAND, "gap=seen.kernel.gap(),", 'gap="",'),),
         tests=(f"{_RELEASES}::test_where_not_everybody_can_be_seen_no_word_ends_a_pod_that_lives",),
     ),
     Guard(

@@ -57,10 +57,10 @@ async def test_who_was_not_meant_does_not_end_with_who_was(
         scene.settings = _SLOW
         meant, other = scene.start(deaf=True), scene.start(deaf=True)
         warrant = Warrant(
+            gap="",
             grounds=Grounds.FORCE,
             lock=scene.lock,
             pod=X,
-            complete=True,
             only=frozenset({_process(scene, meant)}),
         )
         ending, evidence = scene.reclaimer._ending, scene.reclaimer._evidence

@@ -110,6 +110,20 @@ async def test_a_scan_that_could_not_see_everything_proves_nobody_guilty(tmp_pat
         assert victim.lives
 
 
+async def test_what_hides_in_the_pod_itself_keeps_nobody_of_it_alive(tmp_path: Path) -> None:
+    """It has more open or mapped than can be read in time, and it is the pod's, by its cgroup."""
+    async with reclaim_scene(tmp_path) as scene:
+        victim, other = scene.start(), scene.start()
+        scene.gaps = ("pid 7 and 1 others cannot be inspected",)
+        scene.unread = frozenset({victim.pid, 7})
+        await scene.wait_long()
+        assert victim.lives
+        scene.unread = frozenset({victim.pid})
+        await scene.wait_long()
+        assert not victim.lives
+        assert not other.lives
+
+
 async def test_the_daemon_never_signals_itself(tmp_path: Path) -> None:
     async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()

@@ -62,6 +62,27 @@ def test_the_kernel_shows_whether_somebody_uses_a_device(
 
 
 @pytest.mark.parametrize(
+    ("unread", "of_unread", "but", "gap"),
+    [
+        ((), (), (77,), "cannot read"),
+        ((77,), _GAPS, (), "cannot read"),
+        ((77,), _GAPS, (77, 78), ""),
+        ((77, 79), _GAPS, (77, 78), "cannot read"),
+        ((77,), (), (77,), "cannot read"),
+        ((77,), ("another text",), (77,), "cannot read"),
+    ],
+)
+def test_a_gap_about_known_processes_alone_is_none_for_who_knows_them(
+    unread: tuple[int, ...], of_unread: tuple[str, ...], but: tuple[int, ...], gap: str
+) -> None:
+    facts = KernelFacts(gaps=_GAPS, unread=frozenset(unread), of_unread=of_unread)
+    assert facts.gap(but).startswith(gap)
+    assert bool(facts.gap(but)) == bool(gap)
+    assert replace(facts, gaps=(*_GAPS, "no /proc")).gap((77, 78)) in {*_GAPS, "no /proc"}
+    assert KernelFacts().gap() == ""
+
+
+@pytest.mark.parametrize(
     ("facts", "foreign"),
     [
         (KernelFacts(holders=(_HOLDER,)), True),

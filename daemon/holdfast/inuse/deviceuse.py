@@ -492,7 +492,13 @@ class DeviceUse:
             elif not kept_by_driver(facts):
                 continue
             # What could not be seen elsewhere is as unseen as before.
-            held[device.name] = replace(facts, gaps=seen.facts.gaps, more=seen.facts.more)
+            held[device.name] = replace(
+                facts,
+                gaps=seen.facts.gaps,
+                unread=seen.facts.unread,
+                of_unread=seen.facts.of_unread,
+                more=seen.facts.more,
+            )
         self._note(
             {
                 device.name: replace(seen, facts=held[device.name], again=began, cost=cost)

@@ -171,8 +171,11 @@ class Ending:
                 break
         return left
 
-    def spare(self, lock: DeviceLock, reason: str) -> None:
-        """Log why who holds the device of *lock* is not ended: once for all devices of a pod."""
+    def spare(self, lock: DeviceLock, reason: str, *, gap: str = "") -> None:
+        """Log why who holds the device of *lock* is not ended: once for all devices of a pod.
+
+        *gap* is what could not be seen. It may be another at each look.
+        """
         said = lock.pod, reason
         if said not in self._spared.values():
             log.info(
@@ -181,6 +184,7 @@ class Ending:
                 pod=lock.pod,
                 state=lock.state.value,
                 reason=reason,
+                **({"gap": gap} if gap else {}),
             )
         self._spared[lock.device] = said
 
@@ -233,7 +237,7 @@ class Ending:
         if order.warrant.grounds is Grounds.LEAK and not len(victims) == len(members) == len(held):
             void = void or "its processes change"
         if void is not None:
-            self.spare(order.warrant.lock, void)
+            self.spare(order.warrant.lock, void, gap=order.warrant.gap)
             return _Agreed(judge=judge)
         return _Agreed(
             judge=judge,

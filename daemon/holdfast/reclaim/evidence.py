@@ -149,7 +149,7 @@ class Evidence:
         pod = judge.warrant.pod
         return EndFacts(
             terminate=self.may_end(pod),
-            scan_complete=judge.warrant.complete,
+            scan_complete=not judge.warrant.gap,
             process=each.process,
             command=each.command,
             in_pod=each.in_pod,

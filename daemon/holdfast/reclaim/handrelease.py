@@ -129,7 +129,7 @@ class HandRelease:
             grounds=Grounds.FORCE,
             lock=lock,
             pod=pod,
-            complete=not seen.kernel.gaps,
+            gap=seen.kernel.gap(),
             only=meant,
         )
         left = await self._ending.end_at_once(warrant, self._evidence)

@@ -95,7 +95,7 @@ class LeakedSandboxes:
     async def judge(self, warrant: Warrant, _asked_at: float) -> "SandboxJudge":
         """Ask everything; last of all, for a look at all processes takes long, who is at work."""
         pod = warrant.pod
-        holders, complete = await self._holders(pod)
+        holders, gap = await self._holders(pod)
         members = await self._pods.members(pod)
         runtime = await self._pods.runtime_state(pod, members)
         now = self._clock.monotonic()
@@ -105,7 +105,7 @@ class LeakedSandboxes:
             record=self._ledger.book.value.pods.get(pod),
             members=members,
             holders=holders,
-            complete=complete,
+            gap=gap,
             runtime=runtime,
             leaking_for=self._leaking_for(pod, holders, now),
             pause=self._pause(pod, now),
@@ -118,7 +118,7 @@ class LeakedSandboxes:
         return LeakFacts(
             restart=self._may_restart,
             terminate=self._modes.mode_of(pod) == "terminate",
-            scan_complete=judge.complete,
+            scan_complete=not judge.gap,
             pod=pod,
             record=book.pods.get(pod),
             lock=book.locks.get(device),
@@ -149,7 +149,7 @@ class LeakedSandboxes:
         lock = self._ledger.book.value.locks.get(start.device)
         if lock is None or lock.pod != start.pod:
             return  # what the start waits for is another's
-        warrant = Warrant(grounds=Grounds.LEAK, lock=lock, pod=start.pod, complete=True)
+        warrant = Warrant(grounds=Grounds.LEAK, lock=lock, pod=start.pod, gap="")
         try:
             await self._end(warrant)
         except (HoldfastError, OSError) as error:
@@ -159,7 +159,7 @@ class LeakedSandboxes:
         judge = await self.judge(warrant, 0.0)
         reason = judge.why_void(judge.members)
         if reason is not None:
-            self._ending.spare(warrant.lock, reason)
+            self._ending.spare(warrant.lock, reason, gap=judge.gap)
             return
         meant = frozenset(each.process for each in judge.members)
         # Written down first: after a crash the history says that we had begun to act.
@@ -168,15 +168,16 @@ class LeakedSandboxes:
         if await self._ending.end(replace(warrant, only=meant), ReclaimStep.KILL, self):
             self._ended.setdefault(warrant.pod, []).append(self._clock.monotonic())
 
-    async def _holders(self, pod: PodUid) -> tuple[tuple[Holder, ...], bool]:
-        """Return who holds any device of *pod*, and whether nothing was hidden from the look."""
+    async def _holders(self, pod: PodUid) -> tuple[tuple[Holder, ...], str]:
+        """Return who holds any device of *pod*, and what was hidden from the look, if anything."""
         locks = self._ledger.book.value.locks
         named = [
             self._inventory.value.get(each.device) for each in locks.values() if each.pod == pod
         ]
         found = await self._look.scan([each for each in named if each is not None], locks)
         holders = tuple(holder for facts in found.values() for holder in facts.holders or ())
-        return holders, not any(facts.gaps for facts in found.values())
+        # An own process that could not be seen may be at work.
+        return holders, next((gap for each in found.values() if (gap := each.gap())), "")
 
     def _leaking_for(self, pod: PodUid, holders: tuple[Holder, ...], now: float) -> float:
         if pod not in leaking_pods(holders):
@@ -222,7 +223,7 @@ class SandboxJudge(Struct, frozen=True, kw_only=True):
     record: PodRecord | None
     members: tuple[Member, ...]
     holders: tuple[Holder, ...]
-    complete: bool
+    gap: str
     runtime: RuntimeState | None
     leaking_for: float
     pause: float

@@ -115,7 +115,7 @@ class Reclaimer:
                 grounds=self._allowed(lock.pod),
                 lock=lock,
                 pod=lock.pod,
-                complete=not facts.kernel.gaps,
+                gap=facts.kernel.gap(but={each.process.pid for each in members}),
             )
             await self._end(warrant, step, attempt, blockers)
         elif step is ReclaimStep.KILL:  # no process is left, and yet the kernel shows it in use
@@ -142,7 +142,7 @@ class Reclaimer:
         lock, judge = warrant.lock, self._evidence.judging(warrant, blockers)
         spared = [judge.why_spare(each, blockers) for each in blockers]
         if all(spared):
-            self._ending.spare(lock, spared[0] or "")
+            self._ending.spare(lock, spared[0] or "", gap=warrant.gap)
             return
         if lock.state is LockState.RELEASING:
             # Written down first: after a crash the history says that we had begun to act.

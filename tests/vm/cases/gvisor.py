@@ -53,13 +53,15 @@ def case_gvisor_leak_is_named_and_ended_after_its_pod(node: GuestNode) -> str:
     assert second == BUSY
     leaked_by(sandbox)
 
-    (row,) = [each for each in stage.holders(chip.address) if each["pid"] == sandbox.pid]
+    # All of them have it; on a busy machine not each is read in time.
+    mine = sandbox.pod.processes
+    row = next(each for each in stage.holders(chip.address) if each["pid"] in mine)
     node.tell(f"holdfast holders: pid {row['pid']} ({row['command']}), the pod's: {row['cause']}")
     assert row["pod"] == pod.uid
     assert all(words in row["cause"] for words in CAUSE)
     told = pod.await_wait_after(1, "this pod's gVisor sandbox leaked")
     node.tell(f"its container cannot start again (leakedSandbox: report): {told}")
-    assert f"pid {sandbox.pid}" in told
+    assert any(f"pid {each}" in told for each in mine), told
     assert CAUSE[0] in told
     time.sleep(4)  # the proof is that nothing happens, long after every grace
     assert sandbox.alive

@@ -108,13 +108,14 @@ class HolderScan:
                 survey.look_at(pids)
         except HostError as error:
             return Scan(gaps=(str(error),))
-        kept = self._kept(survey)
+        kept, of_unread = self._kept(survey), tuple(survey.gaps.texts())
         return Scan(
             holders={device: tuple(found) for device, found in kept.holders.items()},
             unattributed=tuple(kept.unattributed),
             more=dict(kept.more),
-            gaps=(*sight.hides, *survey.gaps.texts(), *dict.fromkeys(survey.unexplained)),
+            gaps=(*sight.hides, *of_unread, *dict.fromkeys(survey.unexplained)),
             unread=survey.gaps.pids,
+            of_unread=of_unread,
             processes=survey.processes,
             seconds=time.perf_counter() - started,
             cpu_seconds=time.process_time() - worked,

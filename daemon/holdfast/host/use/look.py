@@ -158,8 +158,7 @@ class Look:
         )
         more = dict(scan.more)
         holders = attribute(scan, busy, locks)
-        gaps = {device.name: scan.gaps for device in devices}
-        unread = {device.name: scan.unread for device in devices}
+        seen = {device.name: scan for device in devices}
         worked = scan.cpu_seconds
         # A mapping without an open file is rare, and reading all maps is expensive: do it only if
         # nothing else explains the use, or if nothing else would show it.
@@ -172,8 +171,7 @@ class Look:
             names = frozenset(device.name for device in puzzling)
             holders.update(attribute(scan, busy & names, locks))
             more.update({name: scan.more.get(name, 0) for name in names})
-            gaps.update(dict.fromkeys(names, scan.gaps))
-            unread.update(dict.fromkeys(names, scan.unread))
+            seen.update(dict.fromkeys(names, scan))
             worked += scan.cpu_seconds
         self.last_scan = scan
         if pids is None:
@@ -186,8 +184,9 @@ class Look:
                 enabled=enabled[device.name].above,
                 holders=holders.get(device.name, ()),
                 more=more.get(device.name, 0),
-                gaps=(*gaps[device.name], *enabled[device.name].gaps),
-                unread=unread[device.name],
+                gaps=(*seen[device.name].gaps, *enabled[device.name].gaps),
+                unread=seen[device.name].unread,
+                of_unread=seen[device.name].of_unread,
             )
             for device in devices
         }

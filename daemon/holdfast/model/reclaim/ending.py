@@ -179,14 +179,15 @@ class Grounds(Enum):
 class Warrant(Struct, frozen=True, kw_only=True):
     """On which grounds, and on which evidence, processes of `pod` may be ended.
 
-    `lock` is that of the device they are in the way of. `complete`: the scan that found them was.
-    `only` are the processes that are meant, None for whatever is left of the pod.
+    `lock` is that of the device they are in the way of. `gap` is what the scan that found them
+    could not see, empty where it saw everything. `only` are the processes that are meant, None for
+    whatever is left of the pod.
     """
 
     grounds: Grounds
     lock: DeviceLock
     pod: PodUid
-    complete: bool
+    gap: str
     only: frozenset[ProcessId] | None = None
 
 

@@ -1,5 +1,6 @@
 """What is free: from what the kernel and kubelet show to a verdict with its reason."""
 
+from collections.abc import Collection
 from enum import Enum
 from typing import Protocol
 
@@ -74,8 +75,8 @@ class KernelFacts(Struct, frozen=True, kw_only=True):
     """What one scan of the kernel showed of one device.
 
     `enabled` are the VFIO-bound functions above their idle baseline. `holders` is None when no
-    scan was made; `gaps` say what could not be seen, `enable` of a function included, and `unread`
-    are the pids of the processes among them.
+    scan was made; `gaps` say what could not be seen, `enable` of a function included. `unread` are
+    the pids of processes that could not be inspected, and `of_unread` what `gaps` say of them.
     """
 
     kind: DeviceKind = DeviceKind.VFIO
@@ -85,9 +86,18 @@ class KernelFacts(Struct, frozen=True, kw_only=True):
     """How many holders there are besides, for which those kept stand."""
     gaps: tuple[str, ...] = ()
     unread: frozenset[int] = frozenset()
+    of_unread: tuple[str, ...] = ()
     opened: Opened = Opened.UNAVAILABLE
     sight: Sight | None = None
     """Of kind DRIVER alone; None: it was not asked. `holders` are those that are in the way."""
+
+    def gap(self, but: Collection[int] = ()) -> str:
+        """Return what could not be seen of anybody else than the processes *but*; empty: nothing.
+
+        Of those it is known by their pod's cgroup whose they are, however much they have open.
+        """
+        ours = self.of_unread if self.unread.issubset(but) else ()
+        return next((each for each in self.gaps if each not in ours), "")
 
 
 class FormerPod(Struct, frozen=True, kw_only=True):

@@ -145,6 +145,8 @@ class Scan(Struct, frozen=True, kw_only=True):
     gaps: tuple[str, ...] = ()
     unread: frozenset[int] = frozenset()
     """The pids of the processes among the gaps."""
+    of_unread: tuple[str, ...] = ()
+    """What the gaps say of them."""
     processes: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
