@@ -4,11 +4,11 @@ import copy
 import itertools
 import json
 import secrets
-import string
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -17,7 +17,9 @@ from simulated.cluster.rules import InvalidError, Rules
 
 Object = dict[str, Any]
 
-_LETTERS = string.ascii_lowercase + string.digits
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_RANDOM, _MOST_PREFIX = 5, 248
+"""Characters of a name that was made: those at its end, and those that it may begin with."""
 _SELECTABLE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "resourceslices": {
         "spec.driver": ("spec", "driver"),
@@ -43,10 +45,14 @@ class Kind(Struct, frozen=True, kw_only=True):
     plural: str
 
     @property
+    def group(self) -> str:
+        """Return the API group, empty for the core."""
+        return self.group_version.rpartition("/")[0]
+
+    @property
     def qualified(self) -> str:
         """Return the name that messages use."""
-        group = self.group_version.rpartition("/")[0]
-        return f"{self.plural}.{group}" if group else self.plural
+        return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -130,15 +136,8 @@ class Store:
         With *dry_run* only say what would be stored.
         """
         with self.changed:
-            made = self._checked(place.kind, sent)
-            metadata = made.setdefault("metadata", {})
-            if not metadata.get("name"):
-                prefix = metadata.get("generateName")
-                if not prefix:
-                    raise RefusedError(422, "Invalid", "metadata.name: Required value")
-                metadata["name"] = prefix[:248] + "".join(
-                    secrets.choice(_LETTERS) for _ in range(5)
-                )
+            made = self._checked(place.kind, _named(sent))
+            metadata = made["metadata"]
             at = Place(kind=place.kind, namespace=place.namespace, name=metadata["name"])
             if at in self._objects:
                 text = f'{at.kind.qualified} "{at.name}" already exists'
@@ -174,7 +173,8 @@ class Store:
                 raise self._conflict(place, "Precondition failed: UID in precondition")
             if metadata.get("resourceVersion", "") != before["metadata"]["resourceVersion"]:
                 raise self._conflict(place, "the object has been modified; please apply your")
-            self.rules.check_change(before, made)
+            with _refusing(place.kind, made):
+                self.rules.check_change(before, made)
             for kept in ("uid", "creationTimestamp", "generation", "namespace"):
                 if kept in before["metadata"]:
                     metadata[kept] = before["metadata"][kept]
@@ -250,14 +250,14 @@ class Store:
 
     def _checked(self, kind: Kind, sent: Object) -> Object:
         made: Object = self.rules.without_dropped(json.loads(json.dumps(sent)))
-        try:
+        with _refusing(kind, made):
+            if not made.get("metadata", {}).get("name"):
+                raise InvalidError(
+                    "metadata.name: Required value: name or generateName is required"
+                )
             self.rules.check(made)
             if self._validate is not None:
                 self._validate(made)
-        except InvalidError as error:
-            name = made.get("metadata", {}).get("name", "")
-            text = f'{made.get("kind")}.{kind.qualified} "{name}" is invalid: {error}'
-            raise RefusedError(422, "Invalid", text) from error
         return made
 
     def _there(self, place: Place) -> Object:
@@ -305,6 +305,28 @@ class Store:
     def _conflict(place: Place, why: str) -> RefusedError:
         text = f'Operation cannot be fulfilled on {place.kind.qualified} "{place.name}": {why}'
         return RefusedError(409, "Conflict", text)
+
+
+@contextmanager
+def _refusing(kind: Kind, made: Object) -> Iterator[None]:
+    """Answer as an API server does to *made* when it is not valid."""
+    try:
+        yield
+    except InvalidError as error:
+        what = ".".join(filter(None, (made.get("kind"), kind.group)))
+        name = made.get("metadata", {}).get("name", "")
+        text = f'{what} "{name}" is invalid: {error}'
+        raise RefusedError(422, "Invalid", text) from error
+
+
+def _named(sent: Object) -> Object:
+    """Return *sent* with a name, if it has what one is to begin with."""
+    metadata = sent.get("metadata") or {}
+    prefix = metadata.get("generateName")
+    if metadata.get("name") or not prefix:
+        return sent
+    end = "".join(secrets.choice(_LETTERS) for _ in range(_RANDOM))
+    return {**sent, "metadata": {**metadata, "name": prefix[:_MOST_PREFIX] + end}}
 
 
 def _version_in(sent: Object) -> Object:
