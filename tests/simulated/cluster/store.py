@@ -20,6 +20,16 @@ Object = dict[str, Any]
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _RANDOM, _MOST_PREFIX = 5, 248
 """Characters of a name that was made: those at its end, and those that it may begin with."""
+_NO_GENERATION = frozenset({"resourceclaims", "resourceclaimtemplates", "nodes", "events"})
+_KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "generation", "namespace")
+"""What no client changes in the metadata of an object."""
+_FIRST_STATUS: Mapping[str, Mapping[str, Any]] = {
+    "resourceclaims": {},
+    "pods": {"phase": "Pending", "qosClass": "BestEffort"},
+}
+"""What a new object has in place of the status that was sent, by the plural of its kind."""
+_GRACE = 30
+"""Seconds that a pod has to end, where nobody says how many."""
 _SELECTABLE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "resourceslices": {
         "spec.driver": ("spec", "driver"),
@@ -144,7 +154,11 @@ class Store:
                 raise RefusedError(409, "AlreadyExists", text)
             if place.namespace:
                 metadata["namespace"] = place.namespace
-            metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "generation": 1}
+            metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now()}
+            if at.kind.plural not in _NO_GENERATION:
+                metadata["generation"] = 1
+            if at.kind.plural in _FIRST_STATUS:
+                made["status"] = {**_FIRST_STATUS[at.kind.plural]}
             if dry_run:
                 return made
             self._put(at, made, None)
@@ -175,15 +189,17 @@ class Store:
                 raise self._conflict(place, "the object has been modified; please apply your")
             with _refusing(place.kind, made):
                 self.rules.check_change(before, made)
-            for kept in ("uid", "creationTimestamp", "generation", "namespace"):
+            for kept in _KEPT:
                 if kept in before["metadata"]:
                     metadata[kept] = before["metadata"][kept]
             if made == before:  # a write that changes nothing keeps the version
                 return copy.deepcopy(before)
-            if made.get("spec") != before.get("spec"):
+            if made.get("spec") != before.get("spec") and "generation" in metadata:
                 metadata["generation"] += 1
             self._put(place, made, before)
             self.writes.append(("update", place))
+            if before["metadata"].get("finalizers") and "deletionTimestamp" in metadata:
+                self._remove(place, made)
             return copy.deepcopy(made)
 
     def patch(self, place: Place, sent: Object, *, subresource: str) -> Object:
@@ -199,14 +215,28 @@ class Store:
             into |= patch | ({"conditions": [*conditions.values()]} if conditions else {})
             return self.update(place, made, subresource=subresource)
 
-    def delete(self, place: Place, preconditions: Mapping[str, str] | None = None) -> Object:
-        """Remove an object; one with finalizers only gets a deletion timestamp."""
+    def delete(
+        self,
+        place: Place,
+        preconditions: Mapping[str, str] | None = None,
+        *,
+        grace: int | None = None,
+    ) -> Object:
+        """Remove an object; one with finalizers only gets a deletion timestamp.
+
+        So does a pod on a node, which kubelet deletes without *grace* seconds once it is over.
+        """
         with self.changed:
             found = self._there(place)
             for field, value in (preconditions or {}).items():
                 if value and found["metadata"][field] != value:
                     raise self._conflict(place, f"Precondition failed: {field} in precondition")
             self.writes.append(("delete", place))
+            if place.kind.plural == "pods":
+                seconds = 0 if _needs_no_grace(found) else _GRACE if grace is None else grace
+                found = self._put_ending(place, found, deletionGracePeriodSeconds=seconds)
+                if seconds:
+                    return found
             return self._remove(place, found)
 
     def delete_collection(self, place: Place, selector: Selector) -> int:
@@ -274,14 +304,18 @@ class Store:
 
     def _remove(self, place: Place, found: Object) -> Object:
         if found["metadata"].get("finalizers"):
-            made = copy.deepcopy(found)
-            made["metadata"]["deletionTimestamp"] = _now()
-            self._put(place, made, found)
-            return made
+            return self._put_ending(place, found)
         made = copy.deepcopy(found)
         del self._objects[place]
         self._note(place, made, found, deleted=True)
         return made
+
+    def _put_ending(self, place: Place, found: Object, **metadata: int) -> Object:
+        ending = copy.deepcopy(found)
+        ending["metadata"] = {"deletionTimestamp": now(), **ending["metadata"], **metadata}
+        if ending != found:
+            self._put(place, ending, found)
+        return copy.deepcopy(ending)
 
     def _put(self, place: Place, made: Object, before: Object | None) -> None:
         self._note(place, made, before, deleted=False)
@@ -329,6 +363,12 @@ def _named(sent: Object) -> Object:
     return {**sent, "metadata": {**metadata, "name": prefix[:_MOST_PREFIX] + end}}
 
 
+def _needs_no_grace(pod: Object) -> bool:
+    """Tell whether there is no kubelet that has to end *pod*."""
+    phase = (pod.get("status") or {}).get("phase")
+    return not pod["spec"].get("nodeName") or phase in {"Succeeded", "Failed"}
+
+
 def _version_in(sent: Object) -> Object:
     version = sent.get("metadata", {}).get("resourceVersion")
     return {"resourceVersion": version} if version else {}
@@ -338,5 +378,6 @@ def _key(place: Place) -> tuple[str, str]:
     return place.namespace, place.name
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time as objects have it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
