@@ -68,14 +68,19 @@ class PodWorker:
         times: KubeletTimes,
         up: asyncio.Event,
         begin: Callable[[Coroutine[Any, Any, None]], object],
+        tell: Callable[[Pod], None],
     ) -> None:
-        """Start containers by *runtime*, with what *devices* and *dra* say they have."""
+        """Start containers by *runtime*, with what *devices* and *dra* say they have.
+
+        *tell* hears of pods whose status is another one now.
+        """
         self._runtime = runtime
         self._devices = devices
         self._dra = dra
         self._times = times
         self._up = up
         self._begin = begin
+        self._tell = tell
 
     async def run(self, pod: Pod, former: asyncio.Task[None] | None = None) -> None:
         """Be the pod's worker: pull, start the containers, and see them end."""
@@ -95,9 +100,11 @@ class PodWorker:
         codes = await asyncio.gather(*(self._main(pod, each) for each in pod.spec.containers))
         if pod.deleting:
             return
+        self._tell(pod)
         await self._runtime.stop(pod, 0.0)
         await self.unprepare(pod)
         pod.phase = Phase.FAILED if any(codes) else Phase.SUCCEEDED
+        self._tell(pod)
         await asyncio.sleep(self._times.finished)
         pod.stopped = True
         await self._runtime.remove(pod)
@@ -145,8 +152,10 @@ class PodWorker:
             if not await self._start(pod, container):
                 return 0
             pod.phase = Phase.RUNNING
+            self._tell(pod)
             code = await self._runtime.wait(pod, container)
             if pod.deleting or pod.spec.restart == "Never":
+                pod.exits[container.name] = code
                 return code
 
     async def _keep(self, pod: Pod, container: Container) -> None:
