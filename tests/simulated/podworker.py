@@ -14,6 +14,11 @@ from simulated.dramanager import DraError, DraManager
 from simulated.pods import Container, Phase, Pod
 
 _JITTER = 1.5
+_STOPPED = (
+    "device plugin PreStartContainer rpc failed with err: endpoint "
+    "&{{{{{{}} {{0 0}}}} {0} 0x0 {{0 0 0x0}} <nil>}} has been stopped"
+)
+"""Kubelet prints what it has of the endpoint; its numbers are other ones each time."""
 
 
 class Runtime(Protocol):
@@ -205,8 +210,11 @@ class PodWorker:
             if entry is None:
                 continue
             if endpoint is not None and endpoint.stub is None:
+                # Of a plugin that is away since this kubelet started it has no options.
                 raise _NotYetError(
-                    f"endpoint not found in cache for a registered resource: {resource}"
+                    _STOPPED.format(resource)
+                    if endpoint.pre_start
+                    else f"endpoint not found in cache for a registered resource: {resource}"
                 )
             if endpoint is not None and endpoint.stub is not None and endpoint.pre_start:
                 request = api.PreStartContainerRequest(devices_ids=entry.ids)
