@@ -74,7 +74,8 @@ class Cluster:
         return Claim(name, found["metadata"]["uid"], pods), devices
 
     def given(self, pod: str) -> tuple[Claim, list[str]]:
-        return self.claim_of(f"{pod}-extended-resources")
+        status = self.store.get(Place(kind=PODS, namespace=NAMESPACE, name=pod))["status"]
+        return self.claim_of(status["extendedResourceClaimStatus"]["resourceClaimName"])
 
     def offered(self) -> dict[str, Any]:
         found, _ = self.store.find(Place(kind=SLICES), Selector())

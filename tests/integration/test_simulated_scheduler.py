@@ -1,6 +1,7 @@
 """The scheduler of the simulated cluster: it gives out what the slices say, and no more."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 import pytest
 
 from fakes.controlplane import CLAIMS, NODE, SLICES, ControlPlane, control_plane
+from simulated.cluster.claims import FINALIZER, claim_names
 from simulated.cluster.scheduler import CLASSES, PODS, TEMPLATES, Scheduler
-from simulated.cluster.store import Place, RefusedError
+from simulated.cluster.store import Place, RefusedError, Selector
 
 DRIVER = "holdfast.dev"
 ONE = {"value": "1"}
@@ -81,6 +83,9 @@ class Cluster:
             "resourceClaims": [{"name": each, "resourceClaimName": each} for each in claims],
         }
         self.make(PODS, "Pod", name, namespace="default", spec=spec)
+
+    def claims_there(self) -> list[dict[str, Any]]:
+        return self.store.find(Place(kind=CLAIMS), Selector())[0]
 
     def given(self, claim: str) -> list[str]:
         found = self.store.get(Place(kind=CLAIMS, namespace="default", name=claim))
@@ -156,7 +161,10 @@ def test_the_devices_of_a_deleted_pod_are_given_out_at_once(cluster: Cluster) ->
     assert cluster.scheduler.step() == ["first"]
     cluster.scheduler.delete("default", "first")
     assert cluster.scheduler.step() == ["second"]
-    assert cluster.given("second-box") == ["square"]
+    second = claim_names(cluster.store.get(Place(kind=PODS, namespace="default", name="second")))
+    assert re.fullmatch("second-box-[bcdfghjklmnpqrstvwxz2456789]{5}", second["box"])
+    assert cluster.given(second["box"]) == ["square"]
+    assert [each["metadata"]["name"] for each in cluster.claims_there()] == [second["box"]]
 
 
 def test_a_pod_with_an_extended_resource_gets_a_claim_by_the_class_of_that_name(
@@ -165,11 +173,42 @@ def test_a_pod_with_an_extended_resource_gets_a_claim_by_the_class_of_that_name(
     cluster.pod("plain", **{"google.com_tpu": 3})
 
     assert cluster.scheduler.step() == ["plain"]
-    assert cluster.given("plain-extended-resources") == ["chip-0", "chip-1", "chip-2"]
     pod = cluster.store.get(Place(kind=PODS, namespace="default", name="plain"))
     told = pod["status"]["extendedResourceClaimStatus"]
-    assert told["resourceClaimName"] == "plain-extended-resources"
+    assert told["resourceClaimName"].startswith("plain-extended-resources-")
+    assert cluster.given(told["resourceClaimName"]) == ["chip-0", "chip-1", "chip-2"]
     assert told["requestMappings"][0]["requestName"] == "container-0-request-0"
+
+
+def test_no_claim_is_made_for_extended_resources_that_do_not_fit(cluster: Cluster) -> None:
+    cluster.pod("plain", **{"google.com_tpu": 5})
+
+    assert cluster.scheduler.step() == []
+    assert cluster.claims_there() == []
+
+
+def test_a_pod_waits_for_a_claim_that_is_not_there(cluster: Cluster) -> None:
+    cluster.pod("a", "late")
+    assert cluster.scheduler.step() == []
+    cluster.claim("late")
+    assert cluster.scheduler.step() == ["a"]
+
+
+def test_a_claim_is_kept_as_long_as_it_is_allocated(cluster: Cluster) -> None:
+    cluster.claim("one")
+    (new,) = cluster.claims_there()
+    cluster.pod("a", "one")
+    cluster.scheduler.step()
+    cluster.store.delete(Place(kind=CLAIMS, namespace="default", name="one"))
+    (kept,) = cluster.claims_there()
+
+    assert new["status"] == {}
+    assert "generation" not in new["metadata"]
+    assert kept["metadata"]["finalizers"] == [FINALIZER]
+    assert kept["metadata"]["deletionTimestamp"]
+    assert kept["status"]["allocation"]["allocationTimestamp"]
+    cluster.scheduler.delete("default", "a")
+    assert cluster.claims_there() == []
 
 
 def test_admin_access_takes_nothing_and_is_exempt_from_what_others_have_alone(

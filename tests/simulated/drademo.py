@@ -10,6 +10,7 @@ from msgspec import Struct
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.cluster.candidates import candidates
 from simulated.cluster.certificates import certificates
+from simulated.cluster.claims import claim_names
 from simulated.cluster.rules import Rules
 from simulated.cluster.scheduler import (
     CLAIMS,
@@ -26,6 +27,7 @@ from simulated.demo import Demo, StoryError
 from simulated.dramanager import DraManager
 from simulated.node import SimulatedNode
 from simulated.pods import Container, Pod, PodSpec, Workload
+from simulated.podstatus import PodStatuses
 
 TPU = "google.com/tpu"
 DRIVER = "holdfast.dev"
@@ -88,6 +90,7 @@ class DraDemo(Demo):
             },
         )
         self.cdi = cdi
+        self.kubelet.tell = PodStatuses(self.store, self.scheduler).tell
 
     @property
     def dra(self) -> DraManager:
@@ -121,33 +124,56 @@ class DraDemo(Demo):
     async def submit(self, name: str, workload: Workload, *, kind: str = "tpu") -> tuple[Pod, str]:
         """Submit a pod with a claim of one device of *kind*; return it with what it is given."""
         claim = {"name": "chip", "resourceClaimTemplateName": f"one-{kind}"}
-        made = self.store.create(
-            Place(kind=PODS, namespace=_NAMESPACE),
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": name},
-                "spec": {
-                    "resourceClaims": [claim],
-                    "containers": [{"name": "main", "resources": {"claims": [{"name": "chip"}]}}],
-                },
-            },
-        )
+        pod = await self.run(name, workload, resourceClaims=[claim])
+        stored = await self._claim(_NAMESPACE, pod.spec.claims["chip"]) or {}
+        (result,) = stored["status"]["allocation"]["devices"]["results"]
+        return pod, str(result["device"])
+
+    async def run(
+        self,
+        name: str,
+        workload: Workload,
+        *,
+        limits: Mapping[str, str] | None = None,
+        **wants: Any,
+    ) -> Pod:
+        """Submit a pod that *wants* so, which must find its place at once.
+
+        It has one container, which uses all of its claims, and has *limits*.
+        """
+        container = {"name": "main", "image": "i", "resources": {"limits": {**(limits or {})}}}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"containers": [container], **wants},
+        }
+        self.store.create(Place(kind=PODS, namespace=_NAMESPACE), body)
         if self.scheduler.step() != [name]:
             raise StoryError(f"the scheduler found no chip for {name}")
+        made = self.store.get(_pod(name))
+        claims = claim_names(made)
+        if extended := made["status"].get("extendedResourceClaimStatus"):
+            claims["extended"] = extended["resourceClaimName"]
+        used = tuple((each, "") for each in claims)
         spec = PodSpec(
             name=name,
             uid=made["metadata"]["uid"],
-            claims={"chip": f"{name}-chip"},
-            containers=(Container(claims=(("chip", ""),), workload=workload),),
+            claims=claims,
+            containers=(Container(claims=used, workload=workload),),
         )
-        stored = await self._claim(_NAMESPACE, spec.claims["chip"]) or {}
-        (result,) = stored["status"]["allocation"]["devices"]["results"]
-        return await self.kubelet.submit(spec), str(result["device"])
+        return await self.kubelet.submit(spec)
 
-    def forget(self, pod: Pod) -> None:
-        """Take a pod and its claim out of the API: its chip may be given to others at once."""
-        self.scheduler.delete(_NAMESPACE, pod.spec.name)
+    def delete(self, pod: Pod, *, grace: float, force: bool = False) -> None:
+        """Delete a pod as `kubectl delete` does, so that kubelet ends it within *grace* seconds.
+
+        *force*: the pod and its claim leave the API at once, and its chip may be given to others.
+        """
+        if force:
+            self.scheduler.delete(_NAMESPACE, pod.spec.name)
+        else:
+            self.store.delete(_pod(pod.spec.name))
+        self.kubelet.delete(pod, grace=grace, force=force)
 
     def chip_of(self, pod: Pod) -> tuple[str, Path]:
         """Return the chip that a pod was given, and where its program opens it."""
@@ -173,6 +199,10 @@ class DraDemo(Demo):
         """Delete the node's slices, of one driver or of all, as kubelet does."""
         wanted = f"spec.nodeName={NODE}" + (f",spec.driver={driver}" if driver else "")
         self.store.delete_collection(Place(kind=SLICES), Selector.of(wanted, SLICES.plural))
+
+
+def _pod(name: str) -> Place:
+    return Place(kind=PODS, namespace=_NAMESPACE, name=name)
 
 
 def _objects() -> Iterator[tuple[Place, Object]]:

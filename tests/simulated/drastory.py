@@ -68,8 +68,7 @@ async def _force_delete(stage: DraDemo) -> Pod:
     former, chip = await stage.submit("pod-a", leaves)
     await stage.until_running(former)
     stage.say(f"Pod A's claim was given {chip}, holdfast prepared it, and its program runs.")
-    stage.forget(former)
-    stage.kubelet.delete(former, force=True, grace=_GRACE)
+    stage.delete(former, force=True, grace=_GRACE)
     stage.say("Pod A is deleted by force: the API server has forgotten it and its claim.")
     pod, again = await stage.submit("pod-b", Workload(ignores_term=True))
     if again != chip:
@@ -100,13 +99,12 @@ async def _stay_held(stage: DraDemo, pod: Pod) -> Pod:
     chip, node = stage.chip_of(pod)
     with _tool(stage, node) as pid:
         stage.say(f"Somebody's tool on the node (pid {pid}) opens {chip}, and pod B is deleted.")
-        stage.kubelet.delete(pod, grace=0.5)
+        stage.delete(pod, grace=0.5)
         await stage.until(lambda: f"(pid {pid})" in stage.health(chip), "the tool to be named")
         stage.say(f"Pod B's claim is not over: {stage.health(chip)}")
         stage.add("holdfast ends no process that could be somebody's work. It waits for 6 s here")
         stage.add("(dra.unprepareWait, 2 min by default) while pod B is Terminating.")
         await stage.until(lambda: pod.stopped, "pod B to be over")
-        stage.forget(pod)
         await stage.until(lambda: chip in stage.tainted(), "the chip to be tainted")
         stage.say(
             f"Then pod B may go. Its chip stays locked, and has the taint holdfast.dev/held: "

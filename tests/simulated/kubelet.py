@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -68,6 +68,8 @@ class Kubelet(rpc.RegistrationServicer):
         self.registrations: list[api.RegisterRequest] = []
         self.messages: dict[str, list[dict[str, str]]] = {}
         """The health of each device in each message of each resource's plugin."""
+        self.tell: Callable[[Pod], None] = lambda _pod: None
+        """Hears of pods whose status is another one now, as the API server does."""
         self._runtime = runtime
         self._times = times or KubeletTimes()
         self._server: aio.Server | None = None
@@ -80,7 +82,13 @@ class Kubelet(rpc.RegistrationServicer):
         self._sync_loop = asyncio.Lock()
         self._up = asyncio.Event()
         self._worker = PodWorker(
-            runtime, self.devices, self.dra, times=self._times, up=self._up, begin=self._work
+            runtime,
+            self.devices,
+            self.dra,
+            times=self._times,
+            up=self._up,
+            begin=self._work,
+            tell=self._told,
         )
         self._stopping: dict[str, asyncio.Task[None]] = {}
 
@@ -156,7 +164,9 @@ class Kubelet(rpc.RegistrationServicer):
                 await self._admit(pod)
             except AdmissionError as error:
                 _reject(pod, error)
+                self.tell(pod)
                 return pod
+        self.tell(pod)
         self._work(self._worker.run(pod, former))
         return pod
 
@@ -206,7 +216,9 @@ class Kubelet(rpc.RegistrationServicer):
                     await self._admit(pod)
                 except AdmissionError as error:
                     _reject(pod, error)
+                    self.tell(pod)
                     continue
+            self.tell(pod)
             self._work(self._worker.run(pod))
 
     async def Register(  # noqa: N802 - gRPC's name
@@ -288,16 +300,23 @@ class Kubelet(rpc.RegistrationServicer):
         async with pod.sync:
             await self._runtime.stop(pod, grace)
         await self._worker.unprepare(pod)
-        pod.phase = Phase.SUCCEEDED if not pod.phase.terminal else pod.phase
+        # No program here handles SIGTERM: what did not end by itself was ended by a signal.
+        pod.phase = Phase.FAILED if not pod.phase.terminal else pod.phase
         pod.stopped = True
+        self.tell(pod)
         if self.pods.get(pod.uid) is pod:  # and not its next incarnation
             del self.pods[pod.uid]
         await self._runtime.remove(pod)
+        pod.gone = True
+        self.tell(pod)
 
     async def _unprepare_inactive(self, dra: DraManager) -> None:
         while True:
             await dra.clock.sleep(_RECONCILE)
             await dra.unprepare_inactive(self.active())
+
+    def _told(self, pod: Pod) -> None:
+        self.tell(pod)
 
     def _work(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

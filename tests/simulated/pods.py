@@ -74,6 +74,8 @@ class Pod(Struct, kw_only=True):
     phase: Phase = Phase.PENDING
     reason: str = ""
     message: str = ""
+    exits: dict[str, int] = field(default_factory=dict)
+    """The exit codes of containers that do not start again, by their names."""
     waiting: str = ""
     """Why a container of it does not start yet, as `kubectl describe` shows it."""
     refusals: int = 0
@@ -86,6 +88,8 @@ class Pod(Struct, kw_only=True):
     """Kubelet does one thing at a time for a pod, and ends none of them early."""
     stopped: bool = False
     """The runtime said that all its containers are stopped."""
+    gone: bool = False
+    """Nothing is left of it, and kubelet lets its object go."""
     pulled: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

@@ -14,6 +14,11 @@ from simulated.dramanager import DraError, DraManager
 from simulated.pods import Container, Phase, Pod
 
 _JITTER = 1.5
+_STOPPED = (
+    "device plugin PreStartContainer rpc failed with err: endpoint "
+    "&{{{{{{}} {{0 0}}}} {0} 0x0 {{0 0 0x0}} <nil>}} has been stopped"
+)
+"""Kubelet prints what it has of the endpoint; its numbers are other ones each time."""
 
 
 class Runtime(Protocol):
@@ -68,14 +73,19 @@ class PodWorker:
         times: KubeletTimes,
         up: asyncio.Event,
         begin: Callable[[Coroutine[Any, Any, None]], object],
+        tell: Callable[[Pod], None],
     ) -> None:
-        """Start containers by *runtime*, with what *devices* and *dra* say they have."""
+        """Start containers by *runtime*, with what *devices* and *dra* say they have.
+
+        *tell* hears of pods whose status is another one now.
+        """
         self._runtime = runtime
         self._devices = devices
         self._dra = dra
         self._times = times
         self._up = up
         self._begin = begin
+        self._tell = tell
 
     async def run(self, pod: Pod, former: asyncio.Task[None] | None = None) -> None:
         """Be the pod's worker: pull, start the containers, and see them end."""
@@ -95,9 +105,11 @@ class PodWorker:
         codes = await asyncio.gather(*(self._main(pod, each) for each in pod.spec.containers))
         if pod.deleting:
             return
+        self._tell(pod)
         await self._runtime.stop(pod, 0.0)
         await self.unprepare(pod)
         pod.phase = Phase.FAILED if any(codes) else Phase.SUCCEEDED
+        self._tell(pod)
         await asyncio.sleep(self._times.finished)
         pod.stopped = True
         await self._runtime.remove(pod)
@@ -145,8 +157,10 @@ class PodWorker:
             if not await self._start(pod, container):
                 return 0
             pod.phase = Phase.RUNNING
+            self._tell(pod)
             code = await self._runtime.wait(pod, container)
             if pod.deleting or pod.spec.restart == "Never":
+                pod.exits[container.name] = code
                 return code
 
     async def _keep(self, pod: Pod, container: Container) -> None:
@@ -196,8 +210,11 @@ class PodWorker:
             if entry is None:
                 continue
             if endpoint is not None and endpoint.stub is None:
+                # Of a plugin that is away since this kubelet started it has no options.
                 raise _NotYetError(
-                    f"endpoint not found in cache for a registered resource: {resource}"
+                    _STOPPED.format(resource)
+                    if endpoint.pre_start
+                    else f"endpoint not found in cache for a registered resource: {resource}"
                 )
             if endpoint is not None and endpoint.stub is not None and endpoint.pre_start:
                 request = api.PreStartContainerRequest(devices_ids=entry.ids)

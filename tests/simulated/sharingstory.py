@@ -123,8 +123,7 @@ async def _ask_in_every_way(stage: DraDemo) -> Mapping[str, Pod]:
 async def _follow_in_every_way(stage: DraDemo, former: Mapping[str, Pod]) -> None:
     for way in _WAYS:
         await _until_over(stage, former[way.name])
-    stage.forget(former["claim"])
-    stage.kubelet.delete(former["claim"], force=True, grace=1.0)
+    stage.delete(former["claim"], force=True, grace=1.0)
     claimant, device = await stage.submit("claim-3", Workload(), kind="claimed-gpu")
     following = {
         way.name: await stage.kubelet.submit(_pod(f"{way.name}-3", way.resource, Workload()))
@@ -187,8 +186,9 @@ async def _end_sharing(stage: DraDemo, node: GpuNode) -> None:
 
 async def _over(stage: DraDemo, pod: Pod) -> None:
     if pod.spec.claims:
-        stage.forget(pod)
-    stage.kubelet.delete(pod, grace=0.5)
+        stage.delete(pod, grace=0.5)
+    else:
+        stage.kubelet.delete(pod, grace=0.5)
     await _until_over(stage, pod)
 
 

@@ -4,54 +4,62 @@ It goes by the API server's objects alone: a device is free for it when no claim
 runs on the node. https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from uuid import uuid4
 
 from simulated.cluster.candidates import Candidate, candidates, selects, taints, untolerated
+from simulated.cluster.claims import (
+    CLAIMS,
+    FINALIZER,
+    PODS,
+    RESOURCE,
+    TEMPLATES,
+    ClaimController,
+    claim_names,
+    is_over,
+    make_claim,
+    place_of,
+)
 from simulated.cluster.room import Room, consumed_by
-from simulated.cluster.store import Kind, Object, Place, RefusedError, Selector, Store
+from simulated.cluster.store import Kind, Object, Place, RefusedError, Selector, Store, now
 
-RESOURCE = "resource.k8s.io/v1"
+__all__ = ["CLAIMS", "CLASSES", "PODS", "RESOURCE", "SLICES", "TEMPLATES", "Scheduler"]
+
 SLICES = Kind(group_version=RESOURCE, plural="resourceslices")
-CLAIMS = Kind(group_version=RESOURCE, plural="resourceclaims")
-TEMPLATES = Kind(group_version=RESOURCE, plural="resourceclaimtemplates")
 CLASSES = Kind(group_version=RESOURCE, plural="deviceclasses")
-PODS = Kind(group_version="v1", plural="pods")
 
 _EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 
 
 class Scheduler:
-    """Works on the store directly; every step is one pass over everything."""
+    """Works on the store directly; every step is one pass over everything.
+
+    `claims` is the controller that works beside it in a real control plane: it takes its step
+    before each of the scheduler's, and after each end of a pod.
+    """
 
     def __init__(self, store: Store) -> None:
         """Schedule the pods of *store*."""
         self._store = store
+        self.claims = ClaimController(store)
 
     def step(self) -> list[str]:
         """Schedule what can be; return the names of the pods that got a node now."""
-        waiting = [each for each in self._every(PODS) if not each["spec"].get("nodeName")]
+        self.claims.step()
+        waiting = [
+            each
+            for each in self._every(PODS)
+            if not each["spec"].get("nodeName") and not is_over(each)
+        ]
         return [pod["metadata"]["name"] for pod in waiting if self._schedule(pod)]
 
     def delete(self, namespace: str, name: str) -> None:
-        """Take a pod out of the API at once, as `kubectl delete --force` does at the end.
+        """Take a pod out of the API at once, as `kubectl delete --force` does.
 
         Claims that were made for it go with it; others it no longer keeps reserved.
         """
-        pod = self._store.delete(Place(kind=PODS, namespace=namespace, name=name))
-        uid = pod["metadata"]["uid"]
-        for claim in self._every(CLAIMS):
-            owners = {each["uid"] for each in claim["metadata"].get("ownerReferences", ())}
-            if uid in owners:
-                self._store.delete(_place(CLAIMS, claim))
-                continue
-            status = claim.get("status") or {}
-            kept = [each for each in status.get("reservedFor", ()) if each["uid"] != uid]
-            if len(kept) < len(status.get("reservedFor", ())):
-                claim["status"] = {**status, "reservedFor": kept}
-                if not kept:
-                    claim["status"].pop("allocation", None)
-                self._store.update(_place(CLAIMS, claim), claim, subresource="status")
+        place = Place(kind=PODS, namespace=namespace, name=name)
+        self.claims.step(self._store.delete(place, grace=0))
 
     def evict(self) -> list[str]:
         """Delete the pods whose devices have a NoExecute taint that they do not tolerate."""
@@ -68,57 +76,61 @@ class Scheduler:
         return gone
 
     def _schedule(self, pod: Object) -> bool:
-        claims = [*self._claims_of(pod), *self._extended(pod)]
+        claims, extended = self._claims_of(pod), self._extended(pod)
+        if claims is None:
+            return False
+        wanted = [*claims, *([extended[0]] if extended else [])]
         for node in sorted({each.node for each in self._candidates()}):
-            chosen = self._choose(claims, node)
-            if chosen is not None:
-                self._bind(pod, node, zip(claims, chosen, strict=True))
-                return True
+            chosen = self._choose(wanted, node)
+            if chosen is None:
+                continue
+            for claim, results in zip(claims, chosen, strict=False):
+                self._allocate(claim, pod, node, results)
+            if extended:
+                self._bring(pod, node, extended, chosen[-1])
+            at = place_of(PODS, pod)
+            latest = self._store.get(at)
+            latest["spec"]["nodeName"] = node
+            self._store.update(at, latest)
+            return True
         return False
 
-    def _claims_of(self, pod: Object) -> Iterator[Object]:
-        metadata = pod["metadata"]
-        for each in pod["spec"].get("resourceClaims", ()):
-            name = each.get("resourceClaimName") or f"{metadata['name']}-{each['name']}"
-            place = Place(kind=CLAIMS, namespace=metadata["namespace"], name=name)
-            try:
-                yield self._store.get(place)
-            except RefusedError:
-                if not each.get("resourceClaimTemplateName"):
-                    continue
-                template = self._store.get(
-                    Place(
-                        kind=TEMPLATES,
-                        namespace=metadata["namespace"],
-                        name=each["resourceClaimTemplateName"],
-                    )
-                )
-                yield self._make_claim(pod, name, template["spec"]["spec"])
+    def _claims_of(self, pod: Object) -> list[Object] | None:
+        """Return the claims of *pod*, None while they are not all there."""
+        names, namespace = claim_names(pod), pod["metadata"]["namespace"]
+        places = [
+            Place(kind=CLAIMS, namespace=namespace, name=names[each["name"]])
+            for each in pod["spec"].get("resourceClaims", ())
+        ]
+        try:
+            return [self._store.get(place) for place in places]
+        except RefusedError:
+            return None
 
-    def _extended(self, pod: Object) -> Iterator[Object]:
-        """Make one claim for the extended resources that device classes stand for."""
+    def _extended(self, pod: Object) -> tuple[Object, list[Object]] | None:
+        """Return a claim for the extended resources that device classes stand for, None for none.
+
+        Also return which container has what by which request. The claim is not in the API server
+        before the pod has a place.
+        """
         classes = {
             each["spec"]["extendedResourceName"]: each["metadata"]["name"]
             for each in self._every(CLASSES)
             if each["spec"].get("extendedResourceName")
         }
-        requests = []
-        mappings = []
+        requests: list[Object] = []
+        mappings: list[Object] = []
         for position, container in enumerate(pod["spec"].get("containers", ())):
             limits = container.get("resources", {}).get("limits", {})
             wanted = [(name, int(count)) for name, count in limits.items() if name in classes]
             for number, (name, count) in enumerate(wanted):
                 request = f"container-{position}-request-{number}"
-                requests.append(
-                    {
-                        "name": request,
-                        "exactly": {
-                            "deviceClassName": classes[name],
-                            "allocationMode": "ExactCount",
-                            "count": count,
-                        },
-                    }
-                )
+                exactly = {
+                    "deviceClassName": classes[name],
+                    "allocationMode": "ExactCount",
+                    "count": count,
+                }
+                requests.append({"name": request, "exactly": exactly})
                 mappings.append(
                     {
                         "containerName": container["name"],
@@ -126,54 +138,7 @@ class Scheduler:
                         "requestName": request,
                     }
                 )
-        if not requests:
-            return
-        name = f"{pod['metadata']['name']}-extended-resources"
-        place = Place(kind=CLAIMS, namespace=pod["metadata"]["namespace"], name=name)
-        try:
-            yield self._store.get(place)
-        except RefusedError:
-            made = self._make_claim(
-                pod, name, {"devices": {"requests": requests}}, {_EXTENDED: "true"}
-            )
-            at = _place(PODS, pod)
-            latest = self._store.get(at)
-            latest["status"] = {
-                **(latest.get("status") or {}),
-                "extendedResourceClaimStatus": {
-                    "resourceClaimName": name,
-                    "requestMappings": mappings,
-                },
-            }
-            self._store.update(at, latest, subresource="status")
-            yield made
-
-    def _make_claim(
-        self,
-        pod: Object,
-        name: str,
-        spec: Object,
-        annotations: Mapping[str, str] | None = None,
-    ) -> Object:
-        metadata = pod["metadata"]
-        owner = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": metadata["name"],
-            "uid": metadata["uid"],
-            "controller": True,
-        }
-        made = {
-            "apiVersion": RESOURCE,
-            "kind": "ResourceClaim",
-            "metadata": {
-                "name": name,
-                "ownerReferences": [owner],
-                **({"annotations": dict(annotations)} if annotations else {}),
-            },
-            "spec": spec,
-        }
-        return self._store.create(Place(kind=CLAIMS, namespace=metadata["namespace"]), made)
+        return ({"spec": {"devices": {"requests": requests}}}, mappings) if requests else None
 
     def _choose(self, claims: Sequence[Object], node: str) -> list[list[Object]] | None:
         """Return the results for each claim on *node*, or None where they do not fit there."""
@@ -233,26 +198,44 @@ class Scheduler:
             ):
                 yield each
 
-    def _bind(self, pod: Object, node: str, chosen: Iterable[tuple[Object, list[Object]]]) -> None:
-        metadata = pod["metadata"]
-        for claim, results in chosen:
-            place = _place(CLAIMS, claim)
-            latest = self._store.get(place)
-            status = latest.get("status") or {}
-            user = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
-            latest["status"] = {
-                **status,
-                "allocation": {
-                    "devices": {"results": results},
-                    "nodeSelector": _node_selector(node),
-                },
-                "reservedFor": [*status.get("reservedFor", ()), user],
-            }
-            self._store.update(place, latest, subresource="status")
-        at = _place(PODS, pod)
+    def _bring(
+        self, pod: Object, node: str, extended: tuple[Object, list[Object]], results: list[Object]
+    ) -> None:
+        """Make the claim for extended resources, which has *results*, and note it in the pod."""
+        claim, mappings = extended
+        made = make_claim(
+            self._store, pod, "extended-resources", claim["spec"], {_EXTENDED: "true"}
+        )
+        self._allocate(made, pod, node, results)
+        at = place_of(PODS, pod)
         latest = self._store.get(at)
-        latest["spec"]["nodeName"] = node
-        self._store.update(at, latest)
+        latest["status"]["extendedResourceClaimStatus"] = {
+            "resourceClaimName": made["metadata"]["name"],
+            "requestMappings": mappings,
+        }
+        self._store.update(at, latest, subresource="status")
+
+    def _allocate(self, claim: Object, pod: Object, node: str, results: list[Object]) -> None:
+        """Write that *claim* has *results* on *node*, and that *pod* may use it."""
+        place = place_of(CLAIMS, claim)
+        latest = self._store.get(place)
+        finalizers = latest["metadata"].setdefault("finalizers", [])
+        if FINALIZER not in finalizers:
+            finalizers.append(FINALIZER)
+            latest = self._store.update(place, latest)
+        status, metadata = latest["status"], pod["metadata"]
+        user = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
+        allocation = {
+            "allocationTimestamp": now(),
+            "devices": {"results": results},
+            "nodeSelector": _node_selector(node),
+        }
+        latest["status"] = {
+            **status,
+            "allocation": status.get("allocation") or allocation,
+            "reservedFor": [*status.get("reservedFor", ()), user],
+        }
+        self._store.update(place, latest, subresource="status")
 
     def _candidates(self) -> list[Candidate]:
         return candidates(self._every(SLICES))
@@ -293,8 +276,3 @@ def _node_selector(node: str) -> Object:
 def _node_of(claim: Object) -> str:
     terms = claim["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"]
     return str(terms[0]["matchFields"][0]["values"][0])
-
-
-def _place(kind: Kind, found: Object) -> Place:
-    metadata = found["metadata"]
-    return Place(kind=kind, namespace=metadata.get("namespace", ""), name=metadata["name"])

@@ -299,7 +299,8 @@ class _Handler(BaseHTTPRequestHandler):
             return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         self._allow("delete", place, subresource)
         self._admit(place, store.get(place))
-        return store.delete(place, self._sent.get("preconditions"))
+        grace = self._sent.get("gracePeriodSeconds")
+        return store.delete(place, self._sent.get("preconditions"), grace=grace)
 
     def _watch(self, place: Place, selector: Selector) -> None:
         api = self.server.api

@@ -4,11 +4,11 @@ import copy
 import itertools
 import json
 import secrets
-import string
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -17,7 +17,19 @@ from simulated.cluster.rules import InvalidError, Rules
 
 Object = dict[str, Any]
 
-_LETTERS = string.ascii_lowercase + string.digits
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_RANDOM, _MOST_PREFIX = 5, 248
+"""Characters of a name that was made: those at its end, and those that it may begin with."""
+_NO_GENERATION = frozenset({"resourceclaims", "resourceclaimtemplates", "nodes", "events"})
+_KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "generation", "namespace")
+"""What no client changes in the metadata of an object."""
+_FIRST_STATUS: Mapping[str, Mapping[str, Any]] = {
+    "resourceclaims": {},
+    "pods": {"phase": "Pending", "qosClass": "BestEffort"},
+}
+"""What a new object has in place of the status that was sent, by the plural of its kind."""
+_GRACE = 30
+"""Seconds that a pod has to end, where nobody says how many."""
 _SELECTABLE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "resourceslices": {
         "spec.driver": ("spec", "driver"),
@@ -43,10 +55,14 @@ class Kind(Struct, frozen=True, kw_only=True):
     plural: str
 
     @property
+    def group(self) -> str:
+        """Return the API group, empty for the core."""
+        return self.group_version.rpartition("/")[0]
+
+    @property
     def qualified(self) -> str:
         """Return the name that messages use."""
-        group = self.group_version.rpartition("/")[0]
-        return f"{self.plural}.{group}" if group else self.plural
+        return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -130,22 +146,19 @@ class Store:
         With *dry_run* only say what would be stored.
         """
         with self.changed:
-            made = self._checked(place.kind, sent)
-            metadata = made.setdefault("metadata", {})
-            if not metadata.get("name"):
-                prefix = metadata.get("generateName")
-                if not prefix:
-                    raise RefusedError(422, "Invalid", "metadata.name: Required value")
-                metadata["name"] = prefix[:248] + "".join(
-                    secrets.choice(_LETTERS) for _ in range(5)
-                )
+            made = self._checked(place.kind, _named(sent))
+            metadata = made["metadata"]
             at = Place(kind=place.kind, namespace=place.namespace, name=metadata["name"])
             if at in self._objects:
                 text = f'{at.kind.qualified} "{at.name}" already exists'
                 raise RefusedError(409, "AlreadyExists", text)
             if place.namespace:
                 metadata["namespace"] = place.namespace
-            metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "generation": 1}
+            metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now()}
+            if at.kind.plural not in _NO_GENERATION:
+                metadata["generation"] = 1
+            if at.kind.plural in _FIRST_STATUS:
+                made["status"] = {**_FIRST_STATUS[at.kind.plural]}
             if dry_run:
                 return made
             self._put(at, made, None)
@@ -174,16 +187,19 @@ class Store:
                 raise self._conflict(place, "Precondition failed: UID in precondition")
             if metadata.get("resourceVersion", "") != before["metadata"]["resourceVersion"]:
                 raise self._conflict(place, "the object has been modified; please apply your")
-            self.rules.check_change(before, made)
-            for kept in ("uid", "creationTimestamp", "generation", "namespace"):
+            with _refusing(place.kind, made):
+                self.rules.check_change(before, made)
+            for kept in _KEPT:
                 if kept in before["metadata"]:
                     metadata[kept] = before["metadata"][kept]
             if made == before:  # a write that changes nothing keeps the version
                 return copy.deepcopy(before)
-            if made.get("spec") != before.get("spec"):
+            if made.get("spec") != before.get("spec") and "generation" in metadata:
                 metadata["generation"] += 1
             self._put(place, made, before)
             self.writes.append(("update", place))
+            if before["metadata"].get("finalizers") and "deletionTimestamp" in metadata:
+                self._remove(place, made)
             return copy.deepcopy(made)
 
     def patch(self, place: Place, sent: Object, *, subresource: str) -> Object:
@@ -199,14 +215,28 @@ class Store:
             into |= patch | ({"conditions": [*conditions.values()]} if conditions else {})
             return self.update(place, made, subresource=subresource)
 
-    def delete(self, place: Place, preconditions: Mapping[str, str] | None = None) -> Object:
-        """Remove an object; one with finalizers only gets a deletion timestamp."""
+    def delete(
+        self,
+        place: Place,
+        preconditions: Mapping[str, str] | None = None,
+        *,
+        grace: int | None = None,
+    ) -> Object:
+        """Remove an object; one with finalizers only gets a deletion timestamp.
+
+        So does a pod on a node, which kubelet deletes without *grace* seconds once it is over.
+        """
         with self.changed:
             found = self._there(place)
             for field, value in (preconditions or {}).items():
                 if value and found["metadata"][field] != value:
                     raise self._conflict(place, f"Precondition failed: {field} in precondition")
             self.writes.append(("delete", place))
+            if place.kind.plural == "pods":
+                seconds = 0 if _needs_no_grace(found) else _GRACE if grace is None else grace
+                found = self._put_ending(place, found, deletionGracePeriodSeconds=seconds)
+                if seconds:
+                    return found
             return self._remove(place, found)
 
     def delete_collection(self, place: Place, selector: Selector) -> int:
@@ -250,14 +280,14 @@ class Store:
 
     def _checked(self, kind: Kind, sent: Object) -> Object:
         made: Object = self.rules.without_dropped(json.loads(json.dumps(sent)))
-        try:
+        with _refusing(kind, made):
+            if not made.get("metadata", {}).get("name"):
+                raise InvalidError(
+                    "metadata.name: Required value: name or generateName is required"
+                )
             self.rules.check(made)
             if self._validate is not None:
                 self._validate(made)
-        except InvalidError as error:
-            name = made.get("metadata", {}).get("name", "")
-            text = f'{made.get("kind")}.{kind.qualified} "{name}" is invalid: {error}'
-            raise RefusedError(422, "Invalid", text) from error
         return made
 
     def _there(self, place: Place) -> Object:
@@ -274,14 +304,18 @@ class Store:
 
     def _remove(self, place: Place, found: Object) -> Object:
         if found["metadata"].get("finalizers"):
-            made = copy.deepcopy(found)
-            made["metadata"]["deletionTimestamp"] = _now()
-            self._put(place, made, found)
-            return made
+            return self._put_ending(place, found)
         made = copy.deepcopy(found)
         del self._objects[place]
         self._note(place, made, found, deleted=True)
         return made
+
+    def _put_ending(self, place: Place, found: Object, **metadata: int) -> Object:
+        ending = copy.deepcopy(found)
+        ending["metadata"] = {"deletionTimestamp": now(), **ending["metadata"], **metadata}
+        if ending != found:
+            self._put(place, ending, found)
+        return copy.deepcopy(ending)
 
     def _put(self, place: Place, made: Object, before: Object | None) -> None:
         self._note(place, made, before, deleted=False)
@@ -307,6 +341,34 @@ class Store:
         return RefusedError(409, "Conflict", text)
 
 
+@contextmanager
+def _refusing(kind: Kind, made: Object) -> Iterator[None]:
+    """Answer as an API server does to *made* when it is not valid."""
+    try:
+        yield
+    except InvalidError as error:
+        what = ".".join(filter(None, (made.get("kind"), kind.group)))
+        name = made.get("metadata", {}).get("name", "")
+        text = f'{what} "{name}" is invalid: {error}'
+        raise RefusedError(422, "Invalid", text) from error
+
+
+def _named(sent: Object) -> Object:
+    """Return *sent* with a name, if it has what one is to begin with."""
+    metadata = sent.get("metadata") or {}
+    prefix = metadata.get("generateName")
+    if metadata.get("name") or not prefix:
+        return sent
+    end = "".join(secrets.choice(_LETTERS) for _ in range(_RANDOM))
+    return {**sent, "metadata": {**metadata, "name": prefix[:_MOST_PREFIX] + end}}
+
+
+def _needs_no_grace(pod: Object) -> bool:
+    """Tell whether there is no kubelet that has to end *pod*."""
+    phase = (pod.get("status") or {}).get("phase")
+    return not pod["spec"].get("nodeName") or phase in {"Succeeded", "Failed"}
+
+
 def _version_in(sent: Object) -> Object:
     version = sent.get("metadata", {}).get("resourceVersion")
     return {"resourceVersion": version} if version else {}
@@ -316,5 +378,6 @@ def _key(place: Place) -> tuple[str, str]:
     return place.namespace, place.name
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time as objects have it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
