@@ -39,7 +39,7 @@ a taint moves no device to another slice."""
 MOST_SETS = 8
 """Sets of counters of a slice."""
 MOST_ATTRIBUTES = 32
-"""Attributes and capacities of a device worst_taints."""
+"""Attributes and capacities of a device, counted together."""
 
 _LONGEST_NAME = 253
 _SALT = 8
