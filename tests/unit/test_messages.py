@@ -201,6 +201,14 @@ def test_of_each_state_it_is_said_what_ends_it_and_when(
     assert ending(said(state, blocked), "default/pod-a") == expected
 
 
+@pytest.mark.parametrize("state", [each for each in LockState if each is not LockState.FREE])
+@pytest.mark.parametrize("holders", [(), (holder(7),), (holder(7, Y),)])
+def test_each_state_has_words_for_what_ends_it(
+    state: LockState, holders: tuple[Holder, ...]
+) -> None:
+    assert ending(said(state, Blocked(device=D0, holders=holders, ends_after=ENDS)), "default/x")
+
+
 def test_where_nothing_is_ended_that_is_what_ends_it() -> None:
     observed = said(LockState.RELEASING, Blocked(device=D0, holders=(holder(7),)))
     assert ending(observed, "default/pod-a") == "python (pid 7) ends; holdfast only observes here"
