@@ -217,6 +217,7 @@ def test_where_nothing_is_ended_that_is_what_ends_it() -> None:
 def test_where_nothing_is_ended_a_person_is_told_to() -> None:
     text = told(LockState.RELEASING, holder(7), ends=None)
     assert "; holdfast only observes here: use holdfast release (holdfast holders)" in text
+    assert "; holdfast is ending it" in told(LockState.RECLAIMING, holder(7), ends=None)
 
 
 @pytest.mark.parametrize(

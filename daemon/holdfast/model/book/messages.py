@@ -384,22 +384,21 @@ def of_lock(device: DeviceName, lock: DeviceLock, blocked: Blocked | None, book:
     # The same hardware may be locked by another name.
     whose = owner if lock.device == device else f"{owner} as {lock.device}"
     names = {"owner": whose}
-    holders = () if blocked is None else blocked.holders
+    holders, ends_after = ((), None) if blocked is None else (blocked.holders, blocked.ends_after)
     if lock.state is LockState.HELD:
         return Said(message=Message.HELD, device=device, names=names)
     pods = book.pods_of(lock)
-    left = tuple(each for each in holders if each.pod is not None and each.pod in pods)
+    left = tuple(each for each in holders if each.pod in pods)
     if lock.state is LockState.FOREIGN or (holders and not left):
         return _of_strangers(device, holders, book)
     given_up = lock.state is LockState.QUARANTINED
     if left:
         names |= _program(left)
         message = _ENDED[lock.state]
-        if message is Message.LEFT_OPEN and blocked is not None:
-            if blocked.ends_after is None:
-                message = Message.LEFT_OBSERVED
-            else:
-                names["after"] = _seconds(blocked.ends_after, left)
+        if ends_after is not None:
+            names["after"] = _seconds(ends_after, left)
+        elif message is Message.LEFT_OPEN:
+            message = Message.LEFT_OBSERVED
         return Said(message=message, device=device, names=names)
     reason = "" if blocked is None else blocked.brief or blocked.reason
     if given_up:
