@@ -26,7 +26,16 @@ from fakes.books import (
 from fakes.doors import why_wait
 from holdfast.model.book.book import Book, LockState, Phase
 from holdfast.model.book.queue import settle
-from holdfast.model.gate.gate import Caller, Passage, arrive, enter, who_calls
+from holdfast.model.gate.gate import (
+    Caller,
+    Passage,
+    arrive,
+    enter,
+    missing,
+    told_queued,
+    who_calls,
+    why_queued,
+)
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import CheckpointEntry
 
@@ -35,6 +44,27 @@ _BOTH = silicon(d0="a", d1="b")
 _PASSAGE = Passage(resource=WHOLE, asked=ids("d0"), devices=_D0)
 _KNOWN = Caller(pods=(X,))
 _UNREADABLE = unreadable()
+
+
+def test_who_waits_lacks_what_no_lock_of_its_pod_has_and_is_told_who_has_it() -> None:
+    draft = drafted()
+    first = allocated(_D0, pod=X, active=True)(draft)
+    allocated(silicon(d1="b"), pod=Y, active=True)(draft)
+    unknown = allocated(silicon(d2="c"), pod=None)(draft)
+    settle(draft)
+    waits = allocated(_BOTH, pod=Y)(draft)
+    settle(draft)
+    book = draft.book
+    assert missing(book, waits, waits.keys) == keys("a")
+    assert missing(book, waits, keys("b", "c")) == keys("c")
+    assert told_queued(book, waits, {}) == (
+        "waiting for 1 of 2 google.com/tpu: d0 is held by pod pod-x; kubelet asks again until that "
+        "has ended (holdfast locks)"
+    )
+    for done in (first, unknown):
+        assert missing(book, done, done.keys) == keys()
+        assert told_queued(book, done, {}) == ""
+        assert why_queued(book, done, keys()) == ""
 
 
 def _ended(book: Book, state: LockState = LockState.RELEASING) -> Book:

@@ -137,6 +137,12 @@ MACHINE = holder(9, pod=None, command="qemu-kvm", sandbox=Sandbox.MACHINE)
         (LockState.RELEASING, (holder(8), holder(7)), " in python (pid 7) and 1 more of default/"),
         (LockState.RELEASING, (SENTRY,), "; holdfast ends it after 60 to 900 s unless it is "),
         (LockState.RELEASING, (SENTRY,), " is still open in exe (pid 9, gvisor#11545) of default"),
+        (
+            LockState.RELEASING,
+            (holder(9, Y, sandbox=Sandbox.MACHINE),),
+            "(pid 9) of team/other, which it was not given to",
+        ),
+        (LockState.RELEASING, (SENTRY, holder(12)), "; holdfast ends it after 60 to 900 s unless"),
         (LockState.RELEASING, (holder(7, Y), holder(8)), " is still open in python (pid 8) of def"),
         (LockState.RELEASING, (holder(7, Y),), "python (pid 7) of team/other, which it was not gi"),
         (LockState.RELEASING, (holder(7, Z),), " of pod pod-z, which it was not given to; holdfas"),
@@ -214,6 +220,24 @@ def test_where_nothing_is_ended_that_is_what_ends_it() -> None:
     assert ending(observed, "default/pod-a") == "python (pid 7) ends; holdfast only observes here"
 
 
+def test_a_sandbox_that_is_ended_as_soon_as_others_has_one_number_of_seconds() -> None:
+    assert "; holdfast ends it after 60 s unless" in told(
+        LockState.RELEASING, SENTRY, ends=(60.0, 60.0)
+    )
+
+
+def test_what_is_too_long_is_shortened_in_its_names_and_nothing_else() -> None:
+    long = Asked(what="x" * 300, devices=())
+    text = told(LockState.HELD, device=name("h" * 200, ResourceName("r" * 200)), asked=long)
+    assert len(text) <= LONGEST
+    assert text.endswith("; kubelet asks again until that has ended (holdfast locks)")
+    assert text.startswith("waiting for xxx")
+    fits = refusal("start", "r" * (LONGEST - len("cannot start: ")))
+    assert len(fits) == LONGEST
+    assert fits.endswith("r" * 100)
+    assert "..." not in fits
+
+
 def test_where_nothing_is_ended_a_person_is_told_to() -> None:
     text = told(LockState.RELEASING, holder(7), ends=None)
     assert "; holdfast only observes here: use holdfast release (holdfast holders)" in text
@@ -263,6 +287,10 @@ IN_USE = Verdict(freedom=Freedom.IN_USE, reason="in use: all of it is enabled")
     ("verdict", "expected"),
     [
         (IN_USE, "is in use: all of it is enabled; it starts when the kernel shows it free"),
+        (
+            replace(IN_USE, freedom=Freedom.UNKNOWN, reason="no NVML: error 3", brief="no NVML"),
+            "google.com/tpu: it is unknown whether 0000:00:05.0 is free: no NVML; holdfast looks",
+        ),
         (replace(IN_USE, brief="in use: enabled"), "is in use: enabled; it starts when the kern"),
         (
             replace(IN_USE, freedom=Freedom.UNKNOWN, reason="no NVML", final=True),

@@ -430,7 +430,7 @@ def _of_holders(
     device: DeviceName, holders: Sequence[Holder], pods: Collection[PodUid], book: Book
 ) -> Said:
     own = tuple(each for each in holders if each.pod in pods)
-    if not own or len(own) < len(holders):
+    if len(own) < len(holders):
         return _of_strangers(device, [each for each in holders if each.pod not in pods], book)
     leaks = leaking_pods(holders) & {each.pod for each in own}
     message = Message.LEAK if leaks else Message.OWN_OPEN
@@ -495,10 +495,10 @@ def _fitting(make: Callable[[int], str]) -> str:
 
 def _sentence(said: Said, asked: Asked | None, most: int) -> str:
     beginning = "" if asked is None else asked.beginning(most)
-    device = "" if said.device is None else str(said.device)
-    if said.device is not None and asked is not None and said.device.resource == asked.resource:
-        device = said.device.id
-    names = {"device": device, **said.names}
+    names = {**said.names}
+    if said.device is not None:
+        alike = asked is not None and said.device.resource == asked.resource
+        names["device"] = said.device.id if alike else str(said.device)
     shown = {name: text if name in _WHOLE else _cut(text, most) for name, text in names.items()}
     return beginning + said.message.value.template.format_map(shown)
 
