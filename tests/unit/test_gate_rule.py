@@ -1,6 +1,7 @@
 """Whose container is about to start, and whether its pod may pass."""
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import (
     HALF,
@@ -25,6 +26,7 @@ from fakes.books import (
 )
 from fakes.doors import why_wait
 from holdfast.model.book.book import Book, LockState, Phase
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.queue import settle
 from holdfast.model.gate.gate import (
     Caller,
@@ -65,6 +67,25 @@ def test_who_waits_lacks_what_no_lock_of_its_pod_has_and_is_told_who_has_it() ->
         assert missing(book, done, done.keys) == keys()
         assert told_queued(book, done, {}) == ""
         assert why_queued(book, done, keys()) == ""
+
+
+def test_who_waits_is_told_of_the_device_by_its_own_name_for_it() -> None:
+    draft = drafted()
+    allocated(_D0, pod=X, active=True)(draft)
+    waits = allocated(silicon(h0="a"), resource=HALF, pod=Y)(draft)
+    settle(draft)
+    assert told_queued(draft.book, waits, {}).startswith(
+        "waiting for example.com/half: h0 is held by pod pod-x as google.com/tpu/d0; "
+    )
+
+
+def test_who_waits_for_what_a_person_withholds_is_told_which_device_that_is() -> None:
+    draft = drafted()
+    waits = allocated(_BOTH, pod=Y)(draft)
+    mark = Mark(asker=Asker(uid=0, pid=1), at=NOW, reason="its fan fails")
+    quarantine = Quarantine(device=name("d1"), keys=keys("b"), mark=mark)
+    book = replace(draft.book, marks=Marks().with_quarantine(quarantine))
+    assert " google.com/tpu: d1 is quarantined by hand: " in told_queued(book, waits, {})
 
 
 def _ended(book: Book, state: LockState = LockState.RELEASING) -> Book:

@@ -236,6 +236,10 @@ def test_what_is_too_long_is_shortened_in_its_names_and_nothing_else() -> None:
     assert len(fits) == LONGEST
     assert fits.endswith("r" * 100)
     assert "..." not in fits
+    begin, end = refusal("start", "r" * 300).removeprefix("cannot start: ").split("...")
+    assert abs(len(begin) - len(end)) <= 1
+    left = told(LockState.RELEASING, holder(7), holder(8), device=D0, asked=long)
+    assert " is still open in python (pid 7) and 1 more of " in left
 
 
 def test_where_nothing_is_ended_a_person_is_told_to() -> None:
