@@ -33,6 +33,8 @@ from holdfast.model.gate.gate import (
     Passage,
     arrive,
     enter,
+    is_held_from,
+    locked_devices,
     missing,
     told_queued,
     who_calls,
@@ -86,6 +88,19 @@ def test_who_waits_for_what_a_person_withholds_is_told_which_device_that_is() ->
     quarantine = Quarantine(device=name("d1"), keys=keys("b"), mark=mark)
     book = replace(draft.book, marks=Marks().with_quarantine(quarantine))
     assert " google.com/tpu: d1 is quarantined by hand: " in told_queued(book, waits, {})
+
+
+def test_hardware_is_held_from_every_pod_but_the_one_that_has_all_of_it() -> None:
+    held = book_of(
+        allocated(_D0, pod=X, active=True), allocated(silicon(d1="b"), pod=Y, active=True), settle
+    )
+    assert locked_devices(held, keys("a", "b")) == (name("d0"), name("d1"))
+    assert is_held_from(None, held, keys("a"))
+    assert is_held_from(Y, held, keys("a"))
+    assert is_held_from(X, held, keys("a", "b"))
+    assert not is_held_from(X, held, keys("a"))
+    assert not is_held_from(Z, held, keys("z"))
+    assert not is_held_from(Y, _ended(held), keys("a"))
 
 
 def _ended(book: Book, state: LockState = LockState.RELEASING) -> Book:
