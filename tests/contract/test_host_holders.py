@@ -499,11 +499,12 @@ class TestOnATree:
         scan = self.scan(tree, target("one", 1), maps=True)
         assert scan.gaps == ("pid 70 maps /dev/accel?[2J, which is gone: it cannot be told apart",)
 
-    @pytest.mark.parametrize(("flags", "gap"), [("rd wr sh io pf", True), ("rd wr sh sd", False)])
+    @pytest.mark.parametrize("kind", ["s", "p"])
+    @pytest.mark.parametrize(("flags", "gap"), [("rd wr io pf", True), ("rd wr sd", False)])
     def test_device_memory_of_a_node_that_was_made_elsewhere_and_is_gone_is_a_gap(
-        self, tree: ProcTree, flags: str, *, gap: bool
+        self, tree: ProcTree, kind: str, flags: str, *, gap: bool
     ) -> None:
-        line = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /tmp/x (deleted)\n"
+        line = f"7f5c8a000000-7f5c8a100000 rw-{kind} 00000000 00:05 99   /tmp/x (deleted)\n"
         (tree.process(70) / "maps").write_text(line)
         (tree.root.proc / "70/smaps").write_text(f"{line}VmFlags: {flags}\n")
         scan = self.scan(tree, target("one", 1), maps=True)

@@ -6,6 +6,7 @@ _SURVEY = "daemon/holdfast/host/use/survey.py"
 _LOOK = "daemon/holdfast/host/use/look.py"
 _GRIPS = "daemon/holdfast/host/proc/grips.py"
 _HOLDERS = "daemon/holdfast/host/use/holders.py"
+_MAPPINGS = "daemon/holdfast/host/proc/mappings.py"
 _RINGS = "daemon/holdfast/host/proc/openfiles.py"
 _VISITS = "daemon/holdfast/host/proc/visits.py"
 _USE = "daemon/holdfast/inuse/deviceuse.py"
@@ -310,6 +311,22 @@ LOOK_GUARDS = (
         why="nor has one that a list does not have been closed: it may have moved on while the list was made",
         edits=(Edit(_GRIPS, "quiet = 2 if", "quiet = 1 if"),),
         tests=(f"{_OUTRUN}::test_a_file_that_moves_on_while_a_list_is_made_is_in_the_next_one",),
+    ),
+    Guard(
+        name="look-moves-down",
+        why="a list that has fewer files than the kernel counts has missed one that moved meanwhile",
+        edits=(Edit(_GRIPS, "self._counts and has_more(folder, listed)", "False"),),
+        tests=(
+            f"{_OUTRUN}::test_a_file_that_moves_to_a_number_that_a_list_has_passed_is_seen_by_the_count",
+        ),
+    ),
+    Guard(
+        name="look-removed-maps",
+        why="a node may be made anywhere, mapped privately, and removed",
+        edits=(Edit(_MAPPINGS, "mapping.removed or named", "named"),),
+        tests=(
+            f"{_HELD}::TestOnATree::test_device_memory_of_a_node_that_was_made_elsewhere_and_is_gone_is_a_gap",
+        ),
     ),
     Guard(
         name="look-moves-back",

@@ -145,13 +145,6 @@ _HIDES: tuple[Attack, ...] = (
         mappable=True,
     ),
     Attack(
-        name="mapped-elsewhere",
-        on="the same, by a node made outside /dev and removed",
-        run=("holds", "deleted-node", "1"),
-        mappable=True,
-        origin="B8: private_map.py",
-    ),
-    Attack(
         name="mapped-late",
         on="the same, behind 60,000 other mappings",
         run=("holds", "mapped-late", "60000"),

@@ -195,7 +195,6 @@ int main(int count, char **words) {
     if (mknod(name, S_IFCHR | 0600, facts.st_rdev)) skip("make a node");
     fd = open_node(name);
     unlink(name);
-    if (number) mapped();
   }
   tell("holds");
   rest();

@@ -10,6 +10,12 @@ import threading
 import time
 from pathlib import Path
 
+from holdfast.host.proc.visits import PATIENCE
+from holdfast.host.root import HostRoot
+from holdfast.host.use.holders import HolderScan
+from holdfast.model.ids import DeviceId, DeviceName
+from holdfast.model.tpu.generations import TPU_RESOURCE
+from holdfast.model.use.holders import ScanTarget
 from vm.catalogue import case
 from vm.guest.holding import (
     ALL,
@@ -135,6 +141,61 @@ def case_an_io_uring_keeps_a_group_busy_and_tells_of_it(node: GuestNode) -> str:
         process.communicate()
     wait_until(lambda: node.open(chip) == "ok")
     return f"no fd, enable=0, EBUSY; fdinfo of the ring on {os.uname().release} names {place[1]}"
+
+
+_ELSEWHERE = """
+import ctypes, os, stat, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+for place, kind in enumerate(("driver", "driver", "plain")):
+    path = f"/run/elsewhere-{place}"
+    if kind == "driver":
+        os.mknod(path, stat.S_IFCHR | 0o600, os.stat(sys.argv[1]).st_rdev)
+    fd = os.open(path, os.O_RDWR | (os.O_CREAT if kind == "plain" else 0), 0o600)
+    if kind == "plain":
+        os.truncate(fd, 4096)
+    shared = place == 1
+    at = libc.mmap(None, 4096, 3, 1 if shared else 2, fd, 0)
+    assert at not in (None, ctypes.c_void_p(-1).value), ctypes.get_errno()
+    os.close(fd)
+    os.unlink(path)
+print(flush=True)
+sys.stdin.read()
+"""
+_ACCEL = Path("/dev/fakeaccel")
+
+
+def case_a_mapping_by_a_driver_differs_in_its_flags_from_a_plain_file(node: GuestNode) -> str:
+    """The nodes were made outside /dev and are removed: nothing else tells what they were."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", _ELSEWHERE, str(_ACCEL)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        node.later(process.kill)
+        assert process.stdout is not None
+        process.stdout.readline()
+        text = Path(f"/proc/{process.pid}/smaps").read_text()
+        flags = {
+            int(place): set(shown.split()) & {"io", "pf", "mm"}
+            for place, shown in re.findall(
+                r"/run/elsewhere-(\d) \(deleted\)$.*?^VmFlags: (.*?)$",
+                text,
+                re.DOTALL | re.MULTILINE,
+            )
+        }
+        assert flags[0], "mapped privately by the driver"
+        assert flags[1], "mapped shared by the driver"
+        assert flags[2] == set(), "a plain file"
+        name = DeviceName(TPU_RESOURCE, DeviceId("fakeaccel"))
+        rdevs = frozenset({_ACCEL.stat().st_rdev})
+        target = ScanTarget(device=name, rdevs=rdevs, addresses=frozenset())
+        gaps = HolderScan(HostRoot.under(), patience=PATIENCE).scan([target], maps=True).gaps
+        own = [each for each in gaps if each.startswith(f"pid {process.pid} ")]
+        assert len(own) == 2, gaps
+        process.communicate()
+    return f"VmFlags of a driver's mapping {sorted(flags[0])}, of a plain file's none; {own[0]}"
 
 
 def case_a_child_inherits_the_fd(node: GuestNode) -> str:

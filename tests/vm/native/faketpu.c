@@ -4,8 +4,14 @@
  * /sys/module/faketpu/parameters/identity, such as 0000:00:05.0=1ae0:0063. Everything that asks
  * sysfs or udev then sees that hardware. A function that has a driver is refused (EBUSY), since its
  * driver was chosen by the identity that it has.
+ *
+ * Also /dev/fakeaccel, of which one page can be mapped as drivers map the memory of a device.
  */
 #include <linux/device.h>
+#include <linux/fs.h>
+#include <linux/gfp.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pci.h>
 
@@ -38,13 +44,44 @@ static int set_identity(const char *text, const struct kernel_param *param)
 static const struct kernel_param_ops identity_ops = { .set = set_identity };
 module_param_cb(identity, &identity_ops, NULL, 0200);
 
+static struct page *memory;
+
+static int accel_mmap(struct file *file, struct vm_area_struct *area)
+{
+	if (area->vm_end - area->vm_start != PAGE_SIZE)
+		return -EINVAL;
+	return remap_pfn_range(area, area->vm_start, page_to_pfn(memory), PAGE_SIZE,
+			       area->vm_page_prot);
+}
+
+static const struct file_operations accel_operations = {
+	.owner = THIS_MODULE,
+	.mmap = accel_mmap,
+};
+
+static struct miscdevice accel = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "fakeaccel",
+	.fops = &accel_operations,
+};
+
 static int __init faketpu_init(void)
 {
-	return 0;
+	int result;
+
+	memory = alloc_page(GFP_KERNEL | __GFP_ZERO);
+	if (!memory)
+		return -ENOMEM;
+	result = misc_register(&accel);
+	if (result)
+		__free_page(memory);
+	return result;
 }
 
 static void __exit faketpu_exit(void)
 {
+	misc_deregister(&accel);
+	__free_page(memory);
 }
 
 module_init(faketpu_init);

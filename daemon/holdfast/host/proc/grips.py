@@ -12,8 +12,10 @@ from holdfast.host.proc.openfiles import (
     RING,
     FileTables,
     Many,
+    besides,
     fdinfo,
-    newer_files,
+    has_more,
+    is_procfs,
     open_files,
     registered_files,
 )
@@ -118,6 +120,7 @@ class GripSearch:
         self._tables = tables
         self._maps = maps
         self._hidden = hidden
+        self._counts = is_procfs(root)
         self._numbers = DeviceNumbers()
         self._read: dict[int, tuple[int, ProcessUse]] = {}
         self._by_rdev: dict[int, list[ScanTarget]] = defaultdict(list)
@@ -154,8 +157,7 @@ class GripSearch:
             use.add_files(shared)
             exited = False
         else:
-            names = open_files(f"{folder}/fd", beat, most=most)
-            self._files(f"{folder}/fd", names, use, beat)
+            names = self._files(f"{folder}/fd", use, beat, most=most)
             self._note_exit(folder, pid, names, use)
             exited = not names
             if isinstance(names, Many) or len(names) >= _WORTH_KEEPING:
@@ -230,8 +232,7 @@ class GripSearch:
             if compare and any(self._tables.same(each, thread) for each in known):
                 continue
             try:
-                names = open_files(f"{folder}/task/{thread}/fd", beat)
-                self._files(f"{folder}/task/{thread}/fd", names, use, beat)
+                names = self._files(f"{folder}/task/{thread}/fd", use, beat)
                 self._note_exit(f"{folder}/task/{thread}", thread, names, use)
             except (FileNotFoundError, ProcessLookupError):  # this thread alone has ended
                 continue
@@ -256,21 +257,26 @@ class GripSearch:
             return []
 
     def _files(
-        self, folder: str, names: "list[bytes] | Many", use: ProcessUse, beat: Callable[[], None]
-    ) -> None:
-        """Look at the open files *names*, and at those that came while some of them were closed.
+        self, folder: str, use: ProcessUse, beat: Callable[[], None], *, most: int | None = None
+    ) -> list[bytes] | Many:
+        """Look at all open files, and return those that were there at first.
 
-        Else a file that is moved from number to number is never seen. One list of what came can
-        miss it, too, so it takes two in a row of which nothing was closed meanwhile.
+        A file that is moved from number to number is in no list, or is closed when it is looked at.
+        So a list counts if the kernel then counted no more files and none of it was closed before
+        it was looked at; if either was so, it takes two such lists in a row.
         """
+        first = listed = names = open_files(folder, beat, most=most)
         quiet = 1
         for _ in range(_MOST_LISTS):
-            vanished = names and self._some_vanished(folder, names, use, beat)
-            quiet = 2 if vanished else quiet - 1
+            moves = self._counts and has_more(folder, listed)
+            moves |= bool(names) and self._some_vanished(folder, names, use, beat)
+            quiet = 2 if moves else quiet - 1
             if not quiet:
-                return
-            names = newer_files(folder, names, beat)
+                return first
+            listed = open_files(folder, beat)
+            names = besides(listed, names)
         use.unseen = "it opens and closes files faster than they can be looked at"
+        return first
 
     def _some_vanished(
         self, folder: str, names: "list[bytes] | Many", use: ProcessUse, beat: Callable[[], None]

@@ -14,15 +14,17 @@ VFIO_DEVICE = b"anon_inode:[vfio-device]"
 
 _PART = 1 << 16
 _REMOVED = b" (deleted)"
-# Device memory is mapped shared. Most mappings are private: those count only below /dev.
-_CANDIDATE = re.compile(
-    rb"^(?P<start>[0-9a-f]+)-[0-9a-f]+ ...(?:"
-    rb"s [0-9a-f]+ (?P<fs1>\S+) (?P<inode1>\d+) +(?P<shared>anon_inode:\[vfio-device\]"
-    rb"|/(?!dev/shm/|dev/zero|dev/hugepages/|memfd:|SYSV|\[aio\]).*)"
-    rb"|p [0-9a-f]+ (?P<fs2>\S+) (?P<inode2>\d+) +(?P<private>/dev/(?!shm/|zero|hugepages/).*)"
-    rb")$",
-    re.MULTILINE,
+_SIGNS = (b"-s ", b"xs ", b"/dev/", _REMOVED)
+"""Device memory is mapped shared. Most mappings are private: those count only below /dev, and where
+their file was removed. So only lines with one of these, which are few, are taken apart."""
+_LINE = re.compile(
+    rb"(?P<start>[0-9a-f]+)-[0-9a-f]+ ..."
+    rb"(?P<kind>[sp]) [0-9a-f]+ (?P<filesystem>\S+) (?P<inode>\d+) +(?P<path>\S.*)"
 )
+_NO_DEVICE = re.compile(
+    rb"(?!/|anon_inode:\[vfio-device\])|/(?:dev/(?:shm/|zero|hugepages/)|memfd:|SYSV|\[aio\]|anon_hugepage)"
+)
+"""The path of what is no file, or a file that the kernel makes itself."""
 _NAMES_A_DEVICE = re.compile(rb"/dev/(?:.*/)?(?:vfio|accel)")
 _DETAIL = re.compile(rb"^(?:(?P<start>[0-9a-f]+)-[0-9a-f]+ |VmFlags:(?P<flags>.*)$)", re.MULTILINE)
 _DEVICE_FLAGS = frozenset({b"io", b"pf", b"mm"})
@@ -34,17 +36,18 @@ _MOST_DETAILS = 1 << 27
 
 
 class Mapping(Struct, frozen=True, kw_only=True):
-    """A file that is mapped at `start`, by its path in the process's own mounts.
-
-    `filesystem` and `inode` tell which file it is, whatever is at its path now.
-    """
+    """A file that is mapped at `start`, by its path in the process's own mounts."""
 
     start: bytes
     path: bytes
     filesystem: int
     inode: int
-    shared: bool
     removed: bool
+
+    @property
+    def file(self) -> tuple[int, int]:
+        """Which file it is: no other has its inode while it is mapped."""
+        return self.filesystem, self.inode
 
 
 class Mapped(Struct, frozen=True, kw_only=True):
@@ -63,6 +66,8 @@ class MappedDevices:
         self._numbers = numbers
         self._wanted = wanted
         self._details_left = _MOST_DETAILS
+        self._plain: set[tuple[int, int]] = set()
+        """Removed files that are no devices. After an upgrade many map the same library."""
         self.unexplained: list[str] = []
         """Mappings of a removed file that might have been a wanted device, as texts."""
 
@@ -74,7 +79,7 @@ class MappedDevices:
         shown, vfio = False, False
         seen: set[tuple[bytes, int, int]] = set()
         rdevs: set[int] = set()
-        doubtful: dict[bytes, tuple[bytes, int]] = {}
+        doubtful: dict[bytes, tuple[Mapping, int]] = {}
         for lines in _whole_lines(f"{folder}/maps"):
             shown = True
             beat()
@@ -88,29 +93,31 @@ class MappedDevices:
                     if certain:
                         rdevs.add(rdev)
                     else:
-                        doubtful[each.start] = each.path, rdev
+                        doubtful[each.start] = each, rdev
         if doubtful:
             plain = _plain_files(self._details(folder, beat), doubtful)
+            self._plain.update(doubtful[start][0].file for start in plain)
             left = [doubtful[start] for start in sorted(doubtful.keys() - plain)]
             rdevs.update(rdev for _, rdev in left)
-            for path, rdev in left:
+            for each, rdev in left:
                 if rdev not in self._wanted:
-                    self._leave_unexplained(pid, path)
+                    self._leave_unexplained(pid, each.path)
         wanted = frozenset(rdev for rdev in rdevs if rdev in self._wanted)
         return Mapped(vfio=vfio, rdevs=wanted) if shown else None
 
     def _device(self, folder: str, mapping: Mapping) -> tuple[int, bool]:
         """Return the mapped device's number, 0 for none, and whether that is certain."""
+        if mapping.file in self._plain:
+            return 0, True
         at = self._numbers.file_at(f"{folder}/root".encode() + mapping.path)
         if at is None:
             at = self._numbers.file_at(bytes(self._root.node(os.fsdecode(mapping.path))))
         rdev = at.rdev if at is not None else 0
         # The file at the path now need not be the one that was mapped.
-        same = at is not None and (at.filesystem, at.inode) == (mapping.filesystem, mapping.inode)
+        same = at is not None and (at.filesystem, at.inode) == mapping.file
         # A node may be made anywhere, and be removed once it is mapped.
-        gone = mapping.shared and mapping.removed
         named = rdev in self._wanted or _NAMES_A_DEVICE.match(mapping.path) is not None
-        return rdev, same or not (gone or named)
+        return rdev, same or not (mapping.removed or named)
 
     def _leave_unexplained(self, pid: int, path: bytes) -> None:
         name = path.decode(errors="replace")
@@ -132,21 +139,35 @@ class MappedDevices:
 def _mapped_files(maps: bytes) -> Iterator[Mapping]:
     """Yield the file behind each mapping that can be a device's, each file once."""
     seen: set[tuple[bytes, bytes, bytes]] = set()
-    for match in _CANDIDATE.finditer(maps):
-        shown = match["shared"] or match["private"]
-        path = shown.removesuffix(_REMOVED)
-        filesystem, inode = match["fs1"] or match["fs2"], match["inode1"] or match["inode2"]
-        if (path, filesystem, inode) not in seen:
-            seen.add((path, filesystem, inode))
-            major, _, minor = filesystem.partition(b":")
+    for line in _lines_with_a_sign(maps):
+        match = _LINE.fullmatch(line)
+        if match is None or _NO_DEVICE.match(match["path"]):
+            continue
+        path = match["path"].removesuffix(_REMOVED)
+        removed = path != match["path"]
+        if match["kind"] == b"p" and not (removed or path.startswith(b"/dev/")):
+            continue
+        file = path, match["filesystem"], match["inode"]
+        if file not in seen:
+            seen.add(file)
+            major, _, minor = match["filesystem"].partition(b":")
             yield Mapping(
                 start=match["start"],
                 path=path,
                 filesystem=os.makedev(int(major, 16), int(minor, 16)),
-                inode=int(inode),
-                shared=match["shared"] is not None,
-                removed=shown != path,
+                inode=int(match["inode"]),
+                removed=removed,
             )
+
+
+def _lines_with_a_sign(maps: bytes) -> Iterator[bytes]:
+    for sign in _SIGNS:
+        at = maps.find(sign)
+        while at >= 0:
+            end = maps.find(b"\n", at)
+            end = len(maps) if end < 0 else end
+            yield maps[maps.rfind(b"\n", 0, at) + 1 : end]
+            at = maps.find(sign, end)
 
 
 def _plain_files(parts: Iterable[bytes], starts: Collection[bytes]) -> frozenset[bytes]:

@@ -81,6 +81,9 @@ class Many(Struct, frozen=True):
                 if bits >> bit & 1:
                     yield b"%d" % (8 * byte + bit)
 
+    def __len__(self) -> int:
+        return int.from_bytes(self.bits, "little").bit_count()
+
     def besides(self, known: "Many") -> "Many":
         """Return those of these numbers that are not among *known*."""
         size = len(self.bits)
@@ -107,10 +110,7 @@ def open_files(
 
     Raise TooMuchError if there are more than *most*.
     """
-    # The size tells how many there are since Linux 6.2, and is 0 before. That of a folder on a disk
-    # tells something else.
-    status = os.stat(folder)
-    size = 0 if status.st_blocks else status.st_size
+    size = _size(folder)
     if most is not None and size > most:
         raise TooMuchError
     if size > _A_LOT:
@@ -121,14 +121,26 @@ def open_files(
     return names
 
 
-def newer_files(
-    folder: str, known: list[bytes] | Many, beat: Callable[[], None]
-) -> list[bytes] | Many:
-    """Return the names in an fd folder that are not among *known*."""
-    now = open_files(folder, beat)
-    if isinstance(now, Many):
-        return now.besides(known) if isinstance(known, Many) else now
-    return list(set(now).difference(known))
+def has_more(folder: str, listed: list[bytes] | Many) -> bool:
+    """Tell whether a process has more files open than were *listed* just now, as far as is known.
+
+    A list is made number by number, so it can miss a file that moves from one number to another.
+    The count is of one moment. The folder has to be one of procfs.
+    """
+    return _size(folder) > len(listed)
+
+
+def _size(folder: str) -> int:
+    """Return how many files an fd folder of procfs has: since Linux 6.2, and 0 before."""
+    status = os.stat(folder)
+    return 0 if status.st_blocks else status.st_size  # that of a folder on a disk is its own size
+
+
+def besides(files: list[bytes] | Many, known: list[bytes] | Many) -> list[bytes] | Many:
+    """Return those of *files* that are not among *known*."""
+    if isinstance(files, Many):
+        return files.besides(known) if isinstance(known, Many) else files
+    return list(set(files).difference(known))
 
 
 def fdinfo(path: str) -> list[bytes]:
@@ -160,10 +172,17 @@ class FileTables:
         return int(self._syscall(self._number, one, other, _KCMP_FILES, 0, 0)) == 0
 
 
+def is_procfs(root: HostRoot) -> bool:
+    """Tell whether *root* has procfs itself."""
+    try:
+        return os.stat(root.proc).st_ino == _PROC_ROOT
+    except OSError:
+        return False
+
+
 def _numbers_are_ours(root: HostRoot) -> bool:
     """Tell whether *root* has procfs itself, with the pids of our own namespace."""
     try:
-        own = os.readlink(f"{root.proc}/self")
-        return os.stat(root.proc).st_ino == _PROC_ROOT and own == str(os.getpid())
+        return is_procfs(root) and os.readlink(f"{root.proc}/self") == str(os.getpid())
     except OSError:
         return False
