@@ -22,7 +22,7 @@ from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.claims import Wish, end_claim, release
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.dra.advertised import Advertised, plain
+from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import (
@@ -111,7 +111,7 @@ class _Sight(ClaimSight):
         self.cgroups: set[PodUid] = set()
         self.populated: set[PodUid] = set()
 
-    def advertised(self) -> Sequence[Advertised]:
+    def advertised(self) -> Sequence[AdvertisedDevice]:
         return tuple(map(plain, self._inventory.value.devices))
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:

@@ -60,7 +60,7 @@ class MemoryWatch:
         return await self._lane.run(lambda: self._read(holders.values()))
 
     async def run(self, use: Holders) -> None:
-        """Look at every beat until cancelled, at the daemon and at those whom *use* knows."""
+        """Look at every beat until cancelled, at the daemon and at those that *use* knows."""
         while True:
             try:
                 await self.refresh(use.holders)

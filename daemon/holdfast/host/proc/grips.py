@@ -10,8 +10,8 @@ from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
 from holdfast.host.proc.openfiles import (
     BEAT,
     RING,
+    FileNumbers,
     FileTables,
-    Many,
     fdinfo,
     newer_files,
     open_files,
@@ -158,7 +158,7 @@ class GripSearch:
             self._files(f"{folder}/fd", names, use, beat)
             self._note_exit(folder, pid, names, use)
             exited = not names
-            if isinstance(names, Many) or len(names) >= _WORTH_KEEPING:
+            if isinstance(names, FileNumbers) or len(names) >= _WORTH_KEEPING:
                 self._keep(pid, use)
         self._other_tables(folder, pid, use, compare=not careful, exited=exited, beat=beat)
         if self._maps and careful:
@@ -239,7 +239,7 @@ class GripSearch:
                 known.append(thread)
 
     def _note_exit(
-        self, folder: str, pid: int, names: "list[bytes] | Many", use: ProcessUse
+        self, folder: str, pid: int, names: "list[bytes] | FileNumbers", use: ProcessUse
     ) -> None:
         """Note that a process or thread exits and shows no files: one can take long to close."""
         if self._hidden and not names:
@@ -256,7 +256,11 @@ class GripSearch:
             return []
 
     def _files(
-        self, folder: str, names: "list[bytes] | Many", use: ProcessUse, beat: Callable[[], None]
+        self,
+        folder: str,
+        names: "list[bytes] | FileNumbers",
+        use: ProcessUse,
+        beat: Callable[[], None],
     ) -> None:
         """Look at the open files *names*, and at those that came while some of them were closed.
 
@@ -273,7 +277,11 @@ class GripSearch:
         use.unseen = "it opens and closes files faster than they can be looked at"
 
     def _some_vanished(
-        self, folder: str, names: "list[bytes] | Many", use: ProcessUse, beat: Callable[[], None]
+        self,
+        folder: str,
+        names: "list[bytes] | FileNumbers",
+        use: ProcessUse,
+        beat: Callable[[], None],
     ) -> bool:
         """Look at the open files *names*; return whether some were closed before."""
         number, by_rdev, vfio = self._numbers.of_open_file, self._by_rdev, self._vfio

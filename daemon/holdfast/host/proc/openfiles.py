@@ -67,7 +67,7 @@ class TooMuchError(Exception):
     """A process has more than may be read of it now."""
 
 
-class Many(Struct, frozen=True):
+class FileNumbers(Struct, frozen=True):
     """The numbers of a process's open files, one bit each. A million names would take 50 MiB."""
 
     bits: bytes
@@ -81,14 +81,14 @@ class Many(Struct, frozen=True):
                 if bits >> bit & 1:
                     yield b"%d" % (8 * byte + bit)
 
-    def besides(self, known: "Many") -> "Many":
+    def without(self, known: "FileNumbers") -> "FileNumbers":
         """Return those of these numbers that are not among *known*."""
         size = len(self.bits)
         kept = int.from_bytes(known.bits[:size], "little")
-        return Many((int.from_bytes(self.bits, "little") & ~kept).to_bytes(size, "little"))
+        return FileNumbers((int.from_bytes(self.bits, "little") & ~kept).to_bytes(size, "little"))
 
 
-def _many(folder: str, beat: Callable[[], None]) -> Many:
+def _many(folder: str, beat: Callable[[], None]) -> FileNumbers:
     bits = bytearray()
     with os.scandir(folder.encode()) as files:
         for place, file in enumerate(files):
@@ -97,12 +97,12 @@ def _many(folder: str, beat: Callable[[], None]) -> Many:
             byte, bit = divmod(int(file.name), 8)
             bits.extend(bytes(max(0, byte + 1 - len(bits))))
             bits[byte] |= 1 << bit
-    return Many(bytes(bits))
+    return FileNumbers(bytes(bits))
 
 
 def open_files(
     folder: str, beat: Callable[[], None] = lambda: None, *, most: int | None = None
-) -> list[bytes] | Many:
+) -> list[bytes] | FileNumbers:
     """Return the names in an fd folder; of very many, *beat* is called every few.
 
     Raise TooMuchError if there are more than *most*.
@@ -122,12 +122,12 @@ def open_files(
 
 
 def newer_files(
-    folder: str, known: list[bytes] | Many, beat: Callable[[], None]
-) -> list[bytes] | Many:
+    folder: str, known: list[bytes] | FileNumbers, beat: Callable[[], None]
+) -> list[bytes] | FileNumbers:
     """Return the names in an fd folder that are not among *known*."""
     now = open_files(folder, beat)
-    if isinstance(now, Many):
-        return now.besides(known) if isinstance(known, Many) else now
+    if isinstance(now, FileNumbers):
+        return now.without(known) if isinstance(known, FileNumbers) else now
     return list(set(now).difference(known))
 
 
