@@ -13,7 +13,7 @@ from bench.rig import Place
 from bench.scene import Call, Scene, scene_on
 from bench.worlds import BOOT, ledger_in
 from fakes.observers import Unobserved
-from holdfast.allocation.cdi import SpecWriters
+from holdfast.allocation.specwriter import SpecWriters
 from holdfast.discovery.scanner import with_found
 from holdfast.discovery.source import Source, Sources
 from holdfast.ledger.ledger import Ledger

@@ -17,10 +17,10 @@ from fakes.opener import opener
 from holdfast.allocation.allocator import GrantBuilder
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import ClaimDoor
-from holdfast.dra.preparing import ClaimPreparation, ClaimRelease
+from holdfast.dra.preparation import ClaimPreparation, ClaimRelease
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError, UnreadableAnswerError
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import LockState

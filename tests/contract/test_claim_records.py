@@ -15,7 +15,7 @@ from fakes.claimrecord import write_entries, write_record
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError, UnreadableAnswerError
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import LockState, Phase

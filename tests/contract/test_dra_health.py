@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
 from fakes.driver_side import DRIVER, driver_side
 from fakes.standings import BookOnly, device_standings
-from holdfast.dra.health import HealthServer
+from holdfast.dra.healthserver import HealthServer
 from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.messages import BlockReason
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory

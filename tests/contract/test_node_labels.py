@@ -11,10 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from fakes.labels import told
-from holdfast.app.watches.labels import LabelWatch
+from holdfast.app.watches.featurefile import LabelWatch
 from holdfast.discovery.source import Source, Sources
 from holdfast.errors import HostError
-from holdfast.host.files.cdi import FeatureFile
+from holdfast.host.files.specfolder import FeatureFile
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import ResourceName
 from holdfast.runtime.lane import Lane

@@ -13,11 +13,11 @@ from holdfast.allocation.allocator import GrantBuilder
 from holdfast.allocation.entry import Entry
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import LONGEST, ClaimDoor
-from holdfast.dra.preparing import POLL, ClaimPreparation, ClaimRelease
+from holdfast.dra.preparation import POLL, ClaimPreparation, ClaimRelease
 from holdfast.dra.records import ClaimRecords
 from holdfast.dra.server import DEADLINE, ClaimServer
 from holdfast.dra.specs import ClaimSpecs
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.reader import KubeletReader

@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.allocation.cdi import CdiSpecs, SpecWriter
 from holdfast.allocation.entry import Entry, EntryOutcome, HardwareWork, NodeWatch
 from holdfast.allocation.gate import Gate
+from holdfast.allocation.specwriter import CdiSpecs, SpecWriter
 from holdfast.discovery.source import Sources
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grpc import aio
 
-from holdfast.dra.health import HealthServer
+from holdfast.dra.healthserver import HealthServer
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
 from holdfast.dra.server import DEADLINE, ClaimServer
 from holdfast.host.files.inotify import PathWatcher

@@ -15,10 +15,10 @@ from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.ledger import rows
 from holdfast.ledger.disk import FILE
 from holdfast.ledger.examine import examine
-from holdfast.ledger.kept import LedgerTopic
 from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.readonly import read_only, read_only_history
 from holdfast.ledger.store import Store
+from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.book.book import Book, ClaimRecord, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine

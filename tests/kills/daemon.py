@@ -16,10 +16,10 @@ from holdfast.allocation.allocator import GrantBuilder
 from holdfast.allocation.entry import Wait
 from holdfast.discovery.source import Sources
 from holdfast.dra.door import ClaimReader
-from holdfast.dra.preparing import ClaimPreparation, ClaimRelease, ClaimVisit
+from holdfast.dra.preparation import ClaimPreparation, ClaimRelease, ClaimVisit
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ClaimRefusedError, HoldfastError
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.root import HostRoot
 from holdfast.inuse.deviceuse import DeviceUse

@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from holdfast.model.dra.handing import DeviceGrant, device, file_name, kind, spec
+from holdfast.model.dra.handover import DeviceGrant, device, file_name, kind, spec
 from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
 from holdfast.model.ids import ClaimUid
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.dra.claims import ClaimResult, PrepareAnswer
-from holdfast.model.dra.handing import EVERY_REQUEST, ResultDevices, devices_of, hand_over
+from holdfast.model.dra.handover import EVERY_REQUEST, ResultDevices, devices_of, hand_over
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimUid, DeviceId, DeviceName, HardwareKey, ResourceName
 

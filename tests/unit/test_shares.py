@@ -12,7 +12,7 @@ from holdfast.model.book.messages import sentence
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import ClaimResult
-from holdfast.model.dra.handing import (
+from holdfast.model.dra.handover import (
     ResultDevices,
     as_whole,
     devices_of,

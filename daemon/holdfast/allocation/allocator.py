@@ -6,7 +6,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from holdfast.allocation.cdi import CdiSpecs
+from holdfast.allocation.specwriter import CdiSpecs
 from holdfast.discovery.source import Sources
 from holdfast.errors import AllocationRefusedError, LaneStuckError, LedgerError
 from holdfast.host.files.kernelfile import device_number

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import structlog
 
-from holdfast.allocation.cdi import CdiSpecs
 from holdfast.allocation.entry import Entry, EntryOutcome, Visit, Wait
+from holdfast.allocation.specwriter import CdiSpecs
 from holdfast.discovery.source import Sources
 from holdfast.errors import GateRefusedError, HoldfastError
 from holdfast.kubelet.reader import KubeletReader

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from holdfast.dra.door import Door
-from holdfast.dra.preparing import ClaimPreparation, ClaimRelease
+from holdfast.dra.preparation import ClaimPreparation, ClaimRelease
 from holdfast.model.book.messages import refusal
 from holdfast.model.dra.claims import PrepareAnswer
 from holdfast.model.ids import ClaimRef, ClaimUid

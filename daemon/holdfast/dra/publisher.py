@@ -18,7 +18,7 @@ from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError
 from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.devices import Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice
-from holdfast.model.dra.handing import as_whole
+from holdfast.model.dra.handover import as_whole
 from holdfast.model.dra.health import taints
 from holdfast.model.dra.resourceslice import ResourceSlice, SliceSpec
 from holdfast.model.dra.slices import (

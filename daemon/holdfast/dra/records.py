@@ -26,7 +26,7 @@ from holdfast.model.cards import clash
 from holdfast.model.devices import Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, LostFacts, OnServer, why_over
-from holdfast.model.dra.handing import ResultDevices, as_whole, devices_of, meant_by, placed
+from holdfast.model.dra.handover import ResultDevices, as_whole, devices_of, meant_by, placed
 from holdfast.model.dra.passage import may_be_shared, wish_for
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId

@@ -6,10 +6,10 @@ from functools import partial
 import structlog
 
 from holdfast.errors import HostError, LaneStuckError
-from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
-from holdfast.model.dra.handing import DeviceGrant, file_name, spec
+from holdfast.model.dra.handover import DeviceGrant, file_name, spec
 from holdfast.model.ids import ClaimUid
 from holdfast.runtime.lane import Lane
 

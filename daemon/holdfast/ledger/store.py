@@ -41,7 +41,7 @@ class Store:
     """
 
     def __init__(self, folder: Path, *, replace: bool = False) -> None:
-        """Open the ledger in *folder*, or create it where there was never one, with *replace* always.
+        """Open the ledger in *folder*, or create it where there is none, with *replace* always.
 
         Raises LedgerUnusableError when it cannot be opened, LedgerUnreadableError when it is
         not the one that was here, whole; what is there is left as it was found.

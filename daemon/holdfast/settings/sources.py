@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from holdfast.errors import SettingsError
-from holdfast.settings.checks import problems
 from holdfast.settings.named import (
     Document,
     chosen_document,
@@ -29,6 +28,7 @@ from holdfast.settings.nvidia_plugin import (
 from holdfast.settings.reloading import TakeUp, take_up
 from holdfast.settings.sections import Settings
 from holdfast.settings.types import Duration, Section, entry_of
+from holdfast.settings.validation import problems
 from holdfast.settings.yamltext import mapping, parse, read_mapping
 
 _PREFIX = "HOLDFAST_"

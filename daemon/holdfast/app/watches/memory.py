@@ -6,7 +6,7 @@ from typing import Protocol
 import structlog
 
 from holdfast.errors import HoldfastError
-from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.own import give_back_memory
 from holdfast.model.ids import DeviceName
 from holdfast.model.node.memory import HolderMemory, Memory, OwnMemory, is_tight, least, own_share

@@ -9,7 +9,7 @@ import structlog
 from msgspec import Struct
 
 from holdfast.app.watches.drift import DriftWatch
-from holdfast.app.watches.labels import LabelWatch
+from holdfast.app.watches.featurefile import LabelWatch
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.app.watches.proof import LedgerProof, OwnSockets
 from holdfast.app.wiring.core import Core
@@ -25,7 +25,7 @@ from holdfast.app.wiring.parts import (
     build_reclaim,
 )
 from holdfast.errors import ApiServerError
-from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.model.book.claims import claims_left
 from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings

@@ -21,8 +21,8 @@ from holdfast.app.wiring.parts import (
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import LONGEST, ClaimDoor
 from holdfast.dra.door import Offer
-from holdfast.dra.health import SEND_EVERY, HealthServer
-from holdfast.dra.preparing import POLL, ClaimPreparation, ClaimRelease
+from holdfast.dra.healthserver import SEND_EVERY, HealthServer
+from holdfast.dra.preparation import POLL, ClaimPreparation, ClaimRelease
 from holdfast.dra.publisher import WRITE_EVERY, NodePool, Publisher, SliceMirror
 from holdfast.dra.records import ClaimRecords, ClaimSight
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
@@ -30,7 +30,7 @@ from holdfast.dra.server import DEADLINE, ClaimServer
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import read
@@ -39,7 +39,7 @@ from holdfast.model.book.claims import claims_left
 from holdfast.model.book.drift import ClaimDriftFacts
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import LeavingFacts, why_driver_stays
-from holdfast.model.dra.handing import as_whole
+from holdfast.model.dra.handover import as_whole
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY

@@ -8,9 +8,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.allocation.allocator import Allocator, GrantBuilder, Preference
-from holdfast.allocation.cdi import CdiSpecs, SpecWriters
 from holdfast.allocation.entry import Entry
 from holdfast.allocation.gate import Gate
+from holdfast.allocation.specwriter import CdiSpecs, SpecWriters
 from holdfast.app.wiring.core import Core
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.discovery.scanner import Preparation, Scanner

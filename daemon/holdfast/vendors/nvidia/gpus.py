@@ -14,7 +14,7 @@ from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.use.holders import HolderScan
 from holdfast.host.use.look import DriverAnswer
-from holdfast.ledger.kept import LedgerTopic
+from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.devices import Device, Fault, Inventory
 from holdfast.model.gate.placement import Choice
 from holdfast.model.gate.promise import Breach
@@ -48,8 +48,8 @@ from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings.hardware import GpuSettings
 from holdfast.vendors.context import Context
 from holdfast.vendors.nvidia.driver import DriverWatch
+from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep_idle
 from holdfast.vendors.nvidia.health import GpuHealthWatch
-from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes, keep_idle
 from holdfast.vendors.nvidia.specs import GpuPreference, GpuSpecs
 from holdfast.vendors.nvidia.withoutdriver import RENAMED, RESOURCES, WithoutDriver
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, LaneStuckError
-from holdfast.ledger.kept import LedgerTopic
 from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.devices import Fault
 from holdfast.model.ids import BootId
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuEvent, GpuEventKind, GpuReading
@@ -33,7 +33,7 @@ from holdfast.model.nvidia.xids import GpuObservation, XidChecks, XidRecord
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Changes, Watched, pause
-from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes, observe, unanswered
+from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, observe, unanswered
 
 if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from msgspec.structs import replace
 
-from holdfast.allocation.cdi import SpecWriter
+from holdfast.allocation.specwriter import SpecWriter
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory, with_faults
 from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, ResourceName

@@ -8,7 +8,7 @@ import structlog
 from msgspec import Struct, field
 
 from holdfast.errors import HostError, LaneStuckError
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.model.devices import Inventory
 from holdfast.model.gate.cdi import PublishedSpecs, explained, spec_files
 from holdfast.model.gate.promise import names_of_ours

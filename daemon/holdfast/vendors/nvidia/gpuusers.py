@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError
-from holdfast.ledger.kept import LedgerTopic
+from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.book.book import Book
 from holdfast.model.book.claims import admins_on
 from holdfast.model.ids import HardwareKey

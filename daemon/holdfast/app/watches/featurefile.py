@@ -9,7 +9,7 @@ import structlog
 
 from holdfast.discovery.source import Sources
 from holdfast.errors import HoldfastError
-from holdfast.host.files.cdi import FeatureFile
+from holdfast.host.files.specfolder import FeatureFile
 from holdfast.model.devices import Inventory
 from holdfast.model.node.labels import feature_file
 from holdfast.model.node.readiness import ReadinessCheck, check

@@ -39,7 +39,7 @@ from holdfast.model.book.messages import Demand, Message, of_reason, refusal, se
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import makes_no_group
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
-from holdfast.model.dra.handing import ResultDevices, devices_of, hand_over, meant_by, placed
+from holdfast.model.dra.handover import ResultDevices, devices_of, hand_over, meant_by, placed
 from holdfast.model.dra.outcomes import PrepareOutcome, UnprepareOutcome
 from holdfast.model.dra.passage import (
     enter,
