@@ -19,7 +19,7 @@ from bench.figures import Figure, Floor, percentile
 from bench.floors import Sync, synced_file, timed
 from bench.rig import CHIPS, Place, Rig, resident_mib, rig
 from holdfast._pb.dra.v1 import api_pb2, api_pb2_grpc
-from holdfast.apiserver.wire import Request, Wire
+from holdfast.apiserver.wire import ApiRequest, Wire
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
 from holdfast.runtime.clock import SystemClock
 from simulated.cluster.store import Place as At
@@ -180,7 +180,7 @@ def _spare(claim: api_pb2.Claim, wire: Wire, sync: Sync) -> None:
         CLAIMS.plural,
         claim.name,
     )
-    wire.exchange(Request(about="claim", path=path), _CALL)
+    wire.exchange(ApiRequest(about="claim", path=path), _CALL)
     sync()
 
 

@@ -13,7 +13,7 @@ from bench.rig import Place
 from bench.scene import Call, Scene, scene_on
 from bench.worlds import BOOT, ledger_in
 from fakes.observers import Unobserved
-from holdfast.allocation.cdi import SpecWriters
+from holdfast.allocation.specwriter import SpecWriters
 from holdfast.discovery.scanner import with_found
 from holdfast.discovery.source import Source, Sources
 from holdfast.ledger.ledger import Ledger
@@ -23,7 +23,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane, Lanes
 from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
-from holdfast.settings.hardware import SharedResource, Sharing, TimeSlicing
+from holdfast.settings.hardware import SharedResource, SharingSettings, TimeSlicing
 from holdfast.vendors.context import Context
 from holdfast.vendors.nvidia.gpus import Gpus
 from simulated import nvml
@@ -39,7 +39,7 @@ _SPREAD = 0.1
 async def allocate_replica(place: Place) -> list[Figure]:
     """Measure Allocate on a node with eight GPUs, and on the same with four replicas of each."""
     shared = SharedResource(name=_GPU, replicas=_REPLICAS)
-    sharing = Sharing(time_slicing=TimeSlicing(resources=(shared,)))
+    sharing = SharingSettings(time_slicing=TimeSlicing(resources=(shared,)))
     wholes: list[Call] = []
     replicas: list[Call] = []
     with tempfile.TemporaryDirectory(prefix="hf-", dir="/tmp") as folder, _node(folder) as node:

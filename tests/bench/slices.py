@@ -17,7 +17,7 @@ from fakes.standings import device_standings
 from fakes.tpus import plain_tpus
 from holdfast.apiserver.client import ApiServer
 from holdfast.apiserver.resourceslices import NodeSlices
-from holdfast.apiserver.wire import Access, Request, Wire
+from holdfast.apiserver.wire import Access, ApiRequest, Wire
 from holdfast.discovery.source import Sources
 from holdfast.dra.publisher import NodePool, Publisher, SliceMirror
 from holdfast.ledger.ledger import Ledger
@@ -125,9 +125,9 @@ def _bare(access: Access, body: bytes) -> float:
     began = time.perf_counter()
     wire = Wire(access, SystemClock())
     for request in (
-        Request(about="all", path=path),
-        Request(about="node", path=("api", "v1", "nodes", NODE)),
-        Request(about="one", method="POST", path=path, body=body),
+        ApiRequest(about="all", path=path),
+        ApiRequest(about="node", path=("api", "v1", "nodes", NODE)),
+        ApiRequest(about="one", method="POST", path=path, body=body),
     ):
         wire.exchange(request, 30.0)
     took = (time.perf_counter() - began) * 1000

@@ -9,7 +9,7 @@ from msgspec import Struct
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import Phase
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.pods import Observed, PodSighting, reconcile
+from holdfast.model.book.pods import Observation, PodSighting, reconcile
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import (
@@ -47,7 +47,7 @@ class World(Struct, frozen=True, kw_only=True):
 
     inventory: Inventory
     view: KubeletView
-    around: Observed
+    around: Observation
 
 
 def world_of(inventory: Inventory, *, counted: int | None = None) -> World:
@@ -87,7 +87,7 @@ def world_of(inventory: Inventory, *, counted: int | None = None) -> World:
         )
         for place, each in enumerate(entries, start=10)
     }
-    around = Observed(
+    around = Observation(
         view=view, inventory=inventory, boot=BOOT, sightings=sightings, pending_timeout=60.0
     )
     return World(inventory=inventory, view=view, around=around)

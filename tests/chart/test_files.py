@@ -23,7 +23,7 @@ from chart.rendering import (
     render,
     settings,
 )
-from holdfast.model.node.readiness import Check
+from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.runtime.watched import Watched
 from holdfast.telemetry.probes import ProbeServer
 from holdfast.telemetry.readyz import Board
@@ -147,12 +147,12 @@ def test_helms_test_passes_when_the_daemon_is_ready_and_else_says_what_is_not() 
         "127.0.0.1", 0, board=board, registry=CollectorRegistry(), stall=Watched(600)
     ) as server:
         said = "no commit for 7 s"
-        board.publish((Check(name="ledger", passes=False, reason=said, public=said),))
+        board.publish((ReadinessCheck(name="ledger", passes=False, reason=said, public=said),))
         code, printed = _ask("127.0.0.1", server.port, "0")
         assert code == 1
         assert "FAILED ledger (for 0 s): no commit for 7 s" in printed
 
-        board.publish((Check(name="ledger", passes=True),))
+        board.publish((ReadinessCheck(name="ledger", passes=True),))
         assert _ask("127.0.0.1", server.port, "60") == (0, "127.0.0.1: ready\n")
         port = server.port
 

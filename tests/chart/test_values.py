@@ -237,7 +237,7 @@ _WRONG: list[dict[str, Any]] = [
     {"tpu.api": "dra", "pools": [{"resourceName": "google.com/tpu", "addresses": ["*"]}]},
     {"dra.driverName": "a" * 64, "tpu.api": "dra"},
 ]
-"""What the daemon refuses of well-formed settings: `settings.checks`."""
+"""What the daemon refuses of well-formed settings: `settings.validation`."""
 
 _RIGHT: list[dict[str, Any]] = [
     {"gate.wait": "26s"},

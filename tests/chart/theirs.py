@@ -6,9 +6,9 @@ from holdfast.model.gate.cdi import _KIND as KIND
 from holdfast.model.gate.gate import LONGEST_WAIT
 from holdfast.names import LONGEST_SOCKET_PATH, PLUGIN_SOCKET_BYTES
 from holdfast.settings import known_paths, variable
-from holdfast.settings.checks import _LONGEST_ALLOCATE as LONGEST_ALLOCATE
 from holdfast.settings.nvidia_plugin import KUBELET_SOCKET, VARIABLES
 from holdfast.settings.reloading import TakeUp, take_up
+from holdfast.settings.validation import _LONGEST_ALLOCATE as LONGEST_ALLOCATE
 
 _CONFIG = "set config."
 _FOLLOWS = "what the container may follows from config; leave it out"

@@ -19,7 +19,7 @@ from holdfast.apiserver.events import NodeCondition, NodeEvents
 from holdfast.apiserver.nodes import NodeOnServer, labels_now
 from holdfast.apiserver.resourceslices import ClaimsOnServer, NodeSlices, SliceEvent
 from holdfast.apiserver.watch import TooOldError
-from holdfast.apiserver.wire import Request, in_cluster
+from holdfast.apiserver.wire import ApiRequest, in_cluster
 from holdfast.errors import ApiServerError, ObjectGoneError
 from holdfast.model.book.book import PodRecord
 from holdfast.model.dra.claims import ClaimResult, OpaqueConfig
@@ -33,7 +33,7 @@ from holdfast.model.dra.resourceslice import (
     SliceSpec,
     Taint,
 )
-from holdfast.model.events import Condition, Notice, Reason, Stored
+from holdfast.model.events import Condition, Notice, Reason, StoredCondition
 from holdfast.model.ids import BootId, DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.runtime.clock import SystemClock
 from simulated.cluster.certificates import certificates
@@ -248,7 +248,7 @@ async def test_an_answer_that_does_not_come_or_makes_no_sense_is_an_error_in_tim
     plane: ControlPlane, rude: Rudeness, told: str
 ) -> None:
     plane.server.be_rude(rude)
-    request = Request(about=f"Node {NODE}", path=("api", "v1", "nodes", NODE))
+    request = ApiRequest(about=f"Node {NODE}", path=("api", "v1", "nodes", NODE))
     async with client(plane) as server:
         with pytest.raises(ApiServerError, match=told):
             await server.ask(request, Node, deadline=1)
@@ -297,7 +297,7 @@ async def test_a_server_with_a_certificate_of_another_authority_is_refused(
     write_service_account(plane.account, other, "first")
     async with client(plane) as server:
         with pytest.raises(ApiServerError, match="its certificate is not trusted"):
-            await server.ask(Request(about="it", path=("version",)), Node, deadline=1)
+            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=1)
 
     assert plane.server.requests == [], "nor is it told the token"
 
@@ -318,7 +318,7 @@ async def test_files_of_the_service_account_that_cannot_be_used_are_named(
     (plane.account / name).write_bytes(content)
     async with client(plane) as server:
         with pytest.raises(ApiServerError, match=told):
-            await server.ask(Request(about="it", path=("version",)), Node, deadline=1)
+            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=1)
 
 
 def test_outside_of_a_pod_it_is_said_what_is_missing(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ async def test_a_server_that_is_down_is_an_error_that_names_it(plane: ControlPla
     plane.server.close()
     async with client(plane) as server:
         with pytest.raises(ApiServerError, match=r"cannot ask the API server at 127.0.0.1:\d+"):
-            await server.ask(Request(about="it", path=("version",)), Node, deadline=1)
+            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=1)
 
 
 async def test_how_each_request_ended_is_told_also_of_those_that_were_tried_again(
@@ -376,7 +376,7 @@ async def test_how_each_request_ended_is_told_also_of_those_that_were_tried_agai
             await claims.claim("default", "none")
         plane.server.be_rude(Rudeness(cut=0, times=9))
         with pytest.raises(ApiServerError):
-            await server.ask(Request(about="it", path=("version",)), Node, deadline=0.1)
+            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=0.1)
 
     assert ends[:3] == [ApiOutcome.FAILED, ApiOutcome.OK, ApiOutcome.GONE]
     assert set(ends[3:]) <= {ApiOutcome.UNREACHABLE, ApiOutcome.TIMEOUT}
@@ -578,9 +578,9 @@ async def test_the_nodes_condition_is_written_and_all_others_are_left_alone(
     node["status"] = {"conditions": [ready], "capacity": {"google.com/tpu": "4"}}
     plane.store.update(Place(kind=NODES, name=NODE), node, subresource="status")
     condition = NodeCondition(writer, node=NODE)
-    assert await condition.read() == Stored()
+    assert await condition.read() == StoredCondition()
     stored = await condition.write(HELD, since="", at=1_700_000_000.0)
-    assert stored == Stored(condition=HELD, since="2023-11-14T22:13:20Z")
+    assert stored == StoredCondition(condition=HELD, since="2023-11-14T22:13:20Z")
     again = await condition.write(HELD, since=stored.since, at=1_700_000_060.0)
     assert again == stored
     assert await condition.read() == stored

@@ -14,20 +14,20 @@ from fakes.books import KUBELET, seen
 from fakes.doors import NoObserver, SaidRecord, WatchedNode, entry_over
 from fakes.inuse import NoDrivers, SlowLook, device_use, look_at
 from fakes.opener import opener
-from holdfast.allocation.allocator import Granting
+from holdfast.allocation.allocator import GrantBuilder
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import ClaimDoor
-from holdfast.dra.preparing import Preparing, Unpreparing
+from holdfast.dra.preparation import ClaimPreparation, ClaimRelease
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError, UnreadableAnswerError
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import LockState
 from holdfast.model.book.claims import release
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, Inventory
-from holdfast.model.dra.advertised import Advertised, plain
-from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, Prepared
+from holdfast.model.dra.advertised import AdvertisedDevice, plain
+from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
 from holdfast.model.ids import (
     BootId,
     ClaimRef,
@@ -132,10 +132,10 @@ class _AtTheDoor:
             watcher=self.watch,
             resetter=self.watch,
             clock=clock,
-            settings=sections.Gate(poll=Interval(0.25), exclusive_open=False),
+            settings=sections.GateSettings(poll=Interval(0.25), exclusive_open=False),
         )
         return ClaimDoor(
-            Preparing(
+            ClaimPreparation(
                 driver=_DRIVER,
                 pool=_POOL,
                 entry=entry,
@@ -145,12 +145,12 @@ class _AtTheDoor:
                 ledger=self.ledger,
                 inventory=self.inventory,
                 sources=Sources(),
-                granting=Granting(Sources(), None),
+                granting=GrantBuilder(Sources(), None),
                 specs=specs,
                 clock=clock,
                 observer=NoObserver(),
             ),
-            Unpreparing(
+            ClaimRelease(
                 ledger=self.ledger,
                 reader=self.reader,
                 record=self.record,
@@ -164,7 +164,7 @@ class _AtTheDoor:
             longest=longest,
         )
 
-    def advertised(self) -> Sequence[Advertised]:
+    def advertised(self) -> Sequence[AdvertisedDevice]:
         return tuple(map(plain, self.inventory.value.devices))
 
     def serves(self, resource: ResourceName) -> bool:
@@ -261,7 +261,7 @@ def _device(node: SimulatedNode, place: int) -> Device:
     )
 
 
-async def _one(door: ClaimDoor, claim: ClaimRef) -> Prepared:
+async def _one(door: ClaimDoor, claim: ClaimRef) -> PrepareAnswer:
     return (await door.prepare([claim]))[claim.uid]
 
 

@@ -15,14 +15,14 @@ from fakes.claimrecord import write_entries, write_record
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError, UnreadableAnswerError
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.claims import Wish, end_claim, release
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.dra.advertised import Advertised, plain
+from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import (
@@ -111,7 +111,7 @@ class _Sight(ClaimSight):
         self.cgroups: set[PodUid] = set()
         self.populated: set[PodUid] = set()
 
-    def advertised(self) -> Sequence[Advertised]:
+    def advertised(self) -> Sequence[AdvertisedDevice]:
         return tuple(map(plain, self._inventory.value.devices))
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:

@@ -18,7 +18,7 @@ from holdfast.model.devices import Fault, FaultKind, Inventory
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Changes, Watched
-from holdfast.settings.sections import Discovery
+from holdfast.settings.sections import DiscoverySettings
 from holdfast.settings.types import Duration, Interval
 from holdfast.vendors.tpu.adapter import Tpus
 from manual_clock import ManualClock
@@ -80,7 +80,9 @@ def _scanner(
         preparation=_AsFound(),
         inventory=Watched(Inventory()),
         settings=Watched(
-            Discovery(rescan=Interval(rescan), debounce=Duration(0.005), held_check=Interval(0.02))
+            DiscoverySettings(
+                rescan=Interval(rescan), debounce=Duration(0.005), held_check=Interval(0.02)
+            )
         ),
     )
     scanner.adopt([source or plain_tpus()])

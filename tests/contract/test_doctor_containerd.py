@@ -13,7 +13,7 @@ from holdfast.doctor.cdi import nodes_without_mode
 from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.gvisor.checks import gvisor_findings
-from holdfast.doctor.programs import Answer, Ask, run
+from holdfast.doctor.programs import Ask, ProgramOutput, run
 from holdfast.settings import Settings, convert
 
 MAIN = "/etc/containerd/config.toml"
@@ -37,7 +37,7 @@ def node(root: Path, files: Mapping[str, str], **settings: object) -> Node:
 
 
 def says(version: str) -> Ask:
-    return lambda command: Answer(text=f"containerd containerd.io {version} 0123abc\n")
+    return lambda command: ProgramOutput(text=f"containerd containerd.io {version} 0123abc\n")
 
 
 def look(at: Node, version: str = "") -> dict[tuple[str, Level], Finding]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.doctortrees import bad, tree
-from holdfast.doctor.checks import examine
+from holdfast.doctor.areas import examine
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.nvidia.checks import nvidia_findings
 from holdfast.settings import Settings, convert

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
 from fakes.driver_side import DRIVER, driver_side
 from fakes.standings import BookOnly, device_standings
-from holdfast.dra.health import HealthServer
+from holdfast.dra.healthserver import HealthServer
 from holdfast.model.book.book import Book, DeviceLock, LockState
-from holdfast.model.book.messages import Blocked
+from holdfast.model.book.messages import BlockReason
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
@@ -44,13 +44,13 @@ class Heard:
             BookOnly(self.book),
             self.inventory,
             SystemClock(),
-            obstacles=Watched({name("d0"): Blocked(device=name("d0"), reason="it is reset")}),
+            obstacles=Watched({name("d0"): BlockReason(device=name("d0"), reason="it is reset")}),
             is_dra=lambda resource: resource == WHOLE,
         )
         self.server = HealthServer(
             pool="node-a",
             advertised=lambda: [
-                Advertised(name=f"tpu-{each.name.id}", devices=(each.name,))
+                AdvertisedDevice(name=f"tpu-{each.name.id}", devices=(each.name,))
                 for each in self.inventory.value.devices
             ],
             standings=self.standings,

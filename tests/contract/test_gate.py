@@ -98,7 +98,7 @@ class AtTheGate:
             watcher=self.watch,
             resetter=self.watch,
             lane=self.lane,
-            settings=sections.Gate(
+            settings=sections.GateSettings(
                 wait=Duration(wait), poll=Interval(poll), caller_lookup=Duration(caller_lookup)
             ),
         )

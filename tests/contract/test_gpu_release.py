@@ -26,7 +26,7 @@ from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.standings import Emptied
+from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
@@ -157,7 +157,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             clock=clock,
             nudges=nudges,
         )
-        settings = sections.Reclaim(
+        settings = sections.ReclaimSettings(
             mode="observe",
             poll=Interval(0.05),
             release_poll=Interval(0.02),
@@ -195,7 +195,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             pending_timeout=Watched(60.0),
             is_retired=lambda _resource: False,
             obstacles=Watched({}),
-            emptied=Emptied(),
+            emptied=EmptyPods(),
             nudges=nudges,
         )
         gate = gate_over(
@@ -206,7 +206,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             watcher=watcher,
             resetter=resetter,
             lane=lanes[0],
-            settings=sections.Gate(wait=Duration(0.3), poll=Interval(0.02)),
+            settings=sections.GateSettings(wait=Duration(0.3), poll=Interval(0.02)),
         )
         beats = asyncio.create_task(watcher.run())
         await asyncio.wait_for(watcher.looked.wait(), 20.0)

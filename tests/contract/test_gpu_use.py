@@ -14,7 +14,7 @@ from fakes.inuse import look_at
 from fakes.onegpu import MIB, POD, OneGpu, gpu_uses, gpus_on, opened_nvml
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.model.devices import DeviceKind
-from holdfast.model.use.free import Freedom, Opened, judge_kernel
+from holdfast.model.use.free import Freedom, OpenOutcome, judge_kernel
 from holdfast.model.use.holders import Grip
 from holdfast.runtime.lane import Lane
 from simulated.nvml import GIB, Slice, cards, uuid
@@ -304,6 +304,8 @@ async def test_a_holder_that_stops_using_a_gpu_and_lives_on_is_noticed_within_fi
 async def test_a_gpu_is_never_tried_by_opening_its_node(gpus: OneGpu) -> None:
     device = gpus.device()
     (gpus.node.root.proc / "devices").write_text("Character devices:\n136 vfio\n")
-    assert await gpus.look.open(device) is Opened.UNAVAILABLE
+    assert await gpus.look.open(device) is OpenOutcome.UNAVAILABLE
     as_vfio = replace(device, kind=DeviceKind.VFIO)
-    assert await gpus.look.open(as_vfio) is Opened.SUCCEEDED, "this node could have been opened"
+    assert await gpus.look.open(as_vfio) is OpenOutcome.SUCCEEDED, (
+        "this node could have been opened"
+    )

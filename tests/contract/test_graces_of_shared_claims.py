@@ -18,7 +18,7 @@ from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.standings import Emptied
+from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import LockState, PodRecord
 from holdfast.model.book.claims import Wish, end_claim, release
 from holdfast.model.book.draft import Draft
@@ -30,13 +30,13 @@ from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Nudges, Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Interval
 from manual_clock import ManualClock
 from simulated.proctree import ProcTree
 from waiting import until
 
-_SETTINGS = Reclaim(poll=Interval(0.05), release_poll=Interval(0.05))
+_SETTINGS = ReclaimSettings(poll=Interval(0.05), release_poll=Interval(0.05))
 _CLAIM = ClaimRef("team", ClaimUid("uid-1"), "shared")
 
 
@@ -147,7 +147,7 @@ async def _watcher(folder: Path) -> AsyncIterator[tuple[Watcher, Ledger, ManualC
         pending_timeout=Watched(60.0),
         is_retired=lambda _resource: False,
         obstacles=Watched({}),
-        emptied=Emptied(),
+        emptied=EmptyPods(),
         nudges=Nudges(),
     )
     yield watcher, ledger, clock

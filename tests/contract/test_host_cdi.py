@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HostError
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 
 NAME = "google.com-tpu.json"
 FILE = f"holdfast_{NAME}"

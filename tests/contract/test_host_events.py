@@ -21,7 +21,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import ProcessId
-from holdfast.model.use.free import Opened
+from holdfast.model.use.free import OpenOutcome
 from simulated.hosttree import HostTree
 from simulated.proctree import ProcTree
 from waiting import until
@@ -218,11 +218,11 @@ class TestExclusiveOpen:
         proc.devices(vfio=246)
         assert (
             exclusive_open(tree.root, [DeviceNode(path="/dev/vfio/7", rdev=1)])
-            is Opened.UNAVAILABLE
+            is OpenOutcome.UNAVAILABLE
         )
         assert (
             exclusive_open(tree.root, [DeviceNode(path="/dev/vfio/8", rdev=1)])
-            is Opened.UNAVAILABLE
+            is OpenOutcome.UNAVAILABLE
         )
         tree.close()
 
@@ -233,7 +233,7 @@ class TestExclusiveOpen:
         assert device_number(tree.root.node("/dev/vfio/7")) == rdev
         assert (
             exclusive_open(tree.root, [DeviceNode(path="/dev/vfio/7", rdev=rdev)])
-            is Opened.SUCCEEDED
+            is OpenOutcome.SUCCEEDED
         )
         tree.close()
 

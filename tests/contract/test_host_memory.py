@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.root import HostRoot
 from holdfast.model.node.memory import UNSEEN, CgroupMemory
 from simulated.proctree import ProcTree

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fakes.books import X, Y, allocated
 from fakes.observers import Unobserved
 from holdfast.errors import HostError
-from holdfast.host.pci.reset import FunctionControl, Written
+from holdfast.host.pci.reset import FunctionControl, WriteOutcome
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.book.draft import Draft
@@ -19,11 +19,11 @@ from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, pci_key
 from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, PodUid, ResourceName
 from holdfast.model.reclaim.reset import FunctionState, ResetPolicy
-from holdfast.model.use.free import KernelFacts, Opened
+from holdfast.model.use.free import KernelFacts, OpenOutcome
 from holdfast.reclaim.resetter import Findings, Resetter, Trial
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Nudges, Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 from manual_clock import ManualClock
 from simulated.hosttree import HostTree
 from waiting import until
@@ -180,7 +180,7 @@ def test_what_a_function_lacks_is_told_apart(tree: HostTree) -> None:
     assert control.state_of(ONE).methods is None, "before Linux 5.15"
     (tree.path(ONE) / "reset").unlink()
     assert control.state_of(ONE).methods == ()
-    assert control.reset(ONE).written is Written.UNSUPPORTED
+    assert control.reset(ONE).written is WriteOutcome.UNSUPPORTED
     (tree.path(ONE) / "config").unlink()
     assert control.state_of(ONE).vendor is None
     assert not control.state_of(PciAddress("0000:00:1f.0")).present
@@ -190,14 +190,16 @@ def test_a_group_that_cannot_be_opened_is_not_held(tree: HostTree) -> None:
     chip = _chip(tree)
     missing = DeviceNode(path="/dev/vfio/99", rdev=1)
     with FunctionControl(tree.root).holding((*chip.nodes, missing)) as opened:
-        assert opened is Opened.UNAVAILABLE
+        assert opened is OpenOutcome.UNAVAILABLE
 
 
 class _Busy(FunctionControl):
     """Somebody has a group open, as the kernel says of each open."""
 
-    def holding(self, nodes: Sequence[DeviceNode]) -> contextlib.AbstractContextManager[Opened]:
-        return contextlib.nullcontext(Opened.BUSY)
+    def holding(
+        self, nodes: Sequence[DeviceNode]
+    ) -> contextlib.AbstractContextManager[OpenOutcome]:
+        return contextlib.nullcontext(OpenOutcome.BUSY)
 
 
 def test_a_device_whose_group_somebody_has_open_is_not_given_away(tree: HostTree) -> None:
@@ -276,7 +278,7 @@ async def _scene(
             ledger=ledger,
             control=control,
             clock=clock,
-            settings=Watched(Reclaim(reset="afterForcedRelease")),
+            settings=Watched(ReclaimSettings(reset="afterForcedRelease")),
             nudges=Nudges(),
             observer=Unobserved(),
         )
@@ -349,7 +351,7 @@ async def test_a_function_that_cannot_be_looked_at_is_kept_and_tried_again(
         assert on.clears() is None
         on.control.broken = False
         assert "cannot be checked" in await on.resetter.detains(on.lock), "not at once"
-        on.clock.shift(float(Reclaim().retry.last))
+        on.clock.shift(float(ReclaimSettings().retry.last))
         assert await on.resetter.detains(on.lock) == "its functions are tried again"
         assert on.state() is LockState.RECLAIMING
         await on.tried()

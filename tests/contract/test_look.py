@@ -34,7 +34,14 @@ from holdfast.model.ids import (
     PodUid,
     ResourceName,
 )
-from holdfast.model.use.free import Freedom, KernelFacts, Opened, Verdict, is_foreign, judge_kernel
+from holdfast.model.use.free import (
+    Freedom,
+    KernelFacts,
+    OpenOutcome,
+    Verdict,
+    is_foreign,
+    judge_kernel,
+)
 from holdfast.model.use.holders import Grip
 from holdfast.reclaim.users import Users
 from holdfast.runtime.lane import Lane
@@ -292,16 +299,18 @@ async def test_a_holder_of_another_node_of_the_same_hardware_is_a_holder_of_the_
 @pytest.mark.parametrize("busy", NODES)
 async def test_one_group_that_is_busy_makes_the_device_busy(on: Looked, busy: str) -> None:
     await on.lane.run(_lose_sys_admin)  # who has it may open what another has for itself
-    assert await on.look.open(on.device) is Opened.SUCCEEDED
+    assert await on.look.open(on.device) is OpenOutcome.SUCCEEDED
     held = _for_oneself(on.node.node(busy))
-    assert await on.look.open(on.device) is Opened.BUSY
+    assert await on.look.open(on.device) is OpenOutcome.BUSY
     (other,) = set(NODES) - {busy}
     nodes = tuple(replace(each, rdev=1) if each.path == other else each for each in on.device.nodes)
     gone = replace(on.device, nodes=nodes)
-    assert await on.look.open(gone) is Opened.BUSY, "although the other has another number by now"
+    assert await on.look.open(gone) is OpenOutcome.BUSY, (
+        "although the other has another number by now"
+    )
     fcntl.ioctl(held, termios.TIOCNXCL)
     os.close(held)
-    assert await on.look.open(gone) is Opened.UNAVAILABLE
+    assert await on.look.open(gone) is OpenOutcome.UNAVAILABLE
 
 
 class TestLeftEnabled:
@@ -363,7 +372,7 @@ class TestLeftEnabled:
         held = _for_oneself(on.node.node(NODES[1]))  # this process itself is left out of looks
         on.set_enable("1")
         tried = await on.watch().tried(on.device, await on.facts())
-        assert (tried.opened, is_foreign(tried)) == (Opened.BUSY, True)
+        assert (tried.opened, is_foreign(tried)) == (OpenOutcome.BUSY, True)
         os.close(held)
         assert await on.enabled()
 
@@ -403,8 +412,8 @@ class TestLeftEnabled:
         on.set_enable("1")
         facts = await on.facts()
         on.set_enable("0")
-        assert await on.look.open_idle(on.device, learn=True) is Opened.UNAVAILABLE
-        assert (await on.watch().tried(on.device, facts)).opened is Opened.UNAVAILABLE
+        assert await on.look.open_idle(on.device, learn=True) is OpenOutcome.UNAVAILABLE
+        assert (await on.watch().tried(on.device, facts)).opened is OpenOutcome.UNAVAILABLE
 
 
 async def test_a_free_device_that_was_left_enabled_is_no_strangers(

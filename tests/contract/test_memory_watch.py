@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from holdfast.app.answers.reports import holder_reports
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.cli.tables import table
-from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.own import give_back_memory
 from holdfast.model.book.book import Book
 from holdfast.model.ids import DeviceId, DeviceName, ProcessId, ResourceName

@@ -11,15 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from fakes.labels import told
-from holdfast.app.watches.labels import LabelWatch
+from holdfast.app.watches.featurefile import LabelWatch
 from holdfast.discovery.source import Source, Sources
 from holdfast.errors import HostError
-from holdfast.host.files.cdi import FeatureFile
+from holdfast.host.files.specfolder import FeatureFile
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import ResourceName
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.settings.cluster import Labels
+from holdfast.settings.cluster import LabelsSettings
 from manual_clock import ManualClock
 from waiting import until
 
@@ -106,7 +106,7 @@ class Rig(Source):
         self.clock = ManualClock()
         self.inventory = Watched(Inventory())
         self.told = {"example.com/chips": "8"}
-        self.settings = Watched(Labels(enabled=True, folder=str(folder)))
+        self.settings = Watched(LabelsSettings(enabled=True, folder=str(folder)))
 
     def watch(self) -> LabelWatch:
         return LabelWatch(
@@ -162,13 +162,13 @@ async def test_labels_that_are_no_longer_wanted_are_removed(rig: Rig, before: st
     watch = rig.watch()
     await watch.refresh()
     rig.inventory.set(Inventory(unseen=GPUS))
-    rig.settings.set(Labels(folder=str(rig.folder)))
+    rig.settings.set(LabelsSettings(folder=str(rig.folder)))
     if before == "a former daemon":
         watch = rig.watch()
     task = asyncio.create_task(watch.run())
     await until(lambda: not rig.file.exists(), what="the file to go")
     await until(lambda: not list(watch.checks()), what="nothing to be checked")
-    rig.settings.set(Labels(enabled=True, folder=str(rig.folder)))
+    rig.settings.set(LabelsSettings(enabled=True, folder=str(rig.folder)))
     await until(lambda: rig.written == rig.told, what="the labels to be back")
     task.cancel()
 
@@ -178,7 +178,7 @@ async def test_labels_follow_their_folder(tmp_path: Path, rig: Rig) -> None:
     await watch.refresh()
     other = tmp_path / "other"
     other.mkdir()
-    rig.settings.set(Labels(enabled=True, folder=str(other)))
+    rig.settings.set(LabelsSettings(enabled=True, folder=str(other)))
     await watch.refresh()
     assert not rig.file.exists()
     assert told((other / "holdfast").read_text()) == rig.told
@@ -239,7 +239,7 @@ async def test_a_clock_that_was_set_changes_when_labels_expire(
 
 async def test_what_fails_is_told_once_and_tried_again(tmp_path: Path, rig: Rig) -> None:
     rig.folder = tmp_path / "later"
-    rig.settings.set(Labels(enabled=True, folder=str(rig.folder)))
+    rig.settings.set(LabelsSettings(enabled=True, folder=str(rig.folder)))
     watch = rig.watch()
     with capture_logs() as logs:
         for _ in range(3):

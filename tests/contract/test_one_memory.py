@@ -19,7 +19,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import PciAddress, ProcessId
-from holdfast.model.use.free import Freedom, KernelFacts, Opened, judge_kernel
+from holdfast.model.use.free import Freedom, KernelFacts, OpenOutcome, judge_kernel
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
@@ -125,7 +125,7 @@ async def test_a_start_tries_what_the_watcher_saw_enabled_without_anybody(on: No
     facts = await use.known(on.device, {}, enabled=enabled)
     assert judge_kernel(facts).freedom is Freedom.IN_USE
     facts = await on.for_start(on.device, use)
-    assert facts.opened is Opened.SUCCEEDED
+    assert facts.opened is OpenOutcome.SUCCEEDED
     assert judge_kernel(facts).freedom is Freedom.FREE
 
 
@@ -133,7 +133,7 @@ async def test_a_group_that_could_be_opened_proves_nothing_to_a_release(on: Node
     """No process was looked at then, and one of the pod's may have its own node open."""
     (on.simulated.root.proc / "devices").write_text("Character devices:\n136 vfio\n")
     use = on.memory(exclusive_open=True)
-    assert (await on.for_start(on.device, use)).opened is Opened.SUCCEEDED
+    assert (await on.for_start(on.device, use)).opened is OpenOutcome.SUCCEEDED
     facts = await use.known(on.device, {}, enabled=())
     assert facts.holders == ()
     assert on.look.whole == 1
@@ -274,9 +274,9 @@ async def test_who_ended_before_it_could_be_followed_is_not_remembered(on: Node)
 class Groups(CountedLook):
     """Groups can be opened, or cannot, as a test says."""
 
-    answer = Opened.BUSY
+    answer = OpenOutcome.BUSY
 
-    async def open(self, device: Device) -> Opened:
+    async def open(self, device: Device) -> OpenOutcome:
         return self.answer
 
 
@@ -291,7 +291,7 @@ async def test_a_group_that_was_busy_is_tried_again_each_time(on: Node, groups: 
         facts = (await use.facts([on.device]))[on.device.name]
         assert judge_kernel(facts).freedom is Freedom.IN_USE
     assert groups.whole == 1
-    groups.answer = Opened.SUCCEEDED
+    groups.answer = OpenOutcome.SUCCEEDED
     facts = (await use.facts([on.device]))[on.device.name]
     assert judge_kernel(facts).freedom is Freedom.FREE
 
@@ -301,7 +301,7 @@ async def test_what_a_start_proved_meanwhile_is_not_what_was_looked_at_ahead(
 ) -> None:
     use = device_use(groups, on.simulated.root, on.clock, exclusive_open=True)
     await use.look_ahead(on.devices, {})
-    groups.answer = Opened.SUCCEEDED
+    groups.answer = OpenOutcome.SUCCEEDED
     await use.facts([on.device])
     assert (await on.to_free(on.device, use=use)).holders == ()
     assert groups.whole == 2

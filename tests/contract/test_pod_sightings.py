@@ -82,10 +82,10 @@ class Scene:
             file.write(text)
         await until(lambda: self.nudges.value > before)
 
-    async def read(self, *pods: PodUid, anew: tuple[PodUid, ...] = ()) -> dict[PodUid, list[int]]:
+    async def read(self, *pods: PodUid, again: tuple[PodUid, ...] = ()) -> dict[PodUid, list[int]]:
         """Return the processes that a look shows, and note in `cgroups.read` whose were read."""
         self.cgroups.read.clear()
-        found = await self.pods.sight(pods, anew=anew)
+        found = await self.pods.sight(pods, again=again)
         return {pod: list(each.processes) for pod, each in found.items()}
 
     async def settled(self, *pods: PodUid) -> None:
@@ -143,7 +143,7 @@ async def test_a_change_while_the_cgroup_is_read_is_read_with_the_next_look(
     await scene.settled(A)
     held = threading.Event()
     behind = asyncio.create_task(lane.run(held.wait))
-    looking = asyncio.create_task(scene.pods.sight([A], anew=[A]))
+    looking = asyncio.create_task(scene.pods.sight([A], again=[A]))
     await scene.tell(A)
     held.set()
     await asyncio.gather(behind, looking)
@@ -179,7 +179,7 @@ async def test_what_is_to_be_read_anew_is(scene: Scene) -> None:
     scene.make(A, IN_IT)
     await scene.settled(A)
     scene.fill(A, LATER)
-    assert await scene.read(A, anew=(A,)) == {A: [LATER]}
+    assert await scene.read(A, again=(A,)) == {A: [LATER]}
 
 
 async def test_an_empty_cgroup_is_read_each_time_since_its_end_is_not_told(scene: Scene) -> None:

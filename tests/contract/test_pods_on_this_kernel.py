@@ -17,7 +17,7 @@ from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.model.ids import PodUid
 from holdfast.model.reclaim.ending import Member
-from holdfast.reclaim.pods import Outcome, Pods
+from holdfast.reclaim.pods import CgroupOutcome, Pods
 from holdfast.runtime.lane import Lane
 from waiting import wait_until
 
@@ -157,9 +157,11 @@ def _pods(pod: Path, lane: Lane, pidfds: Pidfds) -> Pods:
     )
 
 
-@pytest.mark.parametrize(("as_one", "how"), [(True, Outcome.KILLED), (False, Outcome.FROZEN)])
+@pytest.mark.parametrize(
+    ("as_one", "how"), [(True, CgroupOutcome.KILLED), (False, CgroupOutcome.FROZEN)]
+)
 async def test_nobody_forks_away_from_the_end_of_a_pod(
-    pod: Path, lane: Lane, as_one: bool, how: Outcome
+    pod: Path, lane: Lane, as_one: bool, how: CgroupOutcome
 ) -> None:
     """What has another pid by the time that it is signalled is ended with its cgroup, or frozen."""
     pidfds = Pidfds(Procfs(host(pod)))
@@ -197,7 +199,7 @@ async def test_a_process_whose_leader_has_exited_is_ended_with_its_pod(
             may_end=bool,
             as_one=bool,
         )
-        assert outcome is Outcome.FROZEN
+        assert outcome is CgroupOutcome.FROZEN
         wait_until(lambda: not populated(pod), what="the end of its last thread")
     pidfds.close()
 
@@ -218,7 +220,7 @@ async def test_a_pod_that_is_spared_once_it_is_frozen_goes_on(pod: Path, lane: L
             may_end=may_end,
             as_one=lambda _members: False,
         )
-        assert (outcome, frozen) == (Outcome.SPARED, [False, True])
+        assert (outcome, frozen) == (CgroupOutcome.SPARED, [False, True])
         assert populated(pod)
         before = (pod / "main/cgroup.procs").read_text()
         wait_until(lambda: (pod / "main/cgroup.procs").read_text() != before, what="a fork")

@@ -11,7 +11,7 @@ from fakes.runtimes import RuntimeFolder, spec
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import ProcessId
-from holdfast.model.reclaim.ending import Member, Parent, RuntimeSeen, runtime_seen
+from holdfast.model.reclaim.ending import Member, Parent, RuntimeEvidence, runtime_seen
 from holdfast.model.use.holders import Sandbox
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.lane import Lane
@@ -36,9 +36,9 @@ class Runtimes:
     def __init__(self, pods: Pods, clock: ManualClock) -> None:
         self._pods = pods
         self._clock = clock
-        self._seen = RuntimeSeen()
+        self._seen = RuntimeEvidence()
 
-    async def look(self, members: Sequence[Member]) -> RuntimeSeen:
+    async def look(self, members: Sequence[Member]) -> RuntimeEvidence:
         state = await self._pods.runtime_state(X, members)
         self._seen = runtime_seen(self._seen, members, state, self._clock.monotonic())
         return self._seen

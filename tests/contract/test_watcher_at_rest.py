@@ -17,13 +17,13 @@ from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.standings import Emptied
+from holdfast.ledger.standings import EmptyPods
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Nudges, Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 from manual_clock import ManualClock
 from simulated.proctree import ProcTree
 from waiting import until
@@ -91,11 +91,11 @@ async def _node(folder: Path, *entries: CheckpointEntry) -> AsyncIterator[_Node]
         reclaimer=nobody,
         resetter=nobody,
         clock=clock,
-        settings=Watched(Reclaim()),
+        settings=Watched(ReclaimSettings()),
         pending_timeout=Watched(_TIMEOUT),
         is_retired=lambda _resource: False,
         obstacles=Watched({}),
-        emptied=Emptied(),
+        emptied=EmptyPods(),
         nudges=Nudges(),
     )
     yield _Node(clock, ledger, reader, use, watcher)

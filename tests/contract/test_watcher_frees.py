@@ -29,7 +29,7 @@ from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.standings import Emptied
+from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import DeviceLock, LockState, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.pods import PodSighting
@@ -41,7 +41,7 @@ from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Nudges, Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 from manual_clock import ManualClock
 from simulated.proctree import ProcTree
 
@@ -152,11 +152,11 @@ async def _node(folder: Path, record: PodRecord = _RECORD) -> AsyncIterator[_Nod
         reclaimer=done,
         resetter=done,
         clock=clock,
-        settings=Watched(Reclaim()),
+        settings=Watched(ReclaimSettings()),
         pending_timeout=Watched(60.0),
         is_retired=lambda _resource: False,
         obstacles=Watched({}),
-        emptied=Emptied(),
+        emptied=EmptyPods(),
         nudges=Nudges(),
     )
     yield _Node(watcher, ledger, reader, parts)

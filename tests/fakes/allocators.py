@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fakes.standings import device_standings
-from holdfast.allocation.allocator import Allocator, Granting
+from holdfast.allocation.allocator import Allocator, GrantBuilder
 from holdfast.discovery.source import Sources
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger
@@ -28,7 +28,7 @@ def allocator(
         ledger=ledger,
         inventory=inventory,
         standings=device_standings(ledger, inventory, clock),
-        granting=Granting(sources, None),
+        granting=GrantBuilder(sources, None),
         root=HostRoot.under(_NOWHERE),
         checkpoint=_NOWHERE,
         lane=lane,

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 from fakes.claimpods import CHIP, DRIVER, POOL, TPU
 from fakes.doors import NoObserver, WatchedNode
 from fakes.virtualtime import VirtualLane
-from holdfast.allocation.allocator import Granting
+from holdfast.allocation.allocator import GrantBuilder
 from holdfast.allocation.entry import Entry
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import LONGEST, ClaimDoor
-from holdfast.dra.preparing import POLL, Preparing, Unpreparing
+from holdfast.dra.preparation import POLL, ClaimPreparation, ClaimRelease
 from holdfast.dra.records import ClaimRecords
 from holdfast.dra.server import DEADLINE, ClaimServer
 from holdfast.dra.specs import ClaimSpecs
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.book.claims import release
-from holdfast.model.book.pods import Observed, PodSighting, reconcile
+from holdfast.model.book.pods import Observation, PodSighting, reconcile
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.dra.advertised import Advertised, plain
+from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.ids import (
     BootId,
     DeviceName,
@@ -197,7 +197,7 @@ class PlayedDaemon:
             clock=clock,
             poll=Watched(POLL),
         )
-        preparing = Preparing(
+        preparing = ClaimPreparation(
             driver=DRIVER,
             pool=POOL,
             entry=entry,
@@ -207,12 +207,12 @@ class PlayedDaemon:
             ledger=ledger,
             inventory=inventory,
             sources=Sources(),
-            granting=Granting(Sources(), None),
+            granting=GrantBuilder(Sources(), None),
             specs=specs,
             clock=clock,
             observer=NoObserver(),
         )
-        unpreparing = Unpreparing(
+        unpreparing = ClaimRelease(
             ledger=ledger,
             reader=self.reader,
             record=self._records,
@@ -242,7 +242,7 @@ class PlayedDaemon:
             self._ledger._store.close()
             self._ledger = None
 
-    def advertised(self) -> Sequence[Advertised]:
+    def advertised(self) -> Sequence[AdvertisedDevice]:
         return (plain(CHIP),)
 
     def serves(self, resource: ResourceName) -> bool:
@@ -294,7 +294,7 @@ class PlayedDaemon:
             for pod in node.pods
             if pod.cgroup or pod.holds
         }
-        observed = Observed(
+        observed = Observation(
             view=self.reader.view.value,
             inventory=Inventory(generation=1, resources=(TPU,), devices=(CHIP,)),
             boot=_BOOT,

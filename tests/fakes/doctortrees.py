@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.doctor.finding import Finding, Level, Node
-from holdfast.doctor.programs import Answer, Ask, run
+from holdfast.doctor.programs import Ask, ProgramOutput, run
 from holdfast.settings import Settings, convert
 
 TREES = Path(__file__).parents[1] / "doctor-trees"
@@ -21,7 +21,7 @@ def tree(name: str, changes: Mapping[str, object] | None = None, **rest: object)
 def programs_of(node: Node) -> Ask:
     """Return what runs the programs of *node*: small scripts that answer as the real ones do."""
 
-    def ask(command: Sequence[str]) -> Answer:
+    def ask(command: Sequence[str]) -> ProgramOutput:
         return run((str(node.path(command[0])), *command[1:]), patience=60.0)
 
     return ask

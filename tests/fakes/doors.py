@@ -4,16 +4,16 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.allocation.cdi import CdiSpecs, SpecWriter
 from holdfast.allocation.entry import Entry, EntryOutcome, HardwareWork, NodeWatch
 from holdfast.allocation.gate import Gate
+from holdfast.allocation.specwriter import CdiSpecs, SpecWriter
 from holdfast.discovery.source import Sources
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
-from holdfast.model.book.messages import Blocked
+from holdfast.model.book.messages import BlockReason
 from holdfast.model.devices import Inventory
 from holdfast.model.dra.outcomes import PrepareOutcome, UnprepareOutcome
 from holdfast.model.dra.passage import rights_of_claim
@@ -40,11 +40,11 @@ class WatchedNode:
     holders: tuple[Holder, ...] = ()
     doing: str = ""
 
-    def obstacle(self, device: DeviceName) -> Blocked | None:
+    def obstacle(self, device: DeviceName) -> BlockReason | None:
         reason = self.keeps.format(device.id)
         if not reason and not self.holders:
             return None
-        return Blocked(device=device, reason=reason, holders=self.holders)
+        return BlockReason(device=device, reason=reason, holders=self.holders)
 
     def at_work(self, _keys: frozenset[HardwareKey]) -> str:
         return self.doing
@@ -85,7 +85,7 @@ def entry_over(
     watcher: NodeWatch,
     resetter: HardwareWork,
     clock: Clock,
-    settings: sections.Gate,
+    settings: sections.GateSettings,
 ) -> Entry:
     """Return an entry that knows by *use* who has devices."""
     return Entry(
@@ -109,7 +109,7 @@ def gate_over(
     watcher: NodeWatch,
     resetter: HardwareWork,
     lane: Lane,
-    settings: sections.Gate,
+    settings: sections.GateSettings,
 ) -> Gate:
     """Return a gate on a node whose CDI specs nobody writes."""
     clock = SystemClock()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from grpc import aio
 
-from holdfast.dra.health import HealthServer
+from holdfast.dra.healthserver import HealthServer
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
 from holdfast.dra.server import DEADLINE, ClaimServer
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.folder import FolderWatch
-from holdfast.model.dra.claims import Prepared, PreparedDevice
+from holdfast.model.dra.claims import PrepareAnswer, PreparedDevice
 from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.model.kubelet import Registration
 from holdfast.runtime.clock import SystemClock
@@ -45,10 +45,10 @@ class Deciding:
     def __post_init__(self) -> None:
         self.hold.set()
 
-    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, Prepared]:
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, PrepareAnswer]:
         errors = await self._decide("prepare", claims)
         return {
-            uid: Prepared(error=error) if error else Prepared(devices=(CHIP,))
+            uid: PrepareAnswer(error=error) if error else PrepareAnswer(devices=(CHIP,))
             for uid, error in errors.items()
         }
 

@@ -33,8 +33,8 @@ from holdfast.model.nvidia.xids import xid_checks
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes
 from holdfast.vendors.nvidia.health import GpuHealthWatch
-from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes
 from simulated.nvml import CONTROL, Node, write
 
 QUIET = 0.4

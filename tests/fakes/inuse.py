@@ -8,7 +8,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
-from holdfast.host.use.look import Answer, Drivers, Look
+from holdfast.host.use.look import DriverAnswer, Drivers, Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.book.book import Book, DeviceLock
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
@@ -23,7 +23,7 @@ from simulated.node import SimulatedNode
 class NoDrivers:
     """A node without a driver that knows its users."""
 
-    async def ask(self, _devices: Iterable[Device], /) -> Mapping[DeviceName, Answer]:
+    async def ask(self, _devices: Iterable[Device], /) -> Mapping[DeviceName, DriverAnswer]:
         return {}
 
 

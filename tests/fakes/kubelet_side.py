@@ -26,7 +26,7 @@ from holdfast.kubelet.plugin import (
 from holdfast.kubelet.podresources import PodResources, Traffic
 from holdfast.kubelet.reader import CALM, DeviceLists, ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
-from holdfast.ledger.standings import Emptied
+from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import Book
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
@@ -35,7 +35,7 @@ from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Question
+from holdfast.settings.sections import QuestionSettings
 from simulated.kubelet import Kubelet
 from simulated.pods import Container, Pod
 from waiting import until
@@ -164,7 +164,7 @@ class Side:
         _Lists(self.offers).resend()
 
 
-_ENROLMENT, _QUESTION = RegistrationTimes(register=12.0), Question()
+_ENROLMENT, _QUESTION = RegistrationTimes(register=12.0), QuestionSettings()
 
 
 @contextlib.asynccontextmanager
@@ -173,7 +173,7 @@ async def kubelet_side(
     *,
     resources: tuple[ResourceName, ...] = (TPU,),
     enrolment: RegistrationTimes = _ENROLMENT,
-    questions: Question = _QUESTION,
+    questions: QuestionSettings = _QUESTION,
     calm: float = CALM,
     book: Watched[Book] | None = None,
     interval: float = 0.5,
@@ -196,7 +196,7 @@ async def kubelet_side(
             offers=offers,
             door=deciding,
             traffic=traffic,
-            emptied=Emptied(),
+            emptied=EmptyPods(),
             calls=Unobserved(),
             clock=clock,
             deadlines=deadlines,
@@ -276,7 +276,7 @@ def bare_plugin(deciding: Deciding, traffic: Traffic | None = None) -> DevicePlu
             offers=Watched(Offers()),
             door=deciding,
             traffic=traffic or Traffic(),
-            emptied=Emptied(),
+            emptied=EmptyPods(),
             calls=Unobserved(),
             clock=SystemClock(),
             deadlines=DEADLINES,

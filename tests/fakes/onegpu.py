@@ -23,16 +23,18 @@ from holdfast.model.nvidia.free import GpuRules, IdleRules
 from holdfast.model.use.free import KernelFacts, Verdict, judge_kernel
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.settings.hardware import Gpu
+from holdfast.settings.hardware import GpuSettings
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
 from simulated.nvml import CONTROL, Card, Node, cards, uuid, write
 
 MIB = 1 << 20
 RULES = GpuRules(
-    monitors=Gpu().monitors,
-    displays=Gpu().displays,
-    idle=IdleRules(slack=Gpu().memory_slack_mib * MIB, deadline=Gpu().memory_deadline),
+    monitors=GpuSettings().monitors,
+    displays=GpuSettings().displays,
+    idle=IdleRules(
+        slack=GpuSettings().memory_slack_mib * MIB, deadline=GpuSettings().memory_deadline
+    ),
 )
 """What holds unless it is set otherwise."""
 PATH = "/dev/vfio/10"

@@ -31,7 +31,7 @@ from holdfast.model.book.book import ENDING, Book, DeviceLock, LockState, Move, 
 from holdfast.model.book.claims import release
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.places import place
-from holdfast.model.book.pods import Observed, PodSighting, changes_with_time, reconcile
+from holdfast.model.book.pods import Observation, PodSighting, changes_with_time, reconcile
 from holdfast.model.book.queue import settle
 from holdfast.model.cards import card_of, clash, replica_key, shares
 from holdfast.model.devices import Device, Identity, pci_key
@@ -53,7 +53,7 @@ from holdfast.model.use.free import (
     FormerPod,
     Freedom,
     KernelFacts,
-    Opened,
+    OpenOutcome,
     ReleaseFacts,
     judge_kernel,
     judge_release,
@@ -569,7 +569,7 @@ class OneHolder(RuleBasedStateMachine):
             for pod in self._everybody()
             if pod.live
         }
-        around = Observed(
+        around = Observation(
             pending_timeout=60.0,
             view=self._view(),
             inventory=_NODE,
@@ -586,7 +586,7 @@ class OneHolder(RuleBasedStateMachine):
         except Killed:
             return
 
-    def _agrees_at_any_time(self, around: Observed) -> None:
+    def _agrees_at_any_time(self, around: Observation) -> None:
         """The daemon compares nothing again while nothing has changed."""
         settled = Draft(self.book, now=NOW, uptime=self.now, boot=around.boot)
         reconcile(settled, around)
@@ -600,7 +600,7 @@ class OneHolder(RuleBasedStateMachine):
             if lock.state not in ENDING and lock.state is not LockState.FOREIGN:
                 continue
             kernel = KernelFacts(
-                holders=self._holders(_KEYS[lock.device]), opened=Opened.UNAVAILABLE
+                holders=self._holders(_KEYS[lock.device]), opened=OpenOutcome.UNAVAILABLE
             )
             if (
                 judge_release(

@@ -9,13 +9,13 @@ from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 
 
 class GeneralMode:
     """No device has a mode of its own: `reclaim.mode` of *settings* is for all pods."""
 
-    def __init__(self, settings: Watched[Reclaim]) -> None:
+    def __init__(self, settings: Watched[ReclaimSettings]) -> None:
         self._settings = settings
 
     def mode_of(self, _pod: PodUid) -> str:
@@ -39,7 +39,7 @@ def reclaimer(
     pods: Any,
     pidfds: Any,
     clock: Clock,
-    settings: Watched[Reclaim],
+    settings: Watched[ReclaimSettings],
     own_pid: int = 1,
     kind: Callable[..., Evidence] = Evidence,
 ) -> Reclaimer:

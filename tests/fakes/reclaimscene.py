@@ -32,7 +32,7 @@ from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 from simulated.node import adopter
 from simulated.proctree import ProcTree
 
@@ -204,7 +204,7 @@ class ReclaimScene:
     lane: Lane
     pidfds: Pidfds
     ledger: Ledger
-    settings: Reclaim = field(default_factory=Reclaim)
+    settings: ReclaimSettings = field(default_factory=ReclaimSettings)
     own_pid: int = field(default_factory=os.getpid)
     gaps: tuple[str, ...] = ()
     unread: frozenset[int] = frozenset()

@@ -18,7 +18,7 @@ from holdfast.app.daemon import run
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.runtime.clock import SystemClock
 from holdfast.settings import convert
-from holdfast.settings.sources import Found
+from holdfast.settings.sources import LoadedSettings
 from holdfast.vendors.context import Vendor
 from simulated.node import SimulatedNode
 from simulated.pods import Container, Phase, Pod, PodSpec, Workload
@@ -98,7 +98,7 @@ class Stage(simulated.stage.Stage):
         )
         self.clock = NodeClock()
         self._own_process = own_process
-        self._task: asyncio.Task[Found | None] | None = None
+        self._task: asyncio.Task[LoadedSettings | None] | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -116,9 +116,9 @@ class Stage(simulated.stage.Stage):
         self._task = asyncio.create_task(self.run_daemon())
         return time.perf_counter()
 
-    async def run_daemon(self) -> Found | None:
+    async def run_daemon(self) -> LoadedSettings | None:
         """Run a daemon in this task, until it ends by itself or raises why it cannot start."""
-        found = Found(settings=convert(self.settings))
+        found = LoadedSettings(settings=convert(self.settings))
         return await run(found, clock=self.clock, vendors=self.vendors)
 
     def set_clock(self, seconds: float) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from holdfast.ledger.standings import DeviceStandings, Emptied
+from holdfast.ledger.standings import DeviceStandings, EmptyPods
 from holdfast.model.book.book import Book
-from holdfast.model.book.messages import Blocked
+from holdfast.model.book.messages import BlockReason
 from holdfast.model.book.standing import NodeFacts, Standing, Standings, standings
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName, ResourceName
@@ -52,7 +52,7 @@ def device_standings(
     clock: Clock,
     *,
     view: Watched[KubeletView] | None = None,
-    obstacles: Watched[Mapping[DeviceName, Blocked]] | None = None,
+    obstacles: Watched[Mapping[DeviceName, BlockReason]] | None = None,
     withhold_after: Watched[float] | None = None,
     is_dra: Callable[[ResourceName], bool] = lambda _resource: False,
 ) -> DeviceStandings:
@@ -62,7 +62,7 @@ def device_standings(
         inventory=inventory,
         view=view or Watched(KubeletView()),
         obstacles=obstacles or Watched({}),
-        emptied=Emptied(),
+        emptied=EmptyPods(),
         apis=ServedBy(is_dra),
         clock=clock,
         withhold_after=withhold_after or Watched(WITHHOLD_AFTER),

@@ -32,7 +32,7 @@ from holdfast.errors import ClaimRefusedError
 from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, share
 from holdfast.model.dra.claims import ClaimResult
-from holdfast.model.dra.handing import Given, placed
+from holdfast.model.dra.handover import ResultDevices, placed
 from holdfast.model.dra.passage import enter, of_its_own
 from holdfast.model.gate.gate import Obstacle, in_the_way
 from holdfast.model.ids import (
@@ -185,7 +185,7 @@ class TwoDoors(OneHolder):
         if not asked or known or any(pod.alive for pod in claim.users):
             return True
         given = [
-            Given(result=replace(_SHARE, share_id=str(number)), devices=REPLICAS)
+            ResultDevices(result=replace(_SHARE, share_id=str(number)), devices=REPLICAS)
             for number in range(sum(asked))
         ]
         found = placed(given, self.book, claim.ref.uid)

@@ -57,7 +57,7 @@ CLAIM_GUARDS = (
         why="a share is a replica that nobody has, and no two shares are the same one",
         edits=(
             Edit(
-                "daemon/holdfast/model/dra/handing.py",
+                "daemon/holdfast/model/dra/handover.py",
                 "return not (on_it or locked or quarantines_on(book, device.keys))",
                 "return True",
             ),

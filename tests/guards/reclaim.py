@@ -264,7 +264,7 @@ _LEAK_GUARDS = (
         edits=(
             Edit(
                 _LEAKS,
-                "held_up=HeldUp(pod=pod, device=device) in self._starts.value,",
+                "held_up=WaitingStart(pod=pod, device=device) in self._starts.value,",
                 "held_up=True,",
             ),
         ),
@@ -324,7 +324,7 @@ _RESET_GUARDS = (
     Guard(
         name="reset-guarded",
         why="nothing is reset while others could open its group",
-        edits=(Edit(_RESETTER, "guarded = opened is Opened.SUCCEEDED", "guarded = True"),),
+        edits=(Edit(_RESETTER, "guarded = opened is OpenOutcome.SUCCEEDED", "guarded = True"),),
         tests=(f"{_RESETS}::test_nothing_is_reset_while_a_group_cannot_be_kept_from_others",),
     ),
     Guard(
@@ -366,14 +366,16 @@ _RESET_GUARDS = (
         name="reset-busy",
         why="a device whose group somebody has open goes to nobody",
         edits=(
-            Edit(_RESETTER, "            if opened is Opened.BUSY:\n", "            if False:\n"),
+            Edit(
+                _RESETTER, "            if opened is OpenOutcome.BUSY:\n", "            if False:\n"
+            ),
         ),
         tests=(f"{_RESETS}::test_a_device_whose_group_somebody_has_open_is_not_given_away",),
     ),
     Guard(
         name="reset-refused",
         why="nor does one whose reset the kernel refused",
-        edits=(Edit(_RESETTER, "if answer.written is Written.FAILED:", "if False:"),),
+        edits=(Edit(_RESETTER, "if answer.written is WriteOutcome.FAILED:", "if False:"),),
         tests=(f"{_RESETS}::test_a_reset_that_the_kernel_refuses_is_a_failure",),
     ),
     Guard(

@@ -11,12 +11,14 @@ from fakes.reclaimscene import Living, ReclaimScene, reclaim_scene
 from holdfast.host.proc.procfs import Procfs
 from holdfast.model.ids import ProcessId
 from holdfast.model.reclaim.ending import Grounds, ReclaimStep, Warrant
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Duration, Interval
 
 _KINDS = [("cgroup.kill",), ("cgroup.freeze",), ()]
 """What a kernel has to end a cgroup as one: cgroup.kill, the freezer alone, or nothing."""
-_SLOW = Reclaim(evidence_age=Interval(60), term_grace=Duration(10), kill_grace=Duration(1000))
+_SLOW = ReclaimSettings(
+    evidence_age=Interval(60), term_grace=Duration(10), kill_grace=Duration(1000)
+)
 """What kubelet said, and the word of a person, are good for as long as a slow machine takes."""
 _BEFORE_SIGKILL = (0.0, 10.0)
 """Seconds after each beat: the decision, and SIGTERM."""

@@ -26,7 +26,7 @@ from holdfast.model.kubelet import KubeletView
 from holdfast.names import KUBELET_CHECKPOINT
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Question
+from holdfast.settings.sections import QuestionSettings
 from holdfast.settings.types import Duration, Interval
 from manual_clock import ManualClock
 from simulated.kubelet import Kubelet
@@ -169,12 +169,12 @@ async def test_many_wishes_make_few_questions(short_path: Path) -> None:
         while kubelet.pod_resources.lists < 3:
             side.reader.ask("a test")
             await asyncio.sleep(0.01)
-        least = 2 * Question().min_interval
+        least = 2 * QuestionSettings().min_interval
         assert time.monotonic() - began > 0.9 * least, "there are two pauses between three"
 
 
 async def test_while_locks_are_held_kubelet_is_asked_now_and_then(short_path: Path) -> None:
-    times = Question(min_interval=Duration(0.05), idle_interval=Interval(0.2))
+    times = QuestionSettings(min_interval=Duration(0.05), idle_interval=Interval(0.2))
     book = Watched(Book())
     async with (
         kubelet_below(short_path) as kubelet,
@@ -212,7 +212,7 @@ async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
 async def test_a_kubelet_that_does_not_write_answers_no_question(short_path: Path) -> None:
     async with (
         kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, questions=Question(timeout=Interval(0.3))) as side,
+        kubelet_side(short_path, questions=QuestionSettings(timeout=Interval(0.3))) as side,
     ):
         await registered(side)
         assert await side.reader.answered_after(SystemClock().uptime(), 10.0)
@@ -331,7 +331,7 @@ async def test_traffic_is_quiet_only_after_a_calm_while() -> None:
 async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_more(
     short_path: Path,
 ) -> None:
-    never = Question(settle=Duration(3600), idle_interval=Interval(3600))
+    never = QuestionSettings(settle=Duration(3600), idle_interval=Interval(3600))
     async with (
         kubelet_below(short_path) as kubelet,
         kubelet_side(short_path, questions=never) as side,
@@ -362,7 +362,7 @@ async def test_a_pod_that_comes_during_a_question_leaves_no_name_for_its_devices
     short_path: Path,
 ) -> None:
     # It may have the devices of a pod that List still named.
-    never = Question(settle=Duration(3600), idle_interval=Interval(3600))
+    never = QuestionSettings(settle=Duration(3600), idle_interval=Interval(3600))
     async with (
         kubelet_below(short_path) as kubelet,
         kubelet_side(short_path, questions=never) as side,

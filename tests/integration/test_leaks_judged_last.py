@@ -18,17 +18,17 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.reclaim.ending import Member
-from holdfast.model.reclaim.leak import HeldUp
+from holdfast.model.reclaim.leak import WaitingStart
 from holdfast.model.use.free import KernelFacts
 from holdfast.model.use.holders import Grip, Holder, Sandbox
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Duration
 
-_START = HeldUp(pod=X, device=name("d0"))
+_START = WaitingStart(pod=X, device=name("d0"))
 
 
 class _Sentries(Pods):
@@ -91,7 +91,7 @@ async def _back(ledger: Ledger) -> None:
 
 async def _leaking(
     scene: ReclaimScene,
-    starts: Watched[frozenset[HeldUp]],
+    starts: Watched[frozenset[WaitingStart]],
     looks: Callable[[], object] = lambda: None,
     *,
     gaps: tuple[str, ...] = (),
@@ -113,7 +113,7 @@ async def _leaking(
     look: Any = _Look(pods)
     look.looks, look.gaps, look.at_work = looks, gaps, at_work
     inventory: Any = Watched(_Inventory())
-    settings = Watched(Reclaim(leaked_sandbox="restart", leak_grace=Duration(0)))
+    settings = Watched(ReclaimSettings(leaked_sandbox="restart", leak_grace=Duration(0)))
     steps = CountedSteps()
     leaks = LeakedSandboxes(
         ledger=scene.ledger,
@@ -230,14 +230,14 @@ async def test_what_is_tried_again_and_again_is_in_the_history_once(tmp_path: Pa
         assert len([each for each in moves if "own leaking sandbox" in each.evidence]) == 1
 
 
-_RESTART = Reclaim(leaked_sandbox="restart", leak_grace=Duration(0))
+_RESTART = ReclaimSettings(leaked_sandbox="restart", leak_grace=Duration(0))
 
 
 @pytest.mark.parametrize(
     "settings", [replace(_RESTART, leaked_sandbox="report"), replace(_RESTART, mode="observe")]
 )
 async def test_a_leaking_sandbox_is_kept_where_the_operator_wants_it_only_reported(
-    tmp_path: Path, settings: Reclaim
+    tmp_path: Path, settings: ReclaimSettings
 ) -> None:
     async with reclaim_scene(tmp_path) as scene:
         sentry, leaks, did = await _leaking(scene, Watched(frozenset({_START})))

@@ -15,10 +15,10 @@ from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.ledger import rows
 from holdfast.ledger.disk import FILE
 from holdfast.ledger.examine import examine
-from holdfast.ledger.kept import Kept
 from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.readonly import read_only, read_only_history
 from holdfast.ledger.store import Store
+from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.book.book import Book, ClaimRecord, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
@@ -413,7 +413,7 @@ async def test_what_an_adapter_cannot_read_is_an_error_and_nothing_to_forget(
     ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BOOT, locks=())
     try:
         with pytest.raises(LedgerUnusableError, match="nvidia/idle makes no sense"):
-            assert Kept(ledger, "nvidia/idle", IdleMemory).value
+            assert LedgerTopic(ledger, "nvidia/idle", IdleMemory).value
     finally:
         await ledger.close()
         lane.close()

@@ -19,7 +19,7 @@ from holdfast.app.wiring.parts import VENDORS
 from holdfast.ledger.ledger import open_ledger
 from holdfast.settings import Settings, convert, known_paths, plain
 from holdfast.settings.reloading import TakeUp, take_up
-from holdfast.settings.sources import Found
+from holdfast.settings.sources import LoadedSettings
 from holdfast.settings.types import Section
 from holdfast.telemetry.metrics import Metrics
 from manual_clock import ManualClock
@@ -75,7 +75,9 @@ async def _built(settings: Settings) -> AsyncIterator[Assembly]:
     state.mkdir(exist_ok=True)
     ledger = await open_ledger(state, host.lanes["ledger"], clock=clock, boot=host.boot, locks=())
     try:
-        core = build_core(LiveSettings(Found(settings=settings)), host, ledger, clock, Metrics())
+        core = build_core(
+            LiveSettings(LoadedSettings(settings=settings)), host, ledger, clock, Metrics()
+        )
         yield assemble(core, VENDORS)
     finally:
         await ledger.close()

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from holdfast.errors import SettingsError
-from holdfast.model.node.readiness import Check
+from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.runtime.watched import Watched
 from holdfast.telemetry.httpserver import MOST_CLIENTS, SECONDS
 from holdfast.telemetry.probes import ProbeServer
@@ -54,8 +54,8 @@ def test_readyz_names_every_check_and_why_one_fails() -> None:
     board = Board()
     board.publish(
         (
-            Check(name="ledger", passes=True),
-            Check(
+            ReadinessCheck(name="ledger", passes=True),
+            ReadinessCheck(
                 name="lane scan",
                 passes=False,
                 reason="a call has hung for 12 s",
@@ -82,7 +82,11 @@ def test_programs_get_the_same_checks_as_json_with_their_ages(path: str, accept:
     board = Board()
     seen = time.monotonic() - 4.0
     board.publish(
-        (Check(name="ledger", passes=False, reason="no commit", public="no commit", seen=seen),)
+        (
+            ReadinessCheck(
+                name="ledger", passes=False, reason="no commit", public="no commit", seen=seen
+            ),
+        )
     )
     with _serving(board) as port:
         request = urllib.request.Request(
@@ -107,8 +111,8 @@ def test_of_a_reason_that_names_somebody_only_the_public_part_is_told(path: str)
     reason = "pid 4242 (secret-tool) of pod payroll cannot be seen: Permission denied"
     board.publish(
         (
-            Check(name="sight", passes=False, reason=reason, public="2 gaps"),
-            Check(name="hardware", passes=False, reason="cannot read /secret/path"),
+            ReadinessCheck(name="sight", passes=False, reason=reason, public="2 gaps"),
+            ReadinessCheck(name="hardware", passes=False, reason="cannot read /secret/path"),
         )
     )
     with _serving(board) as port:
@@ -124,7 +128,7 @@ def test_a_check_keeps_its_age_until_it_passes_or_fails_anew() -> None:
     board = Board()
     since = []
     for passes, reason in [(True, ""), (True, "as ever"), (False, "broken"), (False, "still")]:
-        board.publish((Check(name="ledger", passes=passes, reason=reason),))
+        board.publish((ReadinessCheck(name="ledger", passes=passes, reason=reason),))
         since.append(board.readiness.posted[0].since)
 
     assert since[0] == since[1] < since[2] == since[3]
@@ -133,7 +137,7 @@ def test_a_check_keeps_its_age_until_it_passes_or_fails_anew() -> None:
 def test_readyz_is_ready_when_every_check_passes() -> None:
     board = Board()
     said = "last commit 3 ms"
-    board.publish((Check(name="ledger", passes=True, reason=said, public=said),))
+    board.publish((ReadinessCheck(name="ledger", passes=True, reason=said, public=said),))
     with _serving(board) as port:
         status, text = _get(port, "/readyz")
 
@@ -149,7 +153,7 @@ async def test_a_wedged_loop_fails_livez_and_readyz_while_metrics_still_answer()
     async def beat() -> None:
         while True:
             board.beat()
-            board.publish((Check(name="ledger", passes=True),))
+            board.publish((ReadinessCheck(name="ledger", passes=True),))
             await asyncio.sleep(0.01)
 
     seen: dict[str, tuple[int, str]] = {}

@@ -20,14 +20,14 @@ from holdfast.discovery.source import Source
 from holdfast.ledger.ledger import open_ledger
 from holdfast.model.book.offers import Offers
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.gate.cdi import Published
+from holdfast.model.gate.cdi import PublishedSpecs
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.model.kubelet import KubeletView, Registration
-from holdfast.model.node.readiness import Check, check
-from holdfast.reclaim.resetter import _Running
+from holdfast.model.node.readiness import ReadinessCheck, check
+from holdfast.reclaim.resetter import _RunningTrial
 from holdfast.settings import Settings, convert
-from holdfast.settings.cluster import Labels
-from holdfast.settings.sources import Found
+from holdfast.settings.cluster import LabelsSettings
+from holdfast.settings.sources import LoadedSettings
 from holdfast.telemetry.metrics import Metrics
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
@@ -49,7 +49,7 @@ class Vendor(Source):
     name = "vendor"
     problem = ""
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         yield check("a driver", self.problem)
 
 
@@ -94,7 +94,7 @@ class Node:
     def use(self, settings: Settings) -> None:
         self.parts.core.live.put(settings)
 
-    def checks(self) -> dict[str, Check]:
+    def checks(self) -> dict[str, ReadinessCheck]:
         found = readiness(self.parts)
         assert len({each.name for each in found}) == len(found)
         return {each.name: each for each in found}
@@ -120,7 +120,9 @@ async def node(short_path: Path) -> AsyncIterator[Node]:
     ledger = await open_ledger(
         short_path / "state", host.lanes["ledger"], clock=clock, boot=host.boot, locks=()
     )
-    core = build_core(LiveSettings(Found(settings=settings)), host, ledger, clock, Metrics())
+    core = build_core(
+        LiveSettings(LoadedSettings(settings=settings)), host, ledger, clock, Metrics()
+    )
     parts = assemble(core, [lambda _context: vendor])
     made = Node(parts, clock, vendor)
     await made.make_well()
@@ -148,7 +150,7 @@ def _fail_ledger(node: Node, since: float, problem: str = "") -> None:
 
 
 def _hang_reset(node: Node) -> None:
-    node.parts.reclaim.resetter._running[_DEVICE.name] = _Running(
+    node.parts.reclaim.resetter._running[_DEVICE.name] = _RunningTrial(
         fence=1,
         keys=_DEVICE.keys,
         lane=cast("Any", SimpleNamespace(name="reset a")),
@@ -238,7 +240,9 @@ _FAULTS: list[tuple[Fault, str, str]] = [
         "no devices on this node",
     ),
     (
-        lambda node: node.parts.discovery.specs._publish(Published(problem="the disk is full")),
+        lambda node: node.parts.discovery.specs._publish(
+            PublishedSpecs(problem="the disk is full")
+        ),
         "CDI specs",
         "the disk is full",
     ),
@@ -400,7 +404,7 @@ async def test_a_node_without_an_adapter_s_hardware_has_no_check_of_it(node: Nod
 
 
 async def test_labels_that_nobody_wants_are_not_checked(node: Node) -> None:
-    node.use(replace(node.parts.core.settings, labels=Labels(folder="/nowhere/at/all")))
+    node.use(replace(node.parts.core.settings, labels=LabelsSettings(folder="/nowhere/at/all")))
     await node.parts.watches.labels.refresh()
 
     assert "node labels" not in node.checks()

@@ -20,7 +20,7 @@ from holdfast.app.reload import SettingsOrigin
 from holdfast.control import ask
 from holdfast.model.node.restarts import FREE, MOST
 from holdfast.settings import Settings, convert
-from holdfast.settings.sources import Found
+from holdfast.settings.sources import LoadedSettings
 from simulated.node import SimulatedNode
 from simulated.pods import Pod
 from waiting import until
@@ -69,14 +69,14 @@ class _Origin(SettingsOrigin):
     def files(self) -> Sequence[Path]:
         return ()
 
-    def read(self, label: str | None) -> Found:
-        return Found(settings=self._reread(self._began), label=label)
+    def read(self, label: str | None) -> LoadedSettings:
+        return LoadedSettings(settings=self._reread(self._began), label=label)
 
 
 @asynccontextmanager
 async def _in_this_process(
     folder: Path, reread: Callable[[Settings], Settings]
-) -> AsyncIterator["asyncio.Task[Found | None]"]:
+) -> AsyncIterator["asyncio.Task[LoadedSettings | None]"]:
     """Yield a daemon that runs here and can be asked; *reread* is given what it began with."""
     node = SimulatedNode(folder / "node", chips=1)
     names = ("sys", "proc", "dev", "cgroup", "etc", "run")
@@ -92,7 +92,7 @@ async def _in_this_process(
         }
     )
     (folder / "dp").mkdir()
-    daemon = asyncio.create_task(run(Found(settings=settings), _Origin(settings, reread)))
+    daemon = asyncio.create_task(run(LoadedSettings(settings=settings), _Origin(settings, reread)))
     try:
         await until((folder / "state/control.sock").exists, limit=30.0)
         yield daemon

@@ -13,7 +13,7 @@ from holdfast.app.daemon import _pulse
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.runtime.watched import Watched
 from holdfast.settings import convert
-from holdfast.settings.sources import Found
+from holdfast.settings.sources import LoadedSettings
 from holdfast.telemetry.readyz import Board
 from simulated.nvml import uuid
 from waiting import until
@@ -66,7 +66,7 @@ async def test_a_history_that_may_be_shorter_is_cut_at_once(short_path: Path) ->
 async def test_the_probes_go_by_a_shorter_patience_only_once_the_loop_has_shown_itself() -> None:
     stall, live = (
         Watched(3600.0),
-        LiveSettings(Found(settings=convert({"liveness": {"loopStall": 3600}}))),
+        LiveSettings(LoadedSettings(settings=convert({"liveness": {"loopStall": 3600}}))),
     )
     at_beats: list[float] = []
 

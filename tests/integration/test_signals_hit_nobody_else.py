@@ -27,7 +27,7 @@ from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, ProcessId
 from holdfast.model.reclaim.ending import Grounds
 from holdfast.model.use.holders import Sandbox
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Duration, Interval
 from simulated.proctree import ProcTree
 from waiting import wait_until
@@ -97,7 +97,7 @@ async def test_what_is_another_process_at_each_signal_is_ended_all_the_same(
 async def test_where_nothing_may_be_ended_nothing_is(tmp_path: Path) -> None:
     async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
-        scene.settings = Reclaim(mode="observe")
+        scene.settings = ReclaimSettings(mode="observe")
         await scene.wait_long()
         assert victim.lives
 
@@ -368,7 +368,7 @@ async def test_a_pid_reused_between_scan_and_signal_is_another_process(tmp_path:
             real.rename(home)
 
         _at_look(scene, _OPENED, reused)
-        scene.settings = Reclaim(mode="terminate")
+        scene.settings = ReclaimSettings(mode="terminate")
         await scene.beat()
         scene.clock.pass_by(100.0)
         await scene.beat()
@@ -460,7 +460,9 @@ async def test_a_pod_that_kubelet_has_not_let_go_of_is_spared(tmp_path: Path) ->
 async def test_nobody_is_ended_within_a_grace(tmp_path: Path, let_go: float, orphan: float) -> None:
     async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
-        scene.settings = Reclaim(let_go_grace=Duration(let_go), orphan_grace=Duration(orphan))
+        scene.settings = ReclaimSettings(
+            let_go_grace=Duration(let_go), orphan_grace=Duration(orphan)
+        )
         await scene.wait_long()
         assert victim.lives
 
@@ -666,7 +668,7 @@ async def test_a_persons_word_ends_with_the_attempt_that_it_was_given_for(tmp_pa
 async def test_the_log_says_that_a_process_was_gone_before_its_signal(tmp_path: Path) -> None:
     async with reclaim_scene(tmp_path) as scene:
         orphan = scene.start()
-        scene.settings = Reclaim(evidence_age=Interval(60))
+        scene.settings = ReclaimSettings(evidence_age=Interval(60))
 
         def ends() -> None:
             os.kill(orphan.pid, signal.SIGKILL)

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.controlplane import NODE, ControlPlane, control_plane
 from holdfast.apiserver.client import Status
-from holdfast.apiserver.wire import Request, Wire
+from holdfast.apiserver.wire import ApiRequest, Wire
 from holdfast.runtime.clock import SystemClock
 
 DRIVER = "val.example.com"
@@ -81,7 +81,7 @@ def _answer(plane: ControlPlane, name: str, content: dict[str, Any]) -> str:
         "metadata": {"name": name},
         "spec": {"driver": DRIVER, "nodeName": NODE, "pool": pool, **content},
     }
-    request = Request(
+    request = ApiRequest(
         about=name, method="POST", path=_PATH, body=json.dumps(body, ensure_ascii=False).encode()
     )
     wire = Wire(plane.access, SystemClock())

@@ -7,7 +7,7 @@ from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.dra.advertised import Advertised, plain
+from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim
 from holdfast.model.ids import PodUid
 from holdfast.runtime.lane import Lane
@@ -116,7 +116,7 @@ class ClaimSide(ClaimSight):
             or any(self._cgroups.pod(pod.uid) is not None for pod in claim.pods if not pod.over)
         )
 
-    def advertised(self) -> Sequence[Advertised]:
+    def advertised(self) -> Sequence[AdvertisedDevice]:
         """Return what the scheduler knows of."""
         return [plain(each) for each in self._claimed]
 

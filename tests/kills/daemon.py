@@ -12,26 +12,26 @@ from fakes.books import BOOT
 from fakes.doors import NoObserver, entry_over, why_wait
 from fakes.observers import Unobserved
 from fakes.reclaimer import reclaimer
-from holdfast.allocation.allocator import Granting
+from holdfast.allocation.allocator import GrantBuilder
 from holdfast.allocation.entry import Wait
 from holdfast.discovery.source import Sources
 from holdfast.dra.door import ClaimReader
-from holdfast.dra.preparing import ClaimVisit, Preparing, Unpreparing
+from holdfast.dra.preparation import ClaimPreparation, ClaimRelease, ClaimVisit
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ClaimRefusedError, HoldfastError
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.root import HostRoot
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.ledger.disk import FILE
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.standings import Emptied
+from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import DeviceLock
 from holdfast.model.book.claims import Wish
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.dra.advertised import Advertised, plain
+from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.passage import results_for
 from holdfast.model.gate.gate import Passage, enter, who_calls
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
@@ -43,7 +43,7 @@ from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.watched import Nudges, Watched
-from holdfast.settings.sections import Gate, Reclaim
+from holdfast.settings.sections import GateSettings, ReclaimSettings
 from kills.claims import DRIVER, NODE, Claim
 from kills.claimside import ClaimSide
 from kills.edges import (
@@ -71,7 +71,7 @@ class Guards(Struct, frozen=True, kw_only=True):
     judge: Judge = why_spare
     asks_again: bool = True
     checks_start_times: bool = True
-    settings: Reclaim = field(default_factory=Reclaim)
+    settings: ReclaimSettings = field(default_factory=ReclaimSettings)
 
 
 class _Judge(PodJudge, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class _Offer:
     def __init__(self, claimed: Sequence[Device]) -> None:
         self._claimed = claimed
 
-    def advertised(self) -> Sequence[Advertised]:
+    def advertised(self) -> Sequence[AdvertisedDevice]:
         return list(map(plain, self._claimed))
 
     def serves(self, resource: ResourceName) -> bool:
@@ -210,7 +210,7 @@ class Daemon:
             pending_timeout=Watched(60.0),
             is_retired=lambda _resource: False,
             obstacles=Watched({}),
-            emptied=Emptied(),
+            emptied=EmptyPods(),
             nudges=nudges,
         )
         self._open_second_door(ledger, reader)
@@ -239,7 +239,7 @@ class Daemon:
             meanwhile=self._meanwhile,
             reader=reader,
         )
-        self._preparing = Preparing(
+        self._preparing = ClaimPreparation(
             driver=DRIVER,
             pool=NODE,
             entry=entry_over(
@@ -250,7 +250,7 @@ class Daemon:
                 watcher=watcher,
                 resetter=self._resetter,
                 clock=clock,
-                settings=Gate(exclusive_open=False),
+                settings=GateSettings(exclusive_open=False),
             ),
             claims=cast("ClaimReader", None),  # kubelet has read the claim
             record=self.claims.records,
@@ -258,12 +258,12 @@ class Daemon:
             ledger=ledger,
             inventory=Watched(self._inventory),
             sources=Sources(),
-            granting=Granting(Sources(), None),
+            granting=GrantBuilder(Sources(), None),
             specs=specs,
             clock=clock,
             observer=NoObserver(),
         )
-        self._unpreparing = Unpreparing(
+        self._unpreparing = ClaimRelease(
             ledger=ledger,
             reader=reader,
             record=self.claims.records,

@@ -19,7 +19,7 @@ from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
 from holdfast.model.node.cgroup_names import pod_of
 from holdfast.model.reclaim.ending import RuntimeState
-from holdfast.model.use.free import KernelFacts, Opened
+from holdfast.model.use.free import KernelFacts, OpenOutcome
 from holdfast.model.use.holders import Grip, Holder, Scan
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -257,11 +257,11 @@ class MemoryLook(Look):
             for each in wanted
         }
 
-    async def open_idle(self, device: Device, *, learn: bool) -> Opened:
+    async def open_idle(self, device: Device, *, learn: bool) -> OpenOutcome:
         return await self.open(device)
 
-    async def open(self, device: Device) -> Opened:
-        return Opened.BUSY if self._kernel.holders(device.name) else Opened.SUCCEEDED
+    async def open(self, device: Device) -> OpenOutcome:
+        return OpenOutcome.BUSY if self._kernel.holders(device.name) else OpenOutcome.SUCCEEDED
 
     def _enabled(self, device: Device) -> tuple[PciAddress, ...]:
         return device.functions if self._kernel.holders(device.name) else ()

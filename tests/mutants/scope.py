@@ -19,7 +19,7 @@ SETTLED = (
     "daemon/holdfast/model/book/standing.py",
     "daemon/holdfast/model/devicerules.py",
     "daemon/holdfast/model/dra/advertised.py",
-    "daemon/holdfast/model/dra/handing.py",
+    "daemon/holdfast/model/dra/handover.py",
     "daemon/holdfast/model/dra/slices.py",
     "daemon/holdfast/model/dra/health.py",
     "daemon/holdfast/model/events.py",

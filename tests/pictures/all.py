@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast.cli.plot import Node, plot
+from holdfast.cli.plot import NodeRecords, plot
 from pictures import architecture, lockstates, recording, terminal
 from simulated.demo import Demo
 from simulated.node import SimulatedNode
@@ -95,7 +95,7 @@ def rooms() -> str:
 def history() -> str:
     """Return who had which chip when in `make demo`, as `holdfast history --plot` draws it."""
     rows = [json.loads(line) for line in _RECORDS.read_text("utf-8").splitlines()]
-    return plot([Node(rows=rows)], None, rows[-1]["at"] + 1)
+    return plot([NodeRecords(rows=rows)], None, rows[-1]["at"] + 1)
 
 
 PICTURES = {

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.gate.cdi import (
-    Published,
+    PublishedSpecs,
     can_be_named,
     cdi_name,
     explained,
@@ -194,7 +194,7 @@ def test_a_device_is_covered_by_a_spec_with_exactly_its_nodes_of_today(
 
 
 def test_a_device_without_a_node_is_never_covered() -> None:
-    assert not Published().covers(_device("0000:00:05.0"))
+    assert not PublishedSpecs().covers(_device("0000:00:05.0"))
 
 
 def test_a_name_that_another_file_explains_too_is_covered_by_none() -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.dra.claims import ClaimResult, Prepared
-from holdfast.model.dra.handing import EVERY_REQUEST, Given, devices_of, hand_over
+from holdfast.model.dra.claims import ClaimResult, PrepareAnswer
+from holdfast.model.dra.handover import EVERY_REQUEST, ResultDevices, devices_of, hand_over
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimUid, DeviceId, DeviceName, HardwareKey, ResourceName
 
@@ -22,7 +22,7 @@ def _device(id_: str, resource: ResourceName = _CHIP) -> Device:
     )
 
 
-def _given(request: str, *devices: Device, label: str = "", admin: bool = False) -> Given:
+def _given(request: str, *devices: Device, label: str = "", admin: bool = False) -> ResultDevices:
     result = ClaimResult(
         request=request,
         driver="holdfast.dev",
@@ -30,7 +30,7 @@ def _given(request: str, *devices: Device, label: str = "", admin: bool = False)
         device=label or devices[0].name.id,
         admin_access=admin,
     )
-    return Given(result=result, devices=devices)
+    return ResultDevices(result=result, devices=devices)
 
 
 def _grant(resource: ResourceName, devices: tuple[Device, ...]) -> ContainerGrant:
@@ -45,7 +45,7 @@ def _grant(resource: ResourceName, devices: tuple[Device, ...]) -> ContainerGran
 class _Handed:
     """What is handed over of a claim, as kubelet and the runtime give it to a container."""
 
-    def __init__(self, *given: Given) -> None:
+    def __init__(self, *given: ResultDevices) -> None:
         handed, self.answer = hand_over("holdfast.dev", _CLAIM, given, _grant)
         self.specs = {f"holdfast.dev/claim={_CLAIM}-{each.label}": each.grant for each in handed}
         assert len(self.specs) == len(handed)
@@ -137,4 +137,4 @@ def test_a_claim_without_variables_is_answered_without_them() -> None:
         lambda _resource, _devices: ContainerGrant(),
     )
     assert len(handed) == len(answer.devices) == 2
-    assert isinstance(answer, Prepared)
+    assert isinstance(answer, PrepareAnswer)

@@ -47,15 +47,15 @@ from holdfast.model.book.claims import (
 )
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks
-from holdfast.model.book.pods import Observed, PodSighting, reconcile
+from holdfast.model.book.pods import Observation, PodSighting, reconcile
 from holdfast.model.book.queue import settle
 from holdfast.model.dra.passage import enter
 from holdfast.model.gate.gate import Caller, Passage
 from holdfast.model.ids import BootId, ClaimUid, DeviceId, PodUid, ResourceName
 
 
-def _observed(*, sightings: Mapping[PodUid, PodSighting] | None = None) -> Observed:
-    return Observed(
+def _observed(*, sightings: Mapping[PodUid, PodSighting] | None = None) -> Observation:
+    return Observation(
         view=seen(),
         inventory=inventory({WHOLE: silicon(d0="ab")}),
         boot=BOOT,

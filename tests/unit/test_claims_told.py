@@ -21,7 +21,7 @@ from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book, PodRecord
 from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.messages import Blocked
+from holdfast.model.book.messages import BlockReason
 from holdfast.model.book.queue import settle
 from holdfast.model.book.standing import Standings
 from holdfast.model.dra.passage import enter
@@ -82,7 +82,7 @@ def test_a_claim_that_is_over_is_told_until_its_devices_are_free() -> None:
     told = "is not free of team/name-of-pod-x by claim team/first yet, which has ended; it is given"
     assert first["waits"].startswith(f"{WHOLE}/d0 {told}")
     assert second["waits"].startswith(f"waiting for {WHOLE}: d0 {told}")
-    busy = {name("d0"): Blocked(device=name("d0"), reason="its functions are being reset")}
+    busy = {name("d0"): BlockReason(device=name("d0"), reason="its functions are being reset")}
     for row in claim_reports(draft.book, busy):
         assert "yet: its functions are being reset; " in row["waits"]
     for ref in (_SECOND, _FIRST):

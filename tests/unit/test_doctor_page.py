@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.doctor.checks import AREAS
+from holdfast.doctor.areas import AREAS
 
 _REPOSITORY = Path(__file__).parents[2]
 _PAGE = (_REPOSITORY / "docs" / "doctor.md").read_text("utf-8").partition("## Checks")[2]

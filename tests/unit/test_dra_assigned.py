@@ -4,18 +4,18 @@ from msgspec.structs import replace
 
 from fakes.books import HALF, WHOLE, inventory, name, silicon
 from holdfast.model.devices import Inventory
-from holdfast.model.dra.advertised import Advertised, as_assigned, plain, texts
+from holdfast.model.dra.advertised import AdvertisedDevice, as_assigned, plain, texts
 
 NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
 ALONE = tuple(map(plain, NODE.devices))
-PAIR = Advertised(
+PAIR = AdvertisedDevice(
     name="pair",
     devices=(name("d0"), name("d1")),
     attributes=texts(type="tpu", resource=f"{WHOLE}-2x1", shape="2x1"),
 )
 
 
-def _moved() -> tuple[Inventory, Advertised]:
+def _moved() -> tuple[Inventory, AdvertisedDevice]:
     """Return the node with d0 under another resource, and what its adapter tells of it."""
     first, second = NODE.devices
     device = replace(first, name=name("d0", HALF), found_as=WHOLE)

@@ -1,14 +1,14 @@
 """Counters for devices that share hardware, and none for those that do not."""
 
-from holdfast.model.dra.slices import MOST_COUNTERS, Exclusive, apart, counted
+from holdfast.model.dra.slices import MOST_COUNTERS, ExclusiveDevice, apart, counted
 from holdfast.model.ids import HardwareKey
 
 
-def device(name: str, *keys: str) -> Exclusive:
-    return Exclusive(name=name, keys=frozenset(map(HardwareKey, keys)))
+def device(name: str, *keys: str) -> ExclusiveDevice:
+    return ExclusiveDevice(name=name, keys=frozenset(map(HardwareKey, keys)))
 
 
-def names(devices: tuple[Exclusive, ...]) -> list[str]:
+def names(devices: tuple[ExclusiveDevice, ...]) -> list[str]:
     return [each.name for each in devices]
 
 
@@ -83,7 +83,7 @@ def test_hardware_that_one_device_alone_has_takes_no_counter() -> None:
 
 
 def test_a_set_is_filled_to_its_last_counter_and_no_further() -> None:
-    def box(count: int) -> list[Exclusive]:
+    def box(count: int) -> list[ExclusiveDevice]:
         keys = [f"{place:02}" for place in range(count)]
         return [*(device(f"chip-{key}", key) for key in keys), device("box", *keys)]
 

@@ -7,23 +7,23 @@ from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
 from fakes.standings import standings_of
 from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks
-from holdfast.model.book.messages import LONGEST, Blocked
+from holdfast.model.book.messages import LONGEST, BlockReason
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.health import DeviceHealth, healths
 from holdfast.model.ids import ResourceName
 
 NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
 SHOWN = (
-    Advertised(name="tpu-d0", devices=(name("d0"),)),
-    Advertised(name="tpu-d1", devices=(name("d1"),)),
-    Advertised(name="tpu-2x1", devices=(name("d0"), name("d1"))),
+    AdvertisedDevice(name="tpu-d0", devices=(name("d0"),)),
+    AdvertisedDevice(name="tpu-d1", devices=(name("d1"),)),
+    AdvertisedDevice(name="tpu-2x1", devices=(name("d0"), name("d1"))),
 )
 
 
 _MOST_OF_KUBELETS = 1024
 """Bytes of a message; kubelet cuts what is longer."""
-SHARED = Advertised(name="gpu", devices=(name("d0"), name("d1")), whole=name("d"))
+SHARED = AdvertisedDevice(name="gpu", devices=(name("d0"), name("d1")), whole=name("d"))
 
 
 def lock(state: LockState, device: str = "d0", letter: str = "a") -> DeviceLock:
@@ -48,7 +48,7 @@ def told(
 ) -> dict[str, DeviceHealth]:
     book = Book(locks={each.device: each for each in locks}, marks=marks or Marks())
     advertised = [each for each in SHOWN if all(node.get(part) for part in each.devices)]
-    obstacles = {each: Blocked(device=each, reason=obstacle) for each in book.locks if obstacle}
+    obstacles = {each: BlockReason(device=each, reason=obstacle) for each in book.locks if obstacle}
     found = healths(
         advertised,
         standings_of(book, node, obstacles=obstacles, by_claims=frozenset({resource})),
@@ -186,8 +186,8 @@ def test_what_was_last_seen_counts_for_the_device_that_is_locked() -> None:
     locked = lock(LockState.RELEASING)
     book = Book(locks={locked.device: locked})
     obstacles = {
-        name("d0"): Blocked(device=name("d0"), reason="pid 9 has it"),
-        name("d1"): Blocked(device=name("d1"), reason="pid 10 has it"),
+        name("d0"): BlockReason(device=name("d0"), reason="pid 9 has it"),
+        name("d1"): BlockReason(device=name("d1"), reason="pid 10 has it"),
     }
 
     (found,) = healths(SHOWN[:1], standings_of(book, NODE, obstacles=obstacles))

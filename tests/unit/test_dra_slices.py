@@ -15,7 +15,7 @@ from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Source, Sources
 from holdfast.model.cards import replica_key
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, pci_key
-from holdfast.model.dra.advertised import Advertised, plain, texts, versions
+from holdfast.model.dra.advertised import AdvertisedDevice, plain, texts, versions
 from holdfast.model.dra.resourceslice import (
     Capacity,
     RequestPolicy,
@@ -28,9 +28,9 @@ from holdfast.model.dra.resourceslice import (
     label,
 )
 from holdfast.model.dra.slices import (
-    Accepted,
-    Kept,
     PoolFacts,
+    SentSlice,
+    SliceFields,
     Writes,
     another_name,
     contents,
@@ -44,7 +44,7 @@ from simulated.cluster.rules import Rules
 
 DRIVER, NODE = "holdfast.dev", "node-1"
 TPU = ResourceName("google.com/tpu")
-EVERYTHING = Kept()
+EVERYTHING = SliceFields()
 HELD = Taint(key=f"{DRIVER}/held", value="releasing", effect="NoSchedule")
 
 
@@ -75,7 +75,7 @@ def facts(
     devices: Sequence[Device],
     *,
     tainted: Mapping[DeviceName, tuple[Taint, ...]] | None = None,
-    kept: Kept = EVERYTHING,
+    kept: SliceFields = EVERYTHING,
 ) -> PoolFacts:
     return PoolFacts(
         devices={each.name: each for each in devices},
@@ -103,7 +103,7 @@ def wire(spec: SliceSpec, name: str = "a") -> dict[str, Any]:
 def plan(
     wanted: Sequence[SliceContent],
     stored: Mapping[str, ResourceSlice] | None = None,
-    accepted: Mapping[str, Accepted] | None = None,
+    accepted: Mapping[str, SentSlice] | None = None,
     generation: int = 0,
     others: Mapping[str, str] | None = None,
 ) -> Writes:
@@ -167,7 +167,9 @@ def test_slices_are_valid_and_have_each_device_once(
     chosen = data.draw(st.sets(st.sampled_from(names))) if names else set()
     tainted = dict.fromkeys(chosen, (HELD,))
     found = contents(
-        facts(devices, tainted=tainted, kept=Kept(taints=taints_kept, counters=counters_kept))
+        facts(
+            devices, tainted=tainted, kept=SliceFields(taints=taints_kept, counters=counters_kept)
+        )
     )
 
     written = plan(found)
@@ -191,7 +193,7 @@ def test_slices_are_valid_and_have_each_device_once(
 def test_the_scheduler_cannot_give_one_piece_of_hardware_to_two_claims(
     devices: list[Device], counters_kept: bool, random: Any
 ) -> None:
-    made = facts(devices, kept=Kept(counters=counters_kept))
+    made = facts(devices, kept=SliceFields(counters=counters_kept))
     found = contents(made)
     hardware = {
         each.name: frozenset().union(*(made.devices[name].keys for name in each.devices))
@@ -287,7 +289,7 @@ def test_a_shape_is_tainted_with_its_chips() -> None:
 def test_where_taints_are_dropped_what_would_be_tainted_is_not_offered_and_the_rest_is() -> None:
     """Nothing else would keep the scheduler from a device that a leaked process still has."""
     devices = chips(4)
-    made = facts(devices, tainted={devices[0].name: (HELD,)}, kept=Kept(taints=False))
+    made = facts(devices, tainted={devices[0].name: (HELD,)}, kept=SliceFields(taints=False))
 
     assert [each.name for each in offered(contents(made))] == [
         "tpu-0000-00-01-0",
@@ -297,7 +299,7 @@ def test_where_taints_are_dropped_what_would_be_tainted_is_not_offered_and_the_r
 
 
 def test_without_counters_only_single_devices_are_offered() -> None:
-    found = contents(facts(chips(8), kept=Kept(counters=False)))
+    found = contents(facts(chips(8), kept=SliceFields(counters=False)))
 
     assert [each.name for each in offered(found)] == [f"tpu-0000-00-0{n}-0" for n in range(8)]
     assert not any(each.shared_counters for each in found)
@@ -347,7 +349,7 @@ def test_what_the_server_made_of_a_slice_is_not_written_again() -> None:
             spec=msgspec.structs.replace(spec, devices=without.devices),
         )
     }
-    accepted = {name: Accepted(sent=wanted[0], stored=without)}
+    accepted = {name: SentSlice(sent=wanted[0], stored=without)}
 
     assert plan(wanted, kept, accepted) == Writes()
     assert len(plan(wanted, kept).update) == 1
@@ -417,31 +419,31 @@ def test_a_wiped_pool_begins_above_the_last_generation() -> None:
 @pytest.mark.parametrize(
     ("sent", "stored", "told"),
     [
-        (SliceContent(), SliceContent(), Kept()),
+        (SliceContent(), SliceContent(), SliceFields()),
         (
             SliceContent(devices=(SliceDevice(name="a", taints=(HELD,)),)),
             SliceContent(devices=(SliceDevice(name="a"),)),
-            Kept(taints=False),
+            SliceFields(taints=False),
         ),
         (
             SliceContent(devices=(SliceDevice(name="a", taints=(HELD,)),)),
             SliceContent(devices=(SliceDevice(name="a", taints=(HELD,)),)),
-            Kept(),
+            SliceFields(),
         ),
         (
             SliceContent(devices=(SliceDevice(name="a"),)),
             SliceContent(devices=(SliceDevice(name="a"),)),
-            Kept(),
+            SliceFields(),
         ),
         (
             SliceContent(devices=(SliceDevice(name="a", allow_multiple_allocations=True),)),
             SliceContent(devices=(SliceDevice(name="a"),)),
-            Kept(shares=False),
+            SliceFields(shares=False),
         ),
     ],
 )
 def test_fields_of_devices_that_are_dropped_are_noticed(
-    sent: SliceContent, stored: SliceContent, told: Kept
+    sent: SliceContent, stored: SliceContent, told: SliceFields
 ) -> None:
     assert kept_of(sent, stored) == told
 
@@ -449,16 +451,16 @@ def test_fields_of_devices_that_are_dropped_are_noticed(
 def test_a_device_that_the_server_left_out_lost_its_taints_and_counters_too() -> None:
     devices, _ = contents(facts(chips(4), tainted={chips(4)[0].name: (HELD,)}))
 
-    assert kept_of(devices, SliceContent()) == Kept(taints=False, counters=False)
+    assert kept_of(devices, SliceContent()) == SliceFields(taints=False, counters=False)
 
 
 def test_dropped_counters_are_noticed() -> None:
     devices, counters = contents(facts(chips(4)))
     bare = SliceContent(devices=tuple(SliceDevice(name=each.name) for each in devices.devices))
 
-    assert kept_of(counters, SliceContent()) == Kept(counters=False)
-    assert kept_of(devices, bare) == Kept(counters=False)
-    assert kept_of(counters, counters) == kept_of(devices, devices) == Kept()
+    assert kept_of(counters, SliceContent()) == SliceFields(counters=False)
+    assert kept_of(devices, bare) == SliceFields(counters=False)
+    assert kept_of(counters, counters) == kept_of(devices, devices) == SliceFields()
 
 
 @pytest.mark.parametrize("minor", [34, 35, 36, 37])
@@ -526,7 +528,7 @@ def test_the_api_counts_bytes() -> None:
 
 def test_of_a_group_whose_chip_is_gone_nothing_is_offered() -> None:
     one, two = chips(2)
-    group = Advertised(name="pair", devices=(one.name, two.name))
+    group = AdvertisedDevice(name="pair", devices=(one.name, two.name))
     made = PoolFacts(devices={one.name: one}, advertised=(plain(one), group))
 
     assert [each.name for each in offered(contents(made))] == [plain(one).name]
@@ -573,7 +575,7 @@ def test_a_fault_alone_hides_no_device() -> None:
     assert len(offered(contents(facts([ill])))) == 1
 
 
-def shared_gpu(*tainted: int, kept: Kept = EVERYTHING, replicas: int = 3) -> PoolFacts:
+def shared_gpu(*tainted: int, kept: SliceFields = EVERYTHING, replicas: int = 3) -> PoolFacts:
     names = [
         DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(f"G::{n}")) for n in range(replicas)
     ]
@@ -581,7 +583,7 @@ def shared_gpu(*tainted: int, kept: Kept = EVERYTHING, replicas: int = 3) -> Poo
         each: replace(device(0), name=each, keys=frozenset({replica_key("G", n)}))
         for n, each in enumerate(names)
     }
-    told = Advertised(
+    told = AdvertisedDevice(
         name="gpu-g",
         devices=tuple(names),
         capacity={"memory": 80 << 30},
@@ -616,6 +618,6 @@ def test_a_shared_gpu_is_offered_to_as_many_claims_as_there_are_replicas_left(
 
 
 def test_where_taints_are_dropped_a_shared_gpu_is_left_out_once_no_replica_is_left() -> None:
-    kept = Kept(taints=False)
+    kept = SliceFields(taints=False)
     assert len(offered(contents(shared_gpu(0, 1, kept=kept)))) == 1
     assert offered(contents(shared_gpu(0, 1, 2, kept=kept))) == []

@@ -13,7 +13,7 @@ from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Drift
+from holdfast.settings.sections import DriftSettings
 from holdfast.settings.types import Duration
 from manual_clock import ManualClock
 
@@ -39,7 +39,7 @@ class Truths:
             use=cast("Any", SimpleNamespace(holders={})),
             preference=cast("Any", SimpleNamespace(kept_back={})),
             clock=self.clock,
-            settings=Watched(Drift(settle=Duration(SETTLE))),
+            settings=Watched(DriftSettings(settle=Duration(SETTLE))),
             pending_timeout=Watched(60.0),
             claims=None,
         )

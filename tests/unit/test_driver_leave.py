@@ -3,14 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.model.nvidia.roots import PATIENCE, DriverFacts, Leave, leave
+from holdfast.model.nvidia.roots import PATIENCE, DriverFacts, NvmlRelease, leave
 
 HERE = DriverFacts(present=True, load="550 load 7")
 UP, STOPPING = replace(HERE, ready=True), replace(HERE, ready=False)
 ANEW = replace(UP, load="560 load 8")
 ABSENT = DriverFacts(present=False)
-BY_HAND = Leave(reason="drained for removal", load=HERE.load)
-BY_SIGN = Leave(reason="stopping", load=HERE.load, until=100.0)
+BY_HAND = NvmlRelease(reason="drained for removal", load=HERE.load)
+BY_SIGN = NvmlRelease(reason="stopping", load=HERE.load, until=100.0)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ BY_SIGN = Leave(reason="stopping", load=HERE.load, until=100.0)
     ],
 )
 def test_nvml_is_let_go_while_the_driver_is_about_to_be_unloaded(
-    before: Leave | None, driver: DriverFacts, was_ready: bool | None, leaves: bool
+    before: NvmlRelease | None, driver: DriverFacts, was_ready: bool | None, leaves: bool
 ) -> None:
     assert (leave(before, driver, was_ready=was_ready, now=99.0) is not None) is leaves
 

@@ -10,7 +10,7 @@ from holdfast.model.reclaim.ending import (
     SHIMS,
     EndFacts,
     Member,
-    RuntimeSeen,
+    RuntimeEvidence,
     RuntimeState,
     may_be_at_work,
     runtime_seen,
@@ -196,21 +196,21 @@ _CHILD = replace(_ORPHAN, process=ProcessId(4245, 99), parent=SHIM)
 
 
 def test_one_container_among_orphans_shows_that_the_runtime_has_not_let_go() -> None:
-    before = RuntimeSeen(gone_at=NOW - 50, only_pause_at=NOW - 40)
+    before = RuntimeEvidence(gone_at=NOW - 50, only_pause_at=NOW - 40)
     seen = runtime_seen(before, [_ORPHAN, _CHILD], _IDLE, NOW)
     assert (seen.gone_at, seen.only_pause_at) == (None, None)
 
 
 def test_it_counts_from_the_first_look_that_showed_no_container() -> None:
-    first = runtime_seen(RuntimeSeen(), [_ORPHAN], None, NOW)
+    first = runtime_seen(RuntimeEvidence(), [_ORPHAN], None, NOW)
     assert (first.gone_at, first.only_pause_at) == (NOW, None)
     assert runtime_seen(first, [_ORPHAN], None, NOW + 10) == first
     assert runtime_seen(first, [], None, NOW + 10) == first
 
 
 def test_a_sandbox_counts_from_the_first_look_at_files_that_told_of_pause_alone() -> None:
-    first = runtime_seen(RuntimeSeen(), [_SENTRY], _IDLE, NOW)
-    assert first == RuntimeSeen(gone_at=NOW, state=_IDLE, only_pause_at=NOW)
+    first = runtime_seen(RuntimeEvidence(), [_SENTRY], _IDLE, NOW)
+    assert first == RuntimeEvidence(gone_at=NOW, state=_IDLE, only_pause_at=NOW)
     again = runtime_seen(first, [_SENTRY], _IDLE, NOW + 10)
     assert again.only_pause_at == NOW
 
@@ -219,13 +219,13 @@ def test_a_sandbox_counts_from_the_first_look_at_files_that_told_of_pause_alone(
 def test_files_that_cannot_be_read_for_a_moment_are_no_sign_of_work_and_none_of_its_end(
     state: RuntimeState | None,
 ) -> None:
-    sure = RuntimeSeen(gone_at=NOW - 50, state=_IDLE, only_pause_at=NOW - 40)
+    sure = RuntimeEvidence(gone_at=NOW - 50, state=_IDLE, only_pause_at=NOW - 40)
     seen = runtime_seen(sure, [_SENTRY], state, NOW)
-    assert seen == RuntimeSeen(gone_at=NOW - 50, state=state, only_pause_at=NOW - 40)
-    assert runtime_seen(RuntimeSeen(), [_SENTRY], state, NOW).only_pause_at is None
+    assert seen == RuntimeEvidence(gone_at=NOW - 50, state=state, only_pause_at=NOW - 40)
+    assert runtime_seen(RuntimeEvidence(), [_SENTRY], state, NOW).only_pause_at is None
 
 
 def test_a_container_in_the_sandbox_starts_it_over() -> None:
-    sure = RuntimeSeen(gone_at=NOW - 50, state=_IDLE, only_pause_at=NOW - 40)
+    sure = RuntimeEvidence(gone_at=NOW - 50, state=_IDLE, only_pause_at=NOW - 40)
     seen = runtime_seen(sure, [_SENTRY], _BUSY, NOW)
     assert (seen.gone_at, seen.only_pause_at) == (NOW - 50, None)

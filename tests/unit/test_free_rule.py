@@ -10,7 +10,7 @@ from holdfast.model.use.free import (
     FormerPod,
     Freedom,
     KernelFacts,
-    Opened,
+    OpenOutcome,
     ReleaseFacts,
     asking_whose,
     but_for_own_machine,
@@ -40,13 +40,13 @@ _HOLDER = Holder(
         (KernelFacts(enabled=_ENABLED), _IN_USE, "0000:00:05.0 is enabled"),
         (KernelFacts(enabled=_ENABLED, holders=()), _IN_USE, "an fd in flight"),
         (KernelFacts(enabled=_ENABLED, holders=(), gaps=_GAPS), _IN_USE, "cannot be seen"),
-        (KernelFacts(opened=Opened.BUSY), _IN_USE, "cannot be opened: busy"),
-        (KernelFacts(opened=Opened.BUSY, holders=()), _IN_USE, "no process has it open"),
-        (KernelFacts(opened=Opened.BUSY, holders=(), gaps=_GAPS), _IN_USE, "cannot be seen"),
-        (KernelFacts(opened=Opened.BUSY, holders=(_HOLDER,)), _IN_USE, "pid 77"),
-        (KernelFacts(opened=Opened.SUCCEEDED), _FREE, "opened exclusively"),
-        (KernelFacts(opened=Opened.SUCCEEDED, holders=(), gaps=_GAPS), _FREE, "exclusively"),
-        (KernelFacts(opened=Opened.SUCCEEDED, holders=(_HOLDER,)), _IN_USE, "pid 77"),
+        (KernelFacts(opened=OpenOutcome.BUSY), _IN_USE, "cannot be opened: busy"),
+        (KernelFacts(opened=OpenOutcome.BUSY, holders=()), _IN_USE, "no process has it open"),
+        (KernelFacts(opened=OpenOutcome.BUSY, holders=(), gaps=_GAPS), _IN_USE, "cannot be seen"),
+        (KernelFacts(opened=OpenOutcome.BUSY, holders=(_HOLDER,)), _IN_USE, "pid 77"),
+        (KernelFacts(opened=OpenOutcome.SUCCEEDED), _FREE, "opened exclusively"),
+        (KernelFacts(opened=OpenOutcome.SUCCEEDED, holders=(), gaps=_GAPS), _FREE, "exclusively"),
+        (KernelFacts(opened=OpenOutcome.SUCCEEDED, holders=(_HOLDER,)), _IN_USE, "pid 77"),
         (KernelFacts(kind=DeviceKind.ACCEL, holders=()), _FREE, "no fd in flight is seen"),
         (KernelFacts(kind=DeviceKind.ACCEL), _UNKNOWN, "have not been scanned"),
         (KernelFacts(kind=DeviceKind.ACCEL, holders=(), gaps=_GAPS), _UNKNOWN, "permission"),
@@ -89,7 +89,7 @@ def test_a_gap_about_known_processes_alone_is_none_for_who_knows_them(
         (KernelFacts(enabled=_ENABLED, holders=()), True),
         (KernelFacts(enabled=_ENABLED, holders=(_HOLDER,), gaps=_GAPS), False),
         (KernelFacts(enabled=_ENABLED, holders=(), gaps=_GAPS), False),
-        (KernelFacts(enabled=_ENABLED, holders=(), opened=Opened.SUCCEEDED), False),
+        (KernelFacts(enabled=_ENABLED, holders=(), opened=OpenOutcome.SUCCEEDED), False),
         (KernelFacts(holders=()), False),
         (KernelFacts(holders=(), gaps=_GAPS), False),
     ],
@@ -103,13 +103,13 @@ def test_a_device_is_foreign_only_by_a_look_that_missed_nothing(
 @pytest.mark.parametrize(
     ("opened", "enabled", "told"),
     [
-        (Opened.UNAVAILABLE, _ENABLED, True),
-        (Opened.BUSY, _ENABLED, False),
-        (Opened.BUSY, (), False),
+        (OpenOutcome.UNAVAILABLE, _ENABLED, True),
+        (OpenOutcome.BUSY, _ENABLED, False),
+        (OpenOutcome.BUSY, (), False),
     ],
 )
 def test_that_it_may_have_been_left_enabled_is_told_where_its_group_could_not_be_opened(
-    opened: Opened, enabled: tuple[PciAddress, ...], told: bool
+    opened: OpenOutcome, enabled: tuple[PciAddress, ...], told: bool
 ) -> None:
     facts = KernelFacts(enabled=enabled, holders=(), opened=opened)
     assert ("it was left enabled" in judge_kernel(facts).reason) is told
@@ -236,7 +236,7 @@ def test_a_pods_own_virtual_machine_is_not_in_its_way(
 ) -> None:
     verdict = judge_kernel(KernelFacts(enabled=_ENABLED, holders=holders))
     assert but_for_own_machine(verdict, pod, had_none=had_none).freedom is freedom
-    busy = judge_kernel(KernelFacts(opened=Opened.BUSY, holders=()))
+    busy = judge_kernel(KernelFacts(opened=OpenOutcome.BUSY, holders=()))
     assert but_for_own_machine(busy, pod).freedom is _IN_USE, "whoever has it is not seen"
     unknown = replace(verdict, freedom=_UNKNOWN)
     assert but_for_own_machine(unknown, pod) == unknown, "there is more than the machine"

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.model.cards import Sharing
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.slices import quantity
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.nvidia.advertised import advertised_gpus
@@ -52,7 +52,7 @@ def card(**changes: object) -> Gpu:
     return Gpu(**{**known, **changes})  # type: ignore[arg-type]
 
 
-def told(found: Advertised) -> dict[str, str | int | None]:
+def told(found: AdvertisedDevice) -> dict[str, str | int | None]:
     return {
         name: value.text if value.text is not None else value.version
         for name, value in found.attributes.items()

@@ -17,13 +17,13 @@ from holdfast.model.ids import (
 )
 from holdfast.model.nvidia.free import (
     Bystander,
-    Found,
+    GpuHolders,
+    GpuOwners,
     GpuSight,
-    Granted,
     IdleLevel,
+    IdleLook,
     IdleMemory,
     IdleRules,
-    Unused,
     bystander,
     follow,
     granted_on,
@@ -38,7 +38,7 @@ from holdfast.model.use.free import (
     FormerPod,
     Freedom,
     KernelFacts,
-    Opened,
+    OpenOutcome,
     ReleaseFacts,
     is_foreign,
     judge_kernel,
@@ -53,9 +53,9 @@ NODE = frozenset({Grip.NODE})
 COMPUTES = frozenset({Grip.COMPUTES})
 DRAWS = frozenset({Grip.DRAWS})
 MINE, OTHER = PodUid("pod-mine"), PodUid("pod-other")
-TO_MINE = Granted(pods=frozenset({MINE}), unowned=False)
-TO_NOBODY = Granted()
-TO_UNKNOWN = Granted(pods=frozenset({None}), unowned=False)
+TO_MINE = GpuOwners(pods=frozenset({MINE}), unowned=False)
+TO_NOBODY = GpuOwners()
+TO_UNKNOWN = GpuOwners(pods=frozenset({None}), unowned=False)
 TO_ADMIN = replace(TO_MINE, admins=frozenset({OTHER}))
 GAPS = ("pid 9 (x) cannot be inspected",)
 
@@ -121,7 +121,7 @@ WHO = [
 
 @pytest.mark.parametrize(("who", "to", "role"), WHO)
 def test_who_is_in_the_way_on_a_gpu_is_told_by_what_they_do_and_whose_they_are(
-    who: Holder, to: Granted, role: Bystander | None
+    who: Holder, to: GpuOwners, role: Bystander | None
 ) -> None:
     assert bystander(who, to, RULES) is role
 
@@ -204,7 +204,7 @@ def test_a_gpu_is_free_only_when_nvml_says_so_nobody_is_in_the_way_and_its_memor
     reason: str,
 ) -> None:
     # That its node could be opened says nothing: anybody may open it at any time.
-    for opened in Opened:
+    for opened in OpenOutcome:
         verdict = judge_kernel(
             KernelFacts(
                 kind=DeviceKind.DRIVER, sight=sight, holders=holders, gaps=gaps, opened=opened
@@ -280,7 +280,7 @@ def test_a_gpu_of_an_unknown_pod_that_works_for_nobody_is_free_once_every_proces
         (gpu(replace(IDLE, problem="x")), False),
         (gpu(IDLE), False),
         (KernelFacts(holders=(holder(),)), True),
-        (KernelFacts(holders=(), opened=Opened.BUSY), True),
+        (KernelFacts(holders=(), opened=OpenOutcome.BUSY), True),
     ],
 )
 def test_a_gpu_is_called_foreign_only_for_a_process_that_can_be_named(
@@ -305,8 +305,8 @@ HUGE = 70 << 30
 SETTLED = IdleLevel(idle=5 * MIB, least=5 * MIB)
 
 
-def at(memory: int | None, *, owned: bool = False, works: int | None = None) -> Unused:
-    return Unused(memory=memory, utilization=works, unowned=not owned)
+def at(memory: int | None, *, owned: bool = False, works: int | None = None) -> IdleLook:
+    return IdleLook(memory=memory, utilization=works, unowned=not owned)
 
 
 def since(level: IdleLevel, above: float) -> IdleLevel:
@@ -357,7 +357,7 @@ LEVELS = [
 
 @pytest.mark.parametrize(("level", "look", "now", "then"), LEVELS)
 def test_idle_memory_is_the_least_that_was_seen_while_nobody_had_the_gpu_and_small_rises(
-    level: IdleLevel, look: Unused | None, now: float, then: IdleLevel
+    level: IdleLevel, look: IdleLook | None, now: float, then: IdleLevel
 ) -> None:
     assert follow(level, look, now=now, rules=IDLE_RULES) == then
 
@@ -365,7 +365,7 @@ def test_idle_memory_is_the_least_that_was_seen_while_nobody_had_the_gpu_and_sma
 def test_the_slack_can_be_set() -> None:
     wide = IdleRules(slack=1 << 30, deadline=DEADLINE)
     assert follow(SETTLED, at(900 * MIB, owned=True), now=0, rules=wide) == SETTLED
-    found = with_level(Found(sight=GpuSight(memory=900 * MIB)), SETTLED, now=0, rules=wide)
+    found = with_level(GpuHolders(sight=GpuSight(memory=900 * MIB)), SETTLED, now=0, rules=wide)
     assert not found.sight.above
 
 
@@ -378,7 +378,7 @@ def test_many_small_leaks_end_in_one_that_is_told() -> None:
             now += LATER
     assert level.idle is not None
     assert level.idle <= 5 * MIB + 4 * 64 * MIB
-    found = with_level(Found(sight=GpuSight(memory=memory)), level, now=now, rules=IDLE_RULES)
+    found = with_level(GpuHolders(sight=GpuSight(memory=memory)), level, now=now, rules=IDLE_RULES)
     verdict = judge_kernel(gpu(found.sight))
     assert verdict.freedom is IN_USE
     assert "not freed" in verdict.reason
@@ -398,18 +398,18 @@ def test_what_is_known_outlives_a_restart_and_no_other_load_of_the_driver() -> N
 @pytest.mark.parametrize(
     "found",
     [
-        Found(sight=GpuSight(memory=5, problem="x")),
-        Found(sight=GpuSight(memory=5, ended=(7,))),
-        Found(holders=(holder(),), sight=GpuSight(memory=5)),
+        GpuHolders(sight=GpuSight(memory=5, problem="x")),
+        GpuHolders(sight=GpuSight(memory=5, ended=(7,))),
+        GpuHolders(holders=(holder(),), sight=GpuSight(memory=5)),
     ],
 )
-def test_nothing_is_learned_of_a_gpu_while_somebody_is_on_it_or_may_be(found: Found) -> None:
+def test_nothing_is_learned_of_a_gpu_while_somebody_is_on_it_or_may_be(found: GpuHolders) -> None:
     assert unused(found, TO_NOBODY) is None
 
 
 def test_memory_that_stays_is_overdue_after_the_deadline_and_not_before() -> None:
     level = IdleLevel(idle=5, least=5, above_since=3, busy_since=3)
-    found = Found(sight=GpuSight(memory=99 * MIB))
+    found = GpuHolders(sight=GpuSight(memory=99 * MIB))
     looks = [with_level(found, level, now=now, rules=IDLE_RULES) for now in (62, 63)]
     assert [each.sight.overdue for each in looks] == [False, True]
     assert [each.sight.restless for each in looks] == [False, True]
@@ -473,21 +473,21 @@ ELSEWHERE = device("card/GPU-2")
 @pytest.mark.parametrize(
     ("of", "locks", "expected"),
     [
-        (WHOLE, {}, Granted()),
+        (WHOLE, {}, GpuOwners()),
         (WHOLE, lock(WHOLE, LockState.RELEASING, MINE), TO_MINE),
         (WHOLE, lock(ONE, LockState.HELD, MINE), TO_MINE),
-        (WHOLE, lock(ELSEWHERE, LockState.HELD, MINE), Granted()),
+        (WHOLE, lock(ELSEWHERE, LockState.HELD, MINE), GpuOwners()),
         (WHOLE, lock(WHOLE, LockState.RELEASING, None), TO_UNKNOWN),
-        (WHOLE, lock(WHOLE, LockState.RELEASING, None, started=False), Granted(unowned=False)),
+        (WHOLE, lock(WHOLE, LockState.RELEASING, None, started=False), GpuOwners(unowned=False)),
         (WHOLE, lock(WHOLE, LockState.RELEASING, MINE, started=False), TO_MINE),
-        (WHOLE, lock(WHOLE, LockState.HELD, None), Granted(unowned=False)),
-        (WHOLE, lock(WHOLE, LockState.FOREIGN, None), Granted()),
-        (ONE, lock(TWO, LockState.HELD, MINE), Granted(elsewhere=frozenset({MINE}))),
-        (ONE, lock(TWO, LockState.RELEASING, MINE), Granted()),
-        (WHOLE, lock(TWO, LockState.HELD, MINE), Granted()),
+        (WHOLE, lock(WHOLE, LockState.HELD, None), GpuOwners(unowned=False)),
+        (WHOLE, lock(WHOLE, LockState.FOREIGN, None), GpuOwners()),
+        (ONE, lock(TWO, LockState.HELD, MINE), GpuOwners(elsewhere=frozenset({MINE}))),
+        (ONE, lock(TWO, LockState.RELEASING, MINE), GpuOwners()),
+        (WHOLE, lock(TWO, LockState.HELD, MINE), GpuOwners()),
     ],
 )
 def test_a_gpu_was_granted_to_the_pods_of_the_locks_on_its_hardware(
-    of: Device, locks: dict[DeviceName, DeviceLock], expected: Granted
+    of: Device, locks: dict[DeviceName, DeviceLock], expected: GpuOwners
 ) -> None:
     assert granted_on(of.keys, locks) == expected

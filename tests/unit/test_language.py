@@ -1,12 +1,14 @@
 """What people read is plain English: no phrase of the old dialect, no link that leads nowhere.
 
 Scanned are the pages, the alerts and the dashboard, the help of commands, settings and metrics, and
-every text in the daemon's code that can reach a person: log events, errors, reasons, remedies.
+every text in the daemon's code: log events, errors, reasons, remedies, docstrings and comments.
 """
 
 import ast
+import io
 import json
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,22 +74,21 @@ def _metrics() -> Iterator[str]:
 
 
 def _texts(source: str) -> Iterator[str]:
-    """Yield every text in *source* that is not a docstring."""
-    tree = ast.parse(source)
-    docstrings = {
-        id(statement.value)
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-        for statement in node.body
-        if isinstance(statement, ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and id(node) not in docstrings:
-            yield str(node.value)
+    """Yield every text, docstring and comment in *source*."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant):
+            yield " ".join(str(node.value).split())
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
 
 
 def _code() -> dict[str, str]:
-    folders = (_ROOT / "daemon/holdfast", _ROOT / "deploy/kubectl-holdfast")
+    folders = (
+        _ROOT / "daemon/holdfast",
+        _ROOT / "deploy/kubectl-holdfast",
+        _ROOT / "deploy/helm/holdfast/files",
+    )
     files = (file for folder in folders for file in folder.rglob("*.py"))
     return {
         str(file.relative_to(_ROOT)): "\n".join(_texts(file.read_text("utf-8")))
@@ -121,9 +122,9 @@ def test_it_is_written_in_plain_english(name: str) -> None:
 
 
 def test_a_phrase_of_the_dialect_is_found() -> None:
-    (text,) = _texts('def f() -> str:\n    """Anew."""\n    return "it was made anew, for whom"\n')
+    texts = _texts('def f() -> str:\n    """By\n    now."""\n    return "for whom"  # anew\n')
 
-    assert _FOUND.findall(text) == ["anew", "whom"]
+    assert [_FOUND.findall(text) for text in texts] == [["By now"], ["whom"], ["anew"]]
 
 
 def _anchors(page: str) -> set[str]:

@@ -9,7 +9,7 @@ from fakes.books import BOOT, SHIM, X, Y, name
 from holdfast.model.book.book import DeviceLock, LockState, PodRecord
 from holdfast.model.ids import HardwareKey, ProcessId
 from holdfast.model.reclaim.ending import Member, RuntimeState
-from holdfast.model.reclaim.leak import HeldUp, LeakFacts, held_up, why_keep
+from holdfast.model.reclaim.leak import LeakFacts, WaitingStart, held_up, why_keep
 from holdfast.model.use.holders import Grip, Holder, Sandbox
 
 _SENTRY = Member(
@@ -156,4 +156,4 @@ def test_a_start_is_held_up_by_its_own_pod_only_if_nobody_else_has_the_device(
     pod: Any, pods: tuple[Any, ...], so: bool
 ) -> None:
     found = held_up(pod, name("d0"), [replace(_HOLDS, pod=each) for each in pods])
-    assert found == (frozenset({HeldUp(pod=pod, device=name("d0"))}) if so else frozenset())
+    assert found == (frozenset({WaitingStart(pod=pod, device=name("d0"))}) if so else frozenset())

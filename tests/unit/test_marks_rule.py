@@ -28,7 +28,7 @@ from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.offers import kept_back
-from holdfast.model.book.pods import Observed, reconcile
+from holdfast.model.book.pods import Observation, reconcile
 from holdfast.model.book.queue import settle
 from holdfast.model.book.standing import why_withheld
 from holdfast.model.devices import Fault, FaultKind
@@ -164,7 +164,9 @@ def test_a_mark_takes_no_lock_from_whoever_has_it() -> None:
         draft = drafted(after)
         reconcile(
             draft,
-            Observed(pending_timeout=60.0, view=seen(entry(X, "d0")), inventory=_NODE, boot=BOOT),
+            Observation(
+                pending_timeout=60.0, view=seen(entry(X, "d0")), inventory=_NODE, boot=BOOT
+            ),
         )
         assert draft.book.locks == after.locks
 

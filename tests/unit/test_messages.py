@@ -29,10 +29,10 @@ from holdfast.model.book.book import Book, ClaimRecord, DeviceLock, LockState, P
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.messages import (
     LONGEST,
-    Asked,
-    Blocked,
+    BlockReason,
+    Demand,
+    FilledMessage,
     Message,
-    Said,
     ending,
     of_blocked,
     of_lock,
@@ -43,7 +43,7 @@ from holdfast.model.book.messages import (
     together,
 )
 from holdfast.model.devices import Fault, FaultKind
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.health import healths
 from holdfast.model.events import kept_devices
 from holdfast.model.gate.gate import Obstacle, Rights, said_of, why_not_yet
@@ -63,7 +63,7 @@ from holdfast.model.use.holders import Grip, Holder, Sandbox
 _DAEMON = Path(__file__).parents[2] / "daemon/holdfast"
 D0 = name("0000:00:05.0")
 FOUR = tuple(name(f"0000:00:0{number}.0") for number in (5, 6, 7, 8))
-ASKED = Asked(what="google.com/tpu 0000:00:05.0", devices=(D0,))
+ASKED = Demand(what="google.com/tpu 0000:00:05.0", devices=(D0,))
 RECORDS = {
     X: PodRecord(uid=X, boot=BOOT, namespace="default", name="pod-a"),
     Y: PodRecord(uid=Y, boot=BOOT, namespace="team", name="other"),
@@ -94,15 +94,15 @@ def told(
     *holders: Holder,
     reason: str = "",
     ends: tuple[float, float] | None = ENDS,
-    asked: Asked | None = ASKED,
+    asked: Demand | None = ASKED,
     seen: bool = True,
     **changes: object,
 ) -> str:
-    blocked = Blocked(device=D0, holders=holders, reason=reason, ends_after=ends)
+    blocked = BlockReason(device=D0, holders=holders, reason=reason, ends_after=ends)
     return sentence(said(state, blocked if seen else None, **changes), asked)
 
 
-def said(state: LockState, blocked: Blocked | None, **changes: object) -> Said:
+def said(state: LockState, blocked: BlockReason | None, **changes: object) -> FilledMessage:
     claims = {
         CLAIM: ClaimRecord(
             ref=ClaimRef("ns", CLAIM, "shared"), pods=frozenset({X, Y, Z}), boot=BOOT
@@ -203,7 +203,7 @@ def test_each_state_says_who_has_the_device_and_what_comes_next(
 def test_of_each_state_it_is_said_what_ends_it_and_when(
     state: LockState, holders: Sequence[Holder], expected: str
 ) -> None:
-    blocked = Blocked(device=D0, holders=tuple(holders), ends_after=ENDS)
+    blocked = BlockReason(device=D0, holders=tuple(holders), ends_after=ENDS)
     assert ending(said(state, blocked), "default/pod-a") == expected
 
 
@@ -212,11 +212,13 @@ def test_of_each_state_it_is_said_what_ends_it_and_when(
 def test_each_state_has_words_for_what_ends_it(
     state: LockState, holders: tuple[Holder, ...]
 ) -> None:
-    assert ending(said(state, Blocked(device=D0, holders=holders, ends_after=ENDS)), "default/x")
+    assert ending(
+        said(state, BlockReason(device=D0, holders=holders, ends_after=ENDS)), "default/x"
+    )
 
 
 def test_where_nothing_is_ended_that_is_what_ends_it() -> None:
-    observed = said(LockState.RELEASING, Blocked(device=D0, holders=(holder(7),)))
+    observed = said(LockState.RELEASING, BlockReason(device=D0, holders=(holder(7),)))
     assert ending(observed, "default/pod-a") == "python (pid 7) ends; holdfast only observes here"
 
 
@@ -227,7 +229,7 @@ def test_a_sandbox_that_is_ended_as_soon_as_others_has_one_number_of_seconds() -
 
 
 def test_what_is_too_long_is_shortened_in_its_names_and_nothing_else() -> None:
-    long = Asked(what="x" * 300, devices=())
+    long = Demand(what="x" * 300, devices=())
     text = told(LockState.HELD, device=name("h" * 200, ResourceName("r" * 200)), asked=long)
     assert len(text) <= LONGEST
     assert text.endswith("; kubelet asks again until that has ended (holdfast locks)")
@@ -263,7 +265,7 @@ def test_a_reason_that_is_no_process_is_told(state: LockState, expected: str) ->
 def test_a_reason_in_few_words_is_preferred() -> None:
     one = lock(LockState.RELEASING)
     book = Book(locks={D0: one}, pods=RECORDS)
-    blocked = Blocked(device=D0, reason="in use: 5 MiB", brief="in use: its memory")
+    blocked = BlockReason(device=D0, reason="in use: 5 MiB", brief="in use: its memory")
     assert " yet: in use: its memory; " in sentence(of_lock(D0, one, blocked, book))
     assert str(blocked) == f"{D0} is not free: in use: 5 MiB"
     assert str(replace(blocked, holders=(holder(7),))).startswith(f"{D0} is held by pid 7 (python)")
@@ -316,7 +318,7 @@ def test_what_the_kernel_shows_is_told_by_whose_it_is(verdict: Verdict, expected
 
 
 def test_who_was_last_seen_is_told_by_the_lock_where_that_is_being_released() -> None:
-    blocked = Blocked(device=D0, holders=(holder(7),), ends_after=ENDS)
+    blocked = BlockReason(device=D0, holders=(holder(7),), ends_after=ENDS)
     for state, expected in [
         (LockState.RELEASING, "default/pod-a, which has ended; holdfast ends it after 60 s"),
         (LockState.HELD, "(pid 7), of this pod itself; "),
@@ -338,7 +340,7 @@ def test_who_was_last_seen_is_told_by_the_lock_where_that_is_being_released() ->
         (replace(ASKED, devices=(), what="claim a/b"), "waiting for claim a/b: "),
     ],
 )
-def test_a_sentence_begins_with_what_is_wanted(asked: Asked, beginning: str) -> None:
+def test_a_sentence_begins_with_what_is_wanted(asked: Demand, beginning: str) -> None:
     text = sentence(of_reason(Message.PROMISE, "it is so"), asked)
     assert text == f"{beginning}it is so"
 
@@ -381,14 +383,14 @@ def test_every_text_has_room_for_names_of_a_usual_length(message: Message) -> No
         ResourceName("nvidia.com/gpu"), DeviceId("GPU-6a9ca5b4-8f1e-4a8e-9c3f-2b8b8ac0a0c1")
     )
     eight = tuple(replace(device, id=DeviceId(f"{device.id}::{n}")) for n in range(7))
-    asked = Asked(what="", devices=(device, *eight), kept=1)
-    text = sentence(Said(message=message, device=device, names=names), asked)
+    asked = Demand(what="", devices=(device, *eight), kept=1)
+    text = sentence(FilledMessage(message=message, device=device, names=names), asked)
     assert "..." not in text
 
 
 def _waits(
     locks: Sequence[DeviceLock],
-    seen: dict[DeviceName, Blocked],
+    seen: dict[DeviceName, BlockReason],
     devices: Sequence[DeviceName] = FOUR,
     **changes: object,
 ) -> str:
@@ -403,7 +405,7 @@ def _waits(
     assert obstacle is not None
     asked = [(each, keys(each.id)) for each in devices]
     said, kept = said_of(obstacle, asked, seen.get, book)
-    return sentence(said, Asked(what="", devices=tuple(devices), kept=kept))
+    return sentence(said, Demand(what="", devices=tuple(devices), kept=kept))
 
 
 def _of(device: DeviceName, state: LockState = LockState.RELEASING) -> DeviceLock:
@@ -412,11 +414,11 @@ def _of(device: DeviceName, state: LockState = LockState.RELEASING) -> DeviceLoc
 
 def test_of_several_devices_that_are_kept_one_with_a_known_holder_is_told() -> None:
     locks = [_of(each) for each in FOUR[:3]]
-    reasons = {each: Blocked(device=each, reason="processes live") for each in FOUR[:3]}
+    reasons = {each: BlockReason(device=each, reason="processes live") for each in FOUR[:3]}
     assert _waits(locks, reasons).startswith(
         "waiting for 3 of 4 google.com/tpu: 0000:00:05.0 is not free of default/pod-a yet: proc"
     )
-    reasons[FOUR[1]] = Blocked(device=FOUR[1], holders=(holder(7),), ends_after=ENDS)
+    reasons[FOUR[1]] = BlockReason(device=FOUR[1], holders=(holder(7),), ends_after=ENDS)
     assert _waits(locks, reasons).startswith(
         "waiting for 3 of 4 google.com/tpu: 0000:00:06.0 is still open in python (pid 7) of "
     )
@@ -488,7 +490,7 @@ def _holders(draw: st.DrawFn) -> tuple[Holder, ...]:
 
 
 @st.composite
-def _scenes(draw: st.DrawFn) -> tuple[Book, dict[DeviceName, Blocked], tuple[DeviceName, ...]]:
+def _scenes(draw: st.DrawFn) -> tuple[Book, dict[DeviceName, BlockReason], tuple[DeviceName, ...]]:
     """Return a book, what was seen on its devices, and which of these somebody asks for."""
     resource = ResourceName(f"{draw(_NAMES)}/{draw(_NAMES)}"[:316])
     ids = draw(st.lists(_NAMES, min_size=1, max_size=9, unique=True))
@@ -514,7 +516,7 @@ def _scenes(draw: st.DrawFn) -> tuple[Book, dict[DeviceName, Blocked], tuple[Dev
         for each in draw(st.lists(st.sampled_from(devices), unique=True))
     }
     seen = {
-        each: Blocked(
+        each: BlockReason(
             device=each,
             holders=draw(_holders()),
             reason=draw(_ANYTHING),
@@ -537,7 +539,9 @@ def _check(text: str) -> None:
     assert not any(uid in text for uid in _UIDS)
 
 
-def _at_a_door(book: Book, seen: dict[DeviceName, Blocked], devices: tuple[DeviceName, ...]) -> str:
+def _at_a_door(
+    book: Book, seen: dict[DeviceName, BlockReason], devices: tuple[DeviceName, ...]
+) -> str:
     asked = [(each, keys(each.id)) for each in devices]
     rights = Rights(
         keys=frozenset().union(*(each for _, each in asked)),
@@ -549,13 +553,13 @@ def _at_a_door(book: Book, seen: dict[DeviceName, Blocked], devices: tuple[Devic
     if obstacle is None:
         return ""
     said, kept = said_of(obstacle, asked, seen.get, book)
-    return sentence(said, Asked(what="", devices=devices, kept=kept))
+    return sentence(said, Demand(what="", devices=devices, kept=kept))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(scene=_scenes(), later=st.floats(0.0, 1e6))
 def test_whoever_waits_is_told_in_one_line_that_time_alone_does_not_change(
-    scene: tuple[Book, dict[DeviceName, Blocked], tuple[DeviceName, ...]], later: float
+    scene: tuple[Book, dict[DeviceName, BlockReason], tuple[DeviceName, ...]], later: float
 ) -> None:
     book, seen, devices = scene
     moved = replace(
@@ -569,7 +573,7 @@ def test_whoever_waits_is_told_in_one_line_that_time_alone_does_not_change(
     assert _at_a_door(moved, seen, devices) == text
 
     node = inventory({devices[0].resource: {each.id: keys(each.id) for each in devices}})
-    shown = [Advertised(name="all", devices=devices)]
+    shown = [AdvertisedDevice(name="all", devices=devices)]
     first = standings_of(book, node, obstacles=seen, now=0.0)
     second = standings_of(moved, node, obstacles=seen, now=later)
     (one,), (other,) = healths(shown, first), healths(shown, second)
@@ -582,14 +586,14 @@ def test_whoever_waits_is_told_in_one_line_that_time_alone_does_not_change(
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(scene=_scenes(), holders=_holders(), reason=_ANYTHING, freedom=st.sampled_from(Freedom))
 def test_what_the_kernel_shows_is_told_in_one_line_too(
-    scene: tuple[Book, dict[DeviceName, Blocked], tuple[DeviceName, ...]],
+    scene: tuple[Book, dict[DeviceName, BlockReason], tuple[DeviceName, ...]],
     holders: tuple[Holder, ...],
     reason: str,
     freedom: Freedom,
 ) -> None:
     book, seen, devices = scene
     verdict = Verdict(freedom=freedom, reason=reason, holders=holders)
-    asked = Asked(what="", devices=devices, kept=1)
+    asked = Demand(what="", devices=devices, kept=1)
     text = sentence(of_verdict(devices[0], verdict, _UIDS[:2], book), asked)
     _check(text)
     reordered = replace(verdict, holders=tuple(reversed(holders)))
@@ -607,8 +611,8 @@ def test_no_text_of_others_makes_a_sentence_too_long(message: Message, texts: li
     device = DeviceName(ResourceName(texts[6]), DeviceId(texts[7]))
     numbers = {"program": "p" * 60, "after": "60 to 900 s", "count": "1000"}
     names = {**dict(zip(fields, texts, strict=False)), **numbers}
-    said = Said(message=message, device=device, names=names)
-    for asked in (None, Asked(what=texts[0]), Asked(what="", devices=(device,) * 3, kept=2)):
+    said = FilledMessage(message=message, device=device, names=names)
+    for asked in (None, Demand(what=texts[0]), Demand(what="", devices=(device,) * 3, kept=2)):
         text = sentence(said, asked)
         assert len(text) <= LONGEST
         assert text.isprintable()
@@ -619,7 +623,7 @@ def test_a_fault_is_told_in_one_line_with_the_device() -> None:
     ill = Fault(kind=FaultKind.ILL, text="Xid 79: " + "x" * 400)
     node = inventory({WHOLE: {D0.id: keys("a")}})
     node = replace(node, devices=(replace(node.devices[0], faults=(ill,)),))
-    (found,) = healths([Advertised(name="d", devices=(D0,))], standings_of(Book(), node))
+    (found,) = healths([AdvertisedDevice(name="d", devices=(D0,))], standings_of(Book(), node))
     _check(found.message)
     assert found.message.startswith(f"{D0}: Xid 79: xxx")
     assert found.message.endswith(" (holdfast devices)")

@@ -11,10 +11,10 @@ import yaml
 from holdfast.errors import SettingsError
 from holdfast.names import CONFIG_LABEL
 from holdfast.settings import Settings, known_paths, load
-from holdfast.settings.cluster import Named
+from holdfast.settings.cluster import NamedSettings
 from holdfast.settings.named import choice, label_in, remember, remembered_label
 from holdfast.settings.reloading import TakeUp, take_up
-from holdfast.settings.sources import Found, Sources, for_start
+from holdfast.settings.sources import LoadedSettings, SettingsSources, for_start
 
 _OURS, _THEIRS = "holdfast.dev/config", "nvidia.com/device-plugin.config"
 
@@ -22,19 +22,19 @@ _OURS, _THEIRS = "holdfast.dev/config", "nvidia.com/device-plugin.config"
 @pytest.mark.parametrize(
     ("named", "label", "names", "wanted"),
     [
-        (Named(), "b", ("a", "b", "default"), "b"),
-        (Named(default="a"), "b", ("a", "b"), "b"),
-        (Named(default="a"), "", ("a", "b", "default"), "a"),
-        (Named(), "", ("a", "default"), "default"),
-        (Named(), "", ("only",), "only"),
-        (Named(fallback_strategies=("single", "named")), "", ("default",), "default"),
-        (Named(fallback_strategies=("single", "empty")), "", ("a", "default"), ""),
-        (Named(fallback_strategies=("empty", "named")), "", ("a", "default"), ""),
-        (Named(fallback_strategies=("empty",)), "a", ("a", "b"), "a"),
+        (NamedSettings(), "b", ("a", "b", "default"), "b"),
+        (NamedSettings(default="a"), "b", ("a", "b"), "b"),
+        (NamedSettings(default="a"), "", ("a", "b", "default"), "a"),
+        (NamedSettings(), "", ("a", "default"), "default"),
+        (NamedSettings(), "", ("only",), "only"),
+        (NamedSettings(fallback_strategies=("single", "named")), "", ("default",), "default"),
+        (NamedSettings(fallback_strategies=("single", "empty")), "", ("a", "default"), ""),
+        (NamedSettings(fallback_strategies=("empty", "named")), "", ("a", "default"), ""),
+        (NamedSettings(fallback_strategies=("empty",)), "a", ("a", "b"), "a"),
     ],
 )
 def test_the_label_counts_then_the_default_then_the_first_strategy_that_finds_one(
-    named: Named, label: str, names: Collection[str], wanted: str
+    named: NamedSettings, label: str, names: Collection[str], wanted: str
 ) -> None:
     assert choice(named, label, names) == wanted
 
@@ -42,15 +42,25 @@ def test_the_label_counts_then_the_default_then_the_first_strategy_that_finds_on
 @pytest.mark.parametrize(
     ("named", "label", "names", "told"),
     [
-        (Named(), "c", ("a", "default"), "'c', which the node's label names: .* a, default"),
-        (Named(default="c"), "", ("a",), "'c', which named.default names"),
-        (Named(), "", ("a", "b"), "none of the labels holdfast.dev/config, nvidia.com/.* set one"),
-        (Named(fallback_strategies=()), "", ("default",), "cannot choose one"),
-        (Named(), "", (), "cannot choose one of the documents in .*none"),
+        (
+            NamedSettings(),
+            "c",
+            ("a", "default"),
+            "'c', which the node's label names: .* a, default",
+        ),
+        (NamedSettings(default="c"), "", ("a",), "'c', which named.default names"),
+        (
+            NamedSettings(),
+            "",
+            ("a", "b"),
+            "none of the labels holdfast.dev/config, nvidia.com/.* set one",
+        ),
+        (NamedSettings(fallback_strategies=()), "", ("default",), "cannot choose one"),
+        (NamedSettings(), "", (), "cannot choose one of the documents in .*none"),
     ],
 )
 def test_where_no_document_can_be_meant_that_is_told(
-    named: Named, label: str, names: Collection[str], told: str
+    named: NamedSettings, label: str, names: Collection[str], told: str
 ) -> None:
     with pytest.raises(SettingsError, match=told):
         choice(named, label, names)
@@ -65,7 +75,7 @@ def test_where_no_document_can_be_meant_that_is_told(
     ],
 )
 def test_the_first_label_that_has_a_value_counts(labels: dict[str, str], wanted: str) -> None:
-    assert label_in(Named(), labels) == wanted
+    assert label_in(NamedSettings(), labels) == wanted
 
 
 class _Node:
@@ -85,10 +95,10 @@ class _Node:
         environ: dict[str, str] | None = None,
         *,
         label: str | None = None,
-        former: Found | None = None,
+        former: LoadedSettings | None = None,
         text: str = "",
         **file: object,
-    ) -> Found:
+    ) -> LoadedSettings:
         """Return what a start goes by; *label* is what the API server says of the node."""
         named = {"folder": str(self.named), **cast("dict[str, object]", file.pop("named", {}))}
         given = {"stateDir": str(self.state), "named": named, **file}
@@ -98,9 +108,9 @@ class _Node:
             self.asked.append("label")
             return label
 
-        return for_start(lambda: Sources(self.file, environ or {}), ask, former)
+        return for_start(lambda: SettingsSources(self.file, environ or {}), ask, former)
 
-    def keep(self, found: Found) -> None:
+    def keep(self, found: LoadedSettings) -> None:
         """Remember what was found, as the daemon does."""
         remember(str(self.state), found.label, found.document)
 
@@ -110,7 +120,7 @@ def node(tmp_path: Path) -> _Node:
     return _Node(tmp_path)
 
 
-def _wait(found: Found) -> float:
+def _wait(found: LoadedSettings) -> float:
     return float(found.settings.gate.wait)
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, WHOLE, X, Y, Z, inventory, keys, name, silicon
-from holdfast.app.wiring.live import LiveSettings, Naming
+from holdfast.app.wiring.live import LiveSettings, RuleNames
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.claims import Wish
 from holdfast.model.book.draft import Draft
@@ -19,7 +19,7 @@ from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings, convert
-from holdfast.settings.sources import Found
+from holdfast.settings.sources import LoadedSettings
 from manual_clock import ManualClock
 
 _FOUND = inventory({WHOLE: silicon(d0="a", d1="b")})
@@ -47,15 +47,15 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     lane.close()
 
 
-def _naming(live: LiveSettings, ledger: Ledger, found: Inventory = _FOUND) -> Naming:
-    return Naming(live, ledger, Watched(KubeletView()), Watched(found))
+def _naming(live: LiveSettings, ledger: Ledger, found: Inventory = _FOUND) -> RuleNames:
+    return RuleNames(live, ledger, Watched(KubeletView()), Watched(found))
 
 
 async def test_a_rule_holds_from_when_it_is_in_use_though_no_scan_has_applied_it(
     ledger: Ledger,
 ) -> None:
     await ledger.apply(_claim(1, X, devices={WHOLE: silicon(d0="a")}))
-    live = LiveSettings(Found(settings=convert({})))
+    live = LiveSettings(LoadedSettings(settings=convert({})))
     naming = _naming(live, ledger)
     assert naming.mode_of(X) == "terminate"
 
@@ -69,14 +69,14 @@ async def test_a_rule_holds_from_when_it_is_in_use_though_no_scan_has_applied_it
 async def test_each_pod_that_shares_a_claim_has_what_the_claim_has(ledger: Ledger) -> None:
     await ledger.apply(_claim(1, X, Y, devices={WHOLE: silicon(d0="a")}))
     await ledger.apply(_claim(2, Y, Z, devices={WHOLE: silicon(d1="b")}))
-    naming = _naming(LiveSettings(Found(settings=_observing("a"))), ledger)
+    naming = _naming(LiveSettings(LoadedSettings(settings=_observing("a"))), ledger)
 
     assert [naming.mode_of(each) for each in (X, Y, Z)] == ["observe", "observe", "terminate"]
 
 
 async def test_a_pod_that_looks_at_a_device_by_admin_access_has_it_too(ledger: Ledger) -> None:
     await ledger.apply(_claim(1, X, devices={}, admin={name("d0"): keys("a")}))
-    naming = _naming(LiveSettings(Found(settings=_observing("a"))), ledger)
+    naming = _naming(LiveSettings(LoadedSettings(settings=_observing("a"))), ledger)
 
     assert [naming.mode_of(each) for each in (X, Y)] == ["observe", "terminate"]
 
@@ -86,11 +86,12 @@ async def test_of_hardware_that_is_gone_any_rule_may_have_been_for_it(ledger: Le
     gone = inventory({WHOLE: silicon(d1="b")})
 
     assert (
-        _naming(LiveSettings(Found(settings=_observing("zz"))), ledger, gone).mode_of(X)
+        _naming(LiveSettings(LoadedSettings(settings=_observing("zz"))), ledger, gone).mode_of(X)
         == "observe"
     )
     assert (
-        _naming(LiveSettings(Found(settings=convert({}))), ledger, gone).mode_of(X) == "terminate"
+        _naming(LiveSettings(LoadedSettings(settings=convert({}))), ledger, gone).mode_of(X)
+        == "terminate"
     )
 
 
@@ -101,8 +102,8 @@ async def test_a_name_that_no_rule_gives_any_more_is_served_as_whoever_has_it_so
     (moved,) = inventory({debug: silicon(d0="a")}).devices
     (theirs,) = inventory({other: silicon(d1="b")}).devices
     found = Inventory(devices=(replace(moved, found_as=ResourceName("google.com/tpu")), theirs))
-    chips = LiveSettings(Found(settings=convert({"tpu": {"api": "dra"}})))
-    gpus = LiveSettings(Found(settings=convert({"gpu": {"api": "dra"}})))
+    chips = LiveSettings(LoadedSettings(settings=convert({"tpu": {"api": "dra"}})))
+    gpus = LiveSettings(LoadedSettings(settings=convert({"gpu": {"api": "dra"}})))
 
     for live, is_dra in ((chips, True), (gpus, False)):
         naming = _naming(live, ledger, found)
@@ -128,10 +129,13 @@ async def test_what_kubelets_checkpoint_still_has_of_hardware_that_comes_by_clai
     settings = convert(
         {"tpu": {"api": api, "resourceName": chip.resource}, "devices": rules, "gpu": {"api": api}}
     )
-    live, view = LiveSettings(Found(settings=settings)), Watched(KubeletView(entries=(entry,)))
+    live, view = (
+        LiveSettings(LoadedSettings(settings=settings)),
+        Watched(KubeletView(entries=(entry,))),
+    )
     found = inventory({WHOLE: silicon(d0="a")})
 
-    named = Naming(live, ledger, view, Watched(found)).assigned(found)
+    named = RuleNames(live, ledger, view, Watched(found)).assigned(found)
 
     resources = {each.name.resource for each in named.devices}
     assert resources == {debug if api == "dra" else chip.resource}

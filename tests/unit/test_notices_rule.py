@@ -10,7 +10,7 @@ from fakes.books import BOOT, HALF, NOW, WHOLE, X, Y, inventory, keys, name, sil
 from fakes.standings import standings_of
 from holdfast.model.book.book import Book, DeviceLock, LockState, Move, PodRecord
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.book.messages import Blocked
+from holdfast.model.book.messages import BlockReason
 from holdfast.model.events import (
     REMEMBERED,
     Condition,
@@ -27,7 +27,7 @@ from holdfast.model.events import (
     notices,
     reclaims_in,
 )
-from holdfast.model.gate.gate import Waiting
+from holdfast.model.gate.gate import WaitReport
 from holdfast.model.ids import PodUid
 
 NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
@@ -53,7 +53,7 @@ def book(*locks: DeviceLock, **changes: Any) -> Book:
 
 
 def kept(one: Book, age: float, obstacle: str = "pid 4711 has it") -> tuple[KeptDevice, ...]:
-    blocked = {D0: Blocked(device=D0, reason=obstacle)}
+    blocked = {D0: BlockReason(device=D0, reason=obstacle)}
     found = standings_of(one, NODE, obstacles=blocked, now=AT - age)
     return kept_devices(found, one.marks, patience=PATIENCE, now=AT)
 
@@ -115,11 +115,11 @@ def test_without_an_obstacle_the_text_ends_with_whose_the_device_is() -> None:
     assert "what it left behind has not ended" in found.text
 
 
-def waits(*pods: PodUid, seconds: float = 2.0, why: str = "in use") -> Waiting:
-    return Waiting(pods=frozenset(pods), why=why, seconds=seconds)
+def waits(*pods: PodUid, seconds: float = 2.0, why: str = "in use") -> WaitReport:
+    return WaitReport(pods=frozenset(pods), why=why, seconds=seconds)
 
 
-def told(*waiting: Waiting, found: Book | None = None) -> tuple[Notice, ...]:
+def told(*waiting: WaitReport, found: Book | None = None) -> tuple[Notice, ...]:
     return notices(found or book(), waiting, (), ())
 
 

@@ -16,8 +16,8 @@ from fakes.standings import BookOnly, device_standings
 from holdfast.app.watches.notices import Notices
 from holdfast.errors import ApiServerError
 from holdfast.model.book.book import Book, DeviceLock, LockState, PodRecord
-from holdfast.model.events import Condition, Notice, Stored
-from holdfast.model.gate.gate import Waiting
+from holdfast.model.events import Condition, Notice, StoredCondition
+from holdfast.model.gate.gate import WaitReport
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
 
@@ -31,7 +31,7 @@ class Cluster:
     def __init__(self) -> None:
         self.away = False
         self.events: list[Notice] = []
-        self.stored = Stored()
+        self.stored = StoredCondition()
         self.tries = 0
         self.patches = 0
 
@@ -40,14 +40,16 @@ class Cluster:
         self._answer()
         self.events.append(notice)
 
-    async def read(self) -> Stored:
+    async def read(self) -> StoredCondition:
         self._answer()
         return self.stored
 
-    async def write_condition(self, condition: Condition, *, since: str, at: float) -> Stored:
+    async def write_condition(
+        self, condition: Condition, *, since: str, at: float
+    ) -> StoredCondition:
         self._answer()
         self.patches += 1
-        self.stored = Stored(condition=condition, since=since or f"at {at:.0f}")
+        self.stored = StoredCondition(condition=condition, since=since or f"at {at:.0f}")
         return self.stored
 
     def _answer(self) -> None:
@@ -67,7 +69,7 @@ class Scene:
     def __init__(self, book: Book | None = None) -> None:
         self.clock = ManualClock()
         self.cluster = Cluster()
-        self.waiting: list[Waiting] = []
+        self.waiting: list[WaitReport] = []
         self.looked = asyncio.Event()
         self.observed = Observed()
         pod = PodRecord(uid=X, boot=BOOT, namespace="team", name="x")
@@ -89,7 +91,7 @@ class Scene:
         )
 
     def wait(self, why: str = "in use") -> None:
-        self.waiting = [Waiting(pods=frozenset({X}), why=why, seconds=5.0)]
+        self.waiting = [WaitReport(pods=frozenset({X}), why=why, seconds=5.0)]
 
     def lock(self, state: LockState) -> None:
         fence = self.book.value.fence + 1
@@ -207,7 +209,7 @@ async def test_a_condition_that_stays_is_written_rarely_and_keeps_its_beginning(
 
 async def test_a_condition_that_is_there_already_keeps_its_beginning(scene: Scene) -> None:
     condition = Condition(status=False, reason="NoDeviceHeld", message="of a former daemon")
-    scene.cluster.stored = Stored(condition=condition, since="long ago")
+    scene.cluster.stored = StoredCondition(condition=condition, since="long ago")
     await scene.clock.advance(1.0)
     assert scene.cluster.stored.since == "long ago"
     assert scene.cluster.patches == 1

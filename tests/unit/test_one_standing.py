@@ -11,7 +11,7 @@ _DECIDES = {
     "model/book/": "moves locks within a commit, and makes the standings",
     "model/gate/": "decides within the commit of a start",
     "model/dra/passage.py": "decides within the commit of a claim",
-    "model/dra/handing.py": "picks a share within the commit of a claim",
+    "model/dra/handover.py": "picks a share within the commit of a claim",
 }
 """Where they may be asked: the rules of what is being committed, which is published later."""
 

@@ -24,7 +24,7 @@ from holdfast.model.book.byhand import Target, quarantine, unquarantine
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.places import on_vfio, place
-from holdfast.model.book.pods import Observed, reconcile
+from holdfast.model.book.pods import Observation, reconcile
 from holdfast.model.book.queue import first_before, settle
 from holdfast.model.book.standing import why_withheld
 from holdfast.model.cards import clash, same_functions
@@ -245,7 +245,7 @@ def test_the_locks_of_a_former_version_exclude_as_soon_as_the_card_is_found() ->
     draft = drafted(book)
     reconcile(
         draft,
-        Observed(
+        Observation(
             view=seen(),
             inventory=node(card()),
             boot=BootId("boot-1"),

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.cli import main
 from holdfast.cli.picture import draw
-from holdfast.cli.plot import PASSED, Node, Row, Span, merged, plot, spans
+from holdfast.cli.plot import PASSED, NodeRecords, Row, Span, merged, plot, spans
 from holdfast.errors import HoldfastError
 
 _A = "google.com/tpu/0000:00:05.0"
@@ -94,7 +94,7 @@ def test_the_states_of_a_device_follow_each_other_without_a_gap(
 
 def test_a_device_that_one_pod_has_all_week_is_held_in_a_period_without_a_record() -> None:
     assert _told(_ONE_POD[:2], begin=30) == ["30-100 held a"]
-    assert "team/a held" in plot([Node(rows=_ONE_POD[:2])], 30, 100)
+    assert "team/a held" in plot([NodeRecords(rows=_ONE_POD[:2])], 30, 100)
 
 
 def test_what_is_shorter_than_a_pixel_is_merged_and_the_worst_of_it_shows() -> None:
@@ -119,7 +119,7 @@ def _titles(drawn: str) -> list[str]:
 
 
 def test_each_block_says_who_had_the_device_in_which_state_from_when_and_how_long() -> None:
-    drawn = plot([Node(rows=_ONE_POD)], None, 100)
+    drawn = plot([NodeRecords(rows=_ONE_POD)], None, 100)
 
     assert _titles(drawn) == [
         "team/a waits to start 01-01 00:00:10, 10 s",
@@ -132,7 +132,7 @@ def test_each_block_says_who_had_the_device_in_which_state_from_when_and_how_lon
 
 def test_a_moment_in_a_week_can_be_seen() -> None:
     week = 7 * 86400
-    drawn = plot([Node(rows=_ONE_POD)], 0, week)
+    drawn = plot([NodeRecords(rows=_ONE_POD)], 0, week)
     (block,) = re.findall(r'<path class="c" d="M[\d.]+ 0h([\d.]+)', drawn.partition("<g ")[2])
 
     assert float(block) == 1
@@ -144,7 +144,9 @@ def test_a_hostile_name_does_not_break_out() -> None:
         {**row, "device": f"{_HOSTILE}/{_HOSTILE}/{_HOSTILE}", "podName": _HOSTILE, "pod": _HOSTILE}
         for row in _ONE_POD
     ]
-    drawn = plot([Node(name=_HOSTILE, rows=rows), Node(name="b", problem=_HOSTILE)], None, 100)
+    drawn = plot(
+        [NodeRecords(name=_HOSTILE, rows=rows), NodeRecords(name="b", problem=_HOSTILE)], None, 100
+    )
     tree = ET.fromstring(drawn.encode())
 
     assert {each.tag.rpartition("}")[2] for each in tree.iter()} <= {
@@ -157,7 +159,7 @@ def test_a_hostile_name_does_not_break_out() -> None:
 
 
 def test_it_needs_nothing_from_elsewhere_and_is_for_light_and_dark_pages() -> None:
-    drawn = plot([Node(rows=_ONE_POD)], None, 100)
+    drawn = plot([NodeRecords(rows=_ONE_POD)], None, 100)
     without_namespace = drawn.replace('xmlns="http://www.w3.org/2000/svg"', "", 1)
 
     assert not re.search(r"://|url\((?!#)|href|@import|@font-face", without_namespace)
@@ -169,7 +171,7 @@ def test_it_needs_nothing_from_elsewhere_and_is_for_light_and_dark_pages() -> No
 
 
 def test_a_screen_reader_is_told_what_it_is() -> None:
-    tree = ET.fromstring(plot([Node(rows=_ONE_POD)], None, 100))
+    tree = ET.fromstring(plot([NodeRecords(rows=_ONE_POD)], None, 100))
     named = {each.get("id"): each.text or "" for each in tree if each.get("id")}
 
     assert tree.get("role") == "img"
@@ -181,7 +183,7 @@ def test_a_screen_reader_is_told_what_it_is() -> None:
 
 
 def test_each_state_has_a_pattern_of_its_own_and_its_name_in_the_legend() -> None:
-    tree = ET.fromstring(plot([Node(rows=_ONE_POD)], None, 100))
+    tree = ET.fromstring(plot([NodeRecords(rows=_ONE_POD)], None, 100))
     patterns = [pattern[1].get("d") for pattern in tree.iterfind(".//{*}pattern")]
     legend = [each.text for each in tree.iterfind("{*}text") if each.get("y") == "50"]
 
@@ -193,18 +195,18 @@ def test_each_state_has_a_pattern_of_its_own_and_its_name_in_the_legend() -> Non
 
 
 def test_a_history_without_a_record_gives_a_picture_that_says_so() -> None:
-    drawn = plot([Node()], 0, 60)
+    drawn = plot([NodeRecords()], 0, 60)
 
     assert "no change of a lock in this period" in "".join(ET.fromstring(drawn).itertext())
-    assert "no change" not in plot([Node(rows=_ONE_POD)], 0, 60)
+    assert "no change" not in plot([NodeRecords(rows=_ONE_POD)], 0, 60)
 
 
 def test_several_nodes_are_below_each_other_and_one_without_an_answer_is_named() -> None:
     nodes = [
-        Node(name="node-1", rows=_ONE_POD),
-        Node(name="node-2", problem="no answer within 3 s"),
-        Node(name="node-3"),
-        Node(name="node-4", rows=_ONE_POD[:1]),
+        NodeRecords(name="node-1", rows=_ONE_POD),
+        NodeRecords(name="node-2", problem="no answer within 3 s"),
+        NodeRecords(name="node-3"),
+        NodeRecords(name="node-4", rows=_ONE_POD[:1]),
     ]
     tree = ET.fromstring(plot(nodes, None, 100))
     lines = [(line.get("transform"), line[0].text) for line in tree.iterfind("{*}g")]
@@ -219,7 +221,7 @@ def test_several_nodes_are_below_each_other_and_one_without_an_answer_is_named()
 def test_devices_with_the_same_id_are_called_in_full() -> None:
     other = "google.com/other/0000:00:05.0"
     drawn = plot(
-        [Node(rows=[*_ONE_POD, *({**row, "device": other} for row in _ONE_POD)])], None, 99
+        [NodeRecords(rows=[*_ONE_POD, *({**row, "device": other} for row in _ONE_POD)])], None, 99
     )
 
     assert f">{_A}<" in drawn
@@ -237,7 +239,7 @@ def test_ten_thousand_records_are_less_than_two_megabytes(devices: int) -> None:
         for row in _ONE_POD
     ]
     assert len(rows) == 10_000
-    assert len(plot([Node(rows=rows)], None, each // 5).encode()) < 2_000_000
+    assert len(plot([NodeRecords(rows=rows)], None, each // 5).encode()) < 2_000_000
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_ten_thousand_records_are_less_than_two_megabytes(devices: int) -> None:
     ],
 )
 def test_the_axis_has_round_times_and_at_most_eleven(length: float, ticks: list[str]) -> None:
-    tree = ET.fromstring(plot([Node(rows=_ONE_POD[:1])], 0, length))
+    tree = ET.fromstring(plot([NodeRecords(rows=_ONE_POD[:1])], 0, length))
     told = [each.text for each in tree.iterfind("{*}text") if each.get("text-anchor") == "middle"]
 
     assert told[:2] == ticks
@@ -258,7 +260,7 @@ def test_the_axis_has_round_times_and_at_most_eleven(length: float, ticks: list[
 
 
 def test_a_period_that_is_longer_than_there_is_a_calendar_begins_in_1970() -> None:
-    drawn = plot([Node(rows=_ONE_POD)], -1e15, 100)
+    drawn = plot([NodeRecords(rows=_ONE_POD)], -1e15, 100)
 
     assert "1970-01-01 00:00:00 to 1970-01-01 00:01:40 UTC" in drawn
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec import Struct
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
-from holdfast.model.gate.cdi import Published, explained
+from holdfast.model.gate.cdi import PublishedSpecs, explained
 from holdfast.model.gate.promise import breach
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
@@ -29,14 +29,14 @@ NODE = Inventory(resources=(TPU,), devices=(_chip(A, 10), _chip(B, 11)))
 TODAY = explained(NODE, {})
 YESTERDAY = explained(Inventory(resources=(TPU,), devices=(_chip(A, 11), _chip(B, 10))), {})
 AMBIGUOUS = explained(NODE, {f"{TPU}={A}": "/var/run/cdi/other.json"})
-NOTHING = Published()
-READ_ONLY = Published(problem="cannot write the spec: Read-only file system")
+NOTHING = PublishedSpecs()
+READ_ONLY = PublishedSpecs(problem="cannot write the spec: Read-only file system")
 
 
 class Case(Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    published: Published = NOTHING
+    published: PublishedSpecs = NOTHING
     says: str | None = None
     final: bool = False
 

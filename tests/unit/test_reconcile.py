@@ -34,7 +34,7 @@ from holdfast.model.book.book import Book, ClaimRecord, LockState, Phase, PodRec
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.pods import (
     LONGEST_START,
-    Observed,
+    Observation,
     PodSighting,
     changes_with_time,
     reconcile,
@@ -73,7 +73,7 @@ def _after(
     draft = drafted(book, now=now, boot=boot)
     reconcile(
         draft,
-        Observed(
+        Observation(
             pending_timeout=60.0, view=view, inventory=_NODE, boot=boot, sightings=sightings or {}
         ),
     )

@@ -20,7 +20,7 @@ from fakes.books import (
 )
 from holdfast.model.book.book import Book, LockState, Phase, PodRecord
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.pods import Observed, PodSighting, reconcile
+from holdfast.model.book.pods import Observation, PodSighting, reconcile
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
 
@@ -35,7 +35,9 @@ def _after(book: Book, view: KubeletView, *living: PodUid, sighting: PodSighting
     sightings = dict.fromkeys(living, sighting)
     reconcile(
         draft,
-        Observed(pending_timeout=60.0, view=view, inventory=_NODE, boot=BOOT, sightings=sightings),
+        Observation(
+            pending_timeout=60.0, view=view, inventory=_NODE, boot=BOOT, sightings=sightings
+        ),
     )
     return draft.book
 

@@ -6,7 +6,7 @@ from holdfast.app.reload import by_take_up
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.settings import convert, known_paths
 from holdfast.settings.reloading import _TABLE, TakeUp, changed, take_up
-from holdfast.settings.sources import Found
+from holdfast.settings.sources import LoadedSettings
 from holdfast.settings.types import entry_of
 
 
@@ -26,22 +26,22 @@ def test_each_line_of_the_table_is_of_a_key_or_a_section() -> None:
         ("gate.exclusiveOpen", TakeUp.LIVE),
         ("withholdAfter", TakeUp.LIVE),
         ("dra.evictLost", TakeUp.LIVE),
-        ("dra.nodeName", TakeUp.ANEW),
+        ("dra.nodeName", TakeUp.RESTART),
         ("reclaim.retry.first", TakeUp.LIVE),
         ("log.level", TakeUp.LIVE),
-        ("tpu.resourceName", TakeUp.ANEW),
-        ("pools", TakeUp.ANEW),
-        ("pools[].api", TakeUp.ANEW),
+        ("tpu.resourceName", TakeUp.RESTART),
+        ("pools", TakeUp.RESTART),
+        ("pools[].api", TakeUp.RESTART),
         ("devices", TakeUp.LIVE),
         ("devices[].match.uuid", TakeUp.LIVE),
-        ("devices[].api", TakeUp.ANEW),
+        ("devices[].api", TakeUp.RESTART),
         ("stateDir", TakeUp.POD),
         ("host.dev", TakeUp.POD),
         ("http.port", TakeUp.POD),
         ("kubelet.pluginDir", TakeUp.POD),
         ("kubelet.podResourcesSocket", TakeUp.POD),
         ("kubelet.poll", TakeUp.LIVE),
-        ("kubelet.socketPrefix", TakeUp.ANEW),
+        ("kubelet.socketPrefix", TakeUp.RESTART),
     ],
 )
 def test_how_a_change_of_a_key_is_taken_up(path: str, how: TakeUp) -> None:
@@ -57,7 +57,7 @@ def test_what_has_changed_is_told_by_its_path() -> None:
     assert paths == ("stateDir", "pools", "gate.wait")
     assert by_take_up(paths) == {
         TakeUp.POD: ("stateDir",),
-        TakeUp.ANEW: ("pools",),
+        TakeUp.RESTART: ("pools",),
         TakeUp.LIVE: ("gate.wait",),
     }
     assert changed(after, after) == ()
@@ -112,7 +112,7 @@ def test_only_the_rules_for_devices_are_told_as_those_of_an_api() -> None:
 
 def test_parts_see_settings_that_were_put_after_they_were_built() -> None:
     after = convert({"reclaim": {"mode": "observe"}})
-    live = LiveSettings(Found(settings=convert({})))
+    live = LiveSettings(LoadedSettings(settings=convert({})))
     mode = live.reclaim.part(lambda now: now.mode)
 
     live.put(after)

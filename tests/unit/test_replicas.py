@@ -29,7 +29,7 @@ from holdfast.errors import LedgerError, RequestRefusedError
 from holdfast.model.book.book import Book, DeviceLock, LockState, Phase
 from holdfast.model.book.byhand import target
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.book.pods import Observed, PodSighting, reconcile
+from holdfast.model.book.pods import Observation, PodSighting, reconcile
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import first_before, settle
 from holdfast.model.book.standing import why_withheld
@@ -551,7 +551,7 @@ def test_what_was_called_foreign_is_lifted_where_pods_have_the_card_in_another_w
     book = book_of(lambda draft: draft.withhold(*foreign, "held by pid 9"))
     inventory = _gpu(_device(foreign[0].id, *foreign[1], resource=WHOLE), resource=WHOLE)
     draft = drafted(book)
-    observed = Observed(
+    observed = Observation(
         view=seen(*(entry(pod, id_) for id_, pod in entries.items())),
         inventory=inventory,
         boot=BOOT,
@@ -578,7 +578,7 @@ def test_it_is_lifted_though_the_pod_has_other_hardware_already() -> None:
     assert lock_of(draft.book, "H").pod == X
     devices = [_device(id_, *its, resource=WHOLE) for id_, its in both.items()]
     inventory = _gpu(*devices, resource=WHOLE)
-    observed = Observed(
+    observed = Observation(
         view=seen(entry(X, "G", "H")), inventory=inventory, boot=BOOT, pending_timeout=60.0
     )
     reconcile(draft, observed)
@@ -591,7 +591,7 @@ def test_a_replica_whose_former_start_has_not_ended_is_not_freed_because_its_pod
     draft = drafted(book_of(allocated(replica(0), resource=SHARED, pod=X, active=True)))
     draft.end(draft.book.allocations[1], "kubelet no longer counts it")
     draft.allocate(WHOLE, CARD, pod=X, phase=Phase.ACTIVE)
-    observed = Observed(
+    observed = Observation(
         view=seen(entry(X, "G")), inventory=WHOLE_GPU, boot=BOOT, pending_timeout=60.0
     )
     reconcile(draft, observed)
@@ -602,7 +602,7 @@ def test_what_a_stranger_has_of_a_card_stays_foreign() -> None:
     book = book_of(lambda draft: draft.withhold(name("G"), keys("card/G"), "held by pid 9"))
     draft = drafted(book)
     allocated(replica(0), resource=SHARED, pod=X)(draft)
-    observed = Observed(
+    observed = Observation(
         view=seen(entry(X, "G::0", resource=SHARED)),
         inventory=SHARED_GPU,
         boot=BOOT,
@@ -619,7 +619,7 @@ def test_it_is_not_lifted_while_another_pod_keeps_the_card_from_whoever_is_count
     draft.end(first, "over")
     draft.withhold(name("G::0"), keys("replica/G/0"), "held by pid 9")
     allocated(CARD, pod=X, active=True)(draft)
-    observed = Observed(
+    observed = Observation(
         view=seen(entry(X, "G")), inventory=WHOLE_GPU, boot=BOOT, pending_timeout=60.0
     )
     reconcile(draft, observed)

@@ -10,9 +10,16 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Quarantine
 from holdfast.model.book.messages import sentence
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import ClaimResult
-from holdfast.model.dra.handing import Given, as_whole, devices_of, hand_over, meant_by, placed
+from holdfast.model.dra.handover import (
+    ResultDevices,
+    as_whole,
+    devices_of,
+    hand_over,
+    meant_by,
+    placed,
+)
 from holdfast.model.dra.passage import by_resource
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.grants import ContainerGrant, GrantedNode
@@ -38,12 +45,14 @@ def _replica(number: int) -> Device:
 
 _REPLICAS = tuple(map(_replica, range(3)))
 _WHOLE = replace(_REPLICAS[0], name=_name("G"), keys=keys("card/G"))
-_TOLD = Advertised(name="gpu-g", devices=tuple(each.name for each in _REPLICAS), whole=_WHOLE.name)
+_TOLD = AdvertisedDevice(
+    name="gpu-g", devices=tuple(each.name for each in _REPLICAS), whole=_WHOLE.name
+)
 _RESULT = ClaimResult(request="r", driver="d", pool="p", device="gpu-g", share_id="s1")
 
 
-def _share(share: str, devices: tuple[Device, ...] = _REPLICAS) -> Given:
-    return Given(result=replace(_RESULT, share_id=share), devices=devices)
+def _share(share: str, devices: tuple[Device, ...] = _REPLICAS) -> ResultDevices:
+    return ResultDevices(result=replace(_RESULT, share_id=share), devices=devices)
 
 
 def _takes(draft: Draft, claim: ClaimUid, *devices: Device, pod: PodUid = X) -> None:
@@ -51,7 +60,7 @@ def _takes(draft: Draft, claim: ClaimUid, *devices: Device, pod: PodUid = X) -> 
     assert enlist(draft, wish) is None
 
 
-def _ids(found: tuple[Given, ...] | Obstacle) -> list[str]:
+def _ids(found: tuple[ResultDevices, ...] | Obstacle) -> list[str]:
     assert not isinstance(found, Obstacle), found
     return [device.name.id for each in found for device in each.devices]
 
@@ -132,8 +141,8 @@ def test_a_claim_queues_for_a_replica_while_another_has_the_whole_gpu() -> None:
 
 
 def test_a_result_without_a_share_is_not_placed() -> None:
-    whole = Given(result=replace(_RESULT, share_id=""), devices=(_WHOLE,))
-    admin = Given(result=replace(_RESULT, admin_access=True), devices=(_WHOLE,))
+    whole = ResultDevices(result=replace(_RESULT, share_id=""), devices=(_WHOLE,))
+    admin = ResultDevices(result=replace(_RESULT, admin_access=True), devices=(_WHOLE,))
     assert placed([whole, admin], Book(), _MINE) == (whole, admin)
 
 
@@ -147,13 +156,15 @@ def test_a_result_without_a_share_is_not_placed() -> None:
         (_RESULT, as_whole(_TOLD), []),
     ],
 )
-def test_what_a_result_means(result: ClaimResult, told: Advertised, expected: list[str]) -> None:
+def test_what_a_result_means(
+    result: ClaimResult, told: AdvertisedDevice, expected: list[str]
+) -> None:
     assert [each.id for each in meant_by(result, told, Book(), _MINE)] == expected
 
 
 @pytest.mark.parametrize("told", [_TOLD, as_whole(_TOLD)])
 def test_a_claim_keeps_its_share_of_a_gpu_that_is_shared_no_more_or_by_fewer(
-    told: Advertised,
+    told: AdvertisedDevice,
 ) -> None:
     draft = drafted()
     _takes(draft, _MINE, _replica(11), _replica(7))

@@ -26,7 +26,7 @@ from fakes.books import (
 from fakes.standings import SETTLE_AFTER, WITHHOLD_AFTER, standing_after, standings_of
 from holdfast.model.book.book import Book, ClaimRecord, DeviceLock, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.book.messages import Blocked
+from holdfast.model.book.messages import BlockReason
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.book.proof import call_foreign, unlocked
 from holdfast.model.book.standing import FreeFor, NodeFacts, Standing, Standings, standings
@@ -220,7 +220,7 @@ def test_the_scheduler_knows_of_a_claim_on_a_card_as_it_is_offered_now(
 
 
 def test_what_was_last_seen_to_be_in_the_way_is_that_of_the_lock_on_the_device() -> None:
-    seen_so = Blocked(device=D0, reason="it is reset")
+    seen_so = BlockReason(device=D0, reason="it is reset")
     assert of_d0(locked(LockState.RELEASING), obstacles={D0: seen_so}).obstacle == seen_so
     assert of_d0(Book(), obstacles={D0: seen_so}).obstacle is None
 
@@ -260,7 +260,7 @@ def test_what_has_not_changed_is_the_same_standing() -> None:
         ),
         (
             locked(LockState.RELEASING),
-            {"obstacles": {D0: Blocked(device=D0, reason="its cgroup is populated")}},
+            {"obstacles": {D0: BlockReason(device=D0, reason="its cgroup is populated")}},
             FreeFor.NONE,
             (
                 "google.com/tpu/d0 is not free of pod pod-x yet: its cgroup is populated; holdfast "
@@ -530,7 +530,7 @@ def test_what_kubelet_gave_to_pods_and_who_of_them_is_to_start(
 
 
 def test_what_was_seen_is_told_of_a_device_that_its_pod_has_to_give_back_and_of_no_other() -> None:
-    seen_on = {"obstacles": {D0: Blocked(device=D0, reason="pid 9 has it")}}
+    seen_on = {"obstacles": {D0: BlockReason(device=D0, reason="pid 9 has it")}}
     assert "yet: pid 9 has it; " in of_d0(locked(LockState.RELEASING), **seen_on).kept_by
     assert of_d0(locked(LockState.HELD), **seen_on).kept_by.endswith("is held by pod pod-x")
     assert of_d0(book(), **seen_on).kept_by == ""

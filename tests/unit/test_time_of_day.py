@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _FOR_PEOPLE = {
-    "app/watches/labels.py": "until when node labels are good, which is compared with that clock",
+    "app/watches/featurefile.py": "until when node labels are good, which is compared with that clock",
     "app/watches/drift.py": "since when a disagreement is told",
     "app/answers/readiness.py": "how long locks are where they are, in metrics",
     "app/watches/notices.py": "when an Event or the node's condition was written",
     "cli/commands.py": "since when changes of the history are shown",
     "cli/tables.py": "how old something is, in tables for people",
-    "dra/health.py": "when kubelet heard of a device, which compares it with its own clock",
+    "dra/healthserver.py": "when kubelet heard of a device, which compares it with its own clock",
     "cli/picture.py": "up to when a picture of the history goes",
     "dra/registration.py": "since when kubelet has registered the DRA driver",
     "kubelet/registration.py": "since when kubelet has registered us",

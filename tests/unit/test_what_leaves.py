@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fakes.books import NAMES, WHOLE, X, Y, Z, allocated, book_of, entry, inventory, keys, seen
 from fakes.books import name as named
 from fakes.standings import standings_of
-from holdfast.ledger.standings import Emptied
+from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import Book
 from holdfast.model.book.offers import names_had
 from holdfast.model.book.standing import FreeFor, NodeFacts, Standing, Standings, standings
@@ -151,7 +151,7 @@ class TestEmptied:
     """Who has lost the last process, and since when that counts."""
 
     def test_a_pod_is_told_of_when_it_had_processes_and_has_none(self) -> None:
-        found = Emptied()
+        found = EmptyPods()
         found.note({X: True, Y: False}, 0)
         assert found.pods.value == frozenset()
         found.note({X: False}, 0)
@@ -162,7 +162,7 @@ class TestEmptied:
         assert found.pods.value == {X}, "its cgroup is gone"
 
     def test_what_cannot_be_seen_has_not_ended(self) -> None:
-        found = Emptied()
+        found = EmptyPods()
         found.note({X: True}, 0)
         found.note({X: None}, 0)
         assert found.pods.value == frozenset()
@@ -170,7 +170,7 @@ class TestEmptied:
         assert found.pods.value == {X}
 
     def test_a_registration_begins_anew_for_those_that_had_processes_before_it_too(self) -> None:
-        found = Emptied()
+        found = EmptyPods()
         found.note({X: True, Y: True}, 0)
         found.note({X: False, Y: True}, 0)
         found.registered()
@@ -179,14 +179,14 @@ class TestEmptied:
         assert found.pods.value == frozenset()
 
     def test_a_look_from_before_a_registration_says_nothing(self) -> None:
-        found = Emptied()
+        found = EmptyPods()
         found.registered()
         found.note({X: True}, 0)
         found.note({X: False}, 1)
         assert found.pods.value == frozenset()
 
     def test_who_is_in_no_book_any_more_is_forgotten(self) -> None:
-        found = Emptied()
+        found = EmptyPods()
         found.note({X: True, Y: True}, 0)
         found.note({}, 0)
         found.keep({Y, Z})
@@ -302,7 +302,7 @@ class _Node:
     known: list[_Pod] = field(default_factory=list)
     """The pods that holdfast has in its book, in the order in which they came."""
     view: KubeletView = field(default_factory=seen)
-    emptied: Emptied = field(default_factory=Emptied)
+    emptied: EmptyPods = field(default_factory=EmptyPods)
     found: Standings = field(default_factory=Standings)
     count: int = 0
     came: int = 0
@@ -329,7 +329,7 @@ class _Node:
     def share(self, number: int) -> None:
         """Have so many share a card: the daemon starts anew, and registers."""
         self.by = (0, 2, 3, 4)[number % 4]
-        self.emptied, self.found = Emptied(), Standings()
+        self.emptied, self.found = EmptyPods(), Standings()
         self.look()
         self.hear(0)
 

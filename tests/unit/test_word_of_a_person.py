@@ -9,11 +9,11 @@ from fakes.reclaimer import reclaimer
 from holdfast.model.reclaim.ending import Grounds
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Duration
 from manual_clock import ManualClock
 
-_SETTINGS = Reclaim(term_grace=Duration(10), kill_grace=Duration(10))
+_SETTINGS = ReclaimSettings(term_grace=Duration(10), kill_grace=Duration(10))
 
 
 def _reclaimer(clock: ManualClock) -> Reclaimer:

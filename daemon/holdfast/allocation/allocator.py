@@ -6,7 +6,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from holdfast.allocation.cdi import CdiSpecs
+from holdfast.allocation.specwriter import CdiSpecs
 from holdfast.discovery.source import Sources
 from holdfast.errors import AllocationRefusedError, LaneStuckError, LedgerError
 from holdfast.host.files.kernelfile import device_number
@@ -41,7 +41,7 @@ _MOST_NAMED = 3
 """A refusal names at most so many devices: kubelet puts it into an event and a pod's status."""
 
 
-class Granting:
+class GrantBuilder:
     """Builds answers to Allocate; it asks nobody and never waits."""
 
     def __init__(self, sources: Sources, specs: CdiSpecs | None) -> None:
@@ -141,7 +141,7 @@ class Allocator:
         ledger: Ledger,
         inventory: Watched[Inventory],
         standings: DeviceStandings,
-        granting: Granting,
+        granting: GrantBuilder,
         root: HostRoot,
         checkpoint: Path,
         lane: Lane,
@@ -206,7 +206,7 @@ class Allocator:
         await self._ledger.apply(record, deadline=limit)
 
     def _look(self, devices: tuple[Device, ...]) -> CheckpointId:
-        """Return kubelet's present checkpoint; refuse a device whose node is another's by now."""
+        """Return kubelet's present checkpoint; refuse a device whose node is another's now."""
         for device in devices:
             for node in device.nodes:
                 rdev = device_number(self._root.node(node.path))
@@ -236,7 +236,7 @@ class Allocator:
         return device
 
     def _refusal(self, device: Device) -> str:
-        # Made anew only where it may be refused: of a thousand devices that takes time.
+        # Made again only where it may be refused: of a thousand devices that takes time.
         may_be = device.leaving or any(map(is_replica, device.keys))
         standings = self._standings.now() if may_be else self._standings.latest.value
         return standings.refusal(device.name)

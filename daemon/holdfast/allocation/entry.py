@@ -13,10 +13,10 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.messages import (
-    Asked,
-    Blocked,
+    BlockReason,
+    Demand,
+    FilledMessage,
     Message,
-    Said,
     of_blocked,
     of_reason,
     of_verdict,
@@ -26,7 +26,7 @@ from holdfast.model.devices import Device, Inventory
 from holdfast.model.gate.gate import (
     Obstacle,
     Rights,
-    Waiting,
+    WaitReport,
     in_the_way,
     locked_devices,
     said_of,
@@ -34,7 +34,7 @@ from holdfast.model.gate.gate import (
 )
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.reclaim.leak import HeldUp, held_up
+from holdfast.model.reclaim.leak import WaitingStart, held_up
 from holdfast.model.use.free import Freedom, Verdict, judge_kernel
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Changes, Watched
@@ -93,10 +93,10 @@ class Wait(Exception):  # noqa: N818 - not an error: the way in which one try en
         self,
         outcome: EntryOutcome,
         reason: str,
-        held_up: frozenset[HeldUp] = frozenset(),
+        held_up: frozenset[WaitingStart] = frozenset(),
         *,
         transient: bool = False,
-        said: Said | None = None,
+        said: FilledMessage | None = None,
         kept: int = 0,
     ) -> None:
         """Wait for *reason*; *held_up* is what only its own pod's processes hold up.
@@ -121,7 +121,7 @@ class Wait(Exception):  # noqa: N818 - not an error: the way in which one try en
 
         It is the same for as long as the reason is: kubelet merges events by their text.
         """
-        asked = Asked(what=visit.what, devices=visit.asked, kept=self.kept, final=self.final)
+        asked = Demand(what=visit.what, devices=visit.asked, kept=self.kept, final=self.final)
         return sentence(self.said, asked)
 
 
@@ -205,7 +205,7 @@ class NodeWatch(Protocol):
         """Return what changes when something on the node may have."""
         ...
 
-    def obstacle(self, device: DeviceName) -> Blocked | None:
+    def obstacle(self, device: DeviceName) -> BlockReason | None:
         """Return what was last seen to keep *device* from its next pod; None: nothing was."""
         ...
 
@@ -252,18 +252,18 @@ class Entry:
         self._waits: dict[Visit, Wait] = {}
         self._refused: dict[tuple[str, frozenset[PodUid]], str] = {}
         """What those who have not entered yet were told last, the latest last."""
-        self.held_up: Watched[frozenset[HeldUp]] = Watched(frozenset())
+        self.held_up: Watched[frozenset[WaitingStart]] = Watched(frozenset())
 
     @property
     def count(self) -> int:
         """Return how many visits wait."""
         return len(self._waits)
 
-    def waiting(self, now: float) -> Iterator[Waiting]:
+    def waiting(self, now: float) -> Iterator[WaitReport]:
         """Yield each visit for a known pod that waits at *now*, in monotonic seconds."""
         for visit, wait in self._waits.items():
             if visit.pods and not wait.transient:
-                yield Waiting(pods=visit.pods, why=wait.told(visit), seconds=now - visit.since)
+                yield WaitReport(pods=visit.pods, why=wait.told(visit), seconds=now - visit.since)
 
     async def admit(
         self, door: DoorSteps[V_contra, T], visit: V_contra, *, wait: float, longest: float
@@ -403,7 +403,7 @@ class Entry:
         return "".join(f"; {each}" for each in known if each is not None)
 
     def _publish(self) -> None:
-        every = frozenset[HeldUp]().union(*(wait.held_up for wait in self._waits.values()))
+        every = frozenset[WaitingStart]().union(*(wait.held_up for wait in self._waits.values()))
         if every != self.held_up.value:
             self.held_up.set(every)
 

@@ -7,15 +7,15 @@ from typing import Protocol
 
 import structlog
 
-from holdfast.allocation.cdi import CdiSpecs
 from holdfast.allocation.entry import Entry, EntryOutcome, Visit, Wait
+from holdfast.allocation.specwriter import CdiSpecs
 from holdfast.discovery.source import Sources
 from holdfast.errors import GateRefusedError, HoldfastError
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.messages import Message, Said
+from holdfast.model.book.messages import FilledMessage, Message
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.gate.gate import (
     LONGEST_WAIT,
@@ -57,7 +57,7 @@ class StartObserver(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Start(Visit):
-    """One container start: on which devices, and by whom as far as that is known.
+    """One container start: on which devices, and of which pod as far as that is known.
 
     `questions` is how often kubelet was asked for its sake.
     """
@@ -84,7 +84,7 @@ class Gate:
         sources: Sources,
         specs: CdiSpecs,
         clock: Clock,
-        settings: Watched[sections.Gate],
+        settings: Watched[sections.GateSettings],
         observer: StartObserver,
     ) -> None:
         """Let starts in by *entry*, for pods that *reader* knows, on devices of *inventory*.
@@ -213,7 +213,9 @@ class Gate:
             raise Wait(
                 EntryOutcome.GONE,
                 f"kubelet no longer has the devices for pod {caller.gone}, whose container this is",
-                said=Said(message=Message.GONE, names={"owner": book.pod_name(caller.gone)}),
+                said=FilledMessage(
+                    message=Message.GONE, names={"owner": book.pod_name(caller.gone)}
+                ),
             )
         if len(caller.pods) > 1:
             count, named = str(len(caller.pods)), " and ".join(map(book.pod_name, caller.pods))
@@ -221,7 +223,9 @@ class Gate:
                 EntryOutcome.SEVERAL_PODS,
                 f"kubelet has given the same devices to {count} pods: "
                 f"{' and '.join(caller.pods)}; delete one of them",
-                said=Said(message=Message.SEVERAL_PODS, names={"count": count, "owner": named}),
+                said=FilledMessage(
+                    message=Message.SEVERAL_PODS, names={"count": count, "owner": named}
+                ),
             )
         start.caller, start.pods = caller, frozenset(caller.pods)
         looked_up = self._waited(start) >= self._settings.value.caller_lookup

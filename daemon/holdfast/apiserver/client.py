@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from holdfast.apiserver.wire import Access, Answer, Request, Wire
+from holdfast.apiserver.wire import Access, ApiRequest, ApiResponse, Wire
 from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError, UnreadableAnswerError
 from holdfast.model.dra.outcomes import ApiOutcome, api_outcome
 from holdfast.model.text import printable
@@ -76,10 +76,10 @@ class ApiServer:
         self.clock = clock
         self._wire = Wire(access, clock)
         self._lane = Lane(name, deadline=_LAST_PAUSE)
-        self._under_way: Request | None = None
+        self._under_way: ApiRequest | None = None
         self.observer = observer
 
-    async def ask(self, request: Request, kind: type[T], *, deadline: float) -> T:
+    async def ask(self, request: ApiRequest, kind: type[T], *, deadline: float) -> T:
         """Return the answer to *request* as a *kind*; within *deadline* seconds.
 
         A reading call is tried again while the server cannot be reached or is busy, a writing one
@@ -115,7 +115,7 @@ class ApiServer:
             await self._lane.run(self._wire.close)
         self._lane.close()
 
-    async def _once(self, request: Request, left: float) -> Answer:
+    async def _once(self, request: ApiRequest, left: float) -> ApiResponse:
         try:
             answer = await self._lane.run(partial(self._exchange, request, left), deadline=left)
         except (LaneStuckError, asyncio.CancelledError) as error:
@@ -131,7 +131,7 @@ class ApiServer:
         self.observer.asked_server(api_outcome(answer.status))
         return answer
 
-    def _exchange(self, request: Request, left: float) -> Answer:
+    def _exchange(self, request: ApiRequest, left: float) -> ApiResponse:
         self._under_way = request
         try:
             return self._wire.exchange(request, left)
@@ -153,7 +153,7 @@ def decoded(body: bytes, kind: type[T]) -> T:
         ) from error
 
 
-def refusal(request: Request, answer: Answer) -> ApiRefusedError:
+def refusal(request: ApiRequest, answer: ApiResponse) -> ApiRefusedError:
     """Return the error for an *answer* that is no success, with the server's own words."""
     try:
         status = msgspec.json.decode(answer.body, type=Status)
@@ -168,7 +168,7 @@ def refusal(request: Request, answer: Answer) -> ApiRefusedError:
 _VERBS = {"GET": "read", "POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 
 
-def _pause(request: Request, answer: Answer, pauses: Iterator[float]) -> float | None:
+def _pause(request: ApiRequest, answer: ApiResponse, pauses: Iterator[float]) -> float | None:
     """Return how long to wait before the same call may succeed, None when it will not."""
     if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
         return next(pauses) if answer.retry_after is None else max(answer.retry_after, _FIRST_PAUSE)
@@ -198,7 +198,7 @@ class ApiServers:
         self._idle: deque[ApiServer] = deque()
         self._observer = observer
 
-    async def ask(self, request: Request, kind: type[T], *, deadline: float) -> T:
+    async def ask(self, request: ApiRequest, kind: type[T], *, deadline: float) -> T:
         """Return the answer to *request*, as `ApiServer.ask` does.
 
         *deadline* is from the moment on at which a connection is free for it.

@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Struct, field
 
 from holdfast.apiserver.client import ApiServer
-from holdfast.apiserver.wire import MERGE_PATCH, Request
+from holdfast.apiserver.wire import MERGE_PATCH, ApiRequest
 from holdfast.model.book.book import PodRecord
-from holdfast.model.events import CONDITION, Condition, Notice, Stored
+from holdfast.model.events import CONDITION, Condition, Notice, StoredCondition
 from holdfast.model.text import printable
 
 _DEADLINE = 5.0
@@ -53,7 +53,7 @@ class NodeEvents:
             "lastTimestamp": when,
             "count": 1,
         }
-        request = Request(
+        request = ApiRequest(
             about=f"an Event of {about['kind']} {about['name']}",
             method="POST",
             path=("api", "v1", "namespaces", namespace, "events"),
@@ -81,11 +81,11 @@ def rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class _Json(Struct, frozen=True, kw_only=True, rename="camel"):
+class _NodeJson(Struct, frozen=True, kw_only=True, rename="camel"):
     """Read from Kubernetes' JSON; other fields are left out."""
 
 
-class _Condition(_Json, frozen=True, kw_only=True):
+class _Condition(_NodeJson, frozen=True, kw_only=True):
     type: str
     status: str = ""
     reason: str = ""
@@ -93,12 +93,12 @@ class _Condition(_Json, frozen=True, kw_only=True):
     last_transition_time: str | None = None
 
 
-class _Status(_Json, frozen=True, kw_only=True):
+class _NodeConditions(_NodeJson, frozen=True, kw_only=True):
     conditions: tuple[_Condition, ...] | None = None
 
 
-class _Node(_Json, frozen=True, kw_only=True):
-    status: _Status = field(default_factory=_Status)
+class _NodeWithConditions(_NodeJson, frozen=True, kw_only=True):
+    status: _NodeConditions = field(default_factory=_NodeConditions)
 
 
 class NodeCondition:
@@ -109,14 +109,14 @@ class NodeCondition:
         self._server = server
         self._node = node
 
-    async def read(self) -> Stored:
+    async def read(self) -> StoredCondition:
         """Return the condition as the server has it.
 
         A patch that changes nothing shows the Node, so no right to read nodes is needed.
         """
         return await self._patched({})
 
-    async def write(self, condition: Condition, *, since: str, at: float) -> Stored:
+    async def write(self, condition: Condition, *, since: str, at: float) -> StoredCondition:
         """Write *condition* at *at* (seconds since the epoch); return it as it is stored then.
 
         *since* is when its status became what it is, in the server's words; empty: at *at*.
@@ -133,23 +133,23 @@ class NodeCondition:
         # A strategic merge takes conditions by their type, and leaves all others alone.
         return await self._patched({"status": {"conditions": [written]}})
 
-    async def _patched(self, patch: dict[str, Any]) -> Stored:
-        request = Request(
+    async def _patched(self, patch: dict[str, Any]) -> StoredCondition:
+        request = ApiRequest(
             about=f"the condition {CONDITION} of Node {self._node}",
             method="PATCH",
             path=("api", "v1", "nodes", self._node, "status"),
             content=MERGE_PATCH,
             body=msgspec.json.encode(patch),
         )
-        node = await self._server.ask(request, _Node, deadline=_DEADLINE)
+        node = await self._server.ask(request, _NodeWithConditions, deadline=_DEADLINE)
         found = (each for each in node.status.conditions or () if each.type == CONDITION)
         return _stored(next(found, None))
 
 
-def _stored(found: _Condition | None) -> Stored:
+def _stored(found: _Condition | None) -> StoredCondition:
     if found is None or found.status not in _STATUS.values():
-        return Stored()
-    return Stored(
+        return StoredCondition()
+    return StoredCondition(
         condition=Condition(
             status=found.status == _STATUS[True], reason=found.reason, message=found.message
         ),

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiServer, decoded, refusal
 from holdfast.apiserver.watch import watch
-from holdfast.apiserver.wire import Access, Request, Wire
+from holdfast.apiserver.wire import Access, ApiRequest, Wire
 from holdfast.model.dra.outcomes import ApiOutcome
 from holdfast.runtime.clock import Clock
 
@@ -20,13 +20,13 @@ _METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,
 Labels = Mapping[str, str]
 
 
-class _Metadata(Struct, frozen=True, kw_only=True, rename="camel"):
+class _NodeMetadata(Struct, frozen=True, kw_only=True, rename="camel"):
     resource_version: str
     labels: Labels = field(default_factory=dict)
 
 
-class _Node(Struct, frozen=True, kw_only=True):
-    metadata: _Metadata
+class _NodeWithLabels(Struct, frozen=True, kw_only=True):
+    metadata: _NodeMetadata
 
 
 class NodeOnServer:
@@ -42,7 +42,7 @@ class NodeOnServer:
 
     async def read(self) -> tuple[Labels, str]:
         """Return the node's labels, and the version to follow them from."""
-        metadata = (await self._server.ask(self._one, _Node, deadline=_DEADLINE)).metadata
+        metadata = (await self._server.ask(self._one, _NodeWithLabels, deadline=_DEADLINE)).metadata
         return metadata.labels, metadata.resource_version
 
     async def follow(self, version: str, *, begun: Callable[[], None]) -> AsyncIterator[Labels]:
@@ -58,7 +58,7 @@ class NodeOnServer:
 
         async for event in watch(self._server, self._watched, version, observe=observe):
             if event.type in {"ADDED", "MODIFIED"}:
-                yield decoded(bytes(event.object), _Node).metadata.labels
+                yield decoded(bytes(event.object), _NodeWithLabels).metadata.labels
 
 
 def labels_now(access: Access, node: str, clock: Clock, *, timeout: float) -> Labels:
@@ -70,8 +70,8 @@ def labels_now(access: Access, node: str, clock: Clock, *, timeout: float) -> La
         wire.close()
     if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
         raise refusal(request, answer)
-    return decoded(answer.body, _Node).metadata.labels
+    return decoded(answer.body, _NodeWithLabels).metadata.labels
 
 
-def _request(node: str) -> Request:
-    return Request(about=f"Node {node}", path=(*_NODES, node), accept=_METADATA_ALONE)
+def _request(node: str) -> ApiRequest:
+    return ApiRequest(about=f"Node {node}", path=(*_NODES, node), accept=_METADATA_ALONE)

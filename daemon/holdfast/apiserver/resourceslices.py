@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiServer, ApiServers, decoded
 from holdfast.apiserver.watch import watch
-from holdfast.apiserver.wire import Request
+from holdfast.apiserver.wire import ApiRequest
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, OpaqueConfig
 from holdfast.model.dra.resourceslice import OwnerReference, ResourceSlice, SliceMetadata, SliceSpec
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
@@ -30,26 +30,26 @@ class SliceEvent(Struct, frozen=True, kw_only=True):
     deleted: bool = False
 
 
-class _Versioned(Struct, frozen=True, kw_only=True, rename="camel"):
+class _ListMetadata(Struct, frozen=True, kw_only=True, rename="camel"):
     resource_version: str
     token: str | None = msgspec.field(default=None, name="continue")
 
 
 class _List(Struct, frozen=True, kw_only=True):
-    metadata: _Versioned
+    metadata: _ListMetadata
     items: tuple[ResourceSlice, ...] | None = None
 
 
-class _Named(Struct, frozen=True, kw_only=True):
+class _UidMetadata(Struct, frozen=True, kw_only=True):
     uid: str
 
 
-class _Node(Struct, frozen=True, kw_only=True):
-    metadata: _Named
+class _NodeUid(Struct, frozen=True, kw_only=True):
+    metadata: _UidMetadata
 
 
 class _Bookmark(Struct, frozen=True, kw_only=True):
-    metadata: _Versioned
+    metadata: _ListMetadata
 
 
 class NodeSlices:
@@ -59,7 +59,7 @@ class NodeSlices:
         """Ask *server* about the slices of *driver* for *node*."""
         self._server = server
         self._node = node
-        self._all = Request(
+        self._all = ApiRequest(
             about=f"ResourceSlices of node {node}",
             path=_PATH,
             query={"fieldSelector": f"spec.driver={driver},spec.nodeName={node}"},
@@ -99,8 +99,8 @@ class NodeSlices:
 
     async def node_uid(self) -> str:
         """Return the uid of the Node, which owns the slices."""
-        request = Request(about=f"Node {self._node}", path=("api", "v1", "nodes", self._node))
-        return (await self._server.ask(request, _Node, deadline=_DEADLINE)).metadata.uid
+        request = ApiRequest(about=f"Node {self._node}", path=("api", "v1", "nodes", self._node))
+        return (await self._server.ask(request, _NodeUid, deadline=_DEADLINE)).metadata.uid
 
     async def create(self, name: str, spec: SliceSpec, *, owner: str) -> ResourceSlice:
         """Make a slice that goes with the Node of uid *owner*; return it as it is stored."""
@@ -127,7 +127,7 @@ class NodeSlices:
                 "resourceVersion": metadata.resource_version,
             },
         }
-        request = Request(
+        request = ApiRequest(
             about=f"ResourceSlice {metadata.name}",
             method="DELETE",
             path=(*_PATH, metadata.name),
@@ -138,7 +138,7 @@ class NodeSlices:
     async def _write(
         self, method: str, made: ResourceSlice, path: tuple[str, ...]
     ) -> ResourceSlice:
-        request = Request(
+        request = ApiRequest(
             about=f"ResourceSlice {made.metadata.name}",
             method=method,
             path=path,
@@ -153,18 +153,18 @@ def _slice(metadata: SliceMetadata, spec: SliceSpec) -> ResourceSlice:
     )
 
 
-class _Json(Struct, frozen=True, kw_only=True, rename="camel"):
+class _ClaimJson(Struct, frozen=True, kw_only=True, rename="camel"):
     """Read from Kubernetes' JSON; other fields are left out."""
 
 
-class _Metadata(_Json, frozen=True, kw_only=True):
+class _ClaimMetadata(_ClaimJson, frozen=True, kw_only=True):
     name: str
     namespace: str = ""
     uid: str
     deletion_timestamp: str | None = None
 
 
-class _Result(_Json, frozen=True, kw_only=True):
+class _Result(_ClaimJson, frozen=True, kw_only=True):
     request: str
     driver: str
     pool: str
@@ -173,38 +173,38 @@ class _Result(_Json, frozen=True, kw_only=True):
     share_id: str | None = field(default=None, name="shareID")
 
 
-class _Opaque(_Json, frozen=True, kw_only=True):
+class _Opaque(_ClaimJson, frozen=True, kw_only=True):
     driver: str
     parameters: Any = None
 
 
-class _Config(_Json, frozen=True, kw_only=True):
+class _Config(_ClaimJson, frozen=True, kw_only=True):
     opaque: _Opaque | None = None
 
 
-class _Devices(_Json, frozen=True, kw_only=True):
+class _Devices(_ClaimJson, frozen=True, kw_only=True):
     results: tuple[_Result, ...] | None = None
     config: tuple[_Config, ...] | None = None
 
 
-class _Allocation(_Json, frozen=True, kw_only=True):
+class _Allocation(_ClaimJson, frozen=True, kw_only=True):
     devices: _Devices = field(default_factory=_Devices)
 
 
-class _Consumer(_Json, frozen=True, kw_only=True):
+class _Consumer(_ClaimJson, frozen=True, kw_only=True):
     resource: str = ""
     name: str = ""
     uid: str = ""
 
 
-class _Status(_Json, frozen=True, kw_only=True):
+class _ClaimStatus(_ClaimJson, frozen=True, kw_only=True):
     allocation: _Allocation | None = None
     reserved_for: tuple[_Consumer, ...] | None = None
 
 
-class _Claim(_Json, frozen=True, kw_only=True):
-    metadata: _Metadata
-    status: _Status | None = None
+class _ClaimObject(_ClaimJson, frozen=True, kw_only=True):
+    metadata: _ClaimMetadata
+    status: _ClaimStatus | None = None
 
 
 class ClaimsOnServer:
@@ -220,18 +220,18 @@ class ClaimsOnServer:
         Raise ObjectGoneError where there is none, ApiServerError where that cannot be found out;
         within 5 s.
         """
-        request = Request(
+        request = ApiRequest(
             about=f"ResourceClaim {namespace}/{name}",
             path=(
                 *("apis", "resource.k8s.io", "v1"),
                 *("namespaces", namespace, "resourceclaims", name),
             ),
         )
-        return _understood(await self._server.ask(request, _Claim, deadline=_CLAIM_DEADLINE))
+        return _understood(await self._server.ask(request, _ClaimObject, deadline=_CLAIM_DEADLINE))
 
 
-def _understood(claim: _Claim) -> AllocatedClaim:
-    metadata, status = claim.metadata, claim.status or _Status()
+def _understood(claim: _ClaimObject) -> AllocatedClaim:
+    metadata, status = claim.metadata, claim.status or _ClaimStatus()
     devices = status.allocation.devices if status.allocation is not None else None
     return AllocatedClaim(
         ref=ClaimRef(metadata.namespace, ClaimUid(metadata.uid), metadata.name),

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiServer, Status, decoded, refusal
-from holdfast.apiserver.wire import MOST_BYTES, Answer, Request, Wire
+from holdfast.apiserver.wire import MOST_BYTES, ApiRequest, ApiResponse, Wire
 from holdfast.errors import ApiServerError
 from holdfast.model.dra.outcomes import ApiOutcome, api_outcome
 
@@ -40,7 +40,7 @@ class WatchEvent(Struct, frozen=True, kw_only=True):
 
 
 async def watch(
-    server: ApiServer, request: Request, version: str, *, observe: Callable[[ApiOutcome], None]
+    server: ApiServer, request: ApiRequest, version: str, *, observe: Callable[[ApiOutcome], None]
 ) -> AsyncIterator[WatchEvent]:
     """Yield what happens to the objects of *request* after *version*, until *server* ends it.
 
@@ -56,7 +56,7 @@ async def watch(
         reader.stop()
 
 
-def _asking(request: Request, version: str) -> Request:
+def _asking(request: ApiRequest, version: str) -> ApiRequest:
     seconds = random.randint(_SHORTEST, _LONGEST)  # noqa: S311 - spreads load, guards no secret
     more = {
         "watch": "true",
@@ -71,7 +71,7 @@ class _Reader:
     """The thread, and what it read. `start`, `next` and `stop` belong to the event loop."""
 
     def __init__(
-        self, server: ApiServer, request: Request, observe: Callable[[ApiOutcome], None]
+        self, server: ApiServer, request: ApiRequest, observe: Callable[[ApiOutcome], None]
     ) -> None:
         self._observe = observe
         self._wire = Wire(server.access, server.clock)
@@ -120,7 +120,7 @@ class _Reader:
 
     def _events(self) -> Iterator[WatchEvent]:
         response = self._begun()
-        if isinstance(response, Answer):
+        if isinstance(response, ApiResponse):
             failure = refusal(self._request, response)
             raise TooOldError(str(failure)) if response.status == HTTPStatus.GONE else failure
         self._wire.patience(_LONGEST + _GRACE)
@@ -133,7 +133,7 @@ class _Reader:
                 raise TooOldError(text) if too_old else ApiServerError(text)
             yield event
 
-    def _begun(self) -> http.client.HTTPResponse | Answer:
+    def _begun(self) -> http.client.HTTPResponse | ApiResponse:
         outcome = ApiOutcome.UNREACHABLE
         try:
             response = self._wire.stream(self._request, _CONNECT)

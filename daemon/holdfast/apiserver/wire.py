@@ -120,7 +120,7 @@ class Token:
         return value != before
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class ApiRequest(Struct, frozen=True, kw_only=True):
     """One call: `path` in parts that are not escaped yet, a query, and JSON as a body.
 
     `about` is what people call the thing, such as ``ResourceClaim default/one``. `content` is the
@@ -142,7 +142,7 @@ class Request(Struct, frozen=True, kw_only=True):
         return f"{path}?{urlencode(self.query)}" if self.query else path
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class ApiResponse(Struct, frozen=True, kw_only=True):
     """What came back; `retry_after` is in seconds, None where the server names none."""
 
     status: int
@@ -163,7 +163,7 @@ class Wire:
         self._used = 0.0
         self._aborted = False
 
-    def exchange(self, request: Request, timeout: float) -> Answer:
+    def exchange(self, request: ApiRequest, timeout: float) -> ApiResponse:
         """Send *request* and return the answer, whatever its status.
 
         *timeout* is for each wait on the network, in seconds; `abort` limits the whole. Raise
@@ -176,7 +176,7 @@ class Wire:
                 answer = self._tried(request, timeout)
             return answer
 
-    def stream(self, request: Request, timeout: float) -> http.client.HTTPResponse | Answer:
+    def stream(self, request: ApiRequest, timeout: float) -> http.client.HTTPResponse | ApiResponse:
         """Send *request* and return its answer to read from, or the whole answer that refused it.
 
         The connection is new, and serves nothing else until `close`. Otherwise as `exchange`.
@@ -211,7 +211,7 @@ class Wire:
         # http.client drops the socket by itself when the server says that it is going to.
         return self._connection is not None and self._connection.sock is not None
 
-    def _tried(self, request: Request, timeout: float) -> Answer:
+    def _tried(self, request: ApiRequest, timeout: float) -> ApiResponse:
         if self._clock.monotonic() - self._used > _IDLE:
             self.close()
         reused = self._connected
@@ -224,16 +224,16 @@ class Wire:
         self.close()
         return self._once(request, timeout)
 
-    def _once(self, request: Request, timeout: float) -> Answer:
+    def _once(self, request: ApiRequest, timeout: float) -> ApiResponse:
         answer = whole(self._send(request, timeout))
         self._used = self._clock.monotonic()
         return answer
 
-    def _fresh(self, request: Request, timeout: float) -> http.client.HTTPResponse:
+    def _fresh(self, request: ApiRequest, timeout: float) -> http.client.HTTPResponse:
         self.close()
         return self._send(request, timeout)
 
-    def _send(self, request: Request, timeout: float) -> http.client.HTTPResponse:
+    def _send(self, request: ApiRequest, timeout: float) -> http.client.HTTPResponse:
         if self._connection is None or not self._connected:
             self._connection = self._connect(timeout)
         self.patience(timeout)
@@ -276,7 +276,7 @@ class Wire:
             raise
 
 
-def whole(response: http.client.HTTPResponse) -> Answer:
+def whole(response: http.client.HTTPResponse) -> ApiResponse:
     """Read *response* to its end; raise ValueError when that is longer than an object can be."""
     parts: list[bytes] = []
     size = response.length or 0
@@ -288,7 +288,7 @@ def whole(response: http.client.HTTPResponse) -> Answer:
     if size > MOST_BYTES:
         raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
     after = response.headers.get("Retry-After", "")
-    return Answer(
+    return ApiResponse(
         status=response.status,
         body=b"".join(parts),
         retry_after=float(after) if after.isascii() and after.isdigit() else None,

@@ -30,7 +30,7 @@ from holdfast.runtime.supervisor import Stalls, Supervisor
 from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings import Settings
 from holdfast.settings.named import follows_label
-from holdfast.settings.sources import Found
+from holdfast.settings.sources import LoadedSettings
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.probes import ProbeServer
 from holdfast.telemetry.readyz import Board
@@ -43,21 +43,21 @@ _TIDY = 60.0
 
 
 async def run(
-    found: Found,
+    found: LoadedSettings,
     origin: SettingsOrigin | None = None,
     *,
     restarts: Sequence[float] = (),
     clock: Clock | None = None,
     vendors: Iterable[Vendor] = VENDORS,
     stalls: Stalls | None = None,
-) -> Found | None:
+) -> LoadedSettings | None:
     """Run until SIGTERM or SIGINT, with *found*; raise HoldfastError when it cannot start.
 
     Time is *clock*'s; without one, the machine's. *stalls* are those of the loop that it runs in.
     What changes at the *origin* of the settings is taken up at once, or, where that takes a
     restart, everything stops as at SIGTERM and what it is to restart with is returned: the caller
-    is to start the program anew in this process. *restarts* tells when it did so before, in seconds
-    of the clock of time.monotonic, which goes on.
+    is to start the program again in this process. *restarts* tells when it did so before, in
+    seconds of the clock of time.monotonic, which goes on.
     """
     settings = found.settings
     orders, live = Orders(), LiveSettings(found)
@@ -241,7 +241,7 @@ async def _pulse(board: Board, stall: Watched[float], live: LiveSettings) -> Non
 
     *stall* is what the probes go by: a shorter one counts only once there was a beat.
 
-    A node that is slow to be looked at is no reason for a restart, which would only begin anew.
+    A node that is slow to be looked at is no reason for a restart, which would only begin again.
     """
     while True:
         changes = Changes([live.in_use])

@@ -18,7 +18,7 @@ from holdfast.runtime.problem import Problem
 from holdfast.settings import Settings
 from holdfast.settings.named import remember
 from holdfast.settings.reloading import TakeUp, changed, take_up
-from holdfast.settings.sources import Found
+from holdfast.settings.sources import LoadedSettings
 from holdfast.telemetry.logs import set_up_logs
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ class Orders(ConfigurationReader):
         self._read = asyncio.Event()
         self.stop = False
         """Whether to stop, which no later restart takes back."""
-        self.following: Found | None = None
+        self.following: LoadedSettings | None = None
         """What to restart with."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -53,7 +53,7 @@ class Orders(ConfigurationReader):
         """Ask for the configuration to be read."""
         self._read.set()
 
-    def restart(self, found: Found) -> None:
+    def restart(self, found: LoadedSettings) -> None:
         """Ask for a restart in the same process with *found*."""
         self.following = found
         self._over.set()
@@ -72,7 +72,7 @@ class Orders(ConfigurationReader):
         self._over.set()
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class ReloadOutcome(Struct, frozen=True, kw_only=True):
     """What a reload came to: each key that differs, by how it is taken up, and what forbids it.
 
     Where there is a `problem`, nothing was taken up. `waits`: it will be tried again by itself.
@@ -85,7 +85,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     @property
     def restarts(self) -> bool:
         """Whether the daemon restarts in the same process to take it up."""
-        return TakeUp.ANEW in self.keys and not self.problem
+        return TakeUp.RESTART in self.keys and not self.problem
 
 
 class SettingsOrigin(Protocol):
@@ -96,7 +96,7 @@ class SettingsOrigin(Protocol):
         """Return the files that are read."""
         ...
 
-    def read(self, label: str | None) -> Found:
+    def read(self, label: str | None) -> LoadedSettings:
         """Read the configuration as it is now, of a node with *label*; raise SettingsError."""
         ...
 
@@ -105,7 +105,7 @@ class ReloadObserver(Protocol):
     """Hears of changes of the configuration, for metrics; see `telemetry.metrics`."""
 
     def reloaded(self, outcome: str) -> None:
-        """Note a change: ``live``, or ``refused``; a restart has its metrics begin anew."""
+        """Note a change: ``live``, or ``refused``; a restart has its metrics begin at 0."""
         ...
 
 
@@ -142,7 +142,7 @@ class Reload:
 
     async def run(self) -> None:
         """Take up the configuration whenever that is asked for, until cancelled."""
-        outcome = Outcome()
+        outcome = ReloadOutcome()
         if self._origin is not None:
             # It may have changed since it was read for the start.
             outcome = await self.now(asked=False)
@@ -157,7 +157,7 @@ class Reload:
             if not (outcome.keys or outcome.problem):
                 log.info("configuration unchanged")
 
-    async def now(self, *, asked: bool = True) -> Outcome:
+    async def now(self, *, asked: bool = True) -> ReloadOutcome:
         """Read the configuration, take up what has changed, and return what that came to.
 
         Where nobody *asked*, a problem that was told before is not told again.
@@ -180,7 +180,7 @@ class Reload:
                     log.info("configuration reloaded", **_shown(outcome))
             return outcome
 
-    async def _keep(self, found: Found) -> None:
+    async def _keep(self, found: LoadedSettings) -> None:
         """Have later starts go by *found* where what there is by then cannot be used."""
         lane, state = self._core.host.lanes["configuration"], self._core.settings.state_dir
         try:
@@ -209,9 +209,9 @@ class Reload:
         outcome = await self.now()
         return {"changed": _shown(outcome), "problem": outcome.problem}
 
-    async def _plan(self) -> tuple[Outcome, Found | None]:
+    async def _plan(self) -> tuple[ReloadOutcome, LoadedSettings | None]:
         found = await self._read()
-        if isinstance(found, Outcome):
+        if isinstance(found, ReloadOutcome):
             return found, None
         keys = by_take_up(changed(self._core.settings, found.settings))
         if pod := keys.get(TakeUp.POD):
@@ -219,10 +219,10 @@ class Reload:
                 f"{', '.join(pod)} changed, which mounts and probes depend on; restart holdfast "
                 "(with the chart: upgrade the release, or delete the pod)"
             )
-            return Outcome(keys=keys, problem=problem), found
-        if TakeUp.ANEW in keys and (problem := await self._why_not_now()):
-            return Outcome(keys=keys, problem=problem, waits=True), found
-        return Outcome(keys=keys), found
+            return ReloadOutcome(keys=keys, problem=problem), found
+        if TakeUp.RESTART in keys and (problem := await self._why_not_now()):
+            return ReloadOutcome(keys=keys, problem=problem, waits=True), found
+        return ReloadOutcome(keys=keys), found
 
     async def _why_not_now(self) -> str:
         if calls := sorted(self._parts.stuck_calls()):
@@ -234,22 +234,22 @@ class Reload:
             return f"{problem}; it is reloaded when the ledger can be written"
         return why_not_again(self._restarts, self._core.clock.monotonic())
 
-    async def _read(self) -> Found | Outcome:
+    async def _read(self) -> LoadedSettings | ReloadOutcome:
         origin = self._origin
         if origin is None:
-            return Outcome(problem="it was not read from a file or the environment")
+            return ReloadOutcome(problem="it was not read from a file or the environment")
         # Not on any thread: a file may be on a disk that hangs, and nothing must wait for it.
         lane, label = self._core.host.lanes["configuration"], self._core.live.label.value
         try:
             return await lane.run(lambda: origin.read(label))
         except SettingsError as error:
-            return Outcome(problem=str(error))
+            return ReloadOutcome(problem=str(error))
         except LaneStuckError as error:
-            return Outcome(problem=f"cannot read the configuration: {error}", waits=True)
+            return ReloadOutcome(problem=f"cannot read the configuration: {error}", waits=True)
         except Exception as error:  # whatever a file says, it must not end the daemon
             log.exception("configuration cannot be read")
             what = f"{type(error).__name__}: {error}; this is a bug in holdfast, see its log"
-            return Outcome(problem=f"cannot read the configuration: {what}")
+            return ReloadOutcome(problem=f"cannot read the configuration: {what}")
 
 
 def by_take_up(paths: Iterable[str]) -> Mapping[TakeUp, tuple[str, ...]]:
@@ -260,5 +260,5 @@ def by_take_up(paths: Iterable[str]) -> Mapping[TakeUp, tuple[str, ...]]:
     return found
 
 
-def _shown(outcome: Outcome) -> Mapping[str, list[str]]:
+def _shown(outcome: ReloadOutcome) -> Mapping[str, list[str]]:
     return {how.value: list(paths) for how, paths in outcome.keys.items()}

@@ -69,7 +69,7 @@ def doctor(
     """
     from msgspec.structs import asdict  # noqa: PLC0415 - no other command needs these
 
-    from holdfast.doctor.checks import examine  # noqa: PLC0415 - as above
+    from holdfast.doctor.areas import examine  # noqa: PLC0415 - as above
     from holdfast.doctor.finding import Level, Node  # noqa: PLC0415 - as above
 
     settings, first = _settings(config, changes, live=str(root) == "/")

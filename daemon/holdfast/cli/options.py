@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, SettingsError
 from holdfast.names import CONTROL_SOCKET
 
 if TYPE_CHECKING:  # loading it takes as long as all else of --help
-    from holdfast.settings.sources import Sources
+    from holdfast.settings.sources import SettingsSources
 
 
 _BEAT = 2.0
@@ -194,17 +194,17 @@ def settings_sources(
     *,
     theirs: Mapping[str, str] | None = None,
     told: Callable[[str], None] = lambda _text: None,
-) -> "Sources":
+) -> "SettingsSources":
     """Return what the settings are made of; raise SettingsError.
 
     *theirs* are flags of NVIDIA's plugin; *overrides* win over them. *told* is called with each
     key of its file that has no effect.
     """
-    from holdfast.settings.sources import Sources  # noqa: PLC0415 - --help and --state-dir do without
+    from holdfast.settings.sources import SettingsSources  # noqa: PLC0415 - --help and --state-dir do without
 
     # HOLDFAST_CONFIG names the file and is not a setting.
     environ = {key: value for key, value in os.environ.items() if key != "HOLDFAST_CONFIG"}
-    return Sources(config, environ, overrides, theirs=theirs, told=told)
+    return SettingsSources(config, environ, overrides, theirs=theirs, told=told)
 
 
 def ask_daemon(

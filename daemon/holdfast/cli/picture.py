@@ -9,7 +9,7 @@ from secrets import token_hex
 
 import click
 
-from holdfast.cli.plot import Node, plot
+from holdfast.cli.plot import NodeRecords, plot
 from holdfast.cli.tables import Rows, say
 from holdfast.errors import HoldfastError
 from holdfast.host.files.wholefile import replace_whole
@@ -23,7 +23,7 @@ def draw(file: Path, rows: Rows, since: float | None) -> None:
     Raises HoldfastError where it cannot be written.
     """
     now = time.time()
-    drawn = plot([Node(rows=rows)], None if since is None else now - since, now).encode()
+    drawn = plot([NodeRecords(rows=rows)], None if since is None else now - since, now).encode()
     if file == _OUTPUT:
         click.echo(drawn, nl=False)
         return

@@ -20,7 +20,7 @@ PASSED = ("gate passed", "claim prepared")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class NodeRecords:
     """The records of a node, the oldest first.
 
     `name` is empty where there is only one node. `problem` says why there are no records.
@@ -120,7 +120,7 @@ _STEPS = (
 _UNITS = ((2 * _DAY, _DAY, "d"), (2 * _HOUR, _HOUR, "h"), (2 * _MINUTE, _MINUTE, "min"))
 
 
-def plot(nodes: Sequence[Node], begin: float | None, end: float) -> str:
+def plot(nodes: Sequence[NodeRecords], begin: float | None, end: float) -> str:
     """Return the picture of *nodes* from *begin* to *end*, in seconds since the epoch.
 
     Without *begin* it starts with the first record. What was before the first record of a device is
@@ -265,7 +265,7 @@ def _worst(spans: Sequence[Span]) -> list[Span]:
     return [replace(worst, begin=spans[0].begin, end=spans[-1].end, changes=len(spans))]
 
 
-def _lines(nodes: Iterable[Node], scale: _Scale) -> Iterator[str]:
+def _lines(nodes: Iterable[NodeRecords], scale: _Scale) -> Iterator[str]:
     """Yield the rows of all devices below the names of their nodes."""
     number = 0
     for node in nodes:

@@ -17,7 +17,7 @@ from holdfast.model.node.restarts import MOST
 
 if TYPE_CHECKING:  # loading it takes as long as all else of --help
     from holdfast.settings import Settings
-    from holdfast.settings.sources import Found, Sources
+    from holdfast.settings.sources import LoadedSettings, SettingsSources
 
 _RESTARTS = "_HOLDFAST_RESTARTS"
 """The variable by which a process that restarts tells itself when it did."""
@@ -41,17 +41,19 @@ class _Origin:
 
         return files(self._file, os.environ, self._theirs)
 
-    def read(self, label: str | None) -> "Found":
+    def read(self, label: str | None) -> "LoadedSettings":
         """Read the configuration as it is now, of a node with *label*; raise SettingsError."""
         return self._sources([]).found(label)
 
-    def for_start(self, ineffective: list[str], former: "Found | None") -> "Found":
+    def for_start(
+        self, ineffective: list[str], former: "LoadedSettings | None"
+    ) -> "LoadedSettings":
         """Read it as `sources.for_start` does; add to *ineffective* which settings do nothing."""
         from holdfast.settings.sources import for_start  # noqa: PLC0415 - --help does without
 
         return for_start(lambda: self._sources(ineffective), _ask_label, former)
 
-    def _sources(self, ineffective: list[str]) -> "Sources":
+    def _sources(self, ineffective: list[str]) -> "SettingsSources":
         return settings_sources(
             self._file, self._changes, theirs=self._theirs, told=ineffective.append
         )
@@ -110,7 +112,7 @@ def run(
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
 
 
-def _hand_over(found: "Found") -> None:
+def _hand_over(found: "LoadedSettings") -> None:
     """Keep *found* for the program that follows in this process, whatever the files say by then."""
     import msgspec  # noqa: PLC0415 - --help does without
 
@@ -119,20 +121,20 @@ def _hand_over(found: "Found") -> None:
     os.environ[_HANDED_OVER] = str(fd)
 
 
-def _taken_over() -> "Found | None":
+def _taken_over() -> "LoadedSettings | None":
     """Return what the program that this process ran before went by; None: there was none."""
     fd = os.environ.pop(_HANDED_OVER, "")
     if not fd:
         return None
     import msgspec  # noqa: PLC0415 - --help does without
 
-    from holdfast.settings.sources import Found, convert  # noqa: PLC0415 - as above
+    from holdfast.settings.sources import LoadedSettings, convert  # noqa: PLC0415 - as above
 
     with open(int(fd), "rb") as handed:  # noqa: PTH123 - it has no path
         handed.seek(0)
         content = msgspec.json.decode(handed.read())
     settings = convert(content.pop("settings"))
-    return Found(settings=settings, **content)
+    return LoadedSettings(settings=settings, **content)
 
 
 def _restarts() -> list[float]:

@@ -113,7 +113,7 @@ class ControlServer:
         except HoldfastError as error:
             return _error(str(error))
         except Exception as error:
-            # A question must not end the daemon; the log has what is needed to mend it.
+            # A question must not end the daemon; the log has what is needed to fix it.
             log.exception("control request failed", question=name)
             reason = f"{type(error).__name__}: {error}"
             return _error(f"cannot answer {name}: {reason}; this is a bug, see the daemon's log")

@@ -18,12 +18,12 @@ from holdfast.model.book.book import Book
 from holdfast.model.cards import CardNames
 from holdfast.model.devices import Device, Inventory, pci_addresses, with_faults
 from holdfast.model.ids import DeviceName, PciAddress, ResourceName
-from holdfast.model.node.readiness import Check, check_result, longest_wait
+from holdfast.model.node.readiness import ReadinessCheck, check_result, longest_wait
 from holdfast.runtime.clock import Clock, Turns, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched, pause
-from holdfast.settings.sections import Discovery
+from holdfast.settings.sections import DiscoverySettings
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +130,7 @@ class Scanner(UeventListener):
         names: DeviceNames,
         preparation: Preparation,
         inventory: Watched[Inventory],
-        settings: Watched[Discovery],
+        settings: Watched[DiscoverySettings],
     ) -> None:
         """Scan below *root* on *lane* for *sources*, which `adopt` adds to.
 
@@ -183,7 +183,7 @@ class Scanner(UeventListener):
         """Return why the inventory may be out of date, for people; empty when it is not."""
         return self._problem.text
 
-    def checks(self, *, required: bool) -> Iterator[Check]:
+    def checks(self, *, required: bool) -> Iterator[ReadinessCheck]:
         """Yield whether the last scan succeeded, and was recent, and whether there are devices.
 
         A node without any is ready all the same, unless one is *required*. A rule for single
@@ -194,7 +194,7 @@ class Scanner(UeventListener):
         inventory = self.inventory.value
         none = "" if inventory.devices else "no devices on this node"
         idle = () if none else inventory.idle_rules
-        yield Check(
+        yield ReadinessCheck(
             name="devices",
             passes=not (none and required),
             reason=none or "; ".join(idle),
@@ -230,7 +230,7 @@ class Scanner(UeventListener):
         return self.inventory.value
 
     async def _prepare(self) -> None:
-        """Give the devices their names, and prepare them; anew where pods changed the names."""
+        """Give the devices their names, and prepare them; again where pods changed the names."""
         self._assigned = self._names.assigned(self._found)
         while True:
             self._prepared = await self._preparation.prepared(self._assigned)

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.host.pci.sysfs import Snapshot
-from holdfast.host.use.look import Answer
+from holdfast.host.use.look import DriverAnswer
 from holdfast.kubelet.checkpoint import Promises
 from holdfast.model.cards import ReplicaNames
 from holdfast.model.devices import Device, DeviceKind, Fault, Inventory
@@ -17,13 +17,13 @@ from holdfast.model.gate.promise import Breach
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
-from holdfast.model.node.readiness import Check
+from holdfast.model.node.readiness import ReadinessCheck
 
 if TYPE_CHECKING:
-    from holdfast.model.dra.advertised import Advertised
+    from holdfast.model.dra.advertised import AdvertisedDevice
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class DeviceListing(Struct, frozen=True, kw_only=True):
     """Devices that a driver lists, in the order that kubelet is to see."""
 
     resources: tuple[ResourceName, ...] = ()
@@ -67,9 +67,9 @@ class Source:
         del snapshot
         return ()
 
-    def found(self) -> Found:
+    def found(self) -> DeviceListing:
         """Return what a driver listed; `Context.discovery.look_again` says that it changed."""
-        return Found()
+        return DeviceListing()
 
     async def prepare(self, inventory: Inventory) -> Inventory:
         """Make ready what containers need for the devices, before anybody hears of them.
@@ -89,7 +89,7 @@ class Source:
         """Return by device id what people should know and what makes no device Unhealthy."""
         return {}
 
-    async def ask(self, devices: tuple[Device, ...]) -> Mapping[DeviceName, Answer]:
+    async def ask(self, devices: tuple[Device, ...]) -> Mapping[DeviceName, DriverAnswer]:
         """Return what the driver answers about who uses *devices*, all of kind DRIVER.
 
         A device without an answer is not granted, and its lock does not become free.
@@ -132,7 +132,7 @@ class Source:
         """Return what kubelet should pick of *devices*, which are all of the resource."""
         return preferred(devices, choice)
 
-    def advertised(self, devices: Sequence[Device]) -> "Iterable[Advertised]":
+    def advertised(self, devices: Sequence[Device]) -> "Iterable[AdvertisedDevice]":
         """Return what the scheduler is told about *devices*, in their order: one entry for each.
 
         Groups that a claim can be given as one device follow them. Names never change.
@@ -170,7 +170,7 @@ class Source:
     async def take_up(self) -> None:
         """Use the driver again after `let_go`."""
 
-    def checks(self) -> Iterable[Check]:
+    def checks(self) -> Iterable[ReadinessCheck]:
         """Return the readiness checks of this hardware."""
         return ()
 
@@ -221,13 +221,13 @@ class Sources(Promises):
             inventory = await each.prepare(inventory)
         return inventory
 
-    async def ask(self, devices: Iterable[Device]) -> Mapping[DeviceName, Answer]:
+    async def ask(self, devices: Iterable[Device]) -> Mapping[DeviceName, DriverAnswer]:
         """Return what drivers answer about who uses those of *devices* that are of kind DRIVER."""
         wanted: dict[str, list[Device]] = {}
         for device in devices:
             if device.kind is DeviceKind.DRIVER:
                 wanted.setdefault(device.source, []).append(device)
-        answers: dict[DeviceName, Answer] = {}
+        answers: dict[DeviceName, DriverAnswer] = {}
         for mine in wanted.values():
             answers |= await self.of(mine).ask(tuple(mine))
         return answers
@@ -236,7 +236,7 @@ class Sources(Promises):
         """Return the node labels of all hardware."""
         return {key: text for each in self for key, text in each.labels(inventory).items()}
 
-    def advertised(self, devices: Iterable[Device]) -> "tuple[Advertised, ...]":
+    def advertised(self, devices: Iterable[Device]) -> "tuple[AdvertisedDevice, ...]":
         """Return what the scheduler is told about *devices*, single ones before groups of them."""
         found: dict[str, list[Device]] = {}
         for device in devices:
@@ -246,7 +246,7 @@ class Sources(Promises):
 
     def told(
         self, inventory: Inventory, serves: Callable[[ResourceName], bool]
-    ) -> "tuple[Advertised, ...]":
+    ) -> "tuple[AdvertisedDevice, ...]":
         """Return what the scheduler is told about those devices whose resource DRA *serves*."""
         # Groups are made of what is beside each other on the node, whatever it is called.
         hardware = inventory.hardware or inventory.devices

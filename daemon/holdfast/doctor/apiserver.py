@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError, decoded, refusal
-from holdfast.apiserver.wire import MERGE_PATCH, Access, Request, Wire, in_cluster, node_name
+from holdfast.apiserver.wire import MERGE_PATCH, Access, ApiRequest, Wire, in_cluster, node_name
 from holdfast.doctor.finding import Check, Finding, Node, some
 from holdfast.doctor.kubelet import DRA_DRIVERS
 from holdfast.doctor.programs import ask_socket
@@ -30,7 +30,7 @@ from holdfast.model.dra.resourceslice import (
     SliceSpec,
     Taint,
 )
-from holdfast.model.dra.slices import Kept, kept_of, slice_name
+from holdfast.model.dra.slices import SliceFields, kept_of, slice_name
 from holdfast.names import CONTROL_SOCKET
 from holdfast.runtime.clock import SystemClock
 from holdfast.settings import Settings
@@ -97,7 +97,7 @@ class _Version(Struct, frozen=True, kw_only=True, rename="camel"):
     git_version: str = ""
 
 
-class NodeFacts(Struct, frozen=True, kw_only=True):
+class NodeObject(Struct, frozen=True, kw_only=True):
     """What the Node object says: kubelet's version, and what device plugins advertise."""
 
     kubelet: str
@@ -121,7 +121,7 @@ class _NodeStatus(Struct, frozen=True, kw_only=True, rename="camel"):
     allocatable: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Node(Struct, frozen=True, kw_only=True):
+class _NodeBody(Struct, frozen=True, kw_only=True):
     status: _NodeStatus = field(default_factory=_NodeStatus)
 
 
@@ -146,22 +146,24 @@ class Cluster:
 
     def version(self) -> str:
         """Return the server's version, such as ``v1.36.2``."""
-        return self._ask(Request(about="the version", path=("version",)), _Version).git_version
+        return self._ask(ApiRequest(about="the version", path=("version",)), _Version).git_version
 
     def lacking(self, rights: Iterable[Right]) -> tuple[Right, ...]:
         """Return which of *rights* the token does not have, by the server's own word."""
         return tuple(each for each in rights if not self._allowed(each))
 
-    def node(self, name: str) -> NodeFacts:
+    def node(self, name: str) -> NodeObject:
         """Return what the Node *name* says."""
-        found = self._ask(Request(about=f"Node {name}", path=("api", "v1", "nodes", name)), _Node)
-        return NodeFacts(
+        found = self._ask(
+            ApiRequest(about=f"Node {name}", path=("api", "v1", "nodes", name)), _NodeBody
+        )
+        return NodeObject(
             kubelet=found.status.node_info.kubelet_version, allocatable=found.status.allocatable
         )
 
     def touch_status(self, name: str) -> None:
         """Ask for a patch of the status of Node *name* that changes nothing."""
-        request = Request(
+        request = ApiRequest(
             about=f"the status of Node {name}",
             method="PATCH",
             path=("api", "v1", "nodes", name, "status"),
@@ -174,10 +176,10 @@ class Cluster:
     def slices(self, node: str) -> Sequence[ResourceSlice]:
         """Return the slices of all drivers for *node*."""
         query = {"fieldSelector": f"spec.nodeName={node}"}
-        request = Request(about=f"ResourceSlices of node {node}", path=_SLICES_PATH, query=query)
+        request = ApiRequest(about=f"ResourceSlices of node {node}", path=_SLICES_PATH, query=query)
         return self._ask(request, _Slices).items or ()
 
-    def keeps(self, driver: str, node: str) -> Kept:
+    def keeps(self, driver: str, node: str) -> SliceFields:
         """Return what the server keeps of a slice that is new."""
         taint = Taint(key=f"{driver}/{HELD}", value="doctor", effect=NO_SCHEDULE)
         device = SliceDevice(name="doctor", taints=(taint,), allow_multiple_allocations=True)
@@ -204,7 +206,7 @@ class Cluster:
                 shared_counters=content.shared_counters,
             ),
         )
-        request = Request(
+        request = ApiRequest(
             about=f"ResourceSlice {name}, as a dry run",
             method="POST",
             path=_SLICES_PATH,
@@ -219,7 +221,7 @@ class Cluster:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": msgspec.to_builtins(right)},
         }
-        request = Request(
+        request = ApiRequest(
             about=f"a review of the right to {right}",
             method="POST",
             path=("apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"),
@@ -227,7 +229,7 @@ class Cluster:
         )
         return self._ask(request, _Review).status.allowed
 
-    def _ask(self, request: Request, kind: type[T]) -> T:
+    def _ask(self, request: ApiRequest, kind: type[T]) -> T:
         answer = self._wire.exchange(request, _PATIENCE)
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise refusal(request, answer)
@@ -340,7 +342,7 @@ def _release(version: str) -> Finding:
     return _KUBELET.ok(f"kubelet is {version}")
 
 
-def _plugins(facts: NodeFacts, settings: Settings) -> Iterator[Finding]:
+def _plugins(facts: NodeObject, settings: Settings) -> Iterator[Finding]:
     bad = False
     for resource in sorted(_resources(settings)):
         if (count := facts.allocatable.get(resource, "0")) != "0":
@@ -432,7 +434,7 @@ def _devices(slices: Iterable[ResourceSlice]) -> Iterator[SliceDevice]:
     return (device for each in slices for device in each.spec.devices or ())
 
 
-def _fields(keeps: Callable[[], Kept], *, shares: bool) -> Finding:
+def _fields(keeps: Callable[[], SliceFields], *, shares: bool) -> Finding:
     """Return what the server drops; whether several claims can *share* a device if they may."""
     try:
         kept = keeps()

@@ -11,9 +11,9 @@ import yaml
 
 from holdfast.doctor.finding import IN_MEMORY, Check, Finding, Node, some, unusable
 from holdfast.errors import HostError
-from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number, list_names, names_or_empty, read_bytes
 from holdfast.host.files.paths import below
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.model.nvidia.grant import CDI_VENDOR, DeviceList
 from holdfast.model.nvidia.names import GPU_KINDS
 from holdfast.settings import Settings

@@ -40,15 +40,15 @@ _KUBELETS = frozenset(
 _UNASKED = "this is a copy of a node, so it was not asked"
 
 
-class Hardware(Struct, frozen=True, kw_only=True):
+class RivalHardware(Struct, frozen=True, kw_only=True):
     """What holdfast and another plugin may both advertise, and the setting that leaves it to it."""
 
     wanted: Callable[[Settings], bool]
     leave: str
 
 
-_GPUS = Hardware(wanted=lambda settings: settings.gpu.enabled, leave="gpu.enabled: false")
-_TPUS = Hardware(wanted=lambda settings: settings.tpu.enabled, leave="tpu.enabled: false")
+_GPUS = RivalHardware(wanted=lambda settings: settings.gpu.enabled, leave="gpu.enabled: false")
+_TPUS = RivalHardware(wanted=lambda settings: settings.tpu.enabled, leave="tpu.enabled: false")
 
 
 class Rival(Struct, frozen=True):
@@ -56,7 +56,7 @@ class Rival(Struct, frozen=True):
 
     who: str
     socket: re.Pattern[str]
-    hardware: Hardware
+    hardware: RivalHardware
 
 
 RIVALS = (

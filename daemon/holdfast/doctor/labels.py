@@ -6,8 +6,8 @@ from pathlib import Path
 
 from holdfast.doctor.finding import Check, Finding, Node, some, unusable
 from holdfast.errors import HostError
-from holdfast.host.files.cdi import FeatureFile
 from holdfast.host.files.kernelfile import list_names, text_or_empty
+from holdfast.host.files.specfolder import FeatureFile
 from holdfast.host.proc.procfs import Procfs
 
 _WANTED = Check("labels", "wanted")

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 
 from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import running
-from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.files.kernelfile import device_number, names_or_empty
 from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs

@@ -42,14 +42,14 @@ class SocketAnswer(Struct, frozen=True):
     forbidden: bool = False
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class ProgramOutput(Struct, frozen=True, kw_only=True):
     """What a program wrote to standard output, or why there is no answer."""
 
     text: str = ""
     problem: str = ""
 
 
-Ask = Callable[[Sequence[str]], Answer]
+Ask = Callable[[Sequence[str]], ProgramOutput]
 """Runs a program of the node, given with its arguments."""
 
 
@@ -58,7 +58,7 @@ def ask_for(node: Node) -> Ask:
     return run if node.live else _refuse
 
 
-def run(command: Sequence[str], *, patience: float = _PATIENCE) -> Answer:
+def run(command: Sequence[str], *, patience: float = _PATIENCE) -> ProgramOutput:
     """Run *command* and return its standard output; kill it with its children after *patience*."""
     try:
         process = subprocess.Popen(  # noqa: S603 - a program that the node's own runtime starts
@@ -69,16 +69,16 @@ def run(command: Sequence[str], *, patience: float = _PATIENCE) -> Answer:
             start_new_session=True,
         )
     except OSError as error:
-        return Answer(problem=f"cannot run {command[0]}: {error.strerror}")
+        return ProgramOutput(problem=f"cannot run {command[0]}: {error.strerror}")
     try:
         said, complained = process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
         _kill(process)
-        return Answer(problem=f"{' '.join(command)} gave no answer within {patience:g} s")
+        return ProgramOutput(problem=f"{' '.join(command)} gave no answer within {patience:g} s")
     if process.returncode != 0:
         why = complained.decode(errors="replace").strip()[-_SHOWN:]
-        return Answer(problem=f"{' '.join(command)} ended with {process.returncode}: {why}")
-    return Answer(text=said.decode(errors="replace"))
+        return ProgramOutput(problem=f"{' '.join(command)} ended with {process.returncode}: {why}")
+    return ProgramOutput(text=said.decode(errors="replace"))
 
 
 def find_program(node: Node, name: str, folders: Iterable[str]) -> str:
@@ -135,8 +135,8 @@ def flag_of(arguments: Sequence[str], *flags: str) -> str | None:
     return None
 
 
-def _refuse(command: Sequence[str]) -> Answer:
-    return Answer(problem=f"{command[0]} is not run: this is a copy of a node")
+def _refuse(command: Sequence[str]) -> ProgramOutput:
+    return ProgramOutput(problem=f"{command[0]} is not run: this is a copy of a node")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

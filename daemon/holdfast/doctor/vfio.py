@@ -22,7 +22,13 @@ from holdfast.model.vfio import (
 )
 from holdfast.settings import Settings
 from holdfast.vendors.tpu.chips import TpuMatches, accel_faults, tpu_matches
-from holdfast.vendors.vfio.groups import Match, incomplete_chips, no_group, pool_matches, unreadable
+from holdfast.vendors.vfio.groups import (
+    PoolFunction,
+    incomplete_chips,
+    no_group,
+    pool_matches,
+    unreadable,
+)
 
 _UNKNOWN_DEVICE = Check("vfio", "unknown-device")
 _DRIVER = Check("vfio", "driver")
@@ -171,7 +177,7 @@ def _mode(node: Node, facts: VfioDeviceNode) -> Iterator[Finding]:
         )
 
 
-def _accel(node: Node, snapshot: Snapshot, match: Match) -> Iterator[Finding]:
+def _accel(node: Node, snapshot: Snapshot, match: PoolFunction) -> Iterator[Finding]:
     """Yield what was found of a chip that is reached by a node of the TPU's own driver."""
     function = match.function
     accel = snapshot.accel.get(function.address)

@@ -8,9 +8,9 @@ from weakref import WeakValueDictionary
 import structlog
 
 from holdfast.dra.door import Door
-from holdfast.dra.preparing import Preparing, Unpreparing
+from holdfast.dra.preparation import ClaimPreparation, ClaimRelease
 from holdfast.model.book.messages import refusal
-from holdfast.model.dra.claims import Prepared
+from holdfast.model.dra.claims import PrepareAnswer
 from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.runtime.clock import Clock
 
@@ -27,8 +27,8 @@ class ClaimDoor(Door):
 
     def __init__(
         self,
-        preparing: Preparing,
-        unpreparing: Unpreparing,
+        preparing: ClaimPreparation,
+        unpreparing: ClaimRelease,
         *,
         clock: Clock,
         longest: float,
@@ -38,10 +38,10 @@ class ClaimDoor(Door):
         self.unpreparing = unpreparing
         self._clock = clock
         self._longest = longest
-        self._under_way: dict[ClaimUid, set[asyncio.Task[Prepared]]] = {}
+        self._under_way: dict[ClaimUid, set[asyncio.Task[PrepareAnswer]]] = {}
         self._turns: WeakValueDictionary[ClaimUid, asyncio.Lock] = WeakValueDictionary()
 
-    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, Prepared]:
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, PrepareAnswer]:
         """Return once each claim may be used, or must wait longer."""
         until = self._clock.monotonic() + self._longest
         tasks = {each.uid: self._start(each, until) for each in claims}
@@ -51,7 +51,7 @@ class ClaimDoor(Door):
             for task in tasks.values():
                 task.cancel()
         return {
-            uid: Prepared(error="kubelet unprepared the claim meanwhile")
+            uid: PrepareAnswer(error="kubelet unprepared the claim meanwhile")
             if task.cancelled()
             else task.result()
             for uid, task in tasks.items()
@@ -63,12 +63,12 @@ class ClaimDoor(Door):
         found = await asyncio.gather(*(self._end(each, until) for each in claims))
         return dict(zip((each.uid for each in claims), found, strict=True))
 
-    def _start(self, claim: ClaimRef, until: float) -> asyncio.Task[Prepared]:
+    def _start(self, claim: ClaimRef, until: float) -> asyncio.Task[PrepareAnswer]:
         task = asyncio.create_task(self._prepare(claim, until), name=f"prepare {claim.uid}")
         mine = self._under_way.setdefault(claim.uid, set())
         mine.add(task)
 
-        def over(done: asyncio.Task[Prepared]) -> None:
+        def over(done: asyncio.Task[PrepareAnswer]) -> None:
             mine.discard(done)
             if not mine and self._under_way.get(claim.uid) is mine:
                 del self._under_way[claim.uid]
@@ -76,11 +76,13 @@ class ClaimDoor(Door):
         task.add_done_callback(over)
         return task
 
-    async def _prepare(self, claim: ClaimRef, until: float) -> Prepared:
-        async def act() -> Prepared:
+    async def _prepare(self, claim: ClaimRef, until: float) -> PrepareAnswer:
+        async def act() -> PrepareAnswer:
             return await self.preparing.prepare(claim, until)
 
-        return await self._in_turn("prepare", claim, until, act, lambda text: Prepared(error=text))
+        return await self._in_turn(
+            "prepare", claim, until, act, lambda text: PrepareAnswer(error=text)
+        )
 
     async def _end(self, claim: ClaimRef, until: float) -> str:
         for task in (under_way := [*self._under_way.get(claim.uid, ())]):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from holdfast.model.dra.advertised import Advertised
-from holdfast.model.dra.claims import AllocatedClaim, Prepared
+from holdfast.model.dra.advertised import AdvertisedDevice
+from holdfast.model.dra.claims import AllocatedClaim, PrepareAnswer
 from holdfast.model.dra.outcomes import PrepareOutcome, UnprepareOutcome
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ResourceName
 
@@ -15,7 +15,7 @@ class Door(Protocol):
     Neither raises for what claims, devices or the API server do: kubelet shows the texts.
     """
 
-    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, Prepared]:
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, PrepareAnswer]:
         """Return once each claim may be used, or must wait longer; within 40 s."""
         ...
 
@@ -51,7 +51,7 @@ class KubeletRecord(Protocol):
 class Offer(Protocol):
     """What the scheduler knows of this node."""
 
-    def advertised(self) -> Sequence[Advertised]:
+    def advertised(self) -> Sequence[AdvertisedDevice]:
         """Return the devices that it knows."""
         ...
 

@@ -17,14 +17,14 @@ from holdfast.discovery.source import Sources
 from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError
 from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.devices import Inventory
-from holdfast.model.dra.advertised import Advertised
-from holdfast.model.dra.handing import as_whole
+from holdfast.model.dra.advertised import AdvertisedDevice
+from holdfast.model.dra.handover import as_whole
 from holdfast.model.dra.health import taints
 from holdfast.model.dra.resourceslice import ResourceSlice, SliceSpec
 from holdfast.model.dra.slices import (
-    Accepted,
-    Kept,
     PoolFacts,
+    SentSlice,
+    SliceFields,
     Writes,
     another_name,
     contents,
@@ -85,7 +85,7 @@ class NodePool:
         """Tell whether some of the hardware was not looked at yet, or cannot be."""
         return any(map(self._serves, self._inventory.value.unseen))
 
-    async def facts(self, kept: Kept) -> PoolFacts:
+    async def facts(self, kept: SliceFields) -> PoolFacts:
         """Return the facts as of now.
 
         *kept* is what the API server keeps of slices: without shares each GPU is offered whole.
@@ -113,7 +113,7 @@ class NodePool:
             kept=kept,
         )
 
-    async def _roots_of(self, advertised: tuple[Advertised, ...]) -> Mapping[PciAddress, str]:
+    async def _roots_of(self, advertised: tuple[AdvertisedDevice, ...]) -> Mapping[PciAddress, str]:
         """Return the root of each function; where it is not known yet, the device has none."""
         wanted = {each.address for each in advertised if each.address is not None}
         if unread := wanted - self._roots.keys():
@@ -164,7 +164,7 @@ class SliceMirror:
             self._put(slice_)
 
     def gone(self, slice_: ResourceSlice) -> None:
-        """Take *slice_* for deleted, unless another one has its name by now."""
+        """Take *slice_* for deleted, unless another one has its name now."""
         name, known = slice_.metadata.name, self.slices.value or {}
         if name in known and known[name].metadata.uid == slice_.metadata.uid:
             self.slices.set({other: each for other, each in known.items() if other != name})
@@ -279,7 +279,7 @@ class Publisher:
         publishes: bool,
         write_every: float,
     ) -> None:
-        """Publish *pool* for *driver* on *node*, anew when one of *changes* has changed.
+        """Publish *pool* for *driver* on *node*, again when one of *changes* has changed.
 
         Where it *publishes* nothing, because the hardware went back to the device plugin, slices
         that are left are removed. None is written twice within *write_every* seconds.
@@ -298,7 +298,7 @@ class Publisher:
         self._observer = observer
         self._write_every = write_every
         self._written: dict[str, float] = {}
-        self._accepted: dict[str, Accepted] = {}
+        self._accepted: dict[str, SentSlice] = {}
         self._refused: frozenset[str] = frozenset()
         """The names of slices that the server had, and the mirror had not, at the last write."""
         self._others: dict[str, str] = {}
@@ -310,7 +310,7 @@ class Publisher:
         self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
         self._began = clock.monotonic()
         self._registrations = registration.value.registrations
-        self.kept = Kept()
+        self.kept = SliceFields()
         """Which fields the API server keeps, as far as it has shown."""
         self._problem = Problem(log, "cannot publish ResourceSlices")
         self.failing_since: float | None = None
@@ -445,11 +445,11 @@ class Publisher:
         """Remember what the server made of *spec*, and what of it it does not keep."""
         name, sent = stored.metadata.name, spec.content
         self._generation = max(self._generation, spec.pool.generation)
-        self._accepted[name] = Accepted(sent=sent, stored=stored.spec.content)
+        self._accepted[name] = SentSlice(sent=sent, stored=stored.spec.content)
         self._mirror.stored(stored)
         self._observer.wrote_slice(True)
         found = kept_of(sent, stored.spec.content)
-        if found != Kept():
+        if found != SliceFields():
             log.warning(
                 "the API server drops fields of ResourceSlices",
                 taints=not found.taints,
@@ -458,7 +458,7 @@ class Publisher:
                 instead="devices that are withheld, or are made of the same hardware, are left "
                 "out; a shared device is given to one claim at a time",
             )
-            self.kept = Kept(
+            self.kept = SliceFields(
                 taints=self.kept.taints and found.taints,
                 counters=self.kept.counters and found.counters,
                 shares=self.kept.shares and found.shares,
@@ -502,7 +502,7 @@ class Publisher:
             self._owner = ""  # a Node that was deleted has another uid now
             self._written.clear()
             self._not_before = 0.0
-            self.kept = Kept()
+            self.kept = SliceFields()
             self._mirror.read_again()
 
 

@@ -24,9 +24,9 @@ from holdfast.model.book.claims import Wish, adopt, end_claim, forget, joined_af
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import clash
 from holdfast.model.devices import Inventory
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, LostFacts, OnServer, why_over
-from holdfast.model.dra.handing import Given, as_whole, devices_of, meant_by, placed
+from holdfast.model.dra.handover import ResultDevices, as_whole, devices_of, meant_by, placed
 from holdfast.model.dra.passage import may_be_shared, wish_for
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId
@@ -44,7 +44,7 @@ EVERY = 60.0
 class ClaimSight(Protocol):
     """What else shows of claims on this node."""
 
-    def advertised(self) -> Sequence[Advertised]:
+    def advertised(self) -> Sequence[AdvertisedDevice]:
         """Return the devices that the scheduler knows of."""
         ...
 
@@ -228,7 +228,7 @@ class ClaimRecords:
         return frozenset(pod for pod, populated in cgroups.items() if populated)
 
     def _lacks(
-        self, entry: ClaimEntry, wanted: Sequence[Given], running: frozenset[PodUid]
+        self, entry: ClaimEntry, wanted: Sequence[ResultDevices], running: frozenset[PodUid]
     ) -> bool:
         """Tell whether the ledger has less of a claim than kubelet: some hardware comes late."""
         book, claim = self._ledger.book.value, entry.claim.uid
@@ -246,7 +246,7 @@ class ClaimRecords:
         return not frozenset().union(*keys) <= frozenset().union(*had)
 
     async def _adopt(
-        self, entry: ClaimEntry, wanted: Sequence[Given], running: frozenset[PodUid]
+        self, entry: ClaimEntry, wanted: Sequence[ResultDevices], running: frozenset[PodUid]
     ) -> None:
         def take(draft: Draft) -> bool:
             given = placed(wanted, draft.book, entry.claim.uid)
@@ -262,14 +262,14 @@ class ClaimRecords:
         if taken:
             log.warning("claim taken over from kubelet's record", claim=str(entry.claim))
 
-    def _wanted(self, entry: ClaimEntry, admin: Collection[str]) -> tuple[Given, ...]:
-        """Return what a claim that kubelet has prepared has of ours, as Prepare was answered.
+    def _wanted(self, entry: ClaimEntry, admin: Collection[str]) -> tuple[ResultDevices, ...]:
+        """Return which of our devices a claim of kubelet's has, as Prepare was answered.
 
         *admin* are the scheduler's names of what it has with adminAccess.
         """
         inventory, book = self._inventory.value, self._ledger.book.value
         known = {each.name: each for each in self._sight.advertised()}
-        found: list[Given] = []
+        found: list[ResultDevices] = []
         for each in sorted(frozenset(entry.devices.get(self._driver, ()))):
             told = known.get(each.name)
             if told is None or each.pool != self._pool:
@@ -285,7 +285,7 @@ class ClaimRecords:
             names = meant_by(result, told, book, entry.claim.uid)
             devices = tuple(it for name in names if (it := inventory.get(name)) is not None)
             if devices:
-                found.append(Given(result=result, devices=devices))
+                found.append(ResultDevices(result=result, devices=devices))
         return tuple(found)
 
     def _known_admin(self, claim: ClaimUid) -> frozenset[str]:
@@ -295,11 +295,11 @@ class ClaimRecords:
         told = map(as_whole, self._sight.advertised())
         return frozenset(each.name for each in told if known and known >= set(each.devices))
 
-    async def _admin(self, claim: ClaimRef, wanted: Sequence[Given]) -> frozenset[str]:
+    async def _admin(self, claim: ClaimRef, wanted: Sequence[ResultDevices]) -> frozenset[str]:
         """Return what the API server says of that: kubelet's record does not.
 
         Raise ApiServerError where it says nothing. Then it is none that the ledger does not know:
-        one lock too many ends nobody's work.
+        one lock too many ends no work.
         """
         if not any(may_be_shared(device) for each in wanted for device in each.devices):
             return frozenset()
@@ -326,7 +326,7 @@ class ClaimRecords:
         log.warning("claim lost", claim=str(record.ref), reason=reason)
 
         def end(draft: Draft) -> bool:
-            if draft.book.claims.get(record.ref.uid) != record:  # another pod uses it by now
+            if draft.book.claims.get(record.ref.uid) != record:  # another pod uses it now
                 return False
             end_claim(draft, record.ref.uid, f"claim {record.ref} is over: {reason}")
             return True
@@ -351,7 +351,7 @@ class ClaimRecords:
     def _listed(self, record: ClaimRecord, state: ClaimState) -> bool | None:
         """Tell whether kubelet has *record* for one of its pods; None: its record is not known.
 
-        For another pod it is about to ask for the claim anew, and has no devices written down.
+        For another pod it is about to ask for the claim again, and has no devices written down.
         """
         if state.state is not CheckpointState.READ:
             return None
@@ -390,7 +390,7 @@ class ClaimRecords:
         )
 
 
-def _wish(entry: ClaimEntry, given: Sequence[Given]) -> Wish:
+def _wish(entry: ClaimEntry, given: Sequence[ResultDevices]) -> Wish:
     return wish_for(
         AllocatedClaim(ref=entry.claim, reserved_for=dict.fromkeys(entry.pods, "")),
         devices_of(given, admin=False),

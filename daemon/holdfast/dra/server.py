@@ -12,13 +12,13 @@ from holdfast._pb.dra.v1 import api_pb2
 from holdfast._pb.dra.v1beta1 import api_pb2 as beta_pb2
 from holdfast.dra.door import Door
 from holdfast.errors import HoldfastError
-from holdfast.model.dra.claims import Prepared, PreparedDevice
+from holdfast.model.dra.claims import PrepareAnswer, PreparedDevice
 from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.model.text import printable
 
 log = structlog.get_logger(__name__)
 
-_Ask = Callable[[Sequence[ClaimRef]], Awaitable[Mapping[ClaimUid, Prepared]]]
+_Ask = Callable[[Sequence[ClaimRef]], Awaitable[Mapping[ClaimUid, PrepareAnswer]]]
 
 _SERVICES = tuple(
     contract.DESCRIPTOR.services_by_name["DRAPlugin"].full_name for contract in (api_pb2, beta_pb2)
@@ -84,21 +84,21 @@ class ClaimServer:
             response.claims[uid].error = printable(answer.error)
         return response
 
-    async def _unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, Prepared]:
+    async def _unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, PrepareAnswer]:
         errors = await self._door.unprepare(claims)
-        return {uid: Prepared(error=error) for uid, error in errors.items()}
+        return {uid: PrepareAnswer(error=error) for uid, error in errors.items()}
 
     async def _answers(
         self, call: str, claims: Iterable[api_pb2.Claim], ask: _Ask
-    ) -> dict[ClaimUid, Prepared]:
+    ) -> dict[ClaimUid, PrepareAnswer]:
         """Return an answer for each of *claims*, whatever becomes of *ask*."""
         asked = {ClaimUid(each.uid): _claim(each) for each in claims}
         known, missing = await self._asked(call, list(asked.values()), ask)
-        return {uid: known.get(uid) or Prepared(error=missing) for uid in asked}
+        return {uid: known.get(uid) or PrepareAnswer(error=missing) for uid in asked}
 
     async def _asked(
         self, call: str, claims: list[ClaimRef], ask: _Ask
-    ) -> tuple[Mapping[ClaimUid, Prepared], str]:
+    ) -> tuple[Mapping[ClaimUid, PrepareAnswer], str]:
         """Return what *ask* answers, and what is to be said of claims that it leaves out."""
         patience = asyncio.timeout(self._deadline)
         try:

@@ -6,10 +6,10 @@ from functools import partial
 import structlog
 
 from holdfast.errors import HostError, LaneStuckError
-from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
-from holdfast.model.dra.handing import Handed, file_name, spec
+from holdfast.model.dra.handover import DeviceGrant, file_name, spec
 from holdfast.model.ids import ClaimUid
 from holdfast.runtime.lane import Lane
 
@@ -33,7 +33,7 @@ class ClaimSpecs:
         self._root = root
         self._lane = lane
 
-    async def write(self, claim: ClaimUid, devices: Sequence[Handed]) -> None:
+    async def write(self, claim: ClaimUid, devices: Sequence[DeviceGrant]) -> None:
         """Let the file of *claim* be on disk, as it is to be for *devices*.
 
         Raises HostError or LaneStuckError.
@@ -56,7 +56,7 @@ class ClaimSpecs:
         except (HostError, LaneStuckError) as error:
             log.warning("cannot remove CDI specs of claims", reason=str(error))
 
-    def _write(self, claim: ClaimUid, devices: Sequence[Handed]) -> list[str]:
+    def _write(self, claim: ClaimUid, devices: Sequence[DeviceGrant]) -> list[str]:
         paths = {node.host_path for each in devices for node in each.grant.nodes}
         found = {path: device_number(self._root.node(path)) for path in paths}
         numbers = {path: number for path, number in found.items() if number is not None}

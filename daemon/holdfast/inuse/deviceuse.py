@@ -14,7 +14,7 @@ from holdfast.inuse.budget import Budget
 from holdfast.model.book.book import Book, DeviceLock
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, PciAddress, ProcessId
-from holdfast.model.use.free import Freedom, KernelFacts, Opened, judge_kernel, kept_by_driver
+from holdfast.model.use.free import Freedom, KernelFacts, OpenOutcome, judge_kernel, kept_by_driver
 from holdfast.model.use.holders import Holder
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
@@ -31,7 +31,7 @@ Facts = Mapping[DeviceName, KernelFacts]
 Locks = Mapping[DeviceName, DeviceLock]
 
 
-class _Seen(Struct, frozen=True, kw_only=True):
+class _LastSight(Struct, frozen=True, kw_only=True):
     """What was last seen of a device, by a look that began at `since`, in monotonic seconds.
 
     `whole`: at every process. `may_open`: its group could be opened as a proof. `to_free`: nobody
@@ -52,7 +52,7 @@ class _Seen(Struct, frozen=True, kw_only=True):
         return (self.facts.holders or ())[:_MOST_FOLLOWED]
 
 
-class _Late(Struct, frozen=True, kw_only=True):
+class _LateLook(Struct, frozen=True, kw_only=True):
     """What a look showed that ended, at `ended`, when the starts it was for had been answered.
 
     `lock` is the one that was on the device when the look began.
@@ -83,7 +83,7 @@ class DeviceUse:
 
     `enable` is read each time, which is cheap; all processes, which is not, only when it could tell
     more. Holders are followed by pidfd, a few of many. One that closes the device and keeps running
-    gives no sign, so those few are looked at again. What proves a device free is always seen anew.
+    gives no sign, so those few are looked at again. What proves a device free is always seen again.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class DeviceUse:
     ) -> None:
         """Look for what stays unexplained no more often than each *rescan* seconds.
 
-        *exclusive_open*: what seems to be nobody's, and is not proven to be, may be opened for a
+        *exclusive_open*: what seems to be free, and is not proven to be, may be opened for a
         moment. A start's look attributes holders by the locks of *book*.
         """
         self._look = look
@@ -107,11 +107,11 @@ class DeviceUse:
         self._book = book
         self._exclusive_open = exclusive_open
         self._budget = Budget(look, rescan=rescan)
-        self._seen: dict[DeviceName, _Seen] = {}
+        self._seen: dict[DeviceName, _LastSight] = {}
         self._ahead: set[DeviceName] = set()
         self._asked: dict[DeviceName, float] = {}
         """When a start asked last."""
-        self._late: dict[DeviceName, _Late] = {}
+        self._late: dict[DeviceName, _LateLook] = {}
         self._turn = asyncio.Lock()
         self._next: _Round | None = None
         self._now: _Round | None = None
@@ -193,7 +193,9 @@ class DeviceUse:
             began = self._clock.monotonic()
             found = (await self._look.scan([device], locks, pids=pids))[device.name]
             if _is_kept(found):
-                self._note({device.name: _Seen(facts=found, since=began, whole=False, again=began)})
+                self._note(
+                    {device.name: _LastSight(facts=found, since=began, whole=False, again=began)}
+                )
                 return found
         found = (await self.scan([device], locks, to_free=to_free))[device.name]
         return await self.tried(device, found) if to_free else found
@@ -239,10 +241,10 @@ class DeviceUse:
         if not self._exclusive_open.value or facts.holders:
             return facts
         if not facts.enabled:
-            proven = facts.gaps and await self._look.open(device) is Opened.SUCCEEDED
-            return replace(facts, opened=Opened.SUCCEEDED) if proven else facts
+            proven = facts.gaps and await self._look.open(device) is OpenOutcome.SUCCEEDED
+            return replace(facts, opened=OpenOutcome.SUCCEEDED) if proven else facts
         opened = await self._look.open_idle(device, learn=not facts.gaps)
-        if opened is Opened.SUCCEEDED and not facts.gaps:
+        if opened is OpenOutcome.SUCCEEDED and not facts.gaps:
             self.forget(device.name)  # its idle level is known now, which facts do not tell of
         return replace(facts, opened=opened)
 
@@ -263,7 +265,9 @@ class DeviceUse:
         whole = pids is None
         self._note(
             {
-                name: _Seen(facts=facts, since=began, whole=whole, to_free=to_free, again=began)
+                name: _LastSight(
+                    facts=facts, since=began, whole=whole, to_free=to_free, again=began
+                )
                 for name, facts in found.items()
             }
         )
@@ -318,7 +322,7 @@ class DeviceUse:
         for name, facts in found.items():
             lock = locks.get(name)
             if lock is not None and name not in awaited and not _is_obstacle(facts):
-                self._late[name] = _Late(facts=facts, lock=lock, ended=ended)
+                self._late[name] = _LateLook(facts=facts, lock=lock, ended=ended)
 
     async def _found_late(self, devices: Sequence[Device]) -> Facts | None:
         """Return what a look showed of all *devices* that ended too late for the call before.
@@ -342,7 +346,7 @@ class DeviceUse:
         asked = await self._look.scan(drivers, self._book.value.locks, pids=()) if drivers else {}
         found: dict[DeviceName, KernelFacts] = {}
         for each, before in late.items():
-            proven = opened[each] is Opened.SUCCEEDED
+            proven = opened[each] is OpenOutcome.SUCCEEDED
             same = proven or enabled[each.name] == before.facts.enabled
             now = asked.get(each.name)
             if not same or opened[each] is not before.facts.opened:
@@ -357,7 +361,7 @@ class DeviceUse:
             del self._late[name]
         return found
 
-    def _late_of(self, device: DeviceName) -> _Late | None:
+    def _late_of(self, device: DeviceName) -> _LateLook | None:
         """Return what still counts of a look at *device* that ended too late."""
         late = self._late.get(device)
         if late is None or self._clock.monotonic() - late.ended >= _COUNTS_FOR:
@@ -372,10 +376,10 @@ class DeviceUse:
         found |= await self._busy_still([each for each in devices if each.name not in found])
         rest = [each for each in devices if each.name not in found]
         opened = {each.name: await self._open(each) for each in rest}
-        dear = [each for each in rest if opened[each.name] is not Opened.SUCCEEDED]
+        dear = [each for each in rest if opened[each.name] is not OpenOutcome.SUCCEEDED]
         shown = await self._look.scan(dear, locks) if dear else {}
         new = {
-            each.name: _Seen(
+            each.name: _LastSight(
                 facts=replace(
                     shown.get(each.name, KernelFacts()), kind=each.kind, opened=opened[each.name]
                 ),
@@ -414,7 +418,7 @@ class DeviceUse:
             if (seen := self._seen.get(each.name)) is not None
             and seen.whole
             and not seen.facts.holders
-            and (seen.facts.enabled or seen.facts.opened is Opened.BUSY)
+            and (seen.facts.enabled or seen.facts.opened is OpenOutcome.BUSY)
             and seen.may_open is self._exclusive_open.value
             and now - seen.since < self._budget.start
         }
@@ -422,12 +426,14 @@ class DeviceUse:
         found: dict[DeviceName, KernelFacts] = {}
         for each, facts in known.items():
             same = enabled[each.name] == facts.enabled
-            if same and (facts.enabled or await self._open(each) is Opened.BUSY):
+            if same and (facts.enabled or await self._open(each) is OpenOutcome.BUSY):
                 found[each.name] = facts
         return found
 
-    async def _open(self, device: Device) -> Opened:
-        return await self._look.open(device) if self._exclusive_open.value else Opened.UNAVAILABLE
+    async def _open(self, device: Device) -> OpenOutcome:
+        return (
+            await self._look.open(device) if self._exclusive_open.value else OpenOutcome.UNAVAILABLE
+        )
 
     # What is remembered, and for how long.
 
@@ -441,7 +447,7 @@ class DeviceUse:
         seen = self._seen.get(device.name)
         return seen is None or self._is_due(seen, enabled, to_free=True)
 
-    def _is_due(self, seen: _Seen, enabled: tuple[PciAddress, ...], *, to_free: bool) -> bool:
+    def _is_due(self, seen: _LastSight, enabled: tuple[PciAddress, ...], *, to_free: bool) -> bool:
         facts = seen.facts
         if enabled != facts.enabled or facts.holders is None:
             return True
@@ -455,7 +461,7 @@ class DeviceUse:
         may_pass = bool(enabled or facts.gaps)
         return may_pass and self._clock.monotonic() - seen.since >= self._budget.clock
 
-    def _may_have_let_go(self, seen: _Seen, *, to_free: bool) -> bool:
+    def _may_have_let_go(self, seen: _LastSight, *, to_free: bool) -> bool:
         """Tell whether it is time to look again at what the known holders have."""
         if not seen.facts.holders:
             return False
@@ -464,7 +470,7 @@ class DeviceUse:
         return self._clock.monotonic() - seen.again >= pause
 
     async def _look_at_holders(
-        self, wanted: Mapping[Device, _Seen], locks: Locks
+        self, wanted: Mapping[Device, _LastSight], locks: Locks
     ) -> dict[DeviceName, KernelFacts]:
         """Return what is known now of those of *wanted* that a followed holder still has.
 
@@ -508,7 +514,7 @@ class DeviceUse:
         )
         return held
 
-    def _note(self, seen: Mapping[DeviceName, _Seen]) -> None:
+    def _note(self, seen: Mapping[DeviceName, _LastSight]) -> None:
         self._seen.update(seen)
         for name, each in seen.items():
             if _is_obstacle(each.facts):

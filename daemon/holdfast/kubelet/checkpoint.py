@@ -30,7 +30,7 @@ class Promises(Protocol):
 
 
 class NoPromises(Promises):
-    """For whom no vendor's words matter."""
+    """For readers to which no vendor's words matter."""
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
         """Return nothing."""
@@ -92,7 +92,7 @@ class _Entry(msgspec.Struct, frozen=True):
     answer: str | None = msgspec.field(name="AllocResp", default=None)
 
 
-class _Data(msgspec.Struct, frozen=True):
+class _CheckpointData(msgspec.Struct, frozen=True):
     # Go writes an empty list as null; a key that is not there at all is another version's file.
     entries: list[_Entry] | None = msgspec.field(name="PodDeviceEntries")
     registered: dict[str, list[str] | None] | None = msgspec.field(
@@ -100,8 +100,8 @@ class _Data(msgspec.Struct, frozen=True):
     )
 
 
-class _File(msgspec.Struct, frozen=True):
-    data: _Data = msgspec.field(name="Data")
+class _CheckpointFile(msgspec.Struct, frozen=True):
+    data: _CheckpointData = msgspec.field(name="Data")
     checksum: Any = msgspec.field(name="Checksum", default=None)
 
 
@@ -121,7 +121,7 @@ def parse(content: bytes, promises: Promises) -> Contents:
     """
     check_size(content)
     try:
-        file = msgspec.json.decode(content, type=_File)
+        file = msgspec.json.decode(content, type=_CheckpointFile)
     except msgspec.ValidationError as error:
         raise KubeletError(f"it is of no known version ({error})") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

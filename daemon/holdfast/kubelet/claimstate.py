@@ -44,7 +44,7 @@ class _Driver(Struct, frozen=True):
     devices: list[_Device] | None = msgspec.field(name="Devices", default=None)
 
 
-class _Claim(Struct, frozen=True):
+class _ClaimInfo(Struct, frozen=True):
     uid: str = msgspec.field(name="ClaimUID")
     name: str = msgspec.field(name="ClaimName")
     namespace: str = msgspec.field(name="Namespace")
@@ -52,19 +52,19 @@ class _Claim(Struct, frozen=True):
     drivers: dict[str, _Driver] | None = msgspec.field(name="DriverState", default=None)
 
 
-class _Data(Struct, frozen=True):
+class _ClaimStateData(Struct, frozen=True):
     kind: str
     version: str = msgspec.field(name="apiVersion")
     # Kubernetes 1.32 called it Entries.
-    claims: list[_Claim] | msgspec.UnsetType | None = msgspec.field(
+    claims: list[_ClaimInfo] | msgspec.UnsetType | None = msgspec.field(
         name="ClaimInfoStateList", default=msgspec.UNSET
     )
-    entries: list[_Claim] | msgspec.UnsetType | None = msgspec.field(
+    entries: list[_ClaimInfo] | msgspec.UnsetType | None = msgspec.field(
         name="Entries", default=msgspec.UNSET
     )
 
 
-class _File(Struct, frozen=True):
+class _ClaimStateFile(Struct, frozen=True):
     data: str = msgspec.field(name="Data")
     checksum: int = msgspec.field(name="Checksum")
 
@@ -77,11 +77,11 @@ def parse(content: bytes) -> tuple[ClaimEntry, ...]:
     """
     check_size(content)
     try:
-        file = msgspec.json.decode(content, type=_File)
+        file = msgspec.json.decode(content, type=_ClaimStateFile)
         # Kubelet counts the text's bytes (CRC-32, IEEE), and ends when they differ.
         if binascii.crc32(file.data.encode()) != file.checksum:
             raise KubeletError("its checksum is wrong, so it was damaged or cut")
-        data = msgspec.json.decode(file.data, type=_Data)
+        data = msgspec.json.decode(file.data, type=_ClaimStateData)
     except msgspec.ValidationError as error:
         raise KubeletError(f"it is of no known version ({error})") from error
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -118,7 +118,7 @@ def read(path: Path) -> ClaimState:
     return ClaimState(state=CheckpointState.READ, entries=entries, file=file)
 
 
-def _entry(claim: _Claim) -> ClaimEntry:
+def _entry(claim: _ClaimInfo) -> ClaimEntry:
     if not claim.uid or not claim.name or not claim.namespace:
         raise KubeletError("it is of no known version (a claim without a uid, name or namespace)")
     return ClaimEntry(

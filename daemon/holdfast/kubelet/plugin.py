@@ -25,7 +25,7 @@ from holdfast.errors import (
 from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.podresources import Traffic
 from holdfast.kubelet.socket import SocketServer, dial, what_went_wrong
-from holdfast.ledger.standings import DeviceStandings, Emptied
+from holdfast.ledger.standings import DeviceStandings, EmptyPods
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.book.standing import Standing
 from holdfast.model.devices import Inventory
@@ -54,7 +54,7 @@ _STREAMS_END = 1.0
 
 
 class Offering:
-    """Publishes `offers`, anew whenever the standing of a device changes what is told of it."""
+    """Publishes `offers`, again whenever a standing changes what kubelet sees of a device."""
 
     def __init__(self, *, standings: DeviceStandings, inventory: Watched[Inventory]) -> None:
         """Offer what kubelet hands out of *inventory*, by its *standings*.
@@ -163,7 +163,7 @@ class PluginParts(Struct, frozen=True, kw_only=True):
     offers: Watched[Offers]
     door: DeviceDoor
     traffic: Traffic
-    emptied: Emptied
+    emptied: EmptyPods
     calls: CallObserver
     clock: Clock
     deadlines: CallDeadlines
@@ -456,7 +456,7 @@ def _excess(path: Path) -> int:
 
 
 class PluginServer:
-    """A gRPC server for one plugin; made anew for each start."""
+    """A gRPC server for one plugin; a new one for each start."""
 
     def __init__(self, *, folder: Path, prefix: str, plugin: DevicePlugin, patience: float) -> None:
         """Serve *plugin* in *folder*; a stop waits *patience* seconds for Allocates in flight."""

@@ -17,12 +17,12 @@ from holdfast.kubelet.podresources import PodResources, Traffic
 from holdfast.model.book.book import Book
 from holdfast.model.ids import PodUid, ProcessId, ResourceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
-from holdfast.model.node.readiness import Check
+from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched, pause
-from holdfast.settings.sections import Question
+from holdfast.settings.sections import QuestionSettings
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +96,7 @@ class ViewReader(KubeletReader):
         promises: Promises,
         lane: Lane,
         clock: Clock,
-        settings: Watched[Question],
+        settings: Watched[QuestionSettings],
         calm: float,
     ) -> None:
         """Publish to *view*; ask *pods*, and never while *traffic* has an Allocate in flight.
@@ -152,14 +152,14 @@ class ViewReader(KubeletReader):
         except TimeoutError:
             return None
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether kubelet's checkpoint can be read.
 
         A node that never ran a pod with a device has none, which is no reason to be unready.
         """
         view, missing = self.view.value, self._folder.state.value.checkpoint is None
         passes = view.readable or missing
-        yield Check(name="kubelet checkpoint", passes=passes, reason=view.problem)
+        yield ReadinessCheck(name="kubelet checkpoint", passes=passes, reason=view.problem)
 
     async def run(self) -> None:
         """Follow the checkpoint and ask questions until cancelled."""

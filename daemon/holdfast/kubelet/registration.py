@@ -18,7 +18,7 @@ from holdfast.kubelet.socket import dial, what_went_wrong
 from holdfast.model.book.offers import Offers
 from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import Registration
-from holdfast.model.node.readiness import Check, check_openly
+from holdfast.model.node.readiness import ReadinessCheck, check_openly
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched
@@ -111,7 +111,7 @@ class Registrar:
         """Each resource's registration, including those that kubelet does not know yet."""
         return dict.fromkeys(self.resources, Registration()) | dict(self.registrations.value)
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether kubelet has accepted each resource, and has a ListAndWatch stream open.
 
         Without a stream it counts no device as usable.
@@ -119,7 +119,9 @@ class Registrar:
         states = [(resource, self.states[resource]) for resource in self.resources]
         for resource, state in states:
             problem = "" if state.registered else state.problem
-            yield Check(name=f"registered {resource}", passes=state.registered, reason=problem)
+            yield ReadinessCheck(
+                name=f"registered {resource}", passes=state.registered, reason=problem
+            )
         for resource, state in states:
             closed = "" if state.streams else "kubelet has no ListAndWatch stream open"
             yield check_openly(f"stream {resource}", closed)

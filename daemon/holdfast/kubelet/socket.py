@@ -42,7 +42,7 @@ def what_went_wrong(error: aio.AioRpcError) -> str:
 
 
 class SocketServer:
-    """A gRPC server on one socket; made anew for each start."""
+    """A gRPC server on one socket; a new one for each start."""
 
     def __init__(self, path: Path, *, hidden: str, what: str, advice: str) -> None:
         """Serve *what* at *path*; *advice* says what is wrong when that cannot be.

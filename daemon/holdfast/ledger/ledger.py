@@ -183,7 +183,7 @@ class Ledger:
     async def prove(self, *, deadline: float | None = None) -> tuple[str, ...]:
         """Keep the locks, write and read back; nothing else ends `failing_since` and `problem`.
 
-        Return why the files were written anew since the last time, and what was kept or lost.
+        Return why the files were written again since the last time, and what was kept or lost.
         Raises LedgerError, of which SecondDaemonError is one, or LaneStuckError after *deadline*
         seconds.
         """
@@ -206,13 +206,13 @@ class Ledger:
         self.book.set(await self._lane.run(self._store.read))
         self._latest = self.book.value
 
-    def _apply(self, decide: Callable[[Draft], T]) -> "_Decided[T]":
+    def _apply(self, decide: Callable[[Draft], T]) -> "_Decision[T]":
         before = self._latest
         draft = self._draft(before)
         answer = decide(draft)
         after = draft.book
         if after is before:
-            return _Decided(answer)
+            return _Decision(answer)
         if self._lost:
             raise LedgerLostError(self._lost)
         started = self._clock.monotonic()
@@ -227,7 +227,7 @@ class Ledger:
             raise
         self._latest = after
         took = self._clock.monotonic() - started
-        return _Decided(answer, _Commit(book=after, moves=draft.moves, took=took))
+        return _Decision(answer, _Commit(book=after, moves=draft.moves, took=took))
 
     def _draft(self, book: Book) -> Draft:
         clock = self._clock
@@ -260,7 +260,7 @@ class Ledger:
             self._failing_since = started
         self._problem = str(error)
 
-    def _publish(self, decided: "_Decided[T]") -> None:
+    def _publish(self, decided: "_Decision[T]") -> None:
         commit = decided.commit
         if commit is not None:
             self._logged.clear()
@@ -277,7 +277,7 @@ class _Commit(Struct, frozen=True, kw_only=True):
     took: float
 
 
-class _Decided(Generic[T]):
+class _Decision(Generic[T]):
     """What a decision answered, and what was committed; None: it changed nothing."""
 
     __slots__ = ("answer", "commit")
@@ -316,7 +316,7 @@ def _open(folder: Path) -> Store:
         kept = disk.set_aside(folder / disk.FILE)
     except OSError as error:
         raise LedgerUnusableError(f"{reason}; cannot keep it beside: {error}") from error
-    store = Store(folder, anew=True)
+    store = Store(folder, replace=True)
     if kept is None:
         log.error("ledger is gone", reason=reason)
     else:

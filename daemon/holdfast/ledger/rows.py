@@ -40,7 +40,7 @@ def creation() -> str:
     )
 
 
-class _Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ClaimRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A claim as it is written: a device cannot be the key of a JSON object."""
 
     record: ClaimRecord
@@ -65,7 +65,7 @@ def read_book(db: sqlite3.Connection) -> Book:
     if set(_keys(locks.values())) != set(db.execute("SELECT key, lock FROM lock_keys")):
         raise ValueError("its locks have other keys than those that they keep from others")
     allocations = {each.id: each for each in _read(db, "allocation", Allocation).values()}
-    claims = _read(db, "claim", _Claim).values()
+    claims = _read(db, "claim", _ClaimRow).values()
     quarantines = _read(db, "quarantine", Quarantine).values()
     book = Book(
         fence=counters[0],
@@ -214,7 +214,7 @@ def _keys(locks: Iterable[DeviceLock]) -> list[tuple[str, str]]:
 
 def _document(thing: object) -> str:
     if isinstance(thing, ClaimRecord):
-        thing = _Claim(record=replace(thing, admin={}), admin=tuple(thing.admin.items()))
+        thing = _ClaimRow(record=replace(thing, admin={}), admin=tuple(thing.admin.items()))
     return msgspec.json.encode(thing).decode()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.messages import Blocked
+from holdfast.model.book.messages import BlockReason
 from holdfast.model.book.standing import NodeFacts, Standings, standings
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
@@ -27,10 +27,10 @@ class Apis(Protocol):
         ...
 
 
-class Emptied:
+class EmptyPods:
     """Publishes in `pods` whose last process has ended since we registered with kubelet.
 
-    What lost its processes before that is not over for certain: a kubelet that starts anew may
+    What lost its processes before that is not over for certain: a kubelet that starts again may
     admit it once more, and refuses a pod for good whose device is Unhealthy then.
     """
 
@@ -40,7 +40,7 @@ class Emptied:
         self._populated: frozenset[PodUid] = frozenset()
 
     def registered(self) -> None:
-        """Begin anew: we are about to register with kubelet."""
+        """Begin again: we are about to register with kubelet."""
         self.registrations += 1
         self._populated = frozenset()
         self.pods.set(frozenset())
@@ -64,7 +64,7 @@ class Emptied:
 
 
 class DeviceStandings:
-    """Makes the standings anew when something that they are made of has changed, and only then.
+    """Makes the standings again when something that they are made of has changed, and only then.
 
     `latest` is for those who follow them; whoever needs them as of this moment asks `now`.
     """
@@ -75,8 +75,8 @@ class DeviceStandings:
         ledger: Ledger,
         inventory: Watched[Inventory],
         view: Watched[KubeletView],
-        obstacles: Watched[Mapping[DeviceName, Blocked]],
-        emptied: Emptied,
+        obstacles: Watched[Mapping[DeviceName, BlockReason]],
+        emptied: EmptyPods,
         apis: Apis,
         clock: Clock,
         withhold_after: Watched[float],

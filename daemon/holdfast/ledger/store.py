@@ -23,7 +23,7 @@ from holdfast.model.ids import DeviceName
 T = TypeVar("T")
 
 _WAL_BYTES = 1 << 17
-"""To what the WAL is cut when it begins anew."""
+"""To what the WAL is cut when it begins again."""
 _UNFOLDED = 2000
 """Pages in the WAL that a reader has kept from being folded: two hours of a node at rest."""
 _OF_CONTENT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
@@ -37,11 +37,11 @@ class Store:
 
     One commit is one fsync: WAL with synchronous=FULL. The WAL is folded back by `tidy`, which is
     never called on the way of an Allocate. All but the history is in memory too: whatever is done
-    to the files, they are written anew from there.
+    to the files, they are written again from there.
     """
 
-    def __init__(self, folder: Path, *, anew: bool = False) -> None:
-        """Open the ledger in *folder*, or create it where there never was one, or *anew*.
+    def __init__(self, folder: Path, *, replace: bool = False) -> None:
+        """Open the ledger in *folder*, or create it where there is none, with *replace* always.
 
         Raises LedgerUnusableError when it cannot be opened, LedgerUnreadableError when it is
         not the one that was here, whole; what is there is left as it was found.
@@ -50,7 +50,7 @@ class Store:
         self._reserve = disk.Reserve(folder)
         self._seal = disk.Seal(folder)
         self._stale = ""
-        """Why files are to be written anew that nobody has changed."""
+        """Why files are to be written again that nobody has changed."""
         self._spoiled = False
         """Whether what is open was written to by somebody else."""
         known = None
@@ -59,7 +59,7 @@ class Store:
             # Looked at without write access first: closing a file that is not to be touched would
             # otherwise fold its WAL back into it.
             if not self._path.exists():
-                self._begin(known, anew=anew)
+                self._begin(known, replace=replace)
             else:
                 inspect(self._path, known)
             with suppress(OSError):  # it is older: not to be used where this one is moved away
@@ -134,7 +134,7 @@ class Store:
     def tidy(self, *, keep: int) -> None:
         """Drop all but the last *keep* moves of each device, fold the WAL, refill the reserve."""
         if self.changes():
-            return  # the next proof writes it anew
+            return  # the next proof writes it again
         try:
             self._db.execute(
                 "DELETE FROM history WHERE fence IN (SELECT fence FROM (SELECT fence, row_number() "
@@ -152,7 +152,7 @@ class Store:
         self._reserve.keep()
 
     def changes(self) -> tuple[str, ...]:
-        """Tell why the files are to be written anew; raises LedgerError when that is not known."""
+        """Tell why the files are to be written again; raises LedgerError when that is not known."""
         try:
             changes = self._place.changes()
         except OSError as error:
@@ -160,13 +160,13 @@ class Store:
         return (*changes, self._stale) if self._stale else changes
 
     def prove(self) -> tuple[str, ...]:
-        """Write to the disk and read back; return why the files were written anew, and what of it.
+        """Write to the disk and read back; return why the files were written again, and how.
 
-        Files that are not as we left them are written anew from memory; what somebody else put
+        Files that are not as we left them are written again from memory; what somebody else put
         there is kept beside. Raises LedgerError while the file takes no write, LedgerLostError
         when what is written does not stay.
         """
-        told = self._write_anew(changes) if (changes := self.changes()) else ()
+        told = self._write_again(changes) if (changes := self.changes()) else ()
         self._reserve.keep()
         if self._reserve.full:  # and what is left is kept for releases
             raise LedgerError(f"cannot write the ledger {self._path}: the disk is full; make room")
@@ -191,14 +191,14 @@ class Store:
         self._back.close()
         self._seal.close()
 
-    def _begin(self, known: Stamp | None, *, anew: bool) -> None:
+    def _begin(self, known: Stamp | None, *, replace: bool) -> None:
         """Have a ledger where there is none: an empty one, or a copy not put there yet."""
         if _is_whole(disk.half(self._path), known):
             disk.set_aside(self._path)
             disk.link(self._path)
             return
         names = (self._path.with_name(name) for name in disk.NAMES)
-        if not anew and (known is not None or any(each.exists() for each in names)):
+        if not replace and (known is not None or any(each.exists() for each in names)):
             raise ValueError("it is gone, and there was one")
         self._seal.forget()
         self._make(Book(), Stamp(ledger=token_hex(8), commits=0), ())
@@ -259,8 +259,8 @@ class Store:
         self._book, self._stamp, self._place = book, stamp, place
         self._prints, self._total, self._back = prints, rows.total(prints), back
 
-    def _write_anew(self, changes: tuple[str, ...]) -> tuple[str, ...]:
-        """Write the whole ledger from memory, and go on with that; return what is told of it."""
+    def _write_again(self, changes: tuple[str, ...]) -> tuple[str, ...]:
+        """Write the whole ledger from memory, and go on with that; return what to log about it."""
         stamp = Stamp(ledger=self._stamp.ledger, commits=self._stamp.commits + 1)
         lost: list[str] = []
         # What was written in place may be another's, or half of something.

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.cards import card_of
-from holdfast.model.devices import Device, Inventory, LeftOut, OwnSettings, pci_addresses
+from holdfast.model.devices import Device, ExcludedDevice, Inventory, OwnSettings, pci_addresses
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 
 Had = Mapping[DeviceName, frozenset[HardwareKey]]
@@ -88,7 +88,7 @@ class _Assignment:
             self._source_of.setdefault(device.name.resource, device.source)
         self._devices: dict[DeviceName, Device] = {}
         self._hardware: dict[DeviceName, Device] = {}
-        self._left_out: list[LeftOut] = []
+        self._left_out: list[ExcludedDevice] = []
         self._used: set[str] = set()
 
     def inventory(self) -> Inventory:
@@ -125,7 +125,7 @@ class _Assignment:
         self._hardware[device.name] = kept[0] if kept else device
         if name is None:
             if not kept:
-                self._left_out.append(LeftOut(device=device, reason=why))
+                self._left_out.append(ExcludedDevice(device=device, reason=why))
         elif not kept or name.resource in self._had.get(self._card(name), {}):
             self._devices.setdefault(name, _named(device, name))
             self._hardware[device.name] = _named(device, name)

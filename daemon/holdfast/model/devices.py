@@ -136,7 +136,7 @@ class Device(Struct, frozen=True, kw_only=True):
         return not self.faults
 
 
-class LeftOut(Struct, frozen=True, kw_only=True):
+class ExcludedDevice(Struct, frozen=True, kw_only=True):
     """A device that is under no name, and the rule of the settings that has left it out."""
 
     device: Device
@@ -158,7 +158,7 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
 
     Their devices may well be there. Names may have wildcards.
     """
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[ExcludedDevice, ...] = ()
     hardware: tuple[Device, ...] = ()
     """Each piece of hardware once, also what is left out, in the order that its adapter gave; empty
     where no rule has changed anything, and `devices` are the same."""

@@ -1,4 +1,4 @@
-"""What the cluster is told of waiting pods and held devices: Events, and the node's condition."""
+"""What the cluster learns about waiting pods and held devices: Events, and the node's condition."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from holdfast.model.book.book import Book, LockState, Move, PodRecord
 from holdfast.model.book.marks import Marks
 from holdfast.model.book.messages import Message, of_reason, sentence
 from holdfast.model.book.standing import Standing
-from holdfast.model.gate.gate import Waiting
+from holdfast.model.gate.gate import WaitReport
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.text import printable
 
@@ -37,10 +37,10 @@ _LEAST_BETWEEN = 5.0
 _LEAST_FOR_TEXT = 120.0
 """Seconds between two writes of which the second only changes the message."""
 _HEARTBEAT = 1800.0
-"""Seconds after which it is written although nothing changed: the Node may have been made anew."""
+"""Seconds after which it is written although nothing changed: the Node may have been made again."""
 
 
-class Reclaimed(Struct, frozen=True, kw_only=True):
+class ReclaimedDevice(Struct, frozen=True, kw_only=True):
     """A device that is free again after a leftover was ended; `at` in monotonic seconds."""
 
     device: DeviceName
@@ -52,7 +52,7 @@ class Reclaims(Struct, frozen=True, kw_only=True):
     """What is done about each device that is being reclaimed, and what came to an end lately."""
 
     begun: Mapping[DeviceName, str] = field(default_factory=dict)
-    done: Mapping[DeviceName, Reclaimed] = field(default_factory=dict)
+    done: Mapping[DeviceName, ReclaimedDevice] = field(default_factory=dict)
 
     def followed(self, moves: Iterable[Move], book: Book, now: float) -> "Reclaims":
         """Return the same after *moves*, the last of which led to *book*, at *now*."""
@@ -63,7 +63,7 @@ class Reclaims(Struct, frozen=True, kw_only=True):
                 begun.setdefault(move.device, text)
             elif (text := begun.pop(move.device, "")) and move.after is LockState.FREE:
                 told = f"{move.device} is free again after {text}: {move.evidence}"
-                done[move.device] = Reclaimed(device=move.device, text=told, at=now)
+                done[move.device] = ReclaimedDevice(device=move.device, text=told, at=now)
         return Reclaims(begun=begun, done=done)
 
     def lately(self, now: float) -> "Reclaims":
@@ -144,7 +144,7 @@ class Notice(Struct, frozen=True, kw_only=True):
 About = tuple[Reason, PodUid | DeviceName | None]
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class EventAttempt(Struct, frozen=True, kw_only=True):
     """The last try to write an Event: its text, when (monotonic seconds), and whether it failed."""
 
     text: str
@@ -152,14 +152,14 @@ class Told(Struct, frozen=True, kw_only=True):
     failed: bool = False
 
 
-History = Mapping[About, Told]
+History = Mapping[About, EventAttempt]
 
 
 def notices(
     book: Book,
-    waiting: Iterable[Waiting],
+    waiting: Iterable[WaitReport],
     kept: Iterable[KeptDevice],
-    reclaimed: Iterable[Reclaimed],
+    reclaimed: Iterable[ReclaimedDevice],
     refused: str = "",
 ) -> tuple[Notice, ...]:
     """Return what may be told now, waiting pods first, without pods whose name is not known.
@@ -208,10 +208,10 @@ def due(found: Iterable[Notice], history: History, now: float) -> tuple[Notice, 
 def noted(history: History, notice: Notice, now: float, *, failed: bool) -> History:
     """Return *history* with a try to write *notice* at *now*, without what is too old to count."""
     kept = {about: told for about, told in history.items() if now - told.at < _REPEAT}
-    return kept | {notice.about: Told(text=notice.text, at=now, failed=failed)}
+    return kept | {notice.about: EventAttempt(text=notice.text, at=now, failed=failed)}
 
 
-def _is_due(notice: Notice, told: Told | None, now: float) -> bool:
+def _is_due(notice: Notice, told: EventAttempt | None, now: float) -> bool:
     if told is None:
         return True
     pause = _LEAST if told.failed or told.text != notice.text else _REPEAT
@@ -226,7 +226,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Stored(Struct, frozen=True, kw_only=True):
+class StoredCondition(Struct, frozen=True, kw_only=True):
     """What the server has of the condition, and since when it has this `status`.
 
     `condition` is None and `since` empty where the Node has none; `since` is in the server's words.

@@ -14,10 +14,10 @@ from holdfast.model.book.book import DeviceLock, PodRecord
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import Grounds, Member, ReclaimStep, Warrant, whole_cgroup
-from holdfast.reclaim.pods import Outcome, Pods
+from holdfast.reclaim.pods import CgroupOutcome, Pods
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +96,7 @@ class _Order(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Agreed:
+class _Permission:
     """What every guard says: who judged, and which processes may be ended.
 
     `whole`: these are all of the pod's, `victims` those whose pidfd is held: others came meanwhile.
@@ -119,7 +119,7 @@ class Ending:
         pods: Pods,
         pidfds: Pidfds,
         clock: Clock,
-        settings: Watched[Reclaim],
+        settings: Watched[ReclaimSettings],
         steps: StepCounter,
     ) -> None:
         """End processes of *pods*, and count it in *steps*."""
@@ -210,8 +210,8 @@ class Ending:
         at_once = order.step is ReclaimStep.KILL or any(each.sandbox for each in members)
         if at_once and agreed.whole:
             how = await self._end_whole(order, agreed.judge)
-            if how is not Outcome.IMPOSSIBLE:
-                return how is not Outcome.SPARED
+            if how is not CgroupOutcome.IMPOSSIBLE:
+                return how is not CgroupOutcome.SPARED
             agreed = await self._agreed(order)  # trying took its time
         number = signal.SIGKILL if order.step is ReclaimStep.KILL else signal.SIGTERM
         outcomes = [self._signal(order, victim, number) for victim in agreed.victims]
@@ -221,7 +221,7 @@ class Ending:
         # Who forks on and ends has no pid for long enough: with SIGKILL it is frozen.
         return agreed.whole or bool(agreed.victims)
 
-    async def _agreed(self, order: _Order) -> _Agreed:
+    async def _agreed(self, order: _Order) -> _Permission:
         """Ask every guard about those that the warrant means."""
         judge = await order.witness.judge(order.warrant, order.asked_at)
         members, only = judge.members, order.warrant.only
@@ -238,17 +238,17 @@ class Ending:
             void = void or "its processes change"
         if void is not None:
             self.spare(order.warrant.lock, void, gap=order.warrant.gap)
-            return _Agreed(judge=judge)
-        return _Agreed(
+            return _Permission(judge=judge)
+        return _Permission(
             judge=judge,
             victims=victims,
             whole=bool(members) and len(agreed) == len(members),
         )
 
-    async def _end_whole(self, order: _Order, judge: Judge) -> Outcome:
+    async def _end_whole(self, order: _Order, judge: Judge) -> CgroupOutcome:
         record, newest = judge.record, judge.newest
         if record is None or record.cgroup is None or record.inode is None:
-            return Outcome.IMPOSSIBLE
+            return CgroupOutcome.IMPOSSIBLE
 
         def may_end(now: tuple[Member, ...]) -> bool:
             return (
@@ -267,7 +267,7 @@ class Ending:
             may_end=may_end,
             as_one=as_one,
         )
-        if how in {Outcome.KILLED, Outcome.FROZEN}:
+        if how in {CgroupOutcome.KILLED, CgroupOutcome.FROZEN}:
             self._count(order.warrant, ReclaimStep.KILL, how.value)
             log.warning(
                 "pod cgroup killed",

@@ -16,7 +16,7 @@ from holdfast.model.reclaim.ending import (
     EndFacts,
     Grounds,
     Member,
-    RuntimeSeen,
+    RuntimeEvidence,
     Warrant,
     runtime_seen,
     why_spare,
@@ -25,7 +25,7 @@ from holdfast.model.reclaim.ending import (
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 
 
 class Modes(Protocol):
@@ -50,7 +50,7 @@ class Evidence:
         reader: KubeletReader,
         pods: Pods,
         clock: Clock,
-        settings: Watched[Reclaim],
+        settings: Watched[ReclaimSettings],
         modes: Modes,
         question_timeout: Watched[float],
         own_pid: int,
@@ -69,7 +69,7 @@ class Evidence:
         self._modes = modes
         self._kubelet: dict[PodUid, tuple[tuple[ProcessId | None, float], float]] = {}
         """What the ledger says of how kubelet let go of each pod, and when that was first seen."""
-        self._runtime: dict[PodUid, RuntimeSeen] = {}
+        self._runtime: dict[PodUid, RuntimeEvidence] = {}
 
     @property
     def question_timeout(self) -> float:
@@ -85,7 +85,7 @@ class Evidence:
         members = await self._pods.members(pod)
         state = await self._pods.runtime_state(pod, members)
         # Read only now: the pod may have been forgotten while the files were read.
-        before = self._runtime.get(pod, RuntimeSeen())
+        before = self._runtime.get(pod, RuntimeEvidence())
         self._runtime[pod] = runtime_seen(before, members, state, self._clock.monotonic())
         self._let_go_since(self.record(pod))
         return members
@@ -122,7 +122,7 @@ class Evidence:
             asked_at=asked_at,
             record=record,
             let_go_at=self._let_go_since(record),
-            runtime=self._runtime.get(warrant.pod, RuntimeSeen()),
+            runtime=self._runtime.get(warrant.pod, RuntimeEvidence()),
             kubelet=self._reader.view.value.kubelet,
         )
 
@@ -200,7 +200,7 @@ class PodJudge(Struct, frozen=True, kw_only=True):
     asked_at: float
     record: PodRecord | None
     let_go_at: float | None
-    runtime: RuntimeSeen
+    runtime: RuntimeEvidence
     kubelet: ProcessId | None
 
     @property
@@ -217,7 +217,7 @@ class PodJudge(Struct, frozen=True, kw_only=True):
         return why_spare(self.evidence.facts(self, each, members))
 
 
-class Uncounted:
+class UncountedPods:
     """Remembers since when kubelet's checkpoint has been without each pod, by the monotonic clock.
 
     It is kept in memory only, as the rest of the evidence is.

@@ -23,7 +23,7 @@ from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.runtime.watched import Watched
 
 
-class Shown(HandFacts, frozen=True, kw_only=True):
+class HandReleaseView(HandFacts, frozen=True, kw_only=True):
     """One device as a person sees it before they agree: its lock, its pod, who has it."""
 
     kernel: KernelFacts
@@ -31,7 +31,7 @@ class Shown(HandFacts, frozen=True, kw_only=True):
     """The holders, and what else still runs of the pod."""
 
 
-class Begun(Struct, frozen=True, kw_only=True):
+class HandReleaseOutcome(Struct, frozen=True, kw_only=True):
     """What a release did, for people; `follows`: the watcher has to go on with it, at once.
 
     `claim` is the one whose devices are released, None where no claim had them.
@@ -65,18 +65,20 @@ class HandRelease:
         self._reclaimer = reclaimer
         self._ending = ending
 
-    async def look(self, target: Target) -> Shown:
+    async def look(self, target: Target) -> HandReleaseView:
         """Look at the device and its pod now; kubelet is asked too."""
         lock = lock_meant(target, self._ledger.book.value)
         if lock is None or lock.pod is None:
-            return Shown(device=target.device, lock=lock, kernel=await self._kernel(target))
+            return HandReleaseView(
+                device=target.device, lock=lock, kernel=await self._kernel(target)
+            )
         view = await self._evidence.ask()
         members = await self._pods.members(lock.pod)
         state = await self._pods.runtime_state(lock.pod, members)
         kernel = await self._kernel(target)
         book: Book = self._ledger.book.value
         now = lock_meant(target, book)
-        return Shown(
+        return HandReleaseView(
             device=target.device,
             lock=now,
             claim=None if now is None or now.claim is None else book.claims.get(now.claim),
@@ -90,7 +92,7 @@ class HandRelease:
 
     async def release(
         self, target: Target, asker: Asker, *, shown: int, typed: str | None = None
-    ) -> Begun:
+    ) -> HandReleaseOutcome:
         """Begin to release the device, and return what is done; raise RequestRefusedError.
 
         The lock is never freed from here: that is for the kernel to show and the watcher to see.
@@ -106,17 +108,19 @@ class HandRelease:
             await self._end_claim(lock, lock.claim, asker)
             self._reclaimer.retry(lock.pod, verdict.grounds)
             text = f"{lock.device} is free once no process of the claim's pods is left"
-            return Begun(text=text, follows=True, claim=lock.claim)
+            return HandReleaseOutcome(text=text, follows=True, claim=lock.claim)
         if lock.state is not LockState.HELD:
             self._reclaimer.retry(lock.pod, verdict.grounds)
-            return Begun(text=f"{lock.device} is being reclaimed", follows=True, claim=lock.claim)
-        return Begun(text=await self._end_holders(seen, lock, lock.pod))
+            return HandReleaseOutcome(
+                text=f"{lock.device} is being reclaimed", follows=True, claim=lock.claim
+            )
+        return HandReleaseOutcome(text=await self._end_holders(seen, lock, lock.pod))
 
     async def _end_claim(self, lock: DeviceLock, claim: ClaimUid, asker: Asker) -> None:
         text = f"ended by force ({asker}): kubelet has no record of the claim"
         await self._ledger.if_unmoved(lock, lambda draft: end_claim(draft, claim, text))
 
-    async def _end_holders(self, seen: Shown, lock: DeviceLock, pod: PodUid) -> str:
+    async def _end_holders(self, seen: HandReleaseView, lock: DeviceLock, pod: PodUid) -> str:
         """End the holders of a device whose pod lives; return what came of it."""
         holders = seen.kernel.holders or ()
         meant = frozenset(holder.process for holder in holders if holder.pod == pod)

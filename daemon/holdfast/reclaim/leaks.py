@@ -26,14 +26,14 @@ from holdfast.model.reclaim.ending import (
     Warrant,
     retry_pause,
 )
-from holdfast.model.reclaim.leak import HeldUp, LeakFacts, why_keep
+from holdfast.model.reclaim.leak import LeakFacts, WaitingStart, why_keep
 from holdfast.model.use.holders import Holder, leaking_pods
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Modes
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Changes, Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 
 _LOOK = 1.0
 """Seconds between two looks while a start is held up."""
@@ -52,12 +52,12 @@ class LeakedSandboxes:
         ledger: Ledger,
         inventory: Watched[Inventory],
         reader: KubeletReader,
-        starts: Watched[frozenset[HeldUp]],
+        starts: Watched[frozenset[WaitingStart]],
         look: DeviceUse,
         pods: Pods,
         ending: Ending,
         clock: Clock,
-        settings: Watched[Reclaim],
+        settings: Watched[ReclaimSettings],
         modes: Modes,
     ) -> None:
         """Act by *settings* on what *starts* says."""
@@ -80,7 +80,7 @@ class LeakedSandboxes:
         """Follow the starts until cancelled."""
         while True:
             changes = Changes([self._starts, self._settings])
-            starts = self._starts.value if self._may_restart else frozenset[HeldUp]()
+            starts = self._starts.value if self._may_restart else frozenset[WaitingStart]()
             self._forget({start.pod for start in starts})
             for start in sorted(starts, key=lambda each: (each.pod, each.device)):
                 await self._consider(start)
@@ -122,7 +122,7 @@ class LeakedSandboxes:
             pod=pod,
             record=book.pods.get(pod),
             lock=book.locks.get(device),
-            held_up=HeldUp(pod=pod, device=device) in self._starts.value,
+            held_up=WaitingStart(pod=pod, device=device) in self._starts.value,
             counted=view.readable and view.counts(pod),
             holders=judge.holders,
             members=tuple(members),
@@ -145,7 +145,7 @@ class LeakedSandboxes:
         for pod in self._noted.keys() - known:
             del self._noted[pod]
 
-    async def _consider(self, start: HeldUp) -> None:
+    async def _consider(self, start: WaitingStart) -> None:
         lock = self._ledger.book.value.locks.get(start.device)
         if lock is None or lock.pod != start.pod:
             return  # what the start waits for is another's

@@ -32,7 +32,7 @@ _MayEnd = Callable[[tuple[Member, ...]], bool]
 """Judges all of a pod's processes; it may be called from any thread."""
 
 
-class Outcome(Enum):
+class CgroupOutcome(Enum):
     """What came of ending a cgroup as one."""
 
     KILLED = "cgroup"
@@ -126,7 +126,7 @@ class Pods:
 
     async def kill(
         self, pod: PodUid, *, path: str, inode: int, may_end: _MayEnd, as_one: _MayEnd
-    ) -> Outcome:
+    ) -> CgroupOutcome:
         """End the cgroup at *path*, which is still the one with *inode*, so that none forks away.
 
         *may_end* judges all of the pod's processes once more, right before they are ended, and
@@ -149,26 +149,26 @@ class Pods:
             return _not_now(path, error)
         except HostError as error:
             log.info("cannot freeze and kill a cgroup", cgroup=path, reason=str(error))
-            return Outcome.IMPOSSIBLE
+            return CgroupOutcome.IMPOSSIBLE
         else:
-            return Outcome.FROZEN if ended else Outcome.SPARED
+            return CgroupOutcome.FROZEN if ended else CgroupOutcome.SPARED
         finally:
             await self._thaw(path, inode)
 
     def _kill(
         self, pod: PodUid, path: str, inode: int, may_end: _MayEnd, as_one: _MayEnd
-    ) -> Outcome | None:
+    ) -> CgroupOutcome | None:
         """Judge and end in one call: what was judged before has waited for this lane.
 
         Return None where it may be ended, and not as one.
         """
         listed = self.members_now(pod)
         if not may_end(listed):
-            return Outcome.SPARED
+            return CgroupOutcome.SPARED
         if not as_one(listed) or any(map(self._leader_has_exited, listed)):
             return None
         self._cgroups.kill(path, inode)
-        return Outcome.KILLED
+        return CgroupOutcome.KILLED
 
     def _leader_has_exited(self, member: Member) -> bool:
         """Tell whether only other threads of it live: cgroup.kill does not end them.
@@ -212,7 +212,7 @@ def _sandbox(roles: SandboxRoles, pid: int) -> Sandbox | None:
         return Sandbox.MACHINE  # it may run one, which is spared
 
 
-def _not_now(path: str, error: LaneStuckError) -> Outcome:
+def _not_now(path: str, error: LaneStuckError) -> CgroupOutcome:
     """Leave it for another time: what was known of the pod is too old."""
     log.info("cgroup not killed", cgroup=path, reason=str(error))
-    return Outcome.SPARED
+    return CgroupOutcome.SPARED

@@ -12,12 +12,12 @@ import structlog
 from msgspec import Struct, field
 
 from holdfast.errors import HoldfastError, LaneStuckError
-from holdfast.host.pci.reset import FunctionControl, Written
+from holdfast.host.pci.reset import FunctionControl, WriteOutcome
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, HardwareKey, PciAddress
-from holdfast.model.node.readiness import Check, check
+from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.model.reclaim.ending import retry_pause
 from holdfast.model.reclaim.reset import (
     FORCED,
@@ -32,11 +32,11 @@ from holdfast.model.reclaim.reset import (
     why_dead,
     why_not_reset,
 )
-from holdfast.model.use.free import Freedom, KernelFacts, Opened, judge_kernel
+from holdfast.model.use.free import Freedom, KernelFacts, OpenOutcome, judge_kernel
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Nudges, Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 
 _AGAIN = "its functions are tried again"
 _FRESH = 10.0
@@ -45,7 +45,7 @@ _FRESH = 10.0
 log = structlog.get_logger(__name__)
 
 
-class Did(Struct, frozen=True, kw_only=True):
+class ResetAction(Struct, frozen=True, kw_only=True):
     """One thing that was done or left out; `step` and `outcome` are from closed sets."""
 
     step: str
@@ -56,12 +56,12 @@ class Did(Struct, frozen=True, kw_only=True):
 class Findings(Struct, kw_only=True):
     """What a trial did and saw; `problem` is why the device may not be used, empty for nothing."""
 
-    did: list[Did] = field(default_factory=list)
+    did: list[ResetAction] = field(default_factory=list)
     problem: str = ""
 
     def note(self, step: str, outcome: str, text: str) -> None:
         """Add one thing that was done or left out."""
-        self.did.append(Did(step=step, outcome=outcome, text=text))
+        self.did.append(ResetAction(step=step, outcome=outcome, text=text))
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     ) -> None:
         looks = [control.state_of(address) for address in functions]
         with control.holding(self.device.nodes) as opened:
-            if opened is Opened.BUSY:
+            if opened is OpenOutcome.BUSY:
                 findings.problem = (
                     f"{self.device.name} cannot be reset: its group cannot be opened (busy); it is "
                     "tried again"
@@ -102,9 +102,9 @@ class Trial(Struct, frozen=True, kw_only=True):
                 self._reset(control, look, opened, findings)
 
     def _reset(
-        self, control: FunctionControl, look: FunctionState, opened: Opened, findings: Findings
+        self, control: FunctionControl, look: FunctionState, opened: OpenOutcome, findings: Findings
     ) -> None:
-        guarded = opened is Opened.SUCCEEDED
+        guarded = opened is OpenOutcome.SUCCEEDED
         # Asked for while it is guarded: from now on no pod can get past the gate.
         idle = self.idle and self.wanted()
         reason = why_not_reset(self.policy, look, idle=idle, guarded=guarded)
@@ -113,10 +113,10 @@ class Trial(Struct, frozen=True, kw_only=True):
             return
         answer = control.reset(look.address)
         text = f"{look.address} reset ({reset_method(look.methods)})"
-        if answer.written is Written.FAILED:
+        if answer.written is WriteOutcome.FAILED:
             findings.problem = f"{look.address} cannot be reset: {answer.text}"
             text = findings.problem
-        elif answer.written is not Written.DONE:
+        elif answer.written is not WriteOutcome.DONE:
             text = f"not reset: {answer.text}"
         findings.note("reset", answer.written.value, text)
 
@@ -138,7 +138,7 @@ class Trial(Struct, frozen=True, kw_only=True):
         return ""
 
 
-class _Running(Struct, kw_only=True):
+class _RunningTrial(Struct, kw_only=True):
     """A trial that was begun for the lock with `fence`, and what came of it."""
 
     fence: int
@@ -173,7 +173,7 @@ class Resetter:
         ledger: Ledger,
         control: FunctionControl,
         clock: Clock,
-        settings: Watched[Reclaim],
+        settings: Watched[ReclaimSettings],
         nudges: Nudges,
         observer: StepObserver,
     ) -> None:
@@ -186,7 +186,7 @@ class Resetter:
         self._clock = clock
         self._settings = settings
         self._nudges = nudges
-        self._running: dict[DeviceName, _Running] = {}
+        self._running: dict[DeviceName, _RunningTrial] = {}
         self._numbers: dict[DeviceName, int] = {}
         self._told_forbidden = False
         self._observer = observer
@@ -201,7 +201,7 @@ class Resetter:
             if self._state(it) is TrialState.OVERDUE
         )
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether no device's reset or check hangs."""
         yield check("device resets", self.stuck)
 
@@ -282,7 +282,7 @@ class Resetter:
             idle=judge_kernel(facts).freedom is Freedom.FREE,
             wanted=lambda: self._still_forced(lock),
         )
-        it = _Running(
+        it = _RunningTrial(
             fence=lock.fence,
             keys=lock.keys,
             lane=Lane(f"reset {lock.device}", deadline=self._settings.value.reset_timeout),
@@ -292,7 +292,7 @@ class Resetter:
         self._running[lock.device] = it
         it.task = asyncio.get_running_loop().create_task(self._run(it, trial))
 
-    async def _run(self, it: _Running, trial: Trial) -> None:
+    async def _run(self, it: _RunningTrial, trial: Trial) -> None:
         # Past the deadline the call goes on, and what it finds in the end is taken in then.
         with contextlib.suppress(LaneStuckError):
             await it.lane.run(lambda: it.answered.append(self._tried(trial)))
@@ -310,7 +310,7 @@ class Resetter:
         now = self._ledger.book.value.locks.get(lock.device)
         return now is not None and now.state in FORCED and now.pod == lock.pod
 
-    def _take_in(self, device: DeviceName, it: _Running) -> None:
+    def _take_in(self, device: DeviceName, it: _RunningTrial) -> None:
         """Take in what the lane found, once it did; raise what it raised."""
         if it.findings is not None:
             return
@@ -323,7 +323,7 @@ class Resetter:
         it.lane.close()
         for each in found.did:
             self._observer.reclaimed(each.step, each.outcome)
-            if each.outcome == Written.FORBIDDEN.value and not self._told_forbidden:
+            if each.outcome == WriteOutcome.FORBIDDEN.value and not self._told_forbidden:
                 self._told_forbidden = True  # the same for every device, until a restart
                 log.warning("device reset not permitted", reason=each.text)
         did = [each.text for each in found.did]
@@ -335,7 +335,7 @@ class Resetter:
         else:
             log.info("device checked", device=str(device), did=did, took=took)
 
-    def _reason(self, it: _Running) -> str:
+    def _reason(self, it: _RunningTrial) -> str:
         if it.findings is not None and it.findings.problem:
             return it.findings.problem
         waited = self._settings.value.reset_timeout
@@ -346,7 +346,7 @@ class Resetter:
             )
         return "its functions are being reset and checked"
 
-    def _state(self, it: _Running) -> TrialState:
+    def _state(self, it: _RunningTrial) -> TrialState:
         if it.findings is None:
             late = self._clock.monotonic() - it.began >= self._settings.value.reset_timeout
             return TrialState.OVERDUE if late else TrialState.RUNNING
@@ -355,7 +355,7 @@ class Resetter:
         fresh = self._clock.monotonic() - it.ended < _FRESH
         return TrialState.PASSED if fresh else TrialState.NONE
 
-    def _retry_due(self, it: _Running) -> bool:
+    def _retry_due(self, it: _RunningTrial) -> bool:
         retry = self._settings.value.retry
         pause = retry_pause(it.number, first=retry.first, last=retry.last)
         return it.findings is not None and self._clock.monotonic() - it.ended >= pause

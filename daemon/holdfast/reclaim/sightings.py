@@ -60,17 +60,17 @@ class PodSightings:
         self._turns: Turns[PodUid] = Turns(clock, at_most=_AT_MOST, pause=_PAUSE)
 
     async def sight(
-        self, pods: Collection[PodUid], *, anew: Collection[PodUid] = ()
+        self, pods: Collection[PodUid], *, again: Collection[PodUid] = ()
     ) -> dict[PodUid, PodSighting]:
         """Return the cgroups that exist of *pods*, with the processes in each and below.
 
-        Those of *anew* are read now, and all of which the kernel would not tell a change. Of the
+        Those of *again* are read now, and all of which the kernel would not tell a change. Of the
         others it tells when the last process ends; which processes they have may be older.
         """
         wanted = set(pods)
         for pod in self._seen.keys() - wanted:
             self._forget(pod)
-        announced = self._announced.difference(anew)
+        announced = self._announced.difference(again)
         due = (wanted - announced).union(self._turns.next(announced))
         if due:
             await self._look_at(sorted(due))
@@ -129,7 +129,7 @@ class PodSightings:
             watch.end()
 
     def _happened(self, pod: PodUid) -> None:
-        self._unwatch(pod)  # the kernel may have ended it: it begins anew with the next look
+        self._unwatch(pod)  # the kernel may have ended it: it begins again with the next look
         log.debug("pod cgroup changed", pod=pod)
         self._nudges.nudge()
 
@@ -163,7 +163,7 @@ waits for a volume is empty for as long as that takes.
 
 
 @dataclass(slots=True, kw_only=True)
-class _Shown:
+class _SignState:
     sign: Sign
     since: float
     asked: int = 0
@@ -181,12 +181,12 @@ class Endings:
     def __init__(self, clock: Clock) -> None:
         """Count ages by *clock*."""
         self._clock = clock
-        self._seen: dict[PodUid, _Shown] = {}
-        self._exit: _Shown | None = None
+        self._seen: dict[PodUid, _SignState] = {}
+        self._exit: _SignState | None = None
 
     def holder_exited(self) -> None:
         """Note that a process which had a device open has ended, of whatever pod."""
-        self._exit = _Shown(sign=Sign.HOLDER_EXITED, since=self._clock.monotonic())
+        self._exit = _SignState(sign=Sign.HOLDER_EXITED, since=self._clock.monotonic())
 
     def is_question_due(self, book: Book, sightings: Mapping[PodUid, PodSighting]) -> bool:
         """Tell whether to ask kubelet now about pods that seem to be over, and take it as asked.
@@ -216,7 +216,7 @@ class Endings:
             sign = _sign(sightings.get(pod), known, had_cgroup=pod in had_cgroup)
             if sign is not None:
                 same = known if known is not None and known.sign is sign else None
-                self._seen[pod] = same or _Shown(sign=sign, since=now)
+                self._seen[pod] = same or _SignState(sign=sign, since=now)
 
     def due(self) -> bool:
         """Tell whether kubelet is to be asked now, and take it as asked."""
@@ -232,11 +232,13 @@ class Endings:
         next_due = min((each.due for each in self._all()), default=math.inf)
         return max(0.0, next_due - self._clock.monotonic())
 
-    def _all(self) -> list[_Shown]:
+    def _all(self) -> list[_SignState]:
         return [*self._seen.values(), *([self._exit] if self._exit is not None else [])]
 
 
-def _sign(sighting: PodSighting | None, known: _Shown | None, *, had_cgroup: bool) -> Sign | None:
+def _sign(
+    sighting: PodSighting | None, known: _SignState | None, *, had_cgroup: bool
+) -> Sign | None:
     """Return what a look at a pod's cgroup says; None for a pod that has not begun."""
     if sighting is None:
         return Sign.GONE if had_cgroup else None

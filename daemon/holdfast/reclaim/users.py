@@ -66,7 +66,7 @@ class Users:
             seen.update(await self._use.scan(free, book.locks) if free else {})
         elif new := [each for each in free if known.get(each.name) != found.users.get(each.name)]:
             # They have just come, or become free: what is idle memory is seen only now. Or an
-            # administrator has left, whose processes were in nobody's way until then.
+            # administrator has left, whose processes were not in the way until then.
             seen.update(await self._use.scan(new, book.locks, pids=()))
         if self._free is None or self._free.inventory is not found.inventory:
             self._use.keep([each.name for each in found.inventory.devices])

@@ -15,13 +15,13 @@ from holdfast.errors import HoldfastError
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.standings import Emptied
+from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import ENDING, Book, DeviceLock, LockState
 from holdfast.model.book.claims import following, release
-from holdfast.model.book.messages import Blocked
+from holdfast.model.book.messages import BlockReason
 from holdfast.model.book.places import on_vfio
 from holdfast.model.book.pods import (
-    Observed,
+    Observation,
     PodSighting,
     changes_with_time,
     reconcile,
@@ -30,7 +30,7 @@ from holdfast.model.book.pods import (
 from holdfast.model.devices import DeviceKind, Inventory
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.node.readiness import Check, check_openly, check_result, longest_wait
+from holdfast.model.node.readiness import ReadinessCheck, check_openly, check_result, longest_wait
 from holdfast.model.use.free import (
     FormerPod,
     Freedom,
@@ -40,7 +40,7 @@ from holdfast.model.use.free import (
     Verdict,
     judge_release,
 )
-from holdfast.reclaim.evidence import Uncounted
+from holdfast.reclaim.evidence import UncountedPods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import Endings, PodSightings
@@ -48,7 +48,7 @@ from holdfast.reclaim.users import Users
 from holdfast.runtime.clock import Clock, Turns
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Nudges, Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 
 _ENABLE_AT_ONCE = 64
 """Of how many devices `enable` is read in a beat: the kernel announces no change of it."""
@@ -60,11 +60,11 @@ log = structlog.get_logger(__name__)
 Sightings = Mapping[PodUid, PodSighting]
 
 
-class _Agreed(Struct, frozen=True, kw_only=True):
+class _SettledBook(Struct, frozen=True, kw_only=True):
     """A book in which what was observed at a moment, in monotonic seconds, changes nothing."""
 
     book: Book
-    observed: Observed
+    observed: Observation
     at: float
 
 
@@ -87,11 +87,11 @@ class Watcher:
         reclaimer: Reclaimer,
         resetter: Resetter,
         clock: Clock,
-        settings: Watched[Reclaim],
+        settings: Watched[ReclaimSettings],
         pending_timeout: Watched[float],
         is_retired: Callable[[ResourceName], bool],
-        obstacles: Watched[Mapping[DeviceName, Blocked]],
-        emptied: Emptied,
+        obstacles: Watched[Mapping[DeviceName, BlockReason]],
+        emptied: EmptyPods,
         nudges: Nudges,
     ) -> None:
         """Have *reclaimer* act on what is not free, and *resetter* check what was forced.
@@ -114,10 +114,10 @@ class Watcher:
         self._is_retired = is_retired
         self._endings = Endings(clock)
         self._exits = use.exits.value
-        self._uncounted = Uncounted(clock)
+        self._uncounted = UncountedPods(clock)
         self._users = Users(ledger=ledger, inventory=inventory, use=use, clock=clock)
         self._turns: Turns[DeviceName] = Turns(clock, at_most=_ENABLE_AT_ONCE)
-        self._agreed: _Agreed | None = None
+        self._agreed: _SettledBook | None = None
         self._not_free: dict[DeviceName, Verdict] = {}
         """What was last seen to keep the device of each lock in release from its next pod."""
         self._unrecorded: dict[DeviceName, Verdict] = {}
@@ -133,7 +133,7 @@ class Watcher:
         self.compared_at: float | None = None
         """When book, kubelet and kernel were last compared, in monotonic seconds."""
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether all processes were scanned once, and locks were compared recently.
 
         No container passes the gate before the one, and nothing becomes free without the other.
@@ -144,14 +144,14 @@ class Watcher:
         name, at = "lock reconciliation", self.compared_at
         yield check_result(name, self.problem.text, at=at, now=now, within=within)
 
-    def obstacle(self, device: DeviceName) -> Blocked | None:
+    def obstacle(self, device: DeviceName) -> BlockReason | None:
         """Return what was last seen to keep *device* from its next pod; None: nothing was."""
         holders = self._use.holders.get(device, ())
         seen = self._not_free.get(device, _NOTHING)
         if not holders and not seen.reason:
             return None
         lock = self._ledger.book.value.locks.get(device) if holders else None
-        return Blocked(
+        return BlockReason(
             device=device,
             holders=holders,
             reason=seen.reason,
@@ -223,10 +223,10 @@ class Watcher:
             for lock in book.locks.values()
             if lock.pod is not None and lock.state is not LockState.HELD
         }
-        return await self._pods.sight(sorted(wanted), anew=ending)
+        return await self._pods.sight(sorted(wanted), again=ending)
 
     async def _reconcile(self, sightings: Sightings) -> None:
-        observed = Observed(
+        observed = Observation(
             view=self._view(sightings),
             inventory=self._inventory.value,
             boot=self._ledger.boot,
@@ -243,7 +243,7 @@ class Watcher:
         ):
             return
         changed = await self._ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
-        self._agreed = None if changed else _Agreed(book=book, observed=observed, at=now)
+        self._agreed = None if changed else _SettledBook(book=book, observed=observed, at=now)
 
     async def _release(self, sightings: Sightings) -> None:
         """Free what is free; only then act on the rest, for which kubelet may have to be asked."""

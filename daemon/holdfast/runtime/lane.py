@@ -29,7 +29,7 @@ class Lane:
         self._deadline = deadline if isinstance(deadline, Watched) else Watched(deadline)
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._closed = False
-        self._current: _Timed | None = None
+        self._current: _Deadline | None = None
         self.latency = 0.0
         """How long the last finished call took, in seconds. May be read from any thread."""
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
@@ -125,7 +125,7 @@ class Lanes(Protocol):
         ...
 
 
-class _Timed(Protocol):
+class _Deadline(Protocol):
     due: float
 
 

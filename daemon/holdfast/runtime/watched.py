@@ -44,7 +44,7 @@ class Watched(Generic[T]):
                 publish(value)
 
     def part(self, select: Callable[[T], P]) -> "Watched[P]":
-        """Return what *select* takes from the value, published anew whenever that changes.
+        """Return what *select* takes from the value, published again whenever that changes.
 
         It lives as long as this one: take parts when the daemon is built, not again and again.
         """

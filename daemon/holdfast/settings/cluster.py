@@ -6,7 +6,7 @@ from holdfast.names import CLAIM_STATE
 from holdfast.settings.types import Duration, Section
 
 
-class Dra(Section, frozen=True):
+class DraSettings(Section, frozen=True):
     """Dynamic Resource Allocation, for hardware whose `api` is `dra`.
 
     `nodeName` and `serviceAccount` are for `events` too.
@@ -43,7 +43,7 @@ class Dra(Section, frozen=True):
         return self.claim_state or f"{self.kubelet_root}/{CLAIM_STATE}"
 
 
-class Events(Section, frozen=True):
+class EventsSettings(Section, frozen=True):
     """Events that `kubectl describe` shows, and a condition of the node.
 
     They are written with the token and the node's name of the section `dra`.
@@ -56,7 +56,7 @@ class Events(Section, frozen=True):
     create events and to patch the status of nodes, which the chart gives it."""
 
 
-class Named(Section, frozen=True):
+class NamedSettings(Section, frozen=True):
     """Settings by name: documents in a folder, of which a label of the node picks one.
 
     A document has keys of this page, or is a file of NVIDIA's device plugin (`version: v1`). It
@@ -80,7 +80,7 @@ class Named(Section, frozen=True):
     the configuration cannot be used. Add empty for nodes that need no document."""
 
 
-class Labels(Section, frozen=True):
+class LabelsSettings(Section, frozen=True):
     """Node labels that describe the node's GPUs and TPUs.
 
     They are written to a file, which node-feature-discovery puts on the node: holdfast needs no

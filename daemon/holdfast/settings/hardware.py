@@ -4,8 +4,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from holdfast.model.cards import Shared
-from holdfast.model.cards import Sharing as Rule
+from holdfast.model.cards import Shared, Sharing
 from holdfast.model.devicerules import DeviceRule
 from holdfast.model.devices import OwnSettings
 from holdfast.model.ids import ResourceName
@@ -20,7 +19,7 @@ SLICE_NAMES = "nvidia.com/mig-"
 """How the names of MIG slices begin, where GPUs have GPU_NAME."""
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True):
+class ServedResources(msgspec.Struct, frozen=True, kw_only=True):
     """What a section of hardware serves: its resources, and the API by which pods get them.
 
     `beginning` is how further names begin, empty for none. Names of hardware that is not `enabled`
@@ -40,15 +39,15 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class Hardware(Protocol):
+class HardwareSettings(Protocol):
     """A section of hardware with a key `api`; what has none comes by the device plugin."""
 
-    def served(self) -> Served:
+    def served(self) -> ServedResources:
         """Return which resources are its own, also those of hardware that was not seen yet."""
         ...
 
 
-class Tpu(Section, frozen=True):
+class TpuSettings(Section, frozen=True):
     """TPU chips, and what the programs on them are told.
 
     An empty value is taken from envFile, or else from the hardware.
@@ -82,13 +81,13 @@ class Tpu(Section, frozen=True):
     """The address that programs get as VBAR_CONTROL_SERVICE_URL. Empty: the variable is not set.
     Set it when your TPU runtime asks for that service."""
 
-    def served(self) -> Served:
+    def served(self) -> ServedResources:
         """Return the one resource of chips."""
         names = frozenset({self.resource_name})
-        return Served(enabled=self.enabled, api=self.api, names=names)
+        return ServedResources(enabled=self.enabled, api=self.api, names=names)
 
 
-class Gpu(Section, frozen=True):
+class GpuSettings(Section, frozen=True):
     """NVIDIA GPUs. They are advertised once the driver shows them.
 
     Settings that NVIDIA's device plugin has too have the same names (nvidia.md).
@@ -224,10 +223,12 @@ class Gpu(Section, frozen=True):
     """Xids that count whatever else is ignored, separated by commas, or `all`. Set it when an Xid
     that is ignored by default matters to you."""
 
-    def served(self) -> Served:
+    def served(self) -> ServedResources:
         """Return the resources of GPUs, of their replicas and of MIG slices."""
         names = frozenset({GPU_NAME, SHARED_GPU_NAME})
-        return Served(enabled=self.enabled, api=self.api, names=names, beginning=SLICE_NAMES)
+        return ServedResources(
+            enabled=self.enabled, api=self.api, names=names, beginning=SLICE_NAMES
+        )
 
 
 class SharedResource(Section, frozen=True):
@@ -263,7 +264,7 @@ class TimeSlicing(Section, frozen=True):
     it for programs that leave a GPU idle most of the time and trust each other."""
 
 
-class Sharing(Section, frozen=True):
+class SharingSettings(Section, frozen=True):
     """What several pods may have at the same time. The form is that of NVIDIA's plugin."""
 
     time_slicing: TimeSlicing = msgspec.field(default_factory=TimeSlicing)
@@ -272,7 +273,7 @@ class Sharing(Section, frozen=True):
         """Return how the devices of each resource are shared."""
         rules = self.time_slicing
         return {
-            ResourceName(each.name): Rule(
+            ResourceName(each.name): Sharing(
                 replicas=each.replicas,
                 renamed=rules.rename_by_default or bool(each.rename),
                 single=rules.fail_requests_greater_than_one,
@@ -310,9 +311,9 @@ class Pool(Section, frozen=True):
             addresses=self.addresses,
         )
 
-    def served(self) -> Served:
+    def served(self) -> ServedResources:
         """Return the pool's resource."""
-        return Served(enabled=True, api=self.api, names=frozenset({self.resource_name}))
+        return ServedResources(enabled=True, api=self.api, names=frozenset({self.resource_name}))
 
 
 class Match(Section, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.errors import SettingsError
 from holdfast.names import CONFIG_DOCUMENT, CONFIG_LABEL
-from holdfast.settings.cluster import Named
+from holdfast.settings.cluster import NamedSettings
 from holdfast.settings.sections import Settings
 from holdfast.settings.yamltext import read_text
 
@@ -23,7 +23,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def chosen_document(named: Named, label: str) -> Document | None:
+def chosen_document(named: NamedSettings, label: str) -> Document | None:
     """Return the document that the settings are read from; None: none is used.
 
     *label* is the value of the node's label, empty for none. Raise SettingsError where it, or no
@@ -45,7 +45,7 @@ def chosen_document(named: Named, label: str) -> Document | None:
     return Document(name=name, text=read_text(folder / name)) if name else None
 
 
-def choice(named: Named, label: str, names: Collection[str]) -> str:
+def choice(named: NamedSettings, label: str, names: Collection[str]) -> str:
     """Return which of the documents *names* counts, empty for none; *label* is the node's value.
 
     The label comes first, then `default`, then the first fallback strategy that finds one.
@@ -77,7 +77,7 @@ def follows_label(settings: Settings) -> bool:
     return bool(settings.named.folder and settings.named.labels)
 
 
-def label_in(named: Named, labels: Mapping[str, str]) -> str:
+def label_in(named: NamedSettings, labels: Mapping[str, str]) -> str:
     """Return the value of the first label that names a document, empty for none."""
     return next((labels[key] for key in named.labels if labels.get(key)), "")
 

@@ -102,22 +102,22 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 """What Go's strconv.ParseBool takes, by which NVIDIA's plugin reads them."""
 
 
-class Other(Struct, frozen=True, kw_only=True):
+class KeylessOption(Struct, frozen=True, kw_only=True):
     """An option without a key. `needless` are the values that ask for nothing; None: all do."""
 
     why: str
     needless: frozenset[str] | None = None
 
 
-NO_MPS = Other(
+NO_MPS = KeylessOption(
     why="MPS is not served, because nothing could tell whose work its server does; share GPUs by "
     "sharing.timeSlicing, or divide them by MIG"
 )
-OTHERS: Mapping[str, Other] = {
-    "FAIL_ON_INIT_ERROR": Other(
+OTHERS: Mapping[str, KeylessOption] = {
+    "FAIL_ON_INIT_ERROR": KeylessOption(
         why="holdfast runs without the driver too, and looks for it until it comes"
     ),
-    "DEVICE_DISCOVERY_STRATEGY": Other(
+    "DEVICE_DISCOVERY_STRATEGY": KeylessOption(
         why="GPUs are found by NVML alone; for Tegra, and for WSL, stay with NVIDIA's plugin",
         needless=frozenset({"", "auto", "nvml"}),
     ),
@@ -159,14 +159,14 @@ def from_flags(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str
     return found
 
 
-class FromFile(Struct, frozen=True, kw_only=True):
+class FileSettings(Struct, frozen=True, kw_only=True):
     """What a file of NVIDIA's format sets, by path; `ignored` has a text for each idle key."""
 
     found: Mapping[str, str]
     ignored: tuple[str, ...] = ()
 
 
-def from_file(content: Mapping[str, object], file: str) -> FromFile:
+def from_file(content: Mapping[str, object], file: str) -> FileSettings:
     """Return what a file of NVIDIA's format sets; raise SettingsError.
 
     A key in the wrong section has no effect, because NVIDIA's plugin does not read it there either.
@@ -196,7 +196,7 @@ def from_file(content: Mapping[str, object], file: str) -> FromFile:
 
     if rules := rules_from(content, file):
         found["devices"] = json.dumps(rules)
-    return FromFile(found=found, ignored=tuple(ignored))
+    return FileSettings(found=found, ignored=tuple(ignored))
 
 
 def _with_root_on_host(found: dict[str, str]) -> None:

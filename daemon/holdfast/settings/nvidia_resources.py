@@ -75,7 +75,7 @@ def shared_of(entries: Sequence[object], file: str, ignored: list[str]) -> list[
         where = f"sharing.timeSlicing.resources[{place}]"
         name = given.get("name") if isinstance(given, Mapping) else None
         if not isinstance(given, Mapping) or not isinstance(name, str):
-            found[where] = given  # which is no entry, and is refused as one of ours would be
+            found[where] = given  # which is no entry, and is refused as in our own file
             continue
         name = name if "/" in name else _PREFIX + name
         entry = {**given, "name": name}

@@ -14,7 +14,7 @@ class TakeUp(StrEnum):
 
     LIVE = "live"
     """At once: nothing restarts, and no stream ends."""
-    ANEW = "restart"
+    RESTART = "restart"
     """The daemon restarts in the same process: locks stay, and it registers with kubelet again."""
     POD = "pod"
     """Only by another pod, because mounts or probes are made by it."""
@@ -23,7 +23,7 @@ class TakeUp(StrEnum):
 _TABLE: Mapping[str, TakeUp] = {
     "allocate": TakeUp.LIVE,
     "devices": TakeUp.LIVE,
-    "devices[].api": TakeUp.ANEW,
+    "devices[].api": TakeUp.RESTART,
     "discovery": TakeUp.LIVE,
     "drift": TakeUp.LIVE,
     "dra.evictLost": TakeUp.LIVE,
@@ -59,14 +59,14 @@ _TABLE: Mapping[str, TakeUp] = {
     "withholdAfter": TakeUp.LIVE,
 }
 """Of keys and sections, those of a list's entries with ``[]``; the longest that a key begins with
-counts. All others: ANEW."""
+counts. All others: RESTART."""
 
 
 def take_up(path: str) -> TakeUp:
     """Return how a change of the key at *path* is taken up."""
     while path and path not in _TABLE:
         path = path.rpartition(".")[0] if not path.endswith("[]") else path[:-2]
-    return _TABLE.get(path, TakeUp.ANEW)
+    return _TABLE.get(path, TakeUp.RESTART)
 
 
 def changed(before: Settings, after: Settings) -> tuple[str, ...]:

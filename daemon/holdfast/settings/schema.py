@@ -60,7 +60,7 @@ def _writable(section: type[Section]) -> type[msgspec.Struct]:
             kind = Annotated[kind, Meta(description=texts[field.name])]
         fields.append((field.name, kind, default))
     return msgspec.defstruct(
-        section.__name__,
+        section.__name__.removesuffix("Settings") or section.__name__,
         fields,
         bases=(Section,),
         namespace={"__doc__": one_line(section.__doc__ or "")},

@@ -7,21 +7,21 @@ from typing import Literal
 import msgspec
 
 from holdfast.model.devicerules import DeviceRule
-from holdfast.settings.cluster import Dra, Events, Labels, Named
+from holdfast.settings.cluster import DraSettings, EventsSettings, LabelsSettings, NamedSettings
 from holdfast.settings.hardware import (
     Api,
     DeviceSettings,
-    Gpu,
-    Hardware,
+    GpuSettings,
+    HardwareSettings,
     Pool,
-    Served,
-    Sharing,
-    Tpu,
+    ServedResources,
+    SharingSettings,
+    TpuSettings,
 )
 from holdfast.settings.types import Count, Duration, Interval, Port, Section
 
 
-class History(Section, frozen=True):
+class HistorySettings(Section, frozen=True):
     """How much of each device's history is kept in the ledger."""
 
     per_device: Count = 200
@@ -29,7 +29,7 @@ class History(Section, frozen=True):
     back further with `holdfast history`; the ledger's file grows with it."""
 
 
-class Http(Section, frozen=True):
+class HttpSettings(Section, frozen=True):
     """The HTTP server for probes (/livez, /readyz) and metrics (/metrics)."""
 
     address: str = ""
@@ -40,7 +40,7 @@ class Http(Section, frozen=True):
     the host network has the port."""
 
 
-class Log(Section, frozen=True):
+class LogSettings(Section, frozen=True):
     """What is logged, and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -50,7 +50,7 @@ class Log(Section, frozen=True):
     when what collects your logs needs one of them."""
 
 
-class Liveness(Section, frozen=True):
+class LivenessSettings(Section, frozen=True):
     """When /livez fails, so that kubelet restarts the container."""
 
     loop_stall: Interval = Interval(30)
@@ -58,7 +58,7 @@ class Liveness(Section, frozen=True):
     restarted on nodes that are only overloaded."""
 
 
-class Readiness(Section, frozen=True):
+class ReadinessSettings(Section, frozen=True):
     """What /readyz checks in addition to a daemon that works."""
 
     require_devices: bool = False
@@ -67,7 +67,7 @@ class Readiness(Section, frozen=True):
     true where every node that holdfast runs on must have devices."""
 
 
-class Host(Section, frozen=True):
+class HostSettings(Section, frozen=True):
     """Where the node's folders are, as the daemon's own process sees them.
 
     Change these when the daemon runs in a container that has the node's folders at other places.
@@ -99,7 +99,7 @@ class Host(Section, frozen=True):
         return {name: Path(text) for name, text in msgspec.structs.asdict(self).items()}
 
 
-class Question(Section, frozen=True):
+class QuestionSettings(Section, frozen=True):
     """How often kubelet is asked which pods it still counts.
 
     Each question makes kubelet write its checkpoint, and kubelet limits how often it answers.
@@ -119,7 +119,7 @@ class Question(Section, frozen=True):
     from its silence. Raise it on nodes whose kubelet is slow under load."""
 
 
-class Kubelet(Section, frozen=True):
+class KubeletSettings(Section, frozen=True):
     """Where kubelet is, and how the daemon registers with it."""
 
     plugin_dir: str = "/var/lib/kubelet/device-plugins"
@@ -137,10 +137,10 @@ class Kubelet(Section, frozen=True):
     poll: Interval = Interval(1)
     """How often the plugin folder is read while inotify does not watch it; a fifth as often while
     it does. Lower it to register sooner after a restart of kubelet where inotify does not work."""
-    question: Question = msgspec.field(default_factory=Question)
+    question: QuestionSettings = msgspec.field(default_factory=QuestionSettings)
 
 
-class Cdi(Section, frozen=True):
+class CdiSettings(Section, frozen=True):
     """Where CDI spec files are written, for devices that containers get by CDI name."""
 
     spec_dir: str = "/var/run/cdi"
@@ -148,7 +148,7 @@ class Cdi(Section, frozen=True):
     Change it when the runtime reads other folders (`cdi_spec_dirs` in containerd)."""
 
 
-class Discovery(Section, frozen=True):
+class DiscoverySettings(Section, frozen=True):
     """How the daemon follows which hardware the node has."""
 
     rescan: Interval = Interval(60)
@@ -162,7 +162,7 @@ class Discovery(Section, frozen=True):
     bursts. Raise it when one change of the hardware makes the daemon read it many times."""
 
 
-class Allocate(Section, frozen=True):
+class AllocateSettings(Section, frozen=True):
     """The answer to kubelet's Allocate, and how long it may stay unused."""
 
     commit_timeout: Interval = Interval(2)
@@ -174,7 +174,7 @@ class Allocate(Section, frozen=True):
     expires, and its devices are free for others. Raise it when kubelet takes longer to write."""
 
 
-class Gate(Section, frozen=True):
+class GateSettings(Section, frozen=True):
     """The gate: a container's start waits (PreStartContainer) until its devices are free."""
 
     wait: Duration = Duration(25)
@@ -191,7 +191,7 @@ class Gate(Section, frozen=True):
     without the name. Raise it on a slow node whose ledger shows starts of unknown pods."""
 
 
-class Retry(Section, frozen=True):
+class RetrySettings(Section, frozen=True):
     """The pause before a device that could not be reclaimed is tried again.
 
     It doubles with each failure, from first to last.
@@ -204,7 +204,7 @@ class Retry(Section, frozen=True):
     once the cause is gone."""
 
 
-class Reclaim(Section, frozen=True):
+class ReclaimSettings(Section, frozen=True):
     """How a device is taken back from a pod that has ended.
 
     Processes are ended only under every guard of guards.md. A longer grace is always safe: it only
@@ -245,7 +245,7 @@ class Reclaim(Section, frozen=True):
     kill_grace: Duration = Duration(10)
     """How long a process has to end after SIGKILL before the device is quarantined until the next
     try. Raise it when the kernel takes long to tear down large mappings."""
-    retry: Retry = msgspec.field(default_factory=Retry)
+    retry: RetrySettings = msgspec.field(default_factory=RetrySettings)
     reset: Literal["never", "afterForcedRelease"] = "never"
     """Whether a device's PCI functions are reset after its holder had to be ended. The kernel
     already resets a VFIO function when its last user closes it. Choose afterForcedRelease when
@@ -274,7 +274,7 @@ class Reclaim(Section, frozen=True):
     pods can run for long before their cgroup is found."""
 
 
-class Drift(Section, frozen=True):
+class DriftSettings(Section, frozen=True):
     """When it is reported that the ledger, kubelet and the kernel disagree."""
 
     settle: Duration = Duration(30)
@@ -295,11 +295,11 @@ class Settings(Section, frozen=True, dict=True):
     """How long a device may be in release, or the ledger fail to write, before kubelet is told that
     the device is Unhealthy. A pod that arrives earlier waits at the gate; one that arrives later is
     not placed on it. Raise it when releases on your nodes take longer than that and still end."""
-    host: Host = msgspec.field(default_factory=Host)
-    kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
-    tpu: Tpu = msgspec.field(default_factory=Tpu)
-    gpu: Gpu = msgspec.field(default_factory=Gpu)
-    sharing: Sharing = msgspec.field(default_factory=Sharing)
+    host: HostSettings = msgspec.field(default_factory=HostSettings)
+    kubelet: KubeletSettings = msgspec.field(default_factory=KubeletSettings)
+    tpu: TpuSettings = msgspec.field(default_factory=TpuSettings)
+    gpu: GpuSettings = msgspec.field(default_factory=GpuSettings)
+    sharing: SharingSettings = msgspec.field(default_factory=SharingSettings)
     pools: tuple[Pool, ...] = ()
     """Other VFIO devices to advertise, each pool as a resource of its own. Set it to grant devices
     that are neither TPUs nor GPUs."""
@@ -311,32 +311,32 @@ class Settings(Section, frozen=True, dict=True):
     After a reboot kubelet repeats its old answer, and IOMMU groups may have other numbers: a path
     may then lead to another chip, and the pod must be deleted, while a name leads to the right one.
     Choose cdi with kubelet 1.29 or later and a container runtime that has CDI turned on."""
-    cdi: Cdi = msgspec.field(default_factory=Cdi)
-    labels: Labels = msgspec.field(default_factory=Labels)
-    discovery: Discovery = msgspec.field(default_factory=Discovery)
-    allocate: Allocate = msgspec.field(default_factory=Allocate)
-    gate: Gate = msgspec.field(default_factory=Gate)
-    reclaim: Reclaim = msgspec.field(default_factory=Reclaim)
-    dra: Dra = msgspec.field(default_factory=Dra)
-    events: Events = msgspec.field(default_factory=Events)
-    named: Named = msgspec.field(default_factory=Named)
-    drift: Drift = msgspec.field(default_factory=Drift)
-    history: History = msgspec.field(default_factory=History)
-    http: Http = msgspec.field(default_factory=Http)
-    log: Log = msgspec.field(default_factory=Log)
-    liveness: Liveness = msgspec.field(default_factory=Liveness)
-    readiness: Readiness = msgspec.field(default_factory=Readiness)
+    cdi: CdiSettings = msgspec.field(default_factory=CdiSettings)
+    labels: LabelsSettings = msgspec.field(default_factory=LabelsSettings)
+    discovery: DiscoverySettings = msgspec.field(default_factory=DiscoverySettings)
+    allocate: AllocateSettings = msgspec.field(default_factory=AllocateSettings)
+    gate: GateSettings = msgspec.field(default_factory=GateSettings)
+    reclaim: ReclaimSettings = msgspec.field(default_factory=ReclaimSettings)
+    dra: DraSettings = msgspec.field(default_factory=DraSettings)
+    events: EventsSettings = msgspec.field(default_factory=EventsSettings)
+    named: NamedSettings = msgspec.field(default_factory=NamedSettings)
+    drift: DriftSettings = msgspec.field(default_factory=DriftSettings)
+    history: HistorySettings = msgspec.field(default_factory=HistorySettings)
+    http: HttpSettings = msgspec.field(default_factory=HttpSettings)
+    log: LogSettings = msgspec.field(default_factory=LogSettings)
+    liveness: LivenessSettings = msgspec.field(default_factory=LivenessSettings)
+    readiness: ReadinessSettings = msgspec.field(default_factory=ReadinessSettings)
 
     def device_rules(self) -> tuple[DeviceRule, ...]:
         """Return the rules for single devices, in order."""
         return tuple(each.rule(place) for place, each in enumerate(self.devices))
 
     @cached_property
-    def served(self) -> tuple[Served, ...]:
+    def served(self) -> tuple[ServedResources, ...]:
         """What each section of hardware serves, first what is enabled."""
         values = (getattr(self, name) for name in self.__struct_fields__)
         entries = (value if isinstance(value, tuple) else (value,) for value in values)
-        sections = (each for few in entries for each in few if isinstance(each, Hardware))
+        sections = (each for few in entries for each in few if isinstance(each, HardwareSettings))
         return tuple(
             sorted((each.served() for each in sections), key=lambda each: not each.enabled)
         )

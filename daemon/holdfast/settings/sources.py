@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from holdfast.errors import SettingsError
-from holdfast.settings.checks import problems
 from holdfast.settings.named import (
     Document,
     chosen_document,
@@ -29,6 +28,7 @@ from holdfast.settings.nvidia_plugin import (
 from holdfast.settings.reloading import TakeUp, take_up
 from holdfast.settings.sections import Settings
 from holdfast.settings.types import Duration, Section, entry_of
+from holdfast.settings.validation import problems
 from holdfast.settings.yamltext import mapping, parse, read_mapping
 
 _PREFIX = "HOLDFAST_"
@@ -44,7 +44,7 @@ _THEIRS = frozenset({"version", "flags"})
 Tree = dict[str, Any]
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that work, and what they were read from."""
 
     settings: Settings
@@ -57,7 +57,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """What these are, where it is refused."""
 
 
-class Sources:
+class SettingsSources:
     """What the settings are made of, each read once; a named document comes on top."""
 
     def __init__(
@@ -84,12 +84,12 @@ class Sources:
         self.own = _understood(self._change(self._tree))
         """The settings without a document; they may need one to work."""
 
-    def found(self, label: str | None) -> Found:
+    def found(self, label: str | None) -> LoadedSettings:
         """Return the settings where *label* is the node's value; raise SettingsError."""
         document = chosen_document(self.own.named, label or "")
-        return Found(settings=self.settings(document), label=label, document=document)
+        return LoadedSettings(settings=self.settings(document), label=label, document=document)
 
-    def with_remembered_label(self) -> Found:
+    def with_remembered_label(self) -> LoadedSettings:
         """Return the settings by the label's last value that could be used; as `found`."""
         return self.found(remembered_label(self.own.state_dir))
 
@@ -113,16 +113,16 @@ def load(
     theirs: Mapping[str, str] | None = None,
     told: Callable[[str], None] = lambda _text: None,
 ) -> Settings:
-    """Return the settings of `Sources`, with the document of the label that is remembered."""
-    sources = Sources(file, environ, overrides, theirs=theirs, told=told)
+    """Return the settings of `SettingsSources`, with the document of the remembered label."""
+    sources = SettingsSources(file, environ, overrides, theirs=theirs, told=told)
     return sources.with_remembered_label().settings
 
 
 def for_start(
-    read: Callable[[], Sources],
+    read: Callable[[], SettingsSources],
     ask_label: Callable[[Settings], str | None] = lambda _settings: None,
-    former: Found | None = None,
-) -> Found:
+    former: LoadedSettings | None = None,
+) -> LoadedSettings:
     """Return the settings to start with, which no label and no document can prevent.
 
     *ask_label* has the API server tell the label, None where it does not: where none is remembered,
@@ -150,7 +150,7 @@ def for_start(
     for instead, document in _others(sources.own):
         with contextlib.suppress(SettingsError):
             settings = sources.settings(document)
-            return Found(
+            return LoadedSettings(
                 settings=settings, label=label, document=document, refused=why, instead=instead
             )
     raise refused

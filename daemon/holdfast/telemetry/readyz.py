@@ -7,23 +7,23 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.model.node.readiness import Check
+from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.model.text import printable
 
 Row = dict[str, Any]
 
 
-class Posted(Struct, frozen=True, kw_only=True):
+class CheckState(Struct, frozen=True, kw_only=True):
     """One check, and since when it passes or fails (monotonic seconds)."""
 
-    check: Check
+    check: ReadinessCheck
     since: float
 
 
 class Readiness(Struct, frozen=True, kw_only=True):
     """All checks, as published at `at` (monotonic seconds)."""
 
-    posted: tuple[Posted, ...]
+    posted: tuple[CheckState, ...]
     at: float
 
     @property
@@ -53,9 +53,9 @@ class Board:
 
     def down(self, reason: str) -> None:
         """Publish that the daemon is starting or stopping, and its current step."""
-        self.publish((Check(name="up", passes=False, reason=reason, public=reason),))
+        self.publish((ReadinessCheck(name="up", passes=False, reason=reason, public=reason),))
 
-    def publish(self, checks: tuple[Check, ...]) -> None:
+    def publish(self, checks: tuple[ReadinessCheck, ...]) -> None:
         """Replace the checks; a check whose result is the same keeps its age."""
         now = time.monotonic()
         before = {each.check.name: each for each in self.readiness.posted}
@@ -63,7 +63,7 @@ class Board:
         for check in checks:
             was = before.get(check.name)
             same = was is not None and was.check.passes == check.passes
-            posted.append(Posted(check=check, since=was.since if was and same else now))
+            posted.append(CheckState(check=check, since=was.since if was and same else now))
         self.readiness = Readiness(posted=tuple(posted), at=now)
 
 
@@ -91,7 +91,7 @@ def freshness(readiness: Readiness, stall: float, now: float | None = None) -> R
     now = time.monotonic() if now is None else now
     age = now - readiness.at
     reason = "" if age <= stall else f"the event loop last updated them {age:.1f} s ago"
-    check = Check(
+    check = ReadinessCheck(
         name="checks up to date",
         passes=age <= stall,
         reason=reason,
@@ -126,14 +126,14 @@ def check_line(row: Row) -> str:
     return printable(line)
 
 
-def _public(check: Check) -> str:
+def _public(check: ReadinessCheck) -> str:
     if check.reason == check.public:
         return check.public
     more = "`holdfast status` on the node has the details"
     return f"{check.public}; {more}" if check.public else more
 
 
-def _row(check: Check, now: float, *, since: float | None) -> Row:
+def _row(check: ReadinessCheck, now: float, *, since: float | None) -> Row:
     return {
         "name": check.name,
         "passes": check.passes,

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.allocation.cdi import SpecWriters
+from holdfast.allocation.specwriter import SpecWriters
 from holdfast.discovery.source import Source
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger

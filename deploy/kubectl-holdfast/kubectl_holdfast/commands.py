@@ -15,8 +15,8 @@ from secrets import token_hex
 from typing import Any
 
 from kubectl_holdfast.daemons import FleetError
-from kubectl_holdfast.kubectl import Kubectl, Which
-from kubectl_holdfast.plot import Node, plot
+from kubectl_holdfast.kubectl import DaemonSelection, Kubectl
+from kubectl_holdfast.plot import NodeRecords, plot
 from kubectl_holdfast.reports import (
     VIEWS,
     Report,
@@ -38,19 +38,19 @@ _HOME, _REST = "\x1b[H", "\x1b[J"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class Query:
     """How the daemons are asked: which, how many at a time, and in which form it is shown.
 
     `output` is empty, ``wide`` or ``json``.
     """
 
     kubectl: Kubectl
-    which: Which
+    which: DaemonSelection
     parallel: int
     output: str = ""
 
 
-def show(asking: Asking, question: Sequence[str]) -> int:
+def show(asking: Query, question: Sequence[str]) -> int:
     """Print what all nodes answer to *question*; return the exit status."""
     # It is a text of the daemon's own, with a form for people.
     text = question[0] == _WHY and asking.output != "json"
@@ -61,7 +61,7 @@ def show(asking: Asking, question: Sequence[str]) -> int:
     return exit_status(reports)
 
 
-def draw(asking: Asking, question: Sequence[str], file: str, since: float | None) -> int:
+def draw(asking: Query, question: Sequence[str], file: str, since: float | None) -> int:
     """Draw the answers of all nodes to *question*, about their history, into *file*.
 
     The last *since* seconds, or from the first record on. Return the exit status.
@@ -70,7 +70,7 @@ def draw(asking: Asking, question: Sequence[str], file: str, since: float | None
     _refuse_unknown(reports)
     now = time.time()
     nodes = [
-        Node(name=each.daemon.node, rows=_rows(each), problem=each.reason)
+        NodeRecords(name=each.daemon.node, rows=_rows(each), problem=each.reason)
         for each in sorted(reports, key=lambda each: each.daemon.node)
         if each.state is not State.NOT_FOUND
     ]
@@ -122,7 +122,7 @@ def _replace(file: Path, text: str) -> None:
         raise
 
 
-def top(asking: Asking, every: float) -> int:
+def top(asking: Query, every: float) -> int:
     """Show the devices of all nodes, each *every* seconds, until an interrupt.
 
     Once where the output is no terminal.
@@ -136,7 +136,7 @@ def top(asking: Asking, every: float) -> int:
     return 0
 
 
-def change(asking: Asking, order: Sequence[str]) -> int:
+def change(asking: Query, order: Sequence[str]) -> int:
     """Carry out *order* on the one node that is asked; return its exit status."""
     (daemon,) = asyncio.run(asking.kubectl.daemons(asking.which))
     if daemon.problem:
@@ -161,7 +161,7 @@ class _Progress:
 
 
 async def _look(
-    asking: Asking, question: Sequence[str], progress: _Progress, *, text: bool = False
+    asking: Query, question: Sequence[str], progress: _Progress, *, text: bool = False
 ) -> list[Report]:
     try:
         progress.tell("finding the daemons")
@@ -178,7 +178,7 @@ async def _look(
     return judged(answers, VIEWS[question[0]], time.time())
 
 
-def _say_all(asking: Asking, question: str, reports: Sequence[Report]) -> None:
+def _say_all(asking: Query, question: str, reports: Sequence[Report]) -> None:
     if asking.output == "json":
         print(json.dumps(document(reports), indent=2))
         return
@@ -189,7 +189,7 @@ def _say_all(asking: Asking, question: str, reports: Sequence[Report]) -> None:
     _say(*complaints(reports), summary(reports), error=True)
 
 
-async def _follow(asking: Asking, every: float) -> None:
+async def _follow(asking: Query, every: float) -> None:
     shown: list[str] = []
     last: list[str] = []
     while True:

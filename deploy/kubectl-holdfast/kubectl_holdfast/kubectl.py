@@ -31,7 +31,7 @@ _UNKNOWN = "cannot find "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Which:
+class DaemonSelection:
     """Which daemons are asked: of these `nodes`, of those that `selector` selects, or all."""
 
     nodes: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Kubectl:
         self._namespaced = namespaced
         self._timeout = timeout
 
-    async def daemons(self, which: Which) -> list[Daemon]:
+    async def daemons(self, which: DaemonSelection) -> list[Daemon]:
         """Return the daemons of *which*; raise FleetError where the API server cannot be asked."""
         nodes: list[str] | None = list(which.nodes) or None
         if which.selector:

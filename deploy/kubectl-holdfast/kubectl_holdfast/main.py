@@ -11,9 +11,9 @@ from math import inf
 from typing import Any, NoReturn
 
 from kubectl_holdfast import __version__
-from kubectl_holdfast.commands import Asking, change, complain, draw, show, top
+from kubectl_holdfast.commands import Query, change, complain, draw, show, top
 from kubectl_holdfast.daemons import FleetError
-from kubectl_holdfast.kubectl import PODS, Kubectl, Which
+from kubectl_holdfast.kubectl import PODS, DaemonSelection, Kubectl
 
 _USAGE = 3
 _CANNOT_ASK = 2
@@ -88,13 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     common = _common()
     shared, rest = common.parse_known_args(arguments)
     options = _parser(common).parse_args(rest)
-    asking = Asking(
+    asking = Query(
         kubectl=Kubectl(
             shared.flags,
             namespaced=any(each.startswith("--namespace") for each in shared.flags),
             timeout=shared.timeout,
         ),
-        which=Which(nodes=tuple(shared.node), selector=shared.selector, pods=shared.pods),
+        which=DaemonSelection(nodes=tuple(shared.node), selector=shared.selector, pods=shared.pods),
         parallel=shared.parallel,
         output=shared.output,
     )
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _run(parser: _Parser, asking: Asking, options: argparse.Namespace) -> int:
+def _run(parser: _Parser, asking: Query, options: argparse.Namespace) -> int:
     name: str = options.command
     if name in {"drain", "undrain"}:
         if len(asking.which.nodes) != 1 or asking.which.selector:
@@ -131,7 +131,7 @@ def _run(parser: _Parser, asking: Asking, options: argparse.Namespace) -> int:
     return show(asking, [name])
 
 
-def _history(parser: _Parser, asking: Asking, options: argparse.Namespace) -> int:
+def _history(parser: _Parser, asking: Query, options: argparse.Namespace) -> int:
     limit = ["--limit", str(options.limit)] if options.limit else []
     since = ["--since", options.since] if options.since else []
     device = [options.device] if options.device else []

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.root import HostRoot
 from holdfast.model.text import sized
 from vm.catalogue import case
@@ -15,7 +15,7 @@ from vm.guest.node import GuestNode
 _MIB = 1 << 20
 _OWN_MOUNT = "umount -l /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec"
 _OWN = """
-from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.root import HostRoot
 own = MemoryReader(HostRoot.under()).own()
 print(own.limit, own.tightest.path)

@@ -11,7 +11,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PodUid
 from holdfast.model.reclaim.ending import Member
-from holdfast.reclaim.pods import Outcome, Pods
+from holdfast.reclaim.pods import CgroupOutcome, Pods
 from holdfast.runtime.lane import Lane
 from vm.guest.holding import FORKED
 from vm.guest.node import GuestNode
@@ -27,19 +27,19 @@ class _OldKernel(Cgroups):
 
 def case_without_cgroup_kill_a_pod_is_ended_frozen(node: GuestNode) -> str:
     outcome, lived = _end(node, may_end=True)
-    assert outcome is Outcome.FROZEN
+    assert outcome is CgroupOutcome.FROZEN
     assert not lived
     return "frozen, SIGKILL to each by pidfd, thawed: the cgroup is empty, enable=0"
 
 
 def case_without_cgroup_kill_a_pod_that_is_spared_goes_on(node: GuestNode) -> str:
     outcome, lived = _end(node, may_end=False)
-    assert outcome is Outcome.SPARED
+    assert outcome is CgroupOutcome.SPARED
     assert lived
     return "frozen, judged otherwise, thawed: its processes go on, unsignalled"
 
 
-def _end(node: GuestNode, *, may_end: bool) -> tuple[Outcome, bool]:
+def _end(node: GuestNode, *, may_end: bool) -> tuple[CgroupOutcome, bool]:
     """Return what came of it, and whether the pod's processes live on unfrozen."""
     chip, pod = node.chips[0], node.pod()
     node.hold(FORKED, chip, cgroup=pod.container()).release()
@@ -52,7 +52,7 @@ def _end(node: GuestNode, *, may_end: bool) -> tuple[Outcome, bool]:
     return outcome, pod.populated
 
 
-async def _through_holdfast(pod: PodUid, *, may_end: bool) -> Outcome:
+async def _through_holdfast(pod: PodUid, *, may_end: bool) -> CgroupOutcome:
     root = HostRoot.under()
     procfs, lane = Procfs(root), Lane("pods", deadline=20.0)
     cgroups, pidfds = _OldKernel(root), Pidfds(procfs)

@@ -5,11 +5,11 @@ from collections import Counter
 from itertools import chain
 
 from holdfast.app.wiring.assembly import Assembly
-from holdfast.model.node.readiness import Check, check_openly
+from holdfast.model.node.readiness import ReadinessCheck, check_openly
 from holdfast.telemetry.gauges import Readings
 
 
-def readings(parts: Assembly, checks: tuple[Check, ...]) -> Readings:
+def readings(parts: Assembly, checks: tuple[ReadinessCheck, ...]) -> Readings:
     """Return how things stand now, with the readiness *checks* made just before."""
     core, dra, look = parts.core, parts.dra, parts.discovery.look
     now = core.clock.monotonic()
@@ -46,7 +46,7 @@ def _since(moment: float | None, now: float) -> float:
     return 0.0 if moment is None else max(0.0, now - moment)
 
 
-def readiness(parts: Assembly) -> tuple[Check, ...]:
+def readiness(parts: Assembly) -> tuple[ReadinessCheck, ...]:
     """Return every check, with its reason."""
     return (
         *parts.allocation.registrar.checks(),

@@ -9,9 +9,9 @@ from holdfast.model.book.book import Book, ClaimRecord, DeviceLock, LockState, M
 from holdfast.model.book.claims import ClaimPhase, locks_of, phase_of, said_of_not_free
 from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.marks import Marks
-from holdfast.model.book.messages import Blocked, sentence
+from holdfast.model.book.messages import BlockReason, sentence
 from holdfast.model.book.standing import FreeFor, Standing, Standings
-from holdfast.model.devices import Device, Inventory, LeftOut, told_of
+from holdfast.model.devices import Device, ExcludedDevice, Inventory, told_of
 from holdfast.model.gate.gate import missing, told_queued, why_queued
 from holdfast.model.ids import ClaimUid, DeviceName, PodUid, ResourceName
 from holdfast.model.node.memory import HolderMemory, Memory
@@ -19,13 +19,13 @@ from holdfast.model.reclaim.handrelease import judge_by_hand
 from holdfast.model.text import MOST_MOVES
 from holdfast.model.use.free import judge_kernel
 from holdfast.model.use.holders import Holder, cause
-from holdfast.reclaim.handrelease import Shown
+from holdfast.reclaim.handrelease import HandReleaseView
 
 Report = dict[str, Any]
 
 
 def claim_reports(
-    book: Book, seen: Mapping[DeviceName, Blocked] | None = None
+    book: Book, seen: Mapping[DeviceName, BlockReason] | None = None
 ) -> list[dict[str, Any]]:
     """Return one report for each claim that has or waits for a device: its pods, what it waits for.
 
@@ -92,7 +92,9 @@ def _devices_of(record: ClaimRecord, book: Book) -> list[DeviceName]:
     return sorted(asked | {lock.device for lock in locks_of(book, record.ref.uid)})
 
 
-def _what_for(record: ClaimRecord, book: Book, seen: Mapping[DeviceName, Blocked]) -> str | None:
+def _what_for(
+    record: ClaimRecord, book: Book, seen: Mapping[DeviceName, BlockReason]
+) -> str | None:
     mine = book.holdings.of_claim(record.ref.uid)
     if waits := next(filter(None, (told_queued(book, each, seen) for each in mine)), None):
         return waits
@@ -106,7 +108,7 @@ def _pods(record: ClaimRecord, book: Book) -> list[str]:
 
 def device_reports(
     standings: Standings,
-    left_out: Iterable[LeftOut],
+    left_out: Iterable[ExcludedDevice],
     book: Book,
     offered: Container[DeviceName],
     notes: Mapping[str, tuple[str, ...]],
@@ -223,7 +225,7 @@ def mark_reports(marks: Marks) -> list[Report]:
     ]
 
 
-def release_report(seen: Shown, *, patience: float) -> Report:
+def release_report(seen: HandReleaseView, *, patience: float) -> Report:
     """Return what a person sees before they agree to a release; *patience* is in seconds."""
     verdict, lock, pod = judge_by_hand(seen), seen.lock, seen.pod
     holders = seen.kernel.holders or ()
@@ -327,14 +329,14 @@ def _device_report(
     }
 
 
-def _left_out_report(left: LeftOut, book: Book) -> Report:
+def _left_out_report(left: ExcludedDevice, book: Book) -> Report:
     """Return the report of a device that pods are not given: nobody looks who uses it."""
     device = left.device
     return {
         "resource": device.name.resource,
         "id": device.name.id,
         "model": device.model,
-        "health": "LeftOut",
+        "health": "ExcludedDevice",
         "offered": False,
         "reasons": [left.reason],
         "faults": [],

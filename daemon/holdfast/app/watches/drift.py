@@ -26,7 +26,7 @@ from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Changes, Watched
-from holdfast.settings.sections import Drift
+from holdfast.settings.sections import DriftSettings
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class ClaimSide(Protocol):
         ...
 
 
-class _Seen(Struct, frozen=True):
+class _Period(Struct, frozen=True):
     """When a disagreement was seen first and last, in monotonic seconds.
 
     Time in which nothing can be compared does not count: both move on with it.
@@ -92,7 +92,7 @@ class DriftWatch:
         use: DeviceUse,
         preference: Preference,
         clock: Clock,
-        settings: Watched[Drift],
+        settings: Watched[DriftSettings],
         pending_timeout: Watched[float],
         claims: ClaimSide | None,
     ) -> None:
@@ -108,7 +108,7 @@ class DriftWatch:
         self._clock = clock
         self._settings = settings
         self._pending_timeout = pending_timeout
-        self._seen: dict[Disagreement, _Seen] = {}
+        self._seen: dict[Disagreement, _Period] = {}
         self.standing: dict[Disagreement, float] = {}
         """The reported disagreements, each with its beginning (seconds since the epoch)."""
         self._compared_at = clock.monotonic()
@@ -135,10 +135,10 @@ class DriftWatch:
         for each, seen in self._seen.items():
             unclear = undecided(each, facts) or claims_undecided(each, claims)
             if each not in found and unclear:
-                self._seen[each] = _Seen(first=seen.first + elapsed, last=seen.last + elapsed)
+                self._seen[each] = _Period(first=seen.first + elapsed, last=seen.last + elapsed)
         for each in found:
             first = self._seen[each].first if each in self._seen else now
-            self._seen[each] = _Seen(first=first, last=now)
+            self._seen[each] = _Period(first=first, last=now)
             if each not in self.standing and now - first >= self._settings.value.settle:
                 self.standing[each] = self._clock.wall() - (now - first)
                 log.warning("drift found", **asdict(each))

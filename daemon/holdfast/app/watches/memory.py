@@ -6,7 +6,7 @@ from typing import Protocol
 import structlog
 
 from holdfast.errors import HoldfastError
-from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.own import give_back_memory
 from holdfast.model.ids import DeviceName
 from holdfast.model.node.memory import HolderMemory, Memory, OwnMemory, is_tight, least, own_share
@@ -60,7 +60,7 @@ class MemoryWatch:
         return await self._lane.run(lambda: self._read(holders.values()))
 
     async def run(self, use: Holders) -> None:
-        """Look at every beat until cancelled, at the daemon and at those whom *use* knows."""
+        """Look at every beat until cancelled, at the daemon and at those that *use* knows."""
         while True:
             try:
                 await self.refresh(use.holders)

@@ -20,7 +20,7 @@ from holdfast.model.events import (
     History,
     KeptDevice,
     Notice,
-    Stored,
+    StoredCondition,
     condition_of,
     due,
     is_due,
@@ -29,7 +29,7 @@ from holdfast.model.events import (
     notices,
     reclaims_in,
 )
-from holdfast.model.gate.gate import Waiting
+from holdfast.model.gate.gate import WaitReport
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Watched
@@ -41,7 +41,7 @@ _BEAT = 1.0
 _FIRST_PAUSE, _LAST_PAUSE = 5.0, 60.0
 
 
-class Events(Protocol):
+class EventWriter(Protocol):
     """Writes Events; see `apiserver.events`."""
 
     async def write(self, notice: Notice, *, at: float) -> None:
@@ -52,11 +52,11 @@ class Events(Protocol):
 class ConditionOfNode(Protocol):
     """Reads and writes the node's condition; see `apiserver.nodecondition`."""
 
-    async def read(self) -> Stored:
+    async def read(self) -> StoredCondition:
         """Return the condition as it is stored; raise ApiServerError."""
         ...
 
-    async def write(self, condition: Condition, *, since: str, at: float) -> Stored:
+    async def write(self, condition: Condition, *, since: str, at: float) -> StoredCondition:
         """Write *condition*, and return it as it is stored; raise ApiServerError."""
         ...
 
@@ -64,7 +64,7 @@ class ConditionOfNode(Protocol):
 class WaitingPods(Protocol):
     """Knows which pods wait at a door; see `allocation.entry`."""
 
-    def waiting(self, now: float) -> Iterable[Waiting]:
+    def waiting(self, now: float) -> Iterable[WaitReport]:
         """Return who waits at *now*, in monotonic seconds."""
         ...
 
@@ -96,7 +96,7 @@ class Notices:
         entries: Iterable[WaitingPods],
         standings: DeviceStandings,
         looked: asyncio.Event,
-        events: Events,
+        events: EventWriter,
         condition: ConditionOfNode,
         clock: Clock,
         patience: Watched[float],
@@ -119,7 +119,7 @@ class Notices:
         self._observer = observer
         self._history: History = {}
         self._reclaims = reclaims_in(ledger.book.value)
-        self._stored: Stored | None = None
+        self._stored: StoredCondition | None = None
         self._stored_at = -math.inf
 
     def committed(self, moves: tuple[Move, ...], _seconds: float) -> None:
@@ -131,7 +131,7 @@ class Notices:
         """Look, and write what is due, until cancelled."""
         await self._looked.wait()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat("Events", self._tell), name="Events")
+            group.create_task(self._repeat("EventWriter", self._tell), name="EventWriter")
             group.create_task(self._repeat("node condition", self._show), name="node condition")
 
     async def _repeat(self, what: str, act: Callable[[], Awaitable[bool]]) -> None:

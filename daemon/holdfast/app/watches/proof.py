@@ -11,7 +11,7 @@ from msgspec import Struct
 from holdfast.errors import HoldfastError, SecondDaemonError
 from holdfast.kubelet.registration import Registrar
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.node.readiness import Check, check, check_result
+from holdfast.model.node.readiness import ReadinessCheck, check, check_result
 from holdfast.names import CONTROL_SOCKET
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.problem import Problem
@@ -51,7 +51,7 @@ class LedgerProof:
         """Return why the last proof failed, empty where it did not."""
         return self._problem.text
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether the last test write succeeded, and that was recently."""
         ledger, now = self._ledger, self._clock.monotonic()
         since, problem, at = ledger.failing_since, ledger.problem, ledger.proven_at
@@ -112,7 +112,7 @@ class OwnSockets:
             name: self._results.get(name, Dial()) for name in (CONTROL, *self._plugins.resources)
         }
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether each socket answered when it was last dialled, and that was recently."""
         now = self._clock.monotonic()
         for name, dial in self.results.items():

@@ -9,7 +9,7 @@ import structlog
 from msgspec import Struct
 
 from holdfast.app.watches.drift import DriftWatch
-from holdfast.app.watches.labels import LabelWatch
+from holdfast.app.watches.featurefile import LabelWatch
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.app.watches.proof import LedgerProof, OwnSockets
 from holdfast.app.wiring.core import Core
@@ -25,14 +25,14 @@ from holdfast.app.wiring.parts import (
     build_reclaim,
 )
 from holdfast.errors import ApiServerError
-from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.model.book.claims import claims_left
 from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
 from holdfast.vendors.context import Vendor
 
 if TYPE_CHECKING:
-    from holdfast.app.wiring.dra import Dra
+    from holdfast.app.wiring.dra import DraParts
     from holdfast.app.wiring.events import ClusterEvents
 
 log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ class Assembly(Struct, frozen=True, kw_only=True):
     kubelet: KubeletParts
     reclaim: ReclaimParts
     allocation: AllocationParts
-    dra: "Dra | None"
+    dra: "DraParts | None"
     events: "ClusterEvents | None"
     watches: Watches
     lacks: Watched[tuple[str, ...]]
@@ -99,7 +99,7 @@ def assemble(core: Core, vendors: Iterable[Vendor]) -> Assembly:
 
 def _second_door(
     core: Core, discovery: DiscoveryParts, kubelet: KubeletParts, reclaim: ReclaimParts
-) -> "Dra | None":
+) -> "DraParts | None":
     """Build DRA's part; nothing of it is loaded where no hardware is behind it.
 
     Or where it was, and claims have still to end: kubelet cannot end their pods without us. A
@@ -109,7 +109,7 @@ def _second_door(
     if not (wanted or claims_left(core.ledger.book.value)):
         return None
     from holdfast.apiserver.wire import in_cluster  # noqa: PLC0415 - see above
-    from holdfast.app.wiring.dra import Dra  # noqa: PLC0415 - see above
+    from holdfast.app.wiring.dra import DraParts  # noqa: PLC0415 - see above
 
     access = in_cluster(os.environ, Path(core.settings.dra.service_account))
     try:
@@ -119,11 +119,11 @@ def _second_door(
             log.warning("cannot serve the claims that are left", reason=str(error))
             return None
         log.warning("cannot prepare claims yet", reason=str(error))
-    return Dra(core, discovery, kubelet, reclaim, access)
+    return DraParts(core, discovery, kubelet, reclaim, access)
 
 
 def _cluster_events(
-    core: Core, reclaim: ReclaimParts, allocation: AllocationParts, dra: "Dra | None"
+    core: Core, reclaim: ReclaimParts, allocation: AllocationParts, dra: "DraParts | None"
 ) -> "ClusterEvents | None":
     """Build what writes Events and the node's condition; nothing of it is loaded with events off.
 
@@ -146,7 +146,7 @@ def _watches(
     discovery: DiscoveryParts,
     kubelet: KubeletParts,
     allocation: AllocationParts,
-    dra: "Dra | None",
+    dra: "DraParts | None",
 ) -> Watches:
     host, live, clock = core.host, core.live, core.clock
     return Watches(

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from holdfast.app.wiring.hosts import Hosts
-from holdfast.app.wiring.live import LiveSettings, Naming
+from holdfast.app.wiring.live import LiveSettings, RuleNames
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.standings import DeviceStandings, Emptied
-from holdfast.model.book.messages import Blocked
+from holdfast.ledger.standings import DeviceStandings, EmptyPods
+from holdfast.model.book.messages import BlockReason
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName
 from holdfast.model.kubelet import KubeletView
@@ -30,13 +30,13 @@ class Core(Struct, frozen=True, kw_only=True):
     """Published by discovery."""
     view: Watched[KubeletView]
     """Published by the reader of kubelet's checkpoint."""
-    obstacles: Watched[Mapping[DeviceName, Blocked]]
+    obstacles: Watched[Mapping[DeviceName, BlockReason]]
     """Published by the watcher."""
-    emptied: Emptied
-    """Noted by the watcher, and begun anew by each registration."""
+    emptied: EmptyPods
+    """Noted by the watcher, and begun again by each registration."""
     nudges: Nudges
     """Published by whoever saw that the node has changed, for the watcher."""
-    naming: Naming
+    naming: RuleNames
     standings: DeviceStandings
 
     @property
@@ -50,9 +50,9 @@ def build_core(
 ) -> Core:
     """Make what the parts are built on; *metrics* hear of each commit of *ledger*."""
     inventory, view = Watched(Inventory()), Watched(KubeletView())
-    obstacles: Watched[Mapping[DeviceName, Blocked]] = Watched({})
-    emptied = Emptied()
-    naming = Naming(live, ledger, view, inventory)
+    obstacles: Watched[Mapping[DeviceName, BlockReason]] = Watched({})
+    emptied = EmptyPods()
+    naming = RuleNames(live, ledger, view, inventory)
     metrics.locks.know(ledger.book.value.locks.values())
     ledger.observe(metrics)
     return Core(

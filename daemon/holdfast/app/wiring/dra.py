@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from holdfast.allocation.allocator import Granting
+from holdfast.allocation.allocator import GrantBuilder
 from holdfast.apiserver.client import AT_ONCE, ApiServer, ApiServers
 from holdfast.apiserver.resourceslices import ClaimsOnServer, NodeSlices
 from holdfast.apiserver.wire import Access, node_name
@@ -21,8 +21,8 @@ from holdfast.app.wiring.parts import (
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import LONGEST, ClaimDoor
 from holdfast.dra.door import Offer
-from holdfast.dra.health import SEND_EVERY, HealthServer
-from holdfast.dra.preparing import POLL, Preparing, Unpreparing
+from holdfast.dra.healthserver import SEND_EVERY, HealthServer
+from holdfast.dra.preparation import POLL, ClaimPreparation, ClaimRelease
 from holdfast.dra.publisher import WRITE_EVERY, NodePool, Publisher, SliceMirror
 from holdfast.dra.records import ClaimRecords, ClaimSight
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
@@ -30,18 +30,18 @@ from holdfast.dra.server import DEADLINE, ClaimServer
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import read
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.model.book.claims import claims_left
 from holdfast.model.book.drift import ClaimDriftFacts
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import LeavingFacts, why_driver_stays
-from holdfast.model.dra.handing import as_whole
+from holdfast.model.dra.handover import as_whole
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
-from holdfast.model.node.readiness import Check
+from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
 from holdfast.runtime.watched import Nudges, Watched
 
@@ -57,7 +57,7 @@ class NodeSight(ClaimSight, Offer):
         self._sources = sources
         self._cgroups = cgroups
 
-    def advertised(self) -> Sequence[Advertised]:
+    def advertised(self) -> Sequence[AdvertisedDevice]:
         """Return the devices that the scheduler knows of."""
         return self._sources.told(self._core.inventory.value, self._core.naming.is_dra)
 
@@ -76,7 +76,7 @@ class NodeSight(ClaimSight, Offer):
         return await lane.run(look)
 
 
-class Dra:
+class DraParts:
     """The parts of DRA, each built in one place. Nothing runs yet."""
 
     def __init__(
@@ -210,7 +210,7 @@ class Dra:
             log.warning("cannot watch kubelet's record of claims", reason=str(error))
         await self.records.catch_up()
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether kubelet and the scheduler know of the driver and its devices.
 
         Nothing where it is there for claims from before, and they are over.
@@ -220,11 +220,11 @@ class Dra:
             return
         state = self.registrar.registration.value
         problem = "" if state.registered else state.problem
-        yield Check(name=f"registered {self.driver}", passes=not problem, reason=problem)
+        yield ReadinessCheck(name=f"registered {self.driver}", passes=not problem, reason=problem)
         problem = self.publisher.problem
         if self.publisher.agreed_at is None and not problem:
             problem = "not published yet"
-        yield Check(name="ResourceSlices", passes=not problem, reason=problem)
+        yield ReadinessCheck(name="ResourceSlices", passes=not problem, reason=problem)
 
     async def close(self) -> None:
         """Take our sockets away, then cut what is asked of the API server."""
@@ -237,7 +237,7 @@ class Dra:
     ) -> ClaimDoor:
         core = self._core
         return ClaimDoor(
-            Preparing(
+            ClaimPreparation(
                 driver=self.driver,
                 pool=self.node,
                 entry=self.entry,
@@ -247,12 +247,12 @@ class Dra:
                 ledger=core.ledger,
                 inventory=core.inventory,
                 sources=sources,
-                granting=Granting(sources, None),
+                granting=GrantBuilder(sources, None),
                 specs=self.specs,
                 clock=core.clock,
                 observer=core.metrics.claims,
             ),
-            Unpreparing(
+            ClaimRelease(
                 ledger=core.ledger,
                 reader=kubelet.reader,
                 record=self.records,

@@ -13,7 +13,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import BootId
 from holdfast.model.node.filesystems import unfit
-from holdfast.model.node.readiness import Check, check_openly
+from holdfast.model.node.readiness import ReadinessCheck, check_openly
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
@@ -83,7 +83,7 @@ class Hosts(Struct, frozen=True, kw_only=True):
         lane = self.lanes[name] = Lane(name, deadline=deadline)
         return lane
 
-    def checks(self, now: float) -> Iterator[Check]:
+    def checks(self, now: float) -> Iterator[ReadinessCheck]:
         """Yield whether no lane's call is past its deadline at *now* (monotonic seconds)."""
         for name, lane in self.lanes.items():
             since = lane.stuck_since

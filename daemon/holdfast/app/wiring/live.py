@@ -11,11 +11,11 @@ from holdfast.model.devicerules import assigned, rule_for, taken
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.node.readiness import Check
+from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings import Settings
-from holdfast.settings.sources import Found
+from holdfast.settings.sources import LoadedSettings
 
 log = structlog.get_logger(__name__)
 _OBSERVE = "observe"
@@ -24,7 +24,7 @@ _OBSERVE = "observe"
 class LiveSettings:
     """Publishes the settings in use, and whatever parts follow of them."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: LoadedSettings) -> None:
         """Begin with *found*."""
         self.in_use = all_of = Watched(found.settings)
         """All keys; those that take a restart never change here (settings.reloading)."""
@@ -55,18 +55,18 @@ class LiveSettings:
         """All settings as they are now."""
         return self.in_use.value
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether the configuration as it is now is the one in use."""
         reasons = (self.refused, self.document, self.node_label.text)
         public = "the configuration as it is now cannot be used; another is in use"
-        yield Check(
+        yield ReadinessCheck(
             name="configuration",
             passes=not self.refused,
             reason="; ".join(filter(None, reasons)),
             public=public if self.refused else "",
         )
 
-    def goes_by(self, found: Found) -> None:
+    def goes_by(self, found: LoadedSettings) -> None:
         """Note what the settings in use were read from."""
         self.document = found.instead
         if found.document is not None and not found.instead:
@@ -77,7 +77,7 @@ class LiveSettings:
         self.in_use.set(settings)
 
 
-class Naming(DeviceNames):
+class RuleNames(DeviceNames):
     """Knows what the rules for devices make of each: its name, its API, what may be ended."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Naming(DeviceNames):
 
     def assigned(self, found: Inventory) -> Inventory:
         """Give the devices that were *found* the names that rules and pods make of them."""
-        # Nothing makes kubelet write its checkpoint anew where hardware comes by claims.
+        # Nothing makes kubelet write its checkpoint again where hardware comes by claims.
         entries = [each for each in self._view.value.entries if not self.is_dra(each.resource)]
         had = names_had(self._ledger.book.value, entries)
         return assigned(found, self._live.whole.device_rules(), had)

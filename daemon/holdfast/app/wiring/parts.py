@@ -7,10 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.allocation.allocator import Allocator, Granting, Preference
-from holdfast.allocation.cdi import CdiSpecs, SpecWriters
+from holdfast.allocation.allocator import Allocator, GrantBuilder, Preference
 from holdfast.allocation.entry import Entry
 from holdfast.allocation.gate import Gate
+from holdfast.allocation.specwriter import CdiSpecs, SpecWriters
 from holdfast.app.wiring.core import Core
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.discovery.scanner import Preparation, Scanner
@@ -361,7 +361,7 @@ def build_allocation(
         ledger=ledger,
         inventory=inventory,
         standings=core.standings,
-        granting=Granting(sources, discovery.specs if _by_name(core) else None),
+        granting=GrantBuilder(sources, discovery.specs if _by_name(core) else None),
         root=core.host.root,
         checkpoint=kubelet.folder.checkpoint,
         lane=core.host.lanes["kubelet"],

@@ -110,7 +110,7 @@ class CriConfig(Struct, frozen=True, kw_only=True):
         return next((found for found in self.runtimes if found.name == name), None)
 
 
-class Ignored(Struct, frozen=True, kw_only=True):
+class IgnoredTable(Struct, frozen=True, kw_only=True):
     """A table that containerd does not read from that file."""
 
     path: str
@@ -150,7 +150,7 @@ def cri_config(files: Sequence[ConfigFile], *, major: int) -> CriConfig:
     )
 
 
-def ignored_tables(files: Sequence[ConfigFile], *, major: int) -> Iterator[Ignored]:
+def ignored_tables(files: Sequence[ConfigFile], *, major: int) -> Iterator[IgnoredTable]:
     """Yield each table with runtimes or CDI settings that containerd does not read."""
     for file in files:
         read = _read(file, files[0], major)
@@ -158,7 +158,7 @@ def ignored_tables(files: Sequence[ConfigFile], *, major: int) -> Iterator[Ignor
             found = file.plugin(plugin)
             runtimes = tuple(table(table(found, "containerd"), "runtimes"))
             if plugin not in read and (runtimes or "enable_cdi" in found):
-                yield Ignored(
+                yield IgnoredTable(
                     path=file.path,
                     version=file.version,
                     plugin=plugin,
@@ -236,7 +236,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-class Unreadable(Struct, frozen=True, kw_only=True):
+class UnreadableFile(Struct, frozen=True, kw_only=True):
     """A file that cannot be used, and why."""
 
     path: str
@@ -247,14 +247,14 @@ class Configuration(Struct, frozen=True, kw_only=True):
     """The configuration files in the order in which containerd loads them."""
 
     files: tuple[ConfigFile, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[UnreadableFile, ...] = ()
     unimported: tuple[str, ...] = ()
     """Drop-ins that no file imports."""
     astray: tuple[str, ...] = ()
     """Patterns without a leading ``/``, which containerd 1.x looks up in its own working folder."""
 
 
-class Started(Struct, frozen=True, kw_only=True):
+class ContainerdStart(Struct, frozen=True, kw_only=True):
     """How the containerd that serves pods was started."""
 
     config: str = ""
@@ -329,7 +329,7 @@ def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
     )
 
 
-def _started(node: Node) -> Started | None:
+def _started(node: Node) -> ContainerdStart | None:
     """Return how containerd was started; None if no such process can be seen."""
     pids = [each.process.pid for each in running(node.host, {_NAME})]
     found = [_started_as(node, pid, Procfs(node.host).arguments(pid)) for pid in pids]
@@ -337,7 +337,7 @@ def _started(node: Node) -> Started | None:
     return next((each for each in found if each.config in PLACES[:-1]), found[0] if found else None)
 
 
-def _started_as(node: Node, pid: int, arguments: Sequence[str]) -> Started:
+def _started_as(node: Node, pid: int, arguments: Sequence[str]) -> ContainerdStart:
     folders = []
     elsewhere = False
     try:
@@ -355,7 +355,7 @@ def _started_as(node: Node, pid: int, arguments: Sequence[str]) -> Started:
     except HostError:
         pass  # The doctor may lack permission for it. The usual folders remain.
     config = flag_of(arguments, "--config", "-c") or ""
-    return Started(
+    return ContainerdStart(
         config=config if config.startswith("/") else "",
         folders=tuple(folders),
         pid=pid,
@@ -374,7 +374,7 @@ def read_configuration(
     if not first:
         return Configuration()
     files: list[ConfigFile] = []
-    unreadable: list[Unreadable] = []
+    unreadable: list[UnreadableFile] = []
     waiting, seen = deque([first]), set[str]()
     while waiting and len(seen) < _MOST_FILES:
         path = waiting.popleft()
@@ -382,7 +382,7 @@ def read_configuration(
             continue
         seen.add(path)
         read = read_toml(node, path)
-        if isinstance(read, Unreadable):
+        if isinstance(read, UnreadableFile):
             unreadable.append(read)
         else:
             files.append(read)
@@ -402,23 +402,23 @@ def read_configuration(
     )
 
 
-def read_toml(node: Node, path: str) -> ConfigFile | Unreadable:
+def read_toml(node: Node, path: str) -> ConfigFile | UnreadableFile:
     """Return the content of a TOML file of the node, or why it cannot be read."""
     try:
         content = read_bytes(node.path(path))
         if content is None:
-            return Unreadable(path=path, reason="there is no such file")
+            return UnreadableFile(path=path, reason="there is no such file")
         return ConfigFile(path=path, content=tomllib.loads(content.decode()))
     except tomllib.TOMLDecodeError as error:
-        return Unreadable(path=path, reason=f"it is not TOML: {error}")
+        return UnreadableFile(path=path, reason=f"it is not TOML: {error}")
     except RecursionError:
-        return Unreadable(path=path, reason="it is nested too deep")
+        return UnreadableFile(path=path, reason="it is nested too deep")
     except UnicodeDecodeError as error:
-        return Unreadable(path=path, reason=f"it is not UTF-8: {error}")
+        return UnreadableFile(path=path, reason=f"it is not UTF-8: {error}")
     except HostError as error:
         if isinstance(error.__cause__, PermissionError):  # containerd may read what we may not
             raise
-        return Unreadable(path=path, reason=str(error))
+        return UnreadableFile(path=path, reason=str(error))
 
 
 def _astray(asked: str) -> bool:

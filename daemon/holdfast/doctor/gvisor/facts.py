@@ -9,7 +9,7 @@ from holdfast.doctor.cdi import nodes_without_mode
 from holdfast.doctor.containerd.facts import (
     ContainerdFacts,
     RuntimeTable,
-    Unreadable,
+    UnreadableFile,
     read_toml,
     table,
 )
@@ -150,7 +150,7 @@ def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> 
     if not path:
         return None
     read = read_toml(node, path)
-    if isinstance(read, Unreadable):
+    if isinstance(read, UnreadableFile):
         return ShimConfig(path=path, problem=read.reason)
     flags = table(read.content, "runsc_config")
     told = read.content.get("binary_name")

@@ -7,7 +7,7 @@ from msgspec import Struct
 from holdfast.doctor.containerd.facts import (
     ContainerdFacts,
     RuntimeTable,
-    Unreadable,
+    UnreadableFile,
     containerd_facts,
     read_toml,
 )
@@ -24,7 +24,7 @@ from holdfast.doctor.nvidia.facts import (
     of_node,
 )
 from holdfast.doctor.programs import Ask, ask_for, find_program
-from holdfast.settings.hardware import Gpu
+from holdfast.settings.hardware import GpuSettings
 
 _TOOLKIT = Check("nvidia", "toolkit")
 _TOOLKIT_CONFIG = Check("nvidia", "toolkit-config")
@@ -84,7 +84,7 @@ def toolkit_facts(node: Node, containerd: ContainerdFacts) -> ToolkitFacts:
     )
     config = next((path for path in CONFIGS if node.path(path).is_file()), "")
     read = read_toml(node, config) if config else None
-    said = {} if read is None or isinstance(read, Unreadable) else read.content
+    said = {} if read is None or isinstance(read, UnreadableFile) else read.content
     return ToolkitFacts(
         program=find_program(node, PROGRAM, (*containerd.folders, TOOLKIT)),
         runtimes=named,
@@ -93,7 +93,7 @@ def toolkit_facts(node: Node, containerd: ContainerdFacts) -> ToolkitFacts:
         containerd=bool(containerd.configuration.files or containerd.program),
         other="" if containerd.present else containerd.other_name,
         config=config,
-        problem=read.reason if isinstance(read, Unreadable) else "",
+        problem=read.reason if isinstance(read, UnreadableFile) else "",
         variables=said.get(_VARIABLES) is not False,
         mounts=said.get(_MOUNTS) is True,
     )
@@ -105,7 +105,7 @@ def _wrapper(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> str
     return config.binary if config is not None else ""
 
 
-def toolkit_findings(facts: ToolkitFacts, gpu: Gpu) -> Iterator[Finding]:
+def toolkit_findings(facts: ToolkitFacts, gpu: GpuSettings) -> Iterator[Finding]:
     """Yield whether a runtime acts on what *gpu* says of a container's GPUs."""
     asked = [each for each in gpu.device_list_strategy if each in _NEED_IT]
     told = f"gpu.deviceListStrategy is {', '.join(gpu.device_list_strategy)}"

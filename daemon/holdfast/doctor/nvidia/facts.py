@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from holdfast.doctor.containerd.facts import Unreadable, read_toml, table
+from holdfast.doctor.containerd.facts import UnreadableFile, read_toml, table
 from holdfast.doctor.finding import Node
 from holdfast.doctor.programs import find_program, is_program, running
 from holdfast.errors import HostError
@@ -81,7 +81,7 @@ def low_level(node: Node, program: str, folders: tuple[str, ...]) -> LowLevel | 
     if not node.path(config).is_file():
         return LowLevel(starts=_first(node, _DEFAULT, folders))
     read = read_toml(node, config)
-    if isinstance(read, Unreadable):
+    if isinstance(read, UnreadableFile):
         return LowLevel(config=config, problem=read.reason)
     told = table(read.content, PROGRAM).get("runtimes")
     runtimes = tuple(map(str, told)) if isinstance(told, list) and told else _DEFAULT

@@ -41,7 +41,7 @@ class _Spec(msgspec.Struct, frozen=True):
     linux: _Linux | None = None
 
 
-class _Saved(msgspec.Struct, frozen=True):
+class _StateFile(msgspec.Struct, frozen=True):
     status: int | str
     spec: _Spec | None = None
 
@@ -116,7 +116,7 @@ def _saved(path: Path, content: bytes) -> RuntimeTask:
     match = _STATE_FILE.fullmatch(path.name)
     name, sandbox = match.group("id", "sandbox") if match is not None else (path.name, None)
     try:
-        saved = msgspec.json.decode(content, type=_Saved)
+        saved = msgspec.json.decode(content, type=_StateFile)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # Written in place: it may be half written just now.
         return RuntimeTask(id=name, sandbox=sandbox, unreadable=f"cannot read {path}: {error}")

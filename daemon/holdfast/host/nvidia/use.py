@@ -13,8 +13,8 @@ from holdfast.model.book.claims import admins_on
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName
 from holdfast.model.nvidia.free import (
+    GpuOwners,
     GpuRules,
-    Granted,
     IdleLevel,
     IdleMemory,
     follow,
@@ -72,12 +72,13 @@ class GpuUses:
         self._unknown_since: dict[DeviceName, float] = {}
         self.idle: Watched[Mapping[str, IdleMemory]] = Watched(kept)
 
-    async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, "Told"]:
+    async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, "NvmlAnswer"]:
         """Return what NVML says of the GPUs *devices*; a failure never looks like no user."""
         wanted = tuple(devices)
         uses = await self._asked(wanted) if wanted else {}
         return {
-            device.name: Told(device=device, use=uses[device.name], of=self) for device in wanted
+            device.name: NvmlAnswer(device=device, use=uses[device.name], of=self)
+            for device in wanted
         }
 
     async def _asked(self, wanted: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
@@ -108,8 +109,8 @@ class GpuUses:
         found = with_level(found, level, now=now, rules=rules)
         return replace(facts, holders=found.holders, sight=found.sight)
 
-    def _granted(self, device: Device, locks: Mapping[DeviceName, DeviceLock]) -> Granted:
-        """Return to whom *device* was granted, as far as it still explains open nodes.
+    def _granted(self, device: Device, locks: Mapping[DeviceName, DeviceLock]) -> GpuOwners:
+        """Return which pods got *device*, as far as that still explains open nodes.
 
         A process that only has a node open may belong to a pod that was never identified. If it
         does not compute and has no memory for the whole deadline, it is a monitoring program.
@@ -143,7 +144,7 @@ class GpuUses:
             self.idle.set(dict([*others.items(), (name, kept)][-_MOST_LEVELS:]))
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class NvmlAnswer(Struct, frozen=True, kw_only=True):
     """What NVML reported about one GPU or slice; an `Answer` to a look at the node."""
 
     device: Device

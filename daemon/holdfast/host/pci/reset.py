@@ -16,7 +16,7 @@ from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import PciAddress
 from holdfast.model.reclaim.reset import FunctionState
-from holdfast.model.use.free import Opened
+from holdfast.model.use.free import OpenOutcome
 
 _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _NO_RESET = frozenset({errno.ENOENT, errno.ENOTTY})
@@ -24,7 +24,7 @@ _NO_OVERRIDE = "(null)"
 _VENDOR_BYTES = 2
 
 
-class Written(Enum):
+class WriteOutcome(Enum):
     """The result of a write to sysfs, as metrics show it.
 
     FORBIDDEN if we may not write here (a read-only /sys), UNSUPPORTED if the function has no reset.
@@ -36,10 +36,10 @@ class Written(Enum):
     FAILED = "failed"
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class WriteResult(Struct, frozen=True, kw_only=True):
     """The result of a write, with the kernel's error as text."""
 
-    written: Written
+    written: WriteOutcome
     text: str = ""
 
 
@@ -69,18 +69,18 @@ class FunctionControl:
             override=text_or_empty(folder / "driver_override").replace(_NO_OVERRIDE, ""),
         )
 
-    def holding(self, nodes: Sequence[DeviceNode]) -> AbstractContextManager[Opened]:
+    def holding(self, nodes: Sequence[DeviceNode]) -> AbstractContextManager[OpenOutcome]:
         """Hold each group open meanwhile, which only one process can; yield the result."""
         return holding(self._root, nodes)
 
-    def reset(self, address: PciAddress) -> Answer:
+    def reset(self, address: PciAddress) -> WriteResult:
         """Reset the function by its first method; return when the kernel is done."""
         return _write(f"{self._bus}/devices/{address}/reset", "1")
 
-    def rebind(self, address: PciAddress) -> Answer:
+    def rebind(self, address: PciAddress) -> WriteResult:
         """Bind a function without a driver to vfio-pci."""
         answer = _write(f"{self._bus}/devices/{address}/driver_override", "vfio-pci")
-        if answer.written is not Written.DONE:
+        if answer.written is not WriteOutcome.DONE:
             return answer
         return _write(f"{self._bus}/drivers_probe", address)
 
@@ -108,7 +108,7 @@ class FunctionControl:
         return tuple(methods.split())
 
 
-def _write(path: str, text: str) -> Answer:
+def _write(path: str, text: str) -> WriteResult:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -118,8 +118,8 @@ def _write(path: str, text: str) -> Answer:
     except OSError as error:
         problem = f"cannot write {path}: {error.strerror}"
         if error.errno in _FORBIDDEN:
-            return Answer(written=Written.FORBIDDEN, text=problem)
+            return WriteResult(written=WriteOutcome.FORBIDDEN, text=problem)
         if error.errno in _NO_RESET:
-            return Answer(written=Written.UNSUPPORTED, text=problem)
-        return Answer(written=Written.FAILED, text=problem)
-    return Answer(written=Written.DONE)
+            return WriteResult(written=WriteOutcome.UNSUPPORTED, text=problem)
+        return WriteResult(written=WriteOutcome.FAILED, text=problem)
+    return WriteResult(written=WriteOutcome.DONE)

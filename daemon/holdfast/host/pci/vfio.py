@@ -13,7 +13,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import PciAddress
-from holdfast.model.use.free import Opened
+from holdfast.model.use.free import OpenOutcome
 
 
 def are_groups(root: HostRoot, nodes: Sequence[DeviceNode]) -> bool:
@@ -23,19 +23,19 @@ def are_groups(root: HostRoot, nodes: Sequence[DeviceNode]) -> bool:
     return bool(rdevs) and all(rdev is not None and os.major(rdev) == vfio for rdev in rdevs)
 
 
-def exclusive_open(root: HostRoot, nodes: Sequence[DeviceNode]) -> Opened:
+def exclusive_open(root: HostRoot, nodes: Sequence[DeviceNode]) -> OpenOutcome:
     """Open and close group nodes. For the gate: a program that opens them meanwhile gets EBUSY.
 
     UNAVAILABLE also for nodes that are not VFIO groups: opening those proves nothing.
     """
     if not are_groups(root, nodes):
-        return Opened.UNAVAILABLE
+        return OpenOutcome.UNAVAILABLE
     with holding(root, nodes) as opened:
         return opened
 
 
 @contextlib.contextmanager
-def holding(root: HostRoot, nodes: Sequence[DeviceNode]) -> Iterator[Opened]:
+def holding(root: HostRoot, nodes: Sequence[DeviceNode]) -> Iterator[OpenOutcome]:
     """Hold each group of *nodes* open meanwhile; yield the result.
 
     Success proves that no device of the groups is open, and nobody else can open one until this
@@ -43,21 +43,21 @@ def holding(root: HostRoot, nodes: Sequence[DeviceNode]) -> Iterator[Opened]:
     UNAVAILABLE if the container's device cgroup or a node's mode forbids it.
     """
     with contextlib.ExitStack() as stack:
-        said = {_open(root, node, stack) for node in nodes} or {Opened.UNAVAILABLE}
-        worst = (Opened.BUSY, Opened.UNAVAILABLE, Opened.SUCCEEDED)
+        said = {_open(root, node, stack) for node in nodes} or {OpenOutcome.UNAVAILABLE}
+        worst = (OpenOutcome.BUSY, OpenOutcome.UNAVAILABLE, OpenOutcome.SUCCEEDED)
         yield next(each for each in worst if each in said)
 
 
-def _open(root: HostRoot, node: DeviceNode, stack: contextlib.ExitStack) -> Opened:
+def _open(root: HostRoot, node: DeviceNode, stack: contextlib.ExitStack) -> OpenOutcome:
     try:
         fd = os.open(root.node(node.path), os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
-        return Opened.BUSY if error.errno == errno.EBUSY else Opened.UNAVAILABLE
+        return OpenOutcome.BUSY if error.errno == errno.EBUSY else OpenOutcome.UNAVAILABLE
     stack.callback(os.close, fd)
-    return Opened.SUCCEEDED if os.fstat(fd).st_rdev == node.rdev else Opened.UNAVAILABLE
+    return OpenOutcome.SUCCEEDED if os.fstat(fd).st_rdev == node.rdev else OpenOutcome.UNAVAILABLE
 
 
-class Enabled(Struct, frozen=True, kw_only=True):
+class EnabledFunctions(Struct, frozen=True, kw_only=True):
     """A device's functions above their idle level, and those whose `enable` cannot be read."""
 
     above: tuple[PciAddress, ...] = ()
@@ -89,7 +89,7 @@ class EnableLevels:
         self._sysfs = sysfs
         self._levels: dict[PciAddress, _Baseline] = {}
 
-    def of(self, functions: Iterable[PciAddress]) -> Enabled:
+    def of(self, functions: Iterable[PciAddress]) -> EnabledFunctions:
         """Return which of *functions* are enabled above their idle level."""
         above: list[PciAddress] = []
         unread: list[PciAddress] = []
@@ -99,7 +99,7 @@ class EnableLevels:
                 unread.append(address)
             elif count > self._idle(address, count):
                 above.append(address)
-        return Enabled(above=tuple(above), unread=tuple(unread))
+        return EnabledFunctions(above=tuple(above), unread=tuple(unread))
 
     def learn(self, functions: Iterable[PciAddress]) -> None:
         """Take the levels of *functions* as idle; the caller knows that nobody has them open."""

@@ -10,14 +10,14 @@ from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
 from holdfast.host.proc.openfiles import (
     BEAT,
     RING,
+    FileNumbers,
     FileTables,
-    Many,
-    besides,
     fdinfo,
     has_more,
     is_procfs,
     open_files,
     registered_files,
+    without,
 )
 from holdfast.host.proc.procfs import process_at
 from holdfast.host.root import HostRoot
@@ -160,7 +160,7 @@ class GripSearch:
             names = self._files(f"{folder}/fd", use, beat, most=most)
             self._note_exit(folder, pid, names, use)
             exited = not names
-            if isinstance(names, Many) or len(names) >= _WORTH_KEEPING:
+            if isinstance(names, FileNumbers) or len(names) >= _WORTH_KEEPING:
                 self._keep(pid, use)
         self._other_tables(folder, pid, use, compare=not careful, exited=exited, beat=beat)
         if self._maps and careful:
@@ -240,7 +240,7 @@ class GripSearch:
                 known.append(thread)
 
     def _note_exit(
-        self, folder: str, pid: int, names: "list[bytes] | Many", use: ProcessUse
+        self, folder: str, pid: int, names: "list[bytes] | FileNumbers", use: ProcessUse
     ) -> None:
         """Note that a process or thread exits and shows no files: one can take long to close."""
         if self._hidden and not names:
@@ -258,7 +258,7 @@ class GripSearch:
 
     def _files(
         self, folder: str, use: ProcessUse, beat: Callable[[], None], *, most: int | None = None
-    ) -> list[bytes] | Many:
+    ) -> list[bytes] | FileNumbers:
         """Look at all open files, and return those that were there at first.
 
         A file that is moved from number to number is in no list, or is closed when it is looked at.
@@ -274,12 +274,16 @@ class GripSearch:
             if not quiet:
                 return first
             listed = open_files(folder, beat)
-            names = besides(listed, names)
+            names = without(listed, names)
         use.unseen = "it opens and closes files faster than they can be looked at"
         return first
 
     def _some_vanished(
-        self, folder: str, names: "list[bytes] | Many", use: ProcessUse, beat: Callable[[], None]
+        self,
+        folder: str,
+        names: "list[bytes] | FileNumbers",
+        use: ProcessUse,
+        beat: Callable[[], None],
     ) -> bool:
         """Look at the open files *names*; return whether some were closed before."""
         number, by_rdev, vfio = self._numbers.of_open_file, self._by_rdev, self._vfio

@@ -50,7 +50,7 @@ class Mapping(Struct, frozen=True, kw_only=True):
         return self.filesystem, self.inode
 
 
-class Mapped(Struct, frozen=True, kw_only=True):
+class ProcessMappings(Struct, frozen=True, kw_only=True):
     """What one process has mapped: whether any VFIO device, and which devices by number."""
 
     vfio: bool
@@ -71,7 +71,7 @@ class MappedDevices:
         self.unexplained: list[str] = []
         """Mappings of a removed file that might have been a wanted device, as texts."""
 
-    def shown_by(self, folder: str, pid: int, beat: Callable[[], None]) -> Mapped | None:
+    def shown_by(self, folder: str, pid: int, beat: Callable[[], None]) -> ProcessMappings | None:
         """Return what the process in *folder* has mapped; None if its maps file is empty.
 
         It can hang. *beat* is called after each part.
@@ -103,7 +103,7 @@ class MappedDevices:
                 if rdev not in self._wanted:
                     self._leave_unexplained(pid, each.path)
         wanted = frozenset(rdev for rdev in rdevs if rdev in self._wanted)
-        return Mapped(vfio=vfio, rdevs=wanted) if shown else None
+        return ProcessMappings(vfio=vfio, rdevs=wanted) if shown else None
 
     def _device(self, folder: str, mapping: Mapping) -> tuple[int, bool]:
         """Return the mapped device's number, 0 for none, and whether that is certain."""

@@ -67,7 +67,7 @@ class TooMuchError(Exception):
     """A process has more than may be read of it now."""
 
 
-class Many(Struct, frozen=True):
+class FileNumbers(Struct, frozen=True):
     """The numbers of a process's open files, one bit each. A million names would take 50 MiB."""
 
     bits: bytes
@@ -84,14 +84,14 @@ class Many(Struct, frozen=True):
     def __len__(self) -> int:
         return int.from_bytes(self.bits, "little").bit_count()
 
-    def besides(self, known: "Many") -> "Many":
+    def without(self, known: "FileNumbers") -> "FileNumbers":
         """Return those of these numbers that are not among *known*."""
         size = len(self.bits)
         kept = int.from_bytes(known.bits[:size], "little")
-        return Many((int.from_bytes(self.bits, "little") & ~kept).to_bytes(size, "little"))
+        return FileNumbers((int.from_bytes(self.bits, "little") & ~kept).to_bytes(size, "little"))
 
 
-def _many(folder: str, beat: Callable[[], None]) -> Many:
+def _many(folder: str, beat: Callable[[], None]) -> FileNumbers:
     bits = bytearray()
     with os.scandir(folder.encode()) as files:
         for place, file in enumerate(files):
@@ -100,12 +100,12 @@ def _many(folder: str, beat: Callable[[], None]) -> Many:
             byte, bit = divmod(int(file.name), 8)
             bits.extend(bytes(max(0, byte + 1 - len(bits))))
             bits[byte] |= 1 << bit
-    return Many(bytes(bits))
+    return FileNumbers(bytes(bits))
 
 
 def open_files(
     folder: str, beat: Callable[[], None] = lambda: None, *, most: int | None = None
-) -> list[bytes] | Many:
+) -> list[bytes] | FileNumbers:
     """Return the names in an fd folder; of very many, *beat* is called every few.
 
     Raise TooMuchError if there are more than *most*.
@@ -121,7 +121,7 @@ def open_files(
     return names
 
 
-def has_more(folder: str, listed: list[bytes] | Many) -> bool:
+def has_more(folder: str, listed: list[bytes] | FileNumbers) -> bool:
     """Tell whether a process has more files open than were *listed* just now, as far as is known.
 
     A list is made number by number, so it can miss a file that moves from one number to another.
@@ -136,10 +136,12 @@ def _size(folder: str) -> int:
     return 0 if status.st_blocks else status.st_size  # that of a folder on a disk is its own size
 
 
-def besides(files: list[bytes] | Many, known: list[bytes] | Many) -> list[bytes] | Many:
+def without(
+    files: list[bytes] | FileNumbers, known: list[bytes] | FileNumbers
+) -> list[bytes] | FileNumbers:
     """Return those of *files* that are not among *known*."""
-    if isinstance(files, Many):
-        return files.besides(known) if isinstance(known, Many) else files
+    if isinstance(files, FileNumbers):
+        return files.without(known) if isinstance(known, FileNumbers) else files
     return list(set(files).difference(known))
 
 

@@ -19,7 +19,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass(slots=True)
-class _Held:
+class _SharedPidfd:
     fd: int
     times: int = 0
 
@@ -31,7 +31,7 @@ class Pidfds:
         """Check start times through *procfs*."""
         self._procfs = procfs
         self._watched: dict[ProcessId, int] = {}
-        self._held: dict[ProcessId, _Held] = {}
+        self._held: dict[ProcessId, _SharedPidfd] = {}
 
     @property
     def watched(self) -> frozenset[ProcessId]:
@@ -90,7 +90,7 @@ class Pidfds:
             fd = self._open(process)
             if fd is None:
                 return False
-            held = self._held[process] = _Held(fd)
+            held = self._held[process] = _SharedPidfd(fd)
         held.times += 1
         return True
 

@@ -47,7 +47,7 @@ class Visits:
         self._start_ticks = start_ticks
         self.patience = patience
         self._lock = threading.Lock()
-        self._held_up: dict[int, _HeldUp] = {}
+        self._held_up: dict[int, _StuckThreads] = {}
 
     @property
     def hanging(self) -> frozenset[int]:
@@ -108,10 +108,10 @@ class Visits:
         with self._lock:
             known = self._held_up.get(pid)
             before = known.threads if known is not None else ()
-            self._held_up[pid] = _HeldUp(ticks, (*before, thread))
+            self._held_up[pid] = _StuckThreads(ticks, (*before, thread))
 
 
-class _HeldUp:
+class _StuckThreads:
     """The threads that are stuck on one process."""
 
     def __init__(self, start_ticks: int | None, threads: tuple[threading.Thread, ...]) -> None:

@@ -140,9 +140,9 @@ class HolderScan:
             self._visibility = visibility(self._root)
         return self._visibility
 
-    def _kept(self, survey: Survey) -> "_Kept":
+    def _kept(self, survey: Survey) -> "_HolderSample":
         """Return who was found, of many that are alike the first few."""
-        kept = _Kept()
+        kept = _HolderSample()
         roles = SandboxRoles(self._procfs, seconds=_NAMING)
         for pid in sorted(survey.found):
             uses = survey.found[pid]
@@ -183,7 +183,7 @@ def _role(roles: SandboxRoles, pid: int) -> Sandbox | None:
         return None
 
 
-class _Kept:
+class _HolderSample:
     """The holders that a scan tells of, and how many more there are.
 
     Of those that are alike in all that decides anything, the first few stand for all.

@@ -4,7 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.host.pci.sysfs import Sysfs
-from holdfast.host.pci.vfio import Enabled, EnableLevels, are_groups, exclusive_open, holding
+from holdfast.host.pci.vfio import (
+    EnabledFunctions,
+    EnableLevels,
+    are_groups,
+    exclusive_open,
+    holding,
+)
 from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
@@ -12,14 +18,14 @@ from holdfast.model.book.book import DeviceLock
 from holdfast.model.book.proof import attribute
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, PciAddress
-from holdfast.model.node.readiness import Check, check
-from holdfast.model.use.free import KernelFacts, Opened
+from holdfast.model.node.readiness import ReadinessCheck, check
+from holdfast.model.use.free import KernelFacts, OpenOutcome
 from holdfast.model.use.holders import Holder, Scan, ScanTarget
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 
 
-class Answer(Protocol):
+class DriverAnswer(Protocol):
     """What a driver answered about who uses one device of kind DRIVER."""
 
     @property
@@ -44,7 +50,7 @@ class Answer(Protocol):
 class Drivers(Protocol):
     """Whoever can ask the vendors' drivers."""
 
-    async def ask(self, devices: Iterable[Device], /) -> Mapping[DeviceName, Answer]:
+    async def ask(self, devices: Iterable[Device], /) -> Mapping[DeviceName, DriverAnswer]:
         """Return who uses those of *devices* that are of kind DRIVER; none is left out by mistake.
 
         One without an answer is not known to be free.
@@ -83,7 +89,7 @@ class Look:
         """Return the processes on which a read is stuck."""
         return self._holders.hanging
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether the last scan could see every process; otherwise less can be proven."""
         gaps = self.full_gaps or (self.last_scan.gaps if self.last_scan is not None else ())
         public = f"the last scan had gaps: {len(gaps)}" if gaps else ""
@@ -117,16 +123,16 @@ class Look:
             found[name] = answer.seen_in(found[name], named=named, locks=locks)
         return found
 
-    def _named(self, answers: Iterable[Answer]) -> dict[int, Holder]:
+    def _named(self, answers: Iterable[DriverAnswer]) -> dict[int, Holder]:
         pids = frozenset[int]().union(*(each.pids for each in answers))
         found = {pid: self._holders.named(pid) for pid in pids}
         return {pid: holder for pid, holder in found.items() if holder is not None}
 
-    async def open(self, device: Device) -> Opened:
+    async def open(self, device: Device) -> OpenOutcome:
         """Open and close each group node of *device* exclusively; return the kernel's answer."""
         return await self._lane.run(lambda: self._open(device))
 
-    async def open_idle(self, device: Device, *, learn: bool) -> Opened:
+    async def open_idle(self, device: Device, *, learn: bool) -> OpenOutcome:
         """Do as `open` for a device that is enabled although no process seems to have it.
 
         *learn*: the scan that saw no holder was complete. If the open succeeds, the current level
@@ -134,7 +140,7 @@ class Look:
         """
         return await self._lane.run(lambda: self._open_idle(device, learn=learn))
 
-    def _enabling(self, device: Device) -> Enabled:
+    def _enabling(self, device: Device) -> EnabledFunctions:
         return self._levels.of(device.functions)
 
     def _scan(
@@ -209,15 +215,15 @@ class Look:
             device=device.name, rdevs=frozenset(rdevs), addresses=frozenset(device.functions)
         )
 
-    def _open(self, device: Device) -> Opened:
+    def _open(self, device: Device) -> OpenOutcome:
         if device.kind is not DeviceKind.VFIO:
-            return Opened.UNAVAILABLE
+            return OpenOutcome.UNAVAILABLE
         return exclusive_open(self._root, device.nodes)
 
-    def _open_idle(self, device: Device, *, learn: bool) -> Opened:
+    def _open_idle(self, device: Device, *, learn: bool) -> OpenOutcome:
         if not self._enabling(device).above or not are_groups(self._root, device.nodes):
-            return Opened.UNAVAILABLE
+            return OpenOutcome.UNAVAILABLE
         with holding(self._root, device.nodes) as opened:
-            if opened is Opened.SUCCEEDED and learn:  # nobody else has it before it is closed
+            if opened is OpenOutcome.SUCCEEDED and learn:  # nobody else has it before it is closed
                 self._levels.learn(device.functions)
             return opened

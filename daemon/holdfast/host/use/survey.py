@@ -72,7 +72,7 @@ class Uses(Struct, frozen=True, kw_only=True):
     unnamed: frozenset[Grip]
 
 
-class _Answer(Struct, frozen=True, kw_only=True):
+class _ProcessLook(Struct, frozen=True, kw_only=True):
     """What a look at one process gave: what it has, and what could not be seen of it."""
 
     uses: Uses | None = None
@@ -99,21 +99,21 @@ class _Observer:
         self._beat: Callable[[], None] = _nobody_waits
         self._until = 0.0
 
-    def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> _Answer | None:
+    def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> _ProcessLook | None:
         """Return what *pid* has; None: nothing, or it is gone."""
         now = time.monotonic()
         until = self._survey.extra_until if self._extra else self._survey.until
         if now >= until:
-            return _Answer(unseen=_TOO_MUCH if self._extra else _NO_TIME)
+            return _ProcessLook(unseen=_TOO_MUCH if self._extra else _NO_TIME)
         self._beat = beat
         self._until = now + ((until - now) / 2 if self._extra else _SHORT)
         try:
             return self._at(pid, careful=careful)
         except TooMuchError:
-            return _Answer(unseen=_TOO_MUCH, too_much=True)
+            return _ProcessLook(unseen=_TOO_MUCH, too_much=True)
         except OSError as error:
             gone = error.errno in _GONE
-            return None if gone else _Answer(unseen=error.strerror or str(error))
+            return None if gone else _ProcessLook(unseen=error.strerror or str(error))
         finally:
             self._beat = _nobody_waits  # else two objects keep each other, and all that was found
 
@@ -122,7 +122,7 @@ class _Observer:
         if time.monotonic() > self._until:
             raise TooMuchError
 
-    def _at(self, pid: int, *, careful: bool) -> _Answer | None:
+    def _at(self, pid: int, *, careful: bool) -> _ProcessLook | None:
         most, beat = None if self._extra else _MOST_FILES, self._pulse
         use = self._search.at(pid, careful=careful, beat=beat, most=most)
         procfs, left = self._survey.procfs, _LOST
@@ -147,12 +147,12 @@ class _Observer:
                 use, left = had, left - 1
         return self._answer(use, None)
 
-    def _ended(self, pid: int, had: ProcessUse) -> _Answer:
+    def _ended(self, pid: int, had: ProcessUse) -> _ProcessLook:
         """Answer for one that ended while it was looked at, and may have handed on what it had."""
-        return _Answer(uses=self._survey.uses(ProcessId(pid, _UNKNOWN), "ended", "/", had))
+        return _ProcessLook(uses=self._survey.uses(ProcessId(pid, _UNKNOWN), "ended", "/", had))
 
-    def _answer(self, use: ProcessUse, uses: Uses | None) -> _Answer | None:
-        answer = _Answer(
+    def _answer(self, use: ProcessUse, uses: Uses | None) -> _ProcessLook | None:
+        answer = _ProcessLook(
             uses=uses,
             unseen=self._unseen(use),
             in_flight=use.in_flight,
@@ -194,7 +194,7 @@ class Survey:
         self._sight = sight
         self._known: dict[object, tuple[tuple[DeviceName, frozenset[Grip]], ...]] = {}
         self._searches: list[GripSearch] = []
-        self._hiding: dict[int, _Answer] = {}
+        self._hiding: dict[int, _ProcessLook] = {}
         self.procfs = procfs
         self.cgroups = cgroups
         self.late = f"no answer within {visits.patience:g} s"

@@ -78,14 +78,16 @@ def quarantine(draft: Draft, what: Target, mark: Mark) -> str:
     return done
 
 
-class Lifted(Struct, frozen=True, kw_only=True):
+class UnquarantineOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of `unquarantine`; `retry` is the pod whose reclaim is to be tried again now."""
 
     text: str
     retry: PodUid | None = None
 
 
-def unquarantine(draft: Draft, what: Target, mark: Mark, *, forgiven: Sequence[str] = ()) -> Lifted:
+def unquarantine(
+    draft: Draft, what: Target, mark: Mark, *, forgiven: Sequence[str] = ()
+) -> UnquarantineOutcome:
     """Lift a quarantine by hand, and have an automatic one tried again at once.
 
     An automatic quarantine is never simply lifted, for something still holds the device.
@@ -116,7 +118,7 @@ def unquarantine(draft: Draft, what: Target, mark: Mark, *, forgiven: Sequence[s
     text = "; ".join(told)
     draft.tell(what.device, what.keys, f"unquarantine, {mark}: {text}")
     settle(draft)
-    return Lifted(
+    return UnquarantineOutcome(
         text=f"{what.device} is {text}", retry=lock.pod if lock is not None and stuck else None
     )
 

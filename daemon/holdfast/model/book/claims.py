@@ -21,7 +21,7 @@ from holdfast.model.book.book import (
     PodRecord,
 )
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.messages import Blocked, Said, of_lock
+from holdfast.model.book.messages import BlockReason, FilledMessage, of_lock
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
 from holdfast.model.book.standing import belongs_to
@@ -91,8 +91,8 @@ def why_not_free(book: Book, claim: ClaimUid) -> str | None:
 
 
 def said_of_not_free(
-    book: Book, claim: ClaimUid, seen: Callable[[DeviceName], Blocked | None]
-) -> Said | None:
+    book: Book, claim: ClaimUid, seen: Callable[[DeviceName], BlockReason | None]
+) -> FilledMessage | None:
     """Return the same as people are told it; *seen* is what was last seen on a device."""
     lock = _first_left(book, claim)
     return None if lock is None else of_lock(lock.device, lock, seen(lock.device), book)
@@ -229,7 +229,7 @@ def joined_after_end(
     """Return which pods, *recorded* by kubelet with devices, use *claim* although it is over here.
 
     A pod can join while kubelet still waits for the claim's end. Kubelet then makes no call for
-    it, and none for the end of the former pod. A *kubelet* that was started since prepares anew
+    it, and none for the end of the former pod. A *kubelet* that was started since prepares again
     whatever its record has, before a sandbox is made: of the pods that are *running* it was the
     former kubelet that had the claim prepared.
     """
@@ -265,7 +265,7 @@ def _refuse_late(draft: Draft, wish: Wish) -> None:
     """Refuse a claim that kubelet has unprepared for every pod that *wish* is for.
 
     Kubelet prepares nothing for a pod whose claims it has unprepared, so the call is an old one
-    that comes late. Another pod may use the claim anew: kubelet writes it down before it calls.
+    that comes late. Another pod may use the claim again: kubelet writes it down before it calls.
     """
     record = draft.book.claims.get(wish.ref.uid)
     if record is None or record.over_at is None or _is_old(record, draft.uptime, draft.boot):

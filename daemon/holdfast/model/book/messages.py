@@ -21,8 +21,8 @@ _NAMES = range(LONGEST, 8, -8)
 """To how many characters each name is cut, until the sentence is short enough."""
 
 
-class Text(Struct, frozen=True, kw_only=True):
-    """A sentence but for its beginning, with the names of fields, and for whom the page has it.
+class MessageText(Struct, frozen=True, kw_only=True):
+    """A sentence but for its beginning, with the names of fields, and which reader the page is for.
 
     `says` is what keeps the device, `then` what happens next or what a person is to do, and `look`
     the command that tells more. None of them has an age or a countdown: kubelet merges events only
@@ -47,39 +47,39 @@ class Text(Struct, frozen=True, kw_only=True):
 class Message(Enum):
     """All of the sentences."""
 
-    HELD = Text(
+    HELD = MessageText(
         says="{device} is held by {owner}",
         then="kubelet asks again until that has ended",
         look="holdfast locks",
         until="{owner} has ended",
         cause="another pod, or a claim, has the device and still runs",
     )
-    HAS = Text(
+    HAS = MessageText(
         says="{device} is held by {owner}",
         until="{owner} has ended",
         cause="what is said of the device itself while its pod, or its claim, has it",
     )
-    QUEUED = Text(
+    QUEUED = MessageText(
         says="{device} is for {owner}, which came first",
         then="kubelet asks again until that has had it",
         look="holdfast locks",
         cause="the device is free, and another pod or claim waits for it longer",
     )
-    UNKNOWN_POD = Text(
+    UNKNOWN_POD = MessageText(
         says="it is not known yet whose container this is, and {owner} waits for the same device",
         then="kubelet asks again",
         look="holdfast status",
         cause="kubelet's checkpoint cannot be read, so two containers could be meant",
         remedy="if it lasts, `holdfast doctor` says why the checkpoint cannot be read",
     )
-    RELEASING = Text(
+    RELEASING = MessageText(
         says="{device} is not free of {owner} yet, which has ended",
         then="it is given on when the kernel shows nobody on it",
         look="holdfast locks",
         until="the kernel shows that nobody has it any more",
         cause="the pod has ended a moment ago, and who still uses the device is being looked up",
     )
-    NOT_FREE = Text(
+    NOT_FREE = MessageText(
         says="{device} is not free of {owner} yet: {reason}",
         then="holdfast looks again by itself",
         look="holdfast locks",
@@ -87,7 +87,7 @@ class Message(Enum):
         cause="the pod has ended, and something other than a known process keeps the device",
         remedy="as the reason says; none is needed while it is that processes of the pod live",
     )
-    LEFT_OPEN = Text(
+    LEFT_OPEN = MessageText(
         says="{device} is still open in {program} of {owner}, which has ended",
         then="holdfast ends it after {after} unless it is somebody's work",
         look="holdfast holders",
@@ -97,7 +97,7 @@ class Message(Enum):
         "reclaim.sandboxGrace. They begin when kubelet and the runtime are done with the pod",
         remedy="none is needed; `holdfast release` does it at once",
     )
-    LEFT_OBSERVED = Text(
+    LEFT_OBSERVED = MessageText(
         says="{device} is still open in {program} of {owner}, which has ended",
         then="holdfast only observes here: use holdfast release",
         look="holdfast holders",
@@ -105,14 +105,14 @@ class Message(Enum):
         cause="a process outlived its pod, and reclaim.mode is observe for this device",
         remedy="end the process, or `holdfast release` the device",
     )
-    ENDING = Text(
+    ENDING = MessageText(
         says="{device} is still open in {program} of {owner}, which has ended",
         then="holdfast is ending it",
         look="holdfast holders",
         until="{program} {ends}; holdfast is ending it",
         cause="a process outlived its pod; it was sent SIGTERM, or SIGKILL after reclaim.termGrace",
     )
-    STAYED = Text(
+    STAYED = MessageText(
         says="{device} is still open in {program} of {owner}, which could not be ended",
         then="it is tried again, and now by holdfast unquarantine",
         look="holdfast holders",
@@ -120,7 +120,7 @@ class Message(Enum):
         cause="SIGKILL did not end the process: it sleeps in the kernel, or a guard spares it",
         remedy="`holdfast history` says why; reboot the node if the kernel does not let it go",
     )
-    QUARANTINED_LOCK = Text(
+    QUARANTINED_LOCK = MessageText(
         says="{device} could not be freed of {owner}: {reason}",
         then="it is tried again, and now by holdfast unquarantine",
         look="holdfast locks",
@@ -129,7 +129,7 @@ class Message(Enum):
         cause="a reclaim or a reset has failed, and no process is known that has the device",
         remedy="as the reason says, then `holdfast unquarantine`",
     )
-    STRANGER = Text(
+    STRANGER = MessageText(
         says="{device} is open in {program} {owner}, which it was not given to",
         then="holdfast ends no such program: end it if nobody needs it",
         look="holdfast holders",
@@ -137,7 +137,7 @@ class Message(Enum):
         cause="a program outside any pod, or of a pod without this device, has it open",
         remedy="end the program, or its pod, if nobody needs it",
     )
-    FOREIGN = Text(
+    FOREIGN = MessageText(
         says="{device} is used by a program that it was not given to",
         then="holdfast ends no such program: end it if nobody needs it",
         look="holdfast holders",
@@ -145,7 +145,7 @@ class Message(Enum):
         cause="the same, and the program is not known at this moment",
         remedy="find it by `holdfast holders`; end it if nobody needs it",
     )
-    MACHINE = Text(
+    MACHINE = MessageText(
         says="{device} is open in {program} {owner}",
         then="if that is this pod's own virtual machine, set Kata's sandbox_cgroup_only = true",
         look="holdfast holders",
@@ -153,127 +153,127 @@ class Message(Enum):
         cause="a virtual machine that no cgroup shows to be a pod's has the device",
         remedy="set sandbox_cgroup_only = true in Kata's configuration; end any other machine",
     )
-    OWN_OPEN = Text(
+    OWN_OPEN = MessageText(
         says="{device} is still open in {program}, of this pod itself",
         then="it starts when that has closed it",
         look="holdfast holders",
         cause="a process of the pod's former container has not closed the device yet",
         remedy="none is needed; delete the pod if that process never ends",
     )
-    LEAK = Text(
+    LEAK = MessageText(
         says="{device} is kept by a file that this pod's gVisor sandbox leaked: {program}",
         then="delete the pod, or set reclaim.leakedSandbox: restart",
         look="holdfast holders",
         cause="runsc before release-20250326.0 keeps a VFIO device of a container that has ended",
         remedy="upgrade runsc, delete the pod, or set reclaim.leakedSandbox: restart",
     )
-    IN_USE = Text(
+    IN_USE = MessageText(
         says="{device} is {reason}",
         then="it starts when the kernel shows it free",
         look="holdfast holders",
         cause="the kernel or the driver shows it in use, and no process is known to have it",
         remedy="as the reason says",
     )
-    UNSEEN = Text(
+    UNSEEN = MessageText(
         says="it is unknown whether {device} is free: {reason}",
         then="holdfast looks again by itself",
         look="holdfast status",
         cause="the driver does not say who uses the device",
         remedy="`holdfast doctor` says what keeps the driver from being asked",
     )
-    BUSY = Text(
+    BUSY = MessageText(
         says="{reason}",
         then="holdfast looks again by itself",
         look="holdfast locks",
         cause="the device is being reset, or who uses it could not be found out in time",
         remedy="none is needed; if it lasts, as the reason says",
     )
-    QUARANTINED = Text(
+    QUARANTINED = MessageText(
         says="{device} is quarantined by hand: {reason}",
         then="it is given again after holdfast unquarantine",
         look="holdfast status",
         cause="a person keeps the device from new pods by `holdfast quarantine`",
         remedy="`holdfast unquarantine` when the device is well",
     )
-    DRAINING = Text(
+    DRAINING = MessageText(
         says="holdfast is draining: {reason}",
         then="pods start again after holdfast undrain",
         look="holdfast status",
         cause="a person keeps all devices of the node from new pods by `holdfast drain`",
         remedy="`holdfast undrain` when the node is ready for pods",
     )
-    LEDGER = Text(
+    LEDGER = MessageText(
         says="{reason}",
         then="kubelet asks again until it can be",
         look="holdfast status",
         cause="the ledger cannot record the start: its disk is full, or does not answer",
         remedy="make room on the disk of the ledger, or see what keeps it from answering",
     )
-    HARDWARE = Text(
+    HARDWARE = MessageText(
         says="{reason}",
         then="kubelet asks again until the device is well",
         look="holdfast devices",
         cause="the device is gone, was not seen yet, or reports an error",
         remedy="as the reason says; delete the pod if the device does not come back",
     )
-    SPEC = Text(
+    SPEC = MessageText(
         says="{reason}",
         then="kubelet asks again",
         look="holdfast status",
         cause="the CDI spec file that names the device's nodes is not written, or not the only one",
         remedy="as the reason says",
     )
-    STARTING = Text(
+    STARTING = MessageText(
         says="{reason}",
         then="kubelet asks again",
         look="holdfast status",
         cause="holdfast has just started, or kubelet's checkpoint cannot be read yet",
     )
-    OTHER = Text(
+    OTHER = MessageText(
         says="{reason}",
         then="kubelet asks again",
         look="holdfast status",
         cause="kubelet, its checkpoint, the API server or the disk did not answer in time",
         remedy="if it lasts, `holdfast doctor` says which, and why",
     )
-    NO_SHARE = Text(
+    NO_SHARE = MessageText(
         says="no share of {share} is left: {reason}",
         then="kubelet asks again until one is",
         look="holdfast locks",
         cause="the scheduler gave a claim a share of a card, and others still have all of them",
     )
-    SEVERAL_PODS = Text(
+    SEVERAL_PODS = MessageText(
         says="kubelet has given the same devices to {count} pods: {owner}",
         then="delete one of them",
         cause="kubelet's checkpoint names the same devices for more than one pod",
         remedy="delete one of the pods",
     )
-    GONE = Text(
+    GONE = MessageText(
         says="kubelet no longer has the devices for {owner}, whose container this is",
         cause="kubelet gave the devices up while the container waited: its pod is being deleted",
     )
-    PROMISE = Text(
+    PROMISE = MessageText(
         says="{reason}",
         cause="after a reboot kubelet replays an old answer, and the device has another node now",
         remedy="delete the pod; its controller makes a new one",
     )
-    REFUSED = Text(
+    REFUSED = MessageText(
         says="cannot {deed}: {reason}",
         cause="what kubelet asked for can never work: the device is gone or broken, is for no new "
         "pod any more, or the claim was allocated what this node does not have",
         remedy="as the reason says; delete the pod",
     )
-    MISSING = Text(
+    MISSING = MessageText(
         says="{device} is not there any more",
         cause="the hardware is gone",
         remedy="look into the kernel's log; delete the pod",
     )
-    MISSING_HELD = Text(
+    MISSING_HELD = MessageText(
         says="{device} is not there any more, and {owner} has it",
         cause="the hardware is gone, and its pod or claim still has it",
         remedy="look into the kernel's log; delete the pod",
     )
-    FAULT = Text(
+    FAULT = MessageText(
         says="{device}: {reason}",
         look="holdfast devices",
         cause="the device reports an error",
@@ -281,7 +281,7 @@ class Message(Enum):
     )
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class FilledMessage(Struct, frozen=True, kw_only=True):
     """One message, with what stands in its fields."""
 
     message: Message
@@ -289,7 +289,7 @@ class Said(Struct, frozen=True, kw_only=True):
     names: Mapping[str, str] = field(default_factory=dict)
 
 
-class Blocked(Struct, frozen=True, kw_only=True):
+class BlockReason(Struct, frozen=True, kw_only=True):
     """What was last seen to keep a device from its next pod: its holders, or another reason.
 
     `brief` is the reason in few words, without figures that change by themselves; empty: as it is.
@@ -310,7 +310,7 @@ class Blocked(Struct, frozen=True, kw_only=True):
         return f"{self.device} is not free: {self.reason}"
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class Demand(Struct, frozen=True, kw_only=True):
     """What somebody wants: `devices`, once they are known, else `what` in words.
 
     `kept` is how many of them are kept from it, 0 where that is not the question. `final`: no wait
@@ -341,7 +341,7 @@ class Asked(Struct, frozen=True, kw_only=True):
         return f"{verb} {some}{count} {what}: "
 
 
-def sentence(said: Said, asked: Asked | None = None) -> str:
+def sentence(said: FilledMessage, asked: Demand | None = None) -> str:
     """Return what is *said*, to who *asked* for it; without, of the device itself.
 
     It has at most `LONGEST` characters, whatever the names in it are.
@@ -349,7 +349,7 @@ def sentence(said: Said, asked: Asked | None = None) -> str:
     return _fitting(lambda most: _sentence(said, asked, most))
 
 
-def ending(said: Said, owner: str) -> str:
+def ending(said: FilledMessage, owner: str) -> str:
     """Return what has to happen before a device is free of which *said* is told.
 
     *owner* names who has its lock.
@@ -366,16 +366,18 @@ def together(texts: Iterable[str]) -> str:
 
 def refusal(deed: str, reason: str) -> str:
     """Return ``cannot DEED: REASON``, for good; what is to be done stands at a reason's end."""
-    said = Said(message=Message.REFUSED, names={"deed": deed, "reason": reason})
+    said = FilledMessage(message=Message.REFUSED, names={"deed": deed, "reason": reason})
     return sentence(said)
 
 
-def of_reason(message: Message, reason: str, device: DeviceName | None = None) -> Said:
+def of_reason(message: Message, reason: str, device: DeviceName | None = None) -> FilledMessage:
     """Return *message* with a *reason* in words."""
-    return Said(message=message, device=device, names={"reason": reason})
+    return FilledMessage(message=message, device=device, names={"reason": reason})
 
 
-def of_lock(device: DeviceName, lock: DeviceLock, blocked: Blocked | None, book: Book) -> Said:
+def of_lock(
+    device: DeviceName, lock: DeviceLock, blocked: BlockReason | None, book: Book
+) -> FilledMessage:
     """Return why *lock* keeps others from *device*, as they call it.
 
     *blocked* is what was last seen on it.
@@ -386,7 +388,7 @@ def of_lock(device: DeviceName, lock: DeviceLock, blocked: Blocked | None, book:
     names = {"owner": whose}
     holders, ends_after = ((), None) if blocked is None else (blocked.holders, blocked.ends_after)
     if lock.state is LockState.HELD:
-        return Said(message=Message.HELD, device=device, names=names)
+        return FilledMessage(message=Message.HELD, device=device, names=names)
     pods = book.pods_of(lock)
     left = tuple(each for each in holders if each.pod in pods)
     if lock.state is LockState.FOREIGN or (holders and not left):
@@ -399,14 +401,14 @@ def of_lock(device: DeviceName, lock: DeviceLock, blocked: Blocked | None, book:
             names["after"] = _seconds(ends_after, left)
         elif message is Message.LEFT_OPEN:
             message = Message.LEFT_OBSERVED
-        return Said(message=message, device=device, names=names)
+        return FilledMessage(message=message, device=device, names=names)
     reason = "" if blocked is None else blocked.brief or blocked.reason
     if given_up:
         names["reason"] = reason or "what it left behind has not ended"
-        return Said(message=Message.QUARANTINED_LOCK, device=device, names=names)
+        return FilledMessage(message=Message.QUARANTINED_LOCK, device=device, names=names)
     names["reason"] = reason
     message = Message.NOT_FREE if reason else Message.RELEASING
-    return Said(message=message, device=device, names=names)
+    return FilledMessage(message=message, device=device, names=names)
 
 
 _ENDED = {
@@ -416,7 +418,9 @@ _ENDED = {
 }
 
 
-def of_verdict(device: DeviceName, verdict: Verdict, pods: Collection[PodUid], book: Book) -> Said:
+def of_verdict(
+    device: DeviceName, verdict: Verdict, pods: Collection[PodUid], book: Book
+) -> FilledMessage:
     """Return what the kernel shows on *device*, which *pods* have by the book."""
     holders = verdict.holders
     if verdict.freedom is not Freedom.IN_USE:
@@ -428,16 +432,16 @@ def of_verdict(device: DeviceName, verdict: Verdict, pods: Collection[PodUid], b
 
 def _of_holders(
     device: DeviceName, holders: Sequence[Holder], pods: Collection[PodUid], book: Book
-) -> Said:
+) -> FilledMessage:
     own = tuple(each for each in holders if each.pod in pods)
     if len(own) < len(holders):
         return _of_strangers(device, [each for each in holders if each.pod not in pods], book)
     leaks = leaking_pods(holders) & {each.pod for each in own}
     message = Message.LEAK if leaks else Message.OWN_OPEN
-    return Said(message=message, device=device, names=_program(own))
+    return FilledMessage(message=message, device=device, names=_program(own))
 
 
-def of_blocked(blocked: Blocked, pods: Collection[PodUid], book: Book) -> Said:
+def of_blocked(blocked: BlockReason, pods: Collection[PodUid], book: Book) -> FilledMessage:
     """Return who was last seen on a device that *pods* are to have."""
     lock = book.locks.get(blocked.device)
     if lock is not None and lock.state is not LockState.HELD:
@@ -445,15 +449,15 @@ def of_blocked(blocked: Blocked, pods: Collection[PodUid], book: Book) -> Said:
     return _of_holders(blocked.device, blocked.holders, pods, book)
 
 
-def _of_strangers(device: DeviceName, holders: Sequence[Holder], book: Book) -> Said:
+def _of_strangers(device: DeviceName, holders: Sequence[Holder], book: Book) -> FilledMessage:
     if not holders:
-        return Said(message=Message.FOREIGN, device=device)
+        return FilledMessage(message=Message.FOREIGN, device=device)
     first = _first(holders)
     where = f"of {book.pod_name(first.pod)}" if first.pod is not None else "outside any pod"
     machine = first.sandbox is Sandbox.MACHINE and first.pod is None
     message = Message.MACHINE if machine else Message.STRANGER
     names = {**_program(holders), "owner": where}
-    return Said(message=message, device=device, names=names)
+    return FilledMessage(message=message, device=device, names=names)
 
 
 def _first(holders: Sequence[Holder]) -> Holder:
@@ -493,7 +497,7 @@ def _fitting(make: Callable[[int], str]) -> str:
     return _cut(text, LONGEST)
 
 
-def _sentence(said: Said, asked: Asked | None, most: int) -> str:
+def _sentence(said: FilledMessage, asked: Demand | None, most: int) -> str:
     beginning = "" if asked is None else asked.beginning(most)
     names = {**said.names}
     if said.device is not None:

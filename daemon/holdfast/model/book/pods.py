@@ -124,7 +124,7 @@ def _with_count(
     return record
 
 
-class Observed(Struct, frozen=True, kw_only=True):
+class Observation(Struct, frozen=True, kw_only=True):
     """What the book is compared with."""
 
     view: KubeletView
@@ -173,7 +173,7 @@ def _may_begin(record: PodRecord | None, boot: BootId) -> bool:
     return record is not None and record.boot == boot and record.cgroup is None
 
 
-def reconcile(draft: Draft, observed: Observed) -> None:
+def reconcile(draft: Draft, observed: Observation) -> None:
     """Identify, end and adopt Allocations as *observed* shows, then hand out what became free."""
     place(draft, observed.inventory.cards)
     _identify(draft, observed)
@@ -185,7 +185,7 @@ def reconcile(draft: Draft, observed: Observed) -> None:
     settle(draft)
 
 
-def _identify(draft: Draft, observed: Observed) -> None:
+def _identify(draft: Draft, observed: Observation) -> None:
     view = observed.view
     if not view.readable:
         return
@@ -215,7 +215,7 @@ def _name(draft: Draft, allocations: Sequence[Allocation], pod: PodUid, *, conta
         draft.identify(allocation, pod)
 
 
-def _end(draft: Draft, observed: Observed) -> None:
+def _end(draft: Draft, observed: Observation) -> None:
     book = draft.book
     for allocation in book.queue():
         if allocation.claim is not None:  # kubelet itself says when a claim is over
@@ -259,14 +259,14 @@ def _had_cgroup(pod: PodUid | None, book: Book, boot: BootId) -> bool:
     return record is not None and record.cgroup is not None and record.boot == boot
 
 
-def _let_go(pod: PodUid | None, book: Book, observed: Observed) -> bool:
+def _let_go(pod: PodUid | None, book: Book, observed: Observation) -> bool:
     record = None if pod is None else book.pods.get(pod)
     if record is None or record.let_go_at is None or record.counted_boot != observed.boot:
         return False
     return record.counted_by is not None and record.counted_by == observed.view.kubelet
 
 
-def _allocated_again(allocation: Allocation, book: Book, observed: Observed) -> bool:
+def _allocated_again(allocation: Allocation, book: Book, observed: Observation) -> bool:
     view = observed.view
     return any(
         other.id > allocation.id
@@ -388,7 +388,7 @@ def _pods_naming(allocation: Allocation, view: KubeletView) -> frozenset[PodUid]
     return frozenset(entry.pod for entry in naming)
 
 
-def _adopt(draft: Draft, observed: Observed) -> None:
+def _adopt(draft: Draft, observed: Observation) -> None:
     """Give every pod in kubelet's checkpoint an Allocation, also those from before our time."""
     if not observed.view.readable:
         return
@@ -415,7 +415,7 @@ def _adopt(draft: Draft, observed: Observed) -> None:
             draft.activate(allocation)
 
 
-def _hand_back(draft: Draft, observed: Observed) -> None:
+def _hand_back(draft: Draft, observed: Observation) -> None:
     """Give a pod that kubelet counts what it has, where the book said that it was over.
 
     Kubelet's absence of mind is no end, a static pod comes back under its UID, and what was called
@@ -435,7 +435,7 @@ def _hand_back(draft: Draft, observed: Observed) -> None:
             draft.activate(heir)
 
 
-def _lift(draft: Draft, lock: DeviceLock, observed: Observed) -> None:
+def _lift(draft: Draft, lock: DeviceLock, observed: Observation) -> None:
     """Free what was called foreign, where a pod that kubelet counts has the card in another way.
 
     Only where that pod gets its own lock by it: else its processes would be foreign again.
@@ -451,12 +451,12 @@ def _lift(draft: Draft, lock: DeviceLock, observed: Observed) -> None:
             return
 
 
-def _lives(pod: PodUid | None, observed: Observed) -> bool:
+def _lives(pod: PodUid | None, observed: Observation) -> bool:
     sighting = None if pod is None else observed.sightings.get(pod)
     return sighting is not None and sighting.populated is not False
 
 
-def _is_back(each: Allocation, lock: DeviceLock, observed: Observed) -> bool:
+def _is_back(each: Allocation, lock: DeviceLock, observed: Observation) -> bool:
     """Tell whether the pod of *each* has *lock*, which is ENDING or FOREIGN, again."""
     if each.claim is not None or lock.claim is not None:
         return False

@@ -1,4 +1,4 @@
-"""The standing of a device: whether it may be given, to whom, and if not, why and until when.
+"""The standing of a device: which pods may be given it, and if none, why and until when.
 
 Everything that tells kubelet, the scheduler or a person of a device reads its `Standing`. What
 decides in the middle of a commit asks `why_withheld` and `belongs_to`, of which standings are made.
@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState, Phase
 from holdfast.model.book.marks import Mark, Quarantine
 from holdfast.model.book.messages import (
-    Blocked,
+    BlockReason,
+    FilledMessage,
     Message,
-    Said,
     ending,
     of_lock,
     of_reason,
@@ -46,7 +46,7 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     `by_claims`: the scheduler hands it out, by DRA, and not kubelet.
 
     `lock` is the lock that excludes it, under any name: the first that is not HELD, else the first.
-    `owner` names who has that lock, and `said` is what people are told of it. `since` is when the
+    `owner` names who has that lock, and `said` is what people read about it. `since` is when the
     lock was first seen in its state, and `kept_since` since when the device is `kept`, or is not:
     both by this daemon, in seconds since the boot. `inherited`: it was kept when the daemon
     started. `overdue`: kept for longer than those who hand it out are to wait before they hear of
@@ -70,7 +70,7 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     by_claims: bool
     lock: DeviceLock | None
     owner: str
-    said: Said | None
+    said: FilledMessage | None
     since: float
     kept_since: float
     inherited: bool
@@ -85,7 +85,7 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     quarantined: bool
     drained: bool
     uncommitted: bool
-    obstacle: Blocked | None
+    obstacle: BlockReason | None
     forgotten: bool = False
     unstarted: bool = False
 
@@ -273,7 +273,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     view: KubeletView = KubeletView()
     emptied: frozenset[PodUid] = frozenset()
     by_claims: frozenset[ResourceName] = frozenset()
-    obstacles: Mapping[DeviceName, Blocked] = field(default_factory=dict)
+    obstacles: Mapping[DeviceName, BlockReason] = field(default_factory=dict)
     inherited: int = 0
     uncommitted_for: float = 0.0
     withhold_after: float = 0.0
@@ -305,7 +305,7 @@ def _others(
     """Yield what the inventory does not list: what pods have all the same, and shared cards.
 
     Hardware that is gone is there as None, and not as if it had never been. A card that was shared
-    by more pods, or by fewer, is there: its pod is admitted anew after a reboot.
+    by more pods, or by fewer, is there: its pod is admitted again after a reboot.
     """
     inventory, book = facts.inventory, facts.book
     had = {*book.locks, *_waited_for(book)}
@@ -359,7 +359,7 @@ def _standing(
         since=before.since if before is not None and _is_same(before.lock, lock) else now,
         kept_since=kept_since,
         inherited=inherited,
-        # After a restart the scheduler has been told; a kubelet that starts anew is given time.
+        # After a restart the scheduler has been told; a kubelet that starts again is given time.
         overdue=kept and ((by_claims and inherited) or now - kept_since > patience),
         needed=awaited or bool(pods),
         awaited=awaited,
@@ -376,7 +376,7 @@ def _standing(
     )
 
 
-def _said(name: DeviceName, lock: DeviceLock, facts: NodeFacts) -> Said:
+def _said(name: DeviceName, lock: DeviceLock, facts: NodeFacts) -> FilledMessage:
     blocked = facts.obstacles.get(lock.device)
     said = of_lock(name, lock, blocked, facts.book)
     return replace(said, message=Message.HAS) if lock.state is LockState.HELD else said
@@ -499,7 +499,7 @@ def why_withheld(
 
 def said_of_withheld(
     book: Book, keys: frozenset[HardwareKey], started: frozenset[HardwareKey]
-) -> Said | None:
+) -> FilledMessage | None:
     """Return the same as it is told to who waits."""
     found = _withheld(book, keys, started)
     if isinstance(found, Quarantine):

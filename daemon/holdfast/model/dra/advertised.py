@@ -16,7 +16,7 @@ MOST_TEXT = 64
 _VERSION = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?")
 
 
-class Advertised(Struct, frozen=True, kw_only=True):
+class AdvertisedDevice(Struct, frozen=True, kw_only=True):
     """What one claim can be given: a device, or several that are given together.
 
     `name` is a DNS label, unique among all devices of the node. `address` is the PCI function by
@@ -40,10 +40,10 @@ class Advertised(Struct, frozen=True, kw_only=True):
         return self.whole is not None
 
 
-def plain(device: Device) -> Advertised:
+def plain(device: Device) -> AdvertisedDevice:
     """Return what is known of any device: its resource, what it is, and where it is."""
     addresses = device.functions or pci_addresses(device.keys)
-    return Advertised(
+    return AdvertisedDevice(
         name=label(device.name),
         devices=(device.name,),
         address=addresses[0] if addresses else None,
@@ -55,7 +55,9 @@ def plain(device: Device) -> Advertised:
     )
 
 
-def as_assigned(told: Iterable[Advertised], inventory: Inventory) -> Iterator[Advertised]:
+def as_assigned(
+    told: Iterable[AdvertisedDevice], inventory: Inventory
+) -> Iterator[AdvertisedDevice]:
     """Yield what of *told* the rules of the settings leave in *inventory*, as they call it.
 
     What has another resource has the last part of that as its type, so that no DeviceClass for the
@@ -74,7 +76,7 @@ def as_assigned(told: Iterable[Advertised], inventory: Inventory) -> Iterator[Ad
         yield replace(each, attributes={**each.attributes, **kind})
 
 
-def makes_no_group(devices: Collection[DeviceName], told: Iterable[Advertised]) -> bool:
+def makes_no_group(devices: Collection[DeviceName], told: Iterable[AdvertisedDevice]) -> bool:
     """Tell whether *devices* are none of the groups of *told* that have as many of the resource.
 
     The scheduler takes single devices in their order, wherever they are.

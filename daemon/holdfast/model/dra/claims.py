@@ -57,7 +57,7 @@ class PreparedDevice(Struct, frozen=True, kw_only=True):
     share_id: str = ""
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
+class PrepareAnswer(Struct, frozen=True, kw_only=True):
     """What NodePrepareResources answers for one claim: its devices, or why it failed."""
 
     devices: tuple[PreparedDevice, ...] = ()

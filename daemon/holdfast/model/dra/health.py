@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from holdfast.model.book.book import LockState
-from holdfast.model.book.messages import Message, Said, of_reason, sentence, together
+from holdfast.model.book.messages import FilledMessage, Message, of_reason, sentence, together
 from holdfast.model.book.standing import Standing, Standings
 from holdfast.model.devices import FaultKind
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.resourceslice import Taint, label
 from holdfast.model.ids import DeviceName
 
@@ -56,7 +56,9 @@ class DeviceHealth(Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-def healths(advertised: Iterable[Advertised], standings: Standings) -> tuple[DeviceHealth, ...]:
+def healths(
+    advertised: Iterable[AdvertisedDevice], standings: Standings
+) -> tuple[DeviceHealth, ...]:
     """Return the health of everything *advertised*, and of what is gone and still has a lock."""
     found = {each.name: _health(each, standings) for each in advertised}
     for standing in standings:
@@ -67,7 +69,7 @@ def healths(advertised: Iterable[Advertised], standings: Standings) -> tuple[Dev
     return tuple(found[name] for name in sorted(found))
 
 
-def _health(told: Advertised, standings: Standings) -> DeviceHealth:
+def _health(told: AdvertisedDevice, standings: Standings) -> DeviceHealth:
     """Return the health of devices that are given together: that of the worst of them.
 
     Of one that is shared it is that of the best: what keeps one share is nothing to the others.
@@ -83,7 +85,7 @@ def _one(name: DeviceName, standing: Standing | None) -> tuple[bool, str]:
     if standing is None or standing.device is None:
         owner = "" if standing is None else standing.owner
         missing = Message.MISSING_HELD if owner else Message.MISSING
-        return False, sentence(Said(message=missing, device=name, names={"owner": owner}))
+        return False, sentence(FilledMessage(message=missing, device=name, names={"owner": owner}))
     if standing.fault:
         return False, sentence(of_reason(Message.FAULT, standing.fault, name))
     if standing.lock is not None:

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.model.devices import Device
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.health import worst_taints
 from holdfast.model.dra.resourceslice import (
     AttributeValue,
@@ -57,7 +57,7 @@ _NONE_UNLESS_ASKED = RequestPolicy(default="0", valid_range=ValidRange(min="0"))
 """Without a policy the first claim would take all of the capacity, and no second one would fit."""
 
 
-class Exclusive(Struct, frozen=True, kw_only=True):
+class ExclusiveDevice(Struct, frozen=True, kw_only=True):
     """A device for the scheduler, by its name, and the hardware that it consists of."""
 
     name: str
@@ -71,7 +71,7 @@ class Counters(Struct, frozen=True, kw_only=True):
     uses: Mapping[str, CounterUse]
 
 
-def apart(devices: Iterable[Exclusive]) -> tuple[Exclusive, ...]:
+def apart(devices: Iterable[ExclusiveDevice]) -> tuple[ExclusiveDevice, ...]:
     """Return those of *devices* that have no hardware of an earlier one."""
     taken: set[HardwareKey] = set()
     kept = []
@@ -82,13 +82,13 @@ def apart(devices: Iterable[Exclusive]) -> tuple[Exclusive, ...]:
     return tuple(kept)
 
 
-def counted(devices: Sequence[Exclusive]) -> tuple[tuple[Exclusive, ...], Counters]:
+def counted(devices: Sequence[ExclusiveDevice]) -> tuple[tuple[ExclusiveDevice, ...], Counters]:
     """Return which of *devices* can be offered side by side, and the counters for that.
 
     All of them, unless so much hardware is entangled that one set cannot hold its counters: of
     that the earlier devices stay.
     """
-    kept: list[Exclusive] = []
+    kept: list[ExclusiveDevice] = []
     sets: list[CounterSet] = []
     uses: dict[str, CounterUse] = {}
     order = {each.name: place for place, each in enumerate(devices)}
@@ -111,9 +111,9 @@ def counted(devices: Sequence[Exclusive]) -> tuple[tuple[Exclusive, ...], Counte
     return tuple(kept), Counters(sets=tuple(sets), uses=uses)
 
 
-def _entangled(devices: Iterable[Exclusive]) -> list[list[Exclusive]]:
+def _entangled(devices: Iterable[ExclusiveDevice]) -> list[list[ExclusiveDevice]]:
     """Split *devices* into sets that have no hardware in common, each in any order."""
-    found: list[tuple[set[HardwareKey], list[Exclusive]]] = []
+    found: list[tuple[set[HardwareKey], list[ExclusiveDevice]]] = []
     for each in devices:
         keys, members = set(each.keys), [each]
         others = []
@@ -127,7 +127,7 @@ def _entangled(devices: Iterable[Exclusive]) -> list[list[Exclusive]]:
     return [members for _, members in found]
 
 
-def _parts_of(devices: Sequence[Exclusive]) -> list[tuple[str, ...]]:
+def _parts_of(devices: Sequence[ExclusiveDevice]) -> list[tuple[str, ...]]:
     """Return the pieces of hardware that several of *devices* have, each by their names.
 
     Keys that the same devices have are one piece.
@@ -139,7 +139,7 @@ def _parts_of(devices: Sequence[Exclusive]) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(names for names in owners.values() if len(names) > 1))
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class SliceFields(Struct, frozen=True, kw_only=True):
     """Which fields of ResourceSlices the API server keeps; it drops those that it does not know.
 
     `shares` are what lets several claims have a device.
@@ -159,13 +159,13 @@ class PoolFacts(Struct, frozen=True, kw_only=True):
     """
 
     devices: Mapping[DeviceName, Device]
-    advertised: tuple[Advertised, ...]
+    advertised: tuple[AdvertisedDevice, ...]
     taints: Mapping[DeviceName, tuple[Taint, ...]] = field(default_factory=dict)
     pcie_roots: Mapping[PciAddress, str] = field(default_factory=dict)
-    kept: Kept = Kept()
+    kept: SliceFields = SliceFields()
 
 
-class Accepted(Struct, frozen=True, kw_only=True):
+class SentSlice(Struct, frozen=True, kw_only=True):
     """What a slice was sent with, and what the server made of it."""
 
     sent: SliceContent
@@ -196,12 +196,14 @@ def contents(facts: PoolFacts) -> tuple[SliceContent, ...]:
 
     Slices of counters come after those of devices, whose places they then do not change.
     """
-    offered: dict[str, Advertised] = {}
+    offered: dict[str, AdvertisedDevice] = {}
     for each in facts.advertised:
         if _offered(each, facts):
             offered.setdefault(each.name, each)
     exclusive = [
-        Exclusive(name=name, keys=frozenset().union(*(facts.devices[n].keys for n in each.devices)))
+        ExclusiveDevice(
+            name=name, keys=frozenset().union(*(facts.devices[n].keys for n in each.devices))
+        )
         for name, each in offered.items()
     ]
     offerable, counters = (
@@ -220,7 +222,7 @@ def writes(
     *,
     driver: str,
     node: str,
-    accepted: Mapping[str, Accepted],
+    accepted: Mapping[str, SentSlice],
     generation: int = 0,
     others: Mapping[str, str],
 ) -> Writes:
@@ -272,12 +274,12 @@ def writes(
     )
 
 
-def kept_of(sent: SliceContent, stored: SliceContent) -> Kept:
+def kept_of(sent: SliceContent, stored: SliceContent) -> SliceFields:
     """Return what the server has kept of a slice that was *sent*."""
     left = {each.name: each for each in stored.devices}
     pairs = [(each, left.get(each.name, SliceDevice(name=each.name))) for each in sent.devices]
     counters = bool(stored.shared_counters or not sent.shared_counters)
-    return Kept(
+    return SliceFields(
         taints=not any(was.taints and not now.taints for was, now in pairs),
         counters=counters
         and not any(was.consumes_counters and not now.consumes_counters for was, now in pairs),
@@ -322,25 +324,25 @@ def quantity(amount: int) -> str:
     return f"{amount}{_BINARY[power]}"
 
 
-def _offered(each: Advertised, facts: PoolFacts) -> bool:
+def _offered(each: AdvertisedDevice, facts: PoolFacts) -> bool:
     if any(name not in facts.devices for name in each.devices):
         return False
     return facts.kept.taints or not _taints(each, facts)
 
 
-def _taints(each: Advertised, facts: PoolFacts) -> tuple[Taint, ...]:
+def _taints(each: AdvertisedDevice, facts: PoolFacts) -> tuple[Taint, ...]:
     """Return what keeps *each* from new claims; a shared one only where no share of it is left."""
     if each.shared and _shares(each, facts):
         return ()
     return worst_taints(facts.taints.get(name, ()) for name in each.devices)
 
 
-def _shares(each: Advertised, facts: PoolFacts) -> int:
-    """Return how many claims can have *each*: what is withheld of it is nobody's."""
+def _shares(each: AdvertisedDevice, facts: PoolFacts) -> int:
+    """Return how many claims can have *each*: no claim can have what is withheld."""
     return sum(not facts.taints.get(name) for name in each.devices)
 
 
-def _device(each: Advertised, facts: PoolFacts, counters: Counters) -> SliceDevice:
+def _device(each: AdvertisedDevice, facts: PoolFacts, counters: Counters) -> SliceDevice:
     use = counters.uses.get(each.name)
     attributes = {**dict(_standard(each, facts)), **each.attributes}
     capacity = _capacity(each, facts)
@@ -355,7 +357,7 @@ def _device(each: Advertised, facts: PoolFacts, counters: Counters) -> SliceDevi
     )
 
 
-def _capacity(each: Advertised, facts: PoolFacts) -> dict[str, Capacity]:
+def _capacity(each: AdvertisedDevice, facts: PoolFacts) -> dict[str, Capacity]:
     policy = _NONE_UNLESS_ASKED if each.shared else None
     found = {
         name: Capacity(value=quantity(amount), request_policy=policy)
@@ -368,7 +370,7 @@ def _capacity(each: Advertised, facts: PoolFacts) -> dict[str, Capacity]:
     return found
 
 
-def _standard(each: Advertised, facts: PoolFacts) -> Iterator[tuple[str, AttributeValue]]:
+def _standard(each: AdvertisedDevice, facts: PoolFacts) -> Iterator[tuple[str, AttributeValue]]:
     """Yield the attributes that all drivers call the same."""
     if each.address is not None:
         yield f"{_STANDARD}/pciBusID", AttributeValue(text=each.address)
@@ -381,7 +383,7 @@ def _standard(each: Advertised, facts: PoolFacts) -> Iterator[tuple[str, Attribu
 
 
 def _is_as(
-    wanted: SliceContent, stored: ResourceSlice | None, pool: SlicePool, accepted: Accepted | None
+    wanted: SliceContent, stored: ResourceSlice | None, pool: SlicePool, accepted: SentSlice | None
 ) -> bool:
     if stored is None or stored.spec.pool != pool:
         return False

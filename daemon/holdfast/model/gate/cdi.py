@@ -26,7 +26,7 @@ _MODE = 0o666
 """What runc gives a node without a mode; runsc does not start on such a node (gvisor#12616)."""
 
 
-class Published(Struct, frozen=True, kw_only=True):
+class PublishedSpecs(Struct, frozen=True, kw_only=True):
     """What the spec files on disk say: the nodes behind each name that a runtime can resolve.
 
     `problem` says why they are not as they should be; empty when they are.
@@ -57,7 +57,7 @@ def can_be_named(device: Device) -> bool:
     return legal and bool(device.nodes) and device.kind is not DeviceKind.DRIVER
 
 
-def explained(inventory: Inventory, rivals: Mapping[str, str]) -> Published:
+def explained(inventory: Inventory, rivals: Mapping[str, str]) -> PublishedSpecs:
     """Return what a runtime finds, once `spec_files` of the same inventory are on disk.
 
     *rivals* are names that files of others explain too, each with such a file: a runtime takes no
@@ -71,7 +71,7 @@ def explained(inventory: Inventory, rivals: Mapping[str, str]) -> Published:
             f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} describes it as well, and runtimes "
             "then use neither; remove that file"
         )
-    return Published(
+    return PublishedSpecs(
         nodes={name: each for name, each in nodes.items() if name not in rivals}, problem=problem
     )
 

@@ -15,7 +15,15 @@ from holdfast.model.book.book import (
     same_pod,
 )
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.messages import Asked, Blocked, Message, Said, of_lock, of_reason, sentence
+from holdfast.model.book.messages import (
+    BlockReason,
+    Demand,
+    FilledMessage,
+    Message,
+    of_lock,
+    of_reason,
+    sentence,
+)
 from holdfast.model.book.queue import first_before, settle
 from holdfast.model.book.standing import belongs_to, said_of_withheld, why_withheld
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
@@ -29,7 +37,7 @@ Kubelet gives up after 30, and its own text names nobody; the rest is for a node
 """
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
+class WaitReport(Struct, frozen=True, kw_only=True):
     """A container start, or a claim, that has waited for `seconds`: `why`, in one sentence."""
 
     pods: frozenset[PodUid]
@@ -58,7 +66,7 @@ def why_queued(book: Book, allocation: Allocation, keys: frozenset[HardwareKey])
     return "" if obstacle is None else obstacle.text
 
 
-def told_queued(book: Book, allocation: Allocation, seen: Mapping[DeviceName, Blocked]) -> str:
+def told_queued(book: Book, allocation: Allocation, seen: Mapping[DeviceName, BlockReason]) -> str:
     """Return in one sentence what *allocation* waits for; empty: it has all that it is to have.
 
     *seen* is what was last seen to keep devices from being free.
@@ -72,7 +80,7 @@ def told_queued(book: Book, allocation: Allocation, seen: Mapping[DeviceName, Bl
         return ""
     devices = [(name, keys & lacks) for name, keys in allocation.names()]
     said, kept = said_of(obstacle, devices, seen.get, book)
-    asked = Asked(what="", devices=tuple(name for name, _ in devices), kept=kept)
+    asked = Demand(what="", devices=tuple(name for name, _ in devices), kept=kept)
     return sentence(said, asked)
 
 
@@ -157,7 +165,7 @@ class Obstacle(Struct, frozen=True, kw_only=True):
 
     text: str
     withheld: bool = False
-    said: Said | None = None
+    said: FilledMessage | None = None
     locks: tuple[DeviceLock, ...] = ()
     kept: frozenset[HardwareKey] = frozenset()
 
@@ -184,7 +192,7 @@ def why_not_yet(rights: Rights, book: Book) -> Obstacle | None:
             f"{book.holder(rights.yields_to)} waits for the same hardware"
         )
         owner = {"owner": book.owner(rights.yields_to)}
-        return Obstacle(text=text, said=Said(message=Message.UNKNOWN_POD, names=owner))
+        return Obstacle(text=text, said=FilledMessage(message=Message.UNKNOWN_POD, names=owner))
     unlocked = rights.keys.difference(*(lock.keys for lock in locks))
     if rights.queued is None or not unlocked:
         return None
@@ -199,7 +207,7 @@ def _behind(book: Book, allocation: Allocation, unlocked: frozenset[HardwareKey]
     whose = owner = "an older Allocation"
     if first is not None:
         whose, owner = book.holder(first), book.owner(first)
-    said = Said(message=Message.QUEUED, names={"owner": owner})
+    said = FilledMessage(message=Message.QUEUED, names={"owner": owner})
     text = f"{', '.join(sorted(unlocked))} waits behind {whose}"
     return Obstacle(text=text, said=said, kept=unlocked)
 
@@ -207,10 +215,10 @@ def _behind(book: Book, allocation: Allocation, unlocked: frozenset[HardwareKey]
 def said_of(
     obstacle: Obstacle,
     devices: Sequence[tuple[DeviceName, frozenset[HardwareKey]]],
-    seen: Callable[[DeviceName], Blocked | None],
+    seen: Callable[[DeviceName], BlockReason | None],
     book: Book,
-) -> tuple[Said, int]:
-    """Return what is told of *obstacle* to who asks for *devices*, and of how many it is true.
+) -> tuple[FilledMessage, int]:
+    """Return the text about *obstacle* for who asks for *devices*, and how many it is true of.
 
     *seen* is what was last seen on a device. Of several that are kept, one with a known holder is
     told: it says more than that the rest of the pod lives.

@@ -6,12 +6,12 @@ from collections.abc import Set as AbstractSet
 from msgspec import Struct
 
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.gate.cdi import Published, cdi_name
+from holdfast.model.gate.cdi import PublishedSpecs, cdi_name
 from holdfast.model.kubelet import CheckpointEntry
 
 
 class Breach(Struct, frozen=True, kw_only=True):
-    """Why a container must not start on the answer that it has. `final`: waiting mends nothing."""
+    """Why a container must not start on its answer. `final`: waiting changes nothing."""
 
     reason: str
     final: bool
@@ -22,7 +22,7 @@ def breach(
     devices: Sequence[Device],
     *,
     inventory: Inventory,
-    published: Published,
+    published: PublishedSpecs,
 ) -> Breach | None:
     """Return why *entry*'s answer leads elsewhere than to *devices*, None where it leads there.
 
@@ -60,7 +60,9 @@ def _nodes(
     )
 
 
-def _names(names: frozenset[str], devices: Sequence[Device], published: Published) -> Breach | None:
+def _names(
+    names: frozenset[str], devices: Sequence[Device], published: PublishedSpecs
+) -> Breach | None:
     own = {cdi_name(device.name) for device in devices}
     if names != own:
         return Breach(

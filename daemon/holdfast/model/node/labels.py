@@ -1,7 +1,7 @@
 """Node labels, and the file in which node-feature-discovery finds them.
 
 The file is one of its `features.d` folder: a line ``key=value`` for each label. What its line
-``# +expiry-time`` says (from release 0.15) is when the labels go if nobody writes the file anew.
+``# +expiry-time`` says (from release 0.15) is when the labels go if nobody writes the file again.
 """
 
 import re

@@ -6,7 +6,7 @@ _SLACK = 60.0
 """More than the deadlines of all lanes that a scan needs: a later result means it hangs."""
 
 
-class Check(Struct, frozen=True, kw_only=True):
+class ReadinessCheck(Struct, frozen=True, kw_only=True):
     """One readiness check; `reason` says what is wrong, or what was seen.
 
     `public` is the part of the reason that the HTTP port may show to anybody: fixed texts and
@@ -21,17 +21,21 @@ class Check(Struct, frozen=True, kw_only=True):
     seen: float | None = None
 
 
-def check(name: str, problem: str, *, public: str = "", seen: float | None = None) -> Check:
+def check(
+    name: str, problem: str, *, public: str = "", seen: float | None = None
+) -> ReadinessCheck:
     """Return the check that fails for any *problem*, of which everybody may know *public*."""
-    return Check(name=name, passes=not problem, reason=problem, public=public, seen=seen)
+    return ReadinessCheck(name=name, passes=not problem, reason=problem, public=public, seen=seen)
 
 
-def check_openly(name: str, problem: str, *, seen: float | None = None) -> Check:
+def check_openly(name: str, problem: str, *, seen: float | None = None) -> ReadinessCheck:
     """Return the check that fails for any *problem*, all of which is public."""
     return check(name, problem, public=problem, seen=seen)
 
 
-def check_result(name: str, problem: str, *, at: float | None, now: float, within: float) -> Check:
+def check_result(
+    name: str, problem: str, *, at: float | None, now: float, within: float
+) -> ReadinessCheck:
     """Return the check of a part that repeats something: its latest *problem*, empty for none.
 
     *at* is when it last had a result, None before the first. A result more than *within* seconds

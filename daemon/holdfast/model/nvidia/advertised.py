@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.model.cards import replicas_in
 from holdfast.model.devices import Device
-from holdfast.model.dra.advertised import Advertised, plain, texts, versions
+from holdfast.model.dra.advertised import AdvertisedDevice, plain, texts, versions
 from holdfast.model.ids import DeviceId, DeviceName
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import GpuTraits, MigEngines
@@ -17,7 +17,7 @@ from holdfast.model.nvidia.replicas import REPLICAS
 _NOT_TOLD = GpuTraits()
 
 
-def advertised_gpus(devices: Sequence[Device], facts: GpuFacts) -> tuple[Advertised, ...]:
+def advertised_gpus(devices: Sequence[Device], facts: GpuFacts) -> tuple[AdvertisedDevice, ...]:
     """Return each of *devices* with what *facts* know of it, and replicas as the GPU they are of.
 
     A shared GPU has the same name as one that is not: a claim that has it keeps it either way. If
@@ -25,7 +25,7 @@ def advertised_gpus(devices: Sequence[Device], facts: GpuFacts) -> tuple[Adverti
     that asked for a whole GPU.
     """
     parts = {part.name.id: part for part in facts.layout.parts}
-    found: list[Advertised] = []
+    found: list[AdvertisedDevice] = []
     for name, group in groupby(devices, lambda device: REPLICAS.whole(device.name)):
         replicas = tuple(group)
         if replicas_in(replicas[0].keys):
@@ -36,12 +36,14 @@ def advertised_gpus(devices: Sequence[Device], facts: GpuFacts) -> tuple[Adverti
     return tuple(found)
 
 
-def _told(device: Device, parts: Mapping[DeviceId, GpuPart], facts: GpuFacts) -> Advertised:
+def _told(device: Device, parts: Mapping[DeviceId, GpuPart], facts: GpuFacts) -> AdvertisedDevice:
     part = parts.get(device.name.id)
     return plain(device) if part is None else _part(device, part, facts)
 
 
-def _shared(whole: DeviceName, card: Advertised, replicas: Sequence[Device]) -> Advertised:
+def _shared(
+    whole: DeviceName, card: AdvertisedDevice, replicas: Sequence[Device]
+) -> AdvertisedDevice:
     resource = replicas[0].name.resource
     renamed = resource != whole.resource
     told = texts(resource=resource, type=resource.rpartition("/")[2] if renamed else "")
@@ -53,7 +55,7 @@ def _shared(whole: DeviceName, card: Advertised, replicas: Sequence[Device]) -> 
     )
 
 
-def _part(device: Device, part: GpuPart, facts: GpuFacts) -> Advertised:
+def _part(device: Device, part: GpuPart, facts: GpuFacts) -> AdvertisedDevice:
     gpu, piece = part.gpu, part.slice
     traits = facts.traits.get(gpu.uuid, _NOT_TOLD)
     found = plain(device)

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.grant import CDI_VENDOR
-from holdfast.model.nvidia.names import GPU_KIND, Described
+from holdfast.model.nvidia.names import GPU_KIND, NodeSpecs
 
 # Runtimes refuse a file that uses more than its version has, and older ones a newer version: paths
 # on the host and names that begin with a digit came with 0.5.0, groups with 0.7.0.
@@ -138,9 +138,9 @@ class GpuSpecFacts(Struct, frozen=True, kw_only=True):
     beside: Mapping[str, BesideNodes] = field(default_factory=dict)
 
 
-def described(facts: GpuSpecFacts, rules: SpecRules) -> Described:
+def described(facts: GpuSpecFacts, rules: SpecRules) -> NodeSpecs:
     """Return the specs of *facts*, and the names that they explain."""
-    return Described(
+    return NodeSpecs(
         files=gpu_spec_files(facts, rules),
         devices={f"{GPU_KIND}={name}": each.id for each in facts.gpus for name in each.names},
         beside=frozenset(

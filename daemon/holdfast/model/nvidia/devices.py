@@ -29,7 +29,7 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     `layout` is what the last reading that had any showed: while the driver is away its parts stay
     on the list, Unhealthy, and `reason` says why. `nodes` are the GPUs' device nodes by minor
     number, `drm` those by which programs draw on a GPU, by its UUID, `caps` those that a slice
-    needs besides, `control` the host paths of those that every GPU user needs; `no_nodes` says why
+    needs as well, `control` the host paths of those that every GPU user needs; `no_nodes` says why
     there are none at all. `version` is the driver's. `traits` are by the UUID of the whole GPU.
 
     `imex` is the host path of the node of IMEX channel 0, empty where none is to be handed over;

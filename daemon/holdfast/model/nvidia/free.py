@@ -67,7 +67,7 @@ class IdleRules(Struct, frozen=True, kw_only=True):
     deadline: float
 
 
-class Unused(Struct, frozen=True, kw_only=True):
+class IdleLook(Struct, frozen=True, kw_only=True):
     """One look at a GPU on which nobody is; `memory` in bytes, `utilization` in percent.
 
     None where NVML does not tell, as of the use of a MIG slice. `unowned`: it is granted to nobody.
@@ -85,7 +85,7 @@ def restored(kept: IdleMemory | None, load: str) -> IdleLevel:
     return IdleLevel(idle=kept.now, least=kept.least)
 
 
-def follow(level: IdleLevel, look: Unused | None, *, now: float, rules: IdleRules) -> IdleLevel:
+def follow(level: IdleLevel, look: IdleLook | None, *, now: float, rules: IdleRules) -> IdleLevel:
     """Return what is known after one more look; None: somebody is on it, or nobody can tell.
 
     The idle level is the least that was seen while the GPU was granted to nobody. A small rise that
@@ -184,8 +184,8 @@ class GpuSight(Struct, frozen=True, kw_only=True):
         return _judge(self, looked=looked, gaps=gaps)
 
 
-class Granted(Struct, frozen=True, kw_only=True):
-    """To whom a GPU or slice was granted, and what its node alone tells of them.
+class GpuOwners(Struct, frozen=True, kw_only=True):
+    """Which pods a GPU or slice was granted to, and what its node alone says about them.
 
     None among `pods`: to a pod that is over, was never identified, and may have started a
     container. `elsewhere` are the pods that have another device as well: the node of a slice is its
@@ -201,7 +201,7 @@ class Granted(Struct, frozen=True, kw_only=True):
     admins: frozenset[PodUid] = frozenset()
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class GpuHolders(Struct, frozen=True, kw_only=True):
     """All that have to do with a GPU, sorted: `holders` are in the way, others are only named."""
 
     holders: tuple[Holder, ...] = ()
@@ -227,8 +227,8 @@ def granted_on(
     locks: Mapping[DeviceName, DeviceLock],
     admins: frozenset[PodUid] = frozenset(),
     pods_of: Callable[[DeviceLock], frozenset[PodUid]] = _pod_of,
-) -> Granted:
-    """Return to whom the ledger gave the hardware of a device; *admins* use it beside them.
+) -> GpuOwners:
+    """Return which pods the ledger gave the hardware of a device; *admins* use it beside them.
 
     *pods_of* returns all pods that may use what a lock locks: several where a claim has it.
     """
@@ -242,7 +242,7 @@ def granted_on(
     beside = [lock for lock in granted if shares(lock.keys, keys)]
     returning = {pod for lock in mine if lock.state in ENDING for pod in pods_of(lock)}
     is_slice = all(map(is_part, keys))
-    return Granted(
+    return GpuOwners(
         pods=frozenset(lock.pod for lock in mine if lock.pod is not None or _may_have_run(lock)),
         elsewhere=frozenset(
             lock.pod
@@ -261,9 +261,9 @@ def sort(
     use: GpuUse,
     seen: tuple[Holder, ...],
     named: Mapping[int, Holder],
-    to: Granted,
+    to: GpuOwners,
     rules: GpuRules,
-) -> Found:
+) -> GpuHolders:
     """Return who of all that were found is in the way of the next pod.
 
     *seen* have the device's node open or mapped; *named* are the processes that NVML names, by pid:
@@ -279,7 +279,7 @@ def sort(
     theirs = [each.memory for each in use.processes if roles.get(each.pid) is not None]
     shared = Bystander.NEIGHBOUR in roles.values()
     told = use.memory_used is not None and None not in theirs and not shared
-    return Found(
+    return GpuHolders(
         holders=tuple(known[pid] for pid in sorted(known) if roles[pid] is None),
         sight=GpuSight(
             problem=use.problem,
@@ -301,8 +301,8 @@ def grips_of(kinds: Iterable[str]) -> frozenset[Grip]:
     return frozenset(_GRIPS.get(kind, Grip.COMPUTES) for kind in kinds)
 
 
-def bystander(holder: Holder, to: Granted, rules: GpuRules) -> Bystander | None:
-    """Return what *holder* is if it is in nobody's way, None if it is in the way.
+def bystander(holder: Holder, to: GpuOwners, rules: GpuRules) -> Bystander | None:
+    """Return what *holder* is if it is not in the way, None if it is.
 
     What a process is called excuses nothing that it does in a pod to which the GPU was granted, nor
     that it computes in any other. A pod with adminAccess may compute on what others have; one to
@@ -329,15 +329,15 @@ def bystander(holder: Holder, to: Granted, rules: GpuRules) -> Bystander | None:
     return Bystander.ONLOOKER
 
 
-def unused(found: Found, to: Granted) -> Unused | None:
+def unused(found: GpuHolders, to: GpuOwners) -> IdleLook | None:
     """Return what is to be learned of a GPU that nobody uses; None: somebody is on it."""
     sight = found.sight
     if sight.problem or found.holders or sight.ended or sight.shared:
         return None
-    return Unused(memory=sight.memory, utilization=sight.utilization, unowned=to.unowned)
+    return IdleLook(memory=sight.memory, utilization=sight.utilization, unowned=to.unowned)
 
 
-def with_level(found: Found, level: IdleLevel, *, now: float, rules: IdleRules) -> Found:
+def with_level(found: GpuHolders, level: IdleLevel, *, now: float, rules: IdleRules) -> GpuHolders:
     """Return *found* with what is known of the GPU when nobody uses it."""
 
     def is_over(since: float | None) -> bool:

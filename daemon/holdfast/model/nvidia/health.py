@@ -67,7 +67,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
     def judged(self) -> "GpuState":
         """Return it without what no verdict goes by: a temperature below its bound changes always.
 
-        So what is the same at two looks need not be judged anew.
+        So what is the same at two looks need not be judged again.
         """
         if self.hot:
             return self
@@ -125,8 +125,8 @@ def after_observation(
             unanswered=state.unanswered + 1,
         )
     awaits = _awaits(observed.condition, before=state.awaits)
-    anew = _driver_began_anew(state, observed)
-    reset = anew or bool(state.awaits - awaits)
+    again = _driver_began_again(state, observed)
+    reset = again or bool(state.awaits - awaits)
     xids = tuple(
         left
         for record in state.xids
@@ -136,7 +136,7 @@ def after_observation(
         state,
         xids=xids,
         driver=observed.driver,
-        resting=_resting(None if anew else state.resting, observed),
+        resting=_resting(None if again else state.resting, observed),
         peers={**state.peers, **observed.condition.peers},
         awaits=_awaits(observed.condition) if reset else awaits,
         condition=observed.condition,
@@ -159,7 +159,7 @@ def verdict(
 ) -> GpuHealth:
     """Return what is wrong with the GPU, or with the slice at *place* of it.
 
-    *conditions*: whether what NVML tells besides events counts. *reachable* are the GPUs that an
+    *conditions*: whether what NVML tells beside events counts. *reachable* are the GPUs that an
     NVLink could lead to; None: all of them.
     """
     texts = [record.text for record in condemning(state, place)]
@@ -224,10 +224,10 @@ def restored(state: GpuState, boot: BootId, now: float, checks: XidChecks) -> Gp
     """Return what counts of a state that was kept over a restart, or judged by other *checks*.
 
     *boot* is this boot, and *now* the seconds since it. A moment of another boot, or of the time of
-    day, which older ledgers have, counts as now: its quiet period begins anew.
+    day, which older ledgers have, counts as now: its quiet period begins again.
 
-    What a boot clears is dropped at once when this is another boot, and an Xid that is ignored by
-    now is dropped too: so a person can overrule an Xid. Whether the driver was loaded anew since
+    What a boot clears is dropped at once when this is another boot, and an Xid that is ignored
+    now is dropped too: so a person can overrule an Xid. Whether the driver was loaded again since
     shows at the first look.
     """
     xids = tuple(record for record in state.xids if checks.watches(record.xid))
@@ -247,14 +247,14 @@ def _attributed(record: XidRecord, observed: GpuObservation) -> XidRecord:
     return replace(record, suspected=False) if observed.condition.lost in _LOST else record
 
 
-def _driver_began_anew(state: GpuState, observed: GpuObservation) -> bool:
+def _driver_began_again(state: GpuState, observed: GpuObservation) -> bool:
     return observed.reloaded or bool(state.driver and observed.driver != state.driver)
 
 
 def _awaits(condition: GpuCondition, *, before: frozenset[str] = frozenset()) -> frozenset[str]:
     """Return the signs that a reset is due; of what is not told, those of *before* stand.
 
-    Lost: the driver speaks with such a GPU again only once it has begun anew with it. Bad rows and
+    Lost: the driver speaks with such a GPU again only once it has begun again with it. Bad rows and
     pages are replaced at a reset and at no other time; of a GPU with MIG devices NVML tells no
     rows. And the driver may say so itself.
     """
@@ -274,7 +274,7 @@ def _resting(known: frozenset[int] | None, observed: GpuObservation) -> frozense
     """Return the links that have been down ever since the first look: nothing is at their end.
 
     A card without its bridge shows its links as down, and so does a GPU in MIG mode. What MIG mode
-    shows is no first look: afterwards its links are learned anew.
+    shows is no first look: afterwards its links are learned again.
     """
     down = frozenset(observed.condition.links_down)
     if observed.mig:

@@ -122,7 +122,7 @@ def with_known(
 
     So the slices of a GPU that is lost are advertised, unhealthy, under their own names until it
     comes back; they would otherwise vanish from under the pods that have them. So does a GPU that
-    NVML, begun anew, leaves out although the driver has it (*on_driver*): it is lost as well.
+    NVML, begun again, leaves out although the driver has it (*on_driver*): it is lost as well.
     """
     known = {gpu.uuid: gpu for gpu in before.gpus if gpu.uuid}
     listed = {gpu.uuid for gpu in reading.gpus}

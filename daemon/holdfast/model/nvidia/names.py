@@ -17,7 +17,7 @@ GPU_KINDS = (GPU_KIND, IMEX_KIND, *(f"{CDI_VENDOR}/{mode}" for mode in MODES))
 """All kinds that answers for GPUs may name."""
 
 
-class Described(Struct, frozen=True, kw_only=True):
+class NodeSpecs(Struct, frozen=True, kw_only=True):
     """The specs of a node's GPUs, by the end of the files' names, and the names they explain.
 
     `devices` has the device behind each name of a GPU or slice; `beside` are the other names.
@@ -44,7 +44,7 @@ class GpuNames(Struct, frozen=True, kw_only=True):
         return frozenset(mode for mode in MODES if f"{CDI_VENDOR}/{mode}=all" in self.beside)
 
 
-def found_in(described: Described, rivals: Mapping[str, str]) -> GpuNames:
+def found_in(described: NodeSpecs, rivals: Mapping[str, str]) -> GpuNames:
     """Return what a runtime finds, once the files of *described* are on disk.
 
     *rivals* are names that files of others explain too, each with such a file: a runtime takes no
@@ -116,7 +116,7 @@ def _names(names: frozenset[str], devices: Sequence[Device], found: GpuNames) ->
     own = {REPLICAS.parted(device.name.id)[0] for device in devices}
     if led == own:
         return None
-    # Indexes, unlike UUIDs, are given anew at each boot.
+    # Indexes, unlike UUIDs, are given again at each boot.
     return Breach(
         reason=f"the pod was promised {listed(names)}, which is now {listed(led)}, but what it has "
         f"is {listed(own)}; delete the pod",
@@ -133,7 +133,7 @@ def _indexes(
     own = {indexes.get(REPLICAS.parted(device.name.id)[0], "unknown") for device in devices}
     if promised == own:
         return None
-    # NVML gives them anew at each start of the driver, without the GPUs that are lost by then.
+    # NVML counts again at each start of the driver, and leaves out the GPUs that are lost then.
     return Breach(
         reason=f"the pod was promised index {listed(promised)}, but {listed(entry.devices)} is now "
         f"{listed(own)}; delete the pod",

@@ -89,7 +89,7 @@ def _unfit(root: RootFacts, wanted: int) -> str:
     return f"{root.host} is mounted with nodev, so that nothing in it can be opened"
 
 
-class Leave(Struct, frozen=True, kw_only=True):
+class NvmlRelease(Struct, frozen=True, kw_only=True):
     """That NVML is let go, and why; `load` is the load of the driver that is to be unloaded.
 
     `until` is in monotonic seconds; None: until the driver is another, or somebody says so.
@@ -101,8 +101,8 @@ class Leave(Struct, frozen=True, kw_only=True):
 
 
 def leave(
-    before: Leave | None, driver: DriverFacts, *, was_ready: bool | None, now: float
-) -> Leave | None:
+    before: NvmlRelease | None, driver: DriverFacts, *, was_ready: bool | None, now: float
+) -> NvmlRelease | None:
     """Return whether NVML has to be let go; *was_ready* is what `driver.ready` was before.
 
     GPU Operator's driver container takes back that it is ready just before it unloads the driver.
@@ -113,7 +113,7 @@ def leave(
     if before is not None and before.until is None and before.load == driver.load:
         return before
     if was_ready and driver.ready is False:
-        return Leave(
+        return NvmlRelease(
             reason="GPU Operator's driver container is stopping: holdfast closes NVML, so that the "
             "driver can be unloaded",
             load=driver.load,

@@ -93,7 +93,7 @@ def rule_of(xid: int) -> XidRule:
 # It ends at 172, and gives no action for 162 to 172: what is about worn out or disabled parts is
 # QUIET, what is about a part that stopped or data that was lost is RESET.
 # 79 is RESTART_BM there. A GPU that fell off the bus answers again only after the driver has begun
-# anew with it, which is the reset that we look for.
+# again with it, which is the reset that we look for.
 _TABLE: Mapping[Cure, Mapping[int, str]] = {
     Cure.ADVICE: {154: "the driver's advice on another Xid changed"},
     Cure.QUIET: {
@@ -188,7 +188,7 @@ _RULES: Mapping[int, XidRule] = {
 class XidChecks(Struct, frozen=True, kw_only=True):
     """Which Xids make a GPU Unhealthy, by the two variables of NVIDIA's plugin.
 
-    `conditions`: whether what NVML tells besides events counts too; `DP_DISABLE_HEALTHCHECKS=all`
+    `conditions`: whether what NVML tells beside events counts too; `DP_DISABLE_HEALTHCHECKS=all`
     turns that off as well, `xids` does not. `malformed`: what meant nothing and was left out, as
     NVIDIA's plugin does; to be logged.
     """
@@ -334,7 +334,7 @@ def with_xid(xids: tuple[XidRecord, ...], event: GpuEvent, now: float) -> tuple[
     )
     record = XidRecord(xid=event.xid, gi=gi, ci=ci, first=now, last=now, suspected=suspected)
     if known is not None:
-        # Whoever is on it now may have to go as well, so they are asked for anew.
+        # Whoever is on it now may have to go as well, so they are asked for again.
         record = replace(record, first=known.first, count=known.count + 1)
     every = [*(each for each in xids if each != known), record]
     kept = sorted(every, key=lambda each: -each.cure)[:MOST_XIDS]

@@ -129,7 +129,7 @@ class Member(Struct, frozen=True, kw_only=True):
         return self.sandbox is not Sandbox.MACHINE and self.is_orphan
 
 
-class RuntimeSeen(Struct, frozen=True, kw_only=True):
+class RuntimeEvidence(Struct, frozen=True, kw_only=True):
     """What has been seen of the runtime's letting go of one pod; times in monotonic seconds.
 
     `gone_at` is since when no process of it has shown a container. `state` is what the runtime's
@@ -143,8 +143,8 @@ class RuntimeSeen(Struct, frozen=True, kw_only=True):
 
 
 def runtime_seen(
-    before: RuntimeSeen, members: Iterable[Member], state: RuntimeState | None, now: float
-) -> RuntimeSeen:
+    before: RuntimeEvidence, members: Iterable[Member], state: RuntimeState | None, now: float
+) -> RuntimeEvidence:
     """Return what has been seen of a pod after one more look, which showed *members* and *state*.
 
     Files that cannot be read for a moment are no sign of work, and none of its end.
@@ -153,7 +153,7 @@ def runtime_seen(
     at_work = shows or (state is not None and bool(state.containers))
     sure = state is not None and state.only_pause
     since = before.only_pause_at or (now if sure else None)
-    return RuntimeSeen(
+    return RuntimeEvidence(
         gone_at=None if shows else before.gone_at or now,
         state=state,
         only_pause_at=None if at_work else since,

@@ -10,17 +10,21 @@ from holdfast.model.reclaim.ending import Member, RuntimeState, why_observe, why
 from holdfast.model.use.holders import GVISOR, Grip, Holder, Sandbox
 
 
-class HeldUp(Struct, frozen=True, kw_only=True):
+class WaitingStart(Struct, frozen=True, kw_only=True):
     """A container start that waits at the gate only for processes of its own pod."""
 
     pod: PodUid
     device: DeviceName
 
 
-def held_up(pod: PodUid | None, device: DeviceName, holders: Iterable[Holder]) -> frozenset[HeldUp]:
+def held_up(
+    pod: PodUid | None, device: DeviceName, holders: Iterable[Holder]
+) -> frozenset[WaitingStart]:
     """Return whether a start of *pod* is held up by what the pod itself has of *device*."""
     pods = {holder.pod for holder in holders}
-    return frozenset({HeldUp(pod=pod, device=device)} if pod is not None and pods == {pod} else ())
+    return frozenset(
+        {WaitingStart(pod=pod, device=device)} if pod is not None and pods == {pod} else ()
+    )
 
 
 class LeakFacts(Struct, frozen=True, kw_only=True):

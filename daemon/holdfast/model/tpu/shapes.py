@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from holdfast.model.devices import Device
-from holdfast.model.dra.advertised import Advertised, numbers, plain, texts
+from holdfast.model.dra.advertised import AdvertisedDevice, numbers, plain, texts
 from holdfast.model.dra.resourceslice import fitted, label
 from holdfast.model.tpu.generations import (
     CHIP_BOUNDS,
@@ -20,7 +20,9 @@ _GIB = 1 << 30
 _TYPE, _SHAPE_TYPE = "tpu", "tpu-shape"
 
 
-def advertised_chips(devices: Sequence[Device], generation: str = "") -> tuple[Advertised, ...]:
+def advertised_chips(
+    devices: Sequence[Device], generation: str = ""
+) -> tuple[AdvertisedDevice, ...]:
     """Return the chips among *devices*, in their order, then the shapes that they make.
 
     *devices* are in the order of the chips in the host's box. *generation* overrules what the PCI
@@ -39,7 +41,7 @@ def advertised_chips(devices: Sequence[Device], generation: str = "") -> tuple[A
     )
 
 
-def _chip(device: Device, generation: TpuGeneration, place: int, on_host: int) -> Advertised:
+def _chip(device: Device, generation: TpuGeneration, place: int, on_host: int) -> AdvertisedDevice:
     found = plain(device)
     attributes = {**found.attributes, **texts(type=_TYPE, generation=generation.name)}
     if on_host in CHIP_BOUNDS:
@@ -48,7 +50,7 @@ def _chip(device: Device, generation: TpuGeneration, place: int, on_host: int) -
     return replace(found, attributes=attributes, capacity=_memory(generation, 1))
 
 
-def _shapes(chips: Sequence[tuple[Device, TpuGeneration]]) -> Iterator[Advertised]:
+def _shapes(chips: Sequence[tuple[Device, TpuGeneration]]) -> Iterator[AdvertisedDevice]:
     if len(chips) not in CHIP_BOUNDS or len({which.name for _, which in chips}) != 1:
         return
     generation = chips[0][1]
@@ -60,7 +62,7 @@ def _shapes(chips: Sequence[tuple[Device, TpuGeneration]]) -> Iterator[Advertise
             kind, _, rest = label(names[0]).partition("-")
             name = f"{kind}-{shape}-{rest}"
             resource = f"{names[0].resource}-{shape}"
-            yield Advertised(
+            yield AdvertisedDevice(
                 name=fitted(name, name),
                 devices=names,
                 attributes={

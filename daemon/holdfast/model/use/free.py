@@ -38,7 +38,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """The reason in few words, without figures that change by themselves; empty: as it is."""
 
 
-class Opened(Enum):
+class OpenOutcome(Enum):
     """What an exclusive open and close of every group node said."""
 
     SUCCEEDED = "succeeded"
@@ -83,11 +83,11 @@ class KernelFacts(Struct, frozen=True, kw_only=True):
     enabled: tuple[PciAddress, ...] = ()
     holders: tuple[Holder, ...] | None = None
     more: int = 0
-    """How many holders there are besides, for which those kept stand."""
+    """How many more holders there are, for which those kept stand."""
     gaps: tuple[str, ...] = ()
     unread: frozenset[int] = frozenset()
     of_unread: tuple[str, ...] = ()
-    opened: Opened = Opened.UNAVAILABLE
+    opened: OpenOutcome = OpenOutcome.UNAVAILABLE
     sight: Sight | None = None
     """Of kind DRIVER alone; None: it was not asked. `holders` are those that are in the way."""
 
@@ -145,10 +145,10 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
         return Verdict(freedom=Freedom.IN_USE, reason=reason, holders=facts.holders)
     if facts.kind is DeviceKind.DRIVER:
         return _by_driver(facts.sight, looked=facts.holders is not None, gaps=facts.gaps)
-    if facts.opened is Opened.SUCCEEDED:
+    if facts.opened is OpenOutcome.SUCCEEDED:
         return Verdict(freedom=Freedom.FREE, reason="its group could be opened exclusively")
     enabled = ", ".join(facts.enabled)
-    if facts.opened is Opened.BUSY or enabled:
+    if facts.opened is OpenOutcome.BUSY or enabled:
         sign = f"{enabled} is enabled" if enabled else "its group cannot be opened: busy"
         if facts.holders is None:
             return Verdict(freedom=Freedom.IN_USE, reason=f"in use: {sign}")
@@ -181,7 +181,7 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
 
 def _left_on(facts: KernelFacts) -> str:
     """Return what else an enabled function can mean where its group could not be opened."""
-    if facts.opened is not Opened.UNAVAILABLE:
+    if facts.opened is not OpenOutcome.UNAVAILABLE:
         return ""
     return (
         "; if nothing has it, it was left enabled: unbind it, write 0 to its file enable in sysfs "

@@ -141,7 +141,7 @@ class Scan(Struct, frozen=True, kw_only=True):
     holders: Mapping[DeviceName, tuple[Holder, ...]] = field(default_factory=dict)
     unattributed: tuple[Holder, ...] = ()
     more: Mapping[DeviceName, int] = field(default_factory=dict)
-    """How many holders of each device there are besides; those kept stand for them."""
+    """How many more holders of each device there are; those kept stand for them."""
     gaps: tuple[str, ...] = ()
     unread: frozenset[int] = frozenset()
     """The pids of the processes among the gaps."""
@@ -191,7 +191,7 @@ def named(holders: Sequence[Holder], more: int = 0) -> str:
 def held_by(holders: Sequence[Holder], more: int = 0) -> str:
     """Return what to say of a device with these holders, to complete "the device is".
 
-    There are *more* of them besides.
+    There are *more* of them.
     """
     leaking = leaking_pods(holders)
     others = [each for each in holders if each.pod not in leaking]

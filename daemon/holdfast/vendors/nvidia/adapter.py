@@ -6,7 +6,7 @@ from holdfast.vendors.context import Context
 from holdfast.vendors.nvidia.withoutdriver import WithoutDriver
 
 
-class _Waiting(WithoutDriver):
+class _StandIn(WithoutDriver):
     """Stands in for the whole adapter until the kernel has the driver."""
 
     async def run(self) -> None:
@@ -29,7 +29,7 @@ def nvidia(on: Context) -> Source:
     # What was known of GPUs counts before their driver is there again.
     known = any(topic.startswith("nvidia/") for topic in on.ledger.book.value.kept)
     if not on.settings.value.gpu.enabled or not (known or _has_driver(on)):
-        return _Waiting(on)
+        return _StandIn(on)
     from holdfast.vendors.nvidia.gpus import Gpus  # noqa: PLC0415 - memory
 
     return Gpus(on)

@@ -17,7 +17,7 @@ from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuRe
 from holdfast.model.nvidia.grant import Imex
 from holdfast.model.nvidia.mig import GpuLayout, MigStrategy, lay_out, with_known
 from holdfast.model.nvidia.placement import GpuTopology
-from holdfast.model.nvidia.roots import DriverFacts, Leave, RootFacts, device_root, leave
+from holdfast.model.nvidia.roots import DriverFacts, NvmlRelease, RootFacts, device_root, leave
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched, pause
@@ -36,7 +36,7 @@ _NO_IMEX = (
 )
 
 
-class _Seen(Struct, frozen=True, kw_only=True):
+class _DriverLook(Struct, frozen=True, kw_only=True):
     """One look: what NVML told, and what the node shows beside it."""
 
     reading: GpuReading
@@ -45,7 +45,7 @@ class _Seen(Struct, frozen=True, kw_only=True):
     """None: they are as they were, and so are the traits in `facts`."""
 
 
-class _Asked(Struct, frozen=True, kw_only=True):
+class _DriverQuery(Struct, frozen=True, kw_only=True):
     """What links and traits were asked of: these GPUs, by their UUIDs, and this driver."""
 
     driver: str = ""
@@ -55,7 +55,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
 class DriverWatch:
     """Publishes `facts`, `reading` and `topology`. Nothing of NVML is loaded before the driver is.
 
-    A driver that is missing, starting or gone is a state with its reason, looked at again for ever.
+    A driver that is missing, starting or gone is a state with its reason, and is looked at again.
     All calls of NVML are on one lane: one that hangs is a stuck lane, and what was known stays.
     """
 
@@ -71,7 +71,7 @@ class DriverWatch:
         rescan: Watched[float],
         imex: Imex,
         known: Mapping[str, PciAddress],
-        left: Leave | None = None,
+        left: NvmlRelease | None = None,
     ) -> None:
         """Use *library* of the path that was found, empty for the one the loader knows.
 
@@ -102,7 +102,7 @@ class DriverWatch:
             gpus=tuple(Gpu(index=NOWHERE, uuid=uuid, pci=pci) for uuid, pci in known.items())
         )
         """The last reading that found the driver ready."""
-        self._asked = _Asked()
+        self._asked = _DriverQuery()
         self._links = GpuLinks()
         self.facts: Watched[GpuFacts] = Watched(GpuFacts())
         self.reading: Watched[GpuReading] = Watched(GpuReading())
@@ -121,9 +121,9 @@ class DriverWatch:
         return self._latest is not None and self._latest.in_use
 
     async def let_go(self, reason: str) -> None:
-        """Let NVML go, so that the driver can be unloaded, until it was loaded anew or `take_up`.
+        """Let NVML go, so that the driver can be unloaded, until it was loaded again or `take_up`.
 
-        Those who use it besides follow `reading` and let go within seconds; see `holds_driver`.
+        Its other users follow `reading` and let go within seconds; see `holds_driver`.
         """
         self._asked_to_leave = reason
         await self.refresh()
@@ -176,7 +176,7 @@ class DriverWatch:
         self.reading.set(seen.reading)
         return seen.reading.state
 
-    def _take(self, seen: _Seen) -> None:
+    def _take(self, seen: _DriverLook) -> None:
         """Publish what a look showed that found the driver ready."""
         self.last = seen.reading
         if seen.links is not None:
@@ -188,7 +188,7 @@ class DriverWatch:
         self.topology.set(gpu_topology(facts.layout, self._links))
         self.facts.set(facts)
 
-    def _see(self, last: GpuReading, asked: _Asked) -> _Seen:
+    def _see(self, last: GpuReading, asked: _DriverQuery) -> _DriverLook:
         """Look at the driver, its library and the nodes; on the lane."""
         driver = self._files.facts()
         leaving = self._must_leave(driver)
@@ -196,30 +196,32 @@ class DriverWatch:
             self._close()
             # Who else has it open here lets go when this is heard; nobody begins it before.
             self._anew = True
-            return _Seen(reading=GpuReading(state=DriverState.NOT_READY, reason=leaving.reason))
+            return _DriverLook(
+                reading=GpuReading(state=DriverState.NOT_READY, reason=leaving.reason)
+            )
         if not driver.present:
             self._close()
             self._anew = True
             reason = "the kernel has no NVIDIA driver (no /proc/driver/nvidia)"
-            return _Seen(reading=GpuReading(state=DriverState.ABSENT, reason=reason))
+            return _DriverLook(reading=GpuReading(state=DriverState.ABSENT, reason=reason))
         if self._open is not None and driver.load != self.load:
             # Whatever NVML still answers is about a driver that is gone. Who else has it open here
             # lets go of it when this is heard.
             self._close()
             self._anew = True
             reason = "the driver was reloaded or replaced: NVML is started again"
-            return _Seen(reading=GpuReading(state=DriverState.NOT_READY, reason=reason))
+            return _DriverLook(reading=GpuReading(state=DriverState.NOT_READY, reason=reason))
         self.load = driver.load
         try:
             library = self._begun(str(driver.libraries[0]) if driver.libraries else "")
         except HostError as error:
             missing = not driver.libraries and "LIBRARY_NOT_FOUND" in str(error)
             state = DriverState.NO_LIBRARY if missing else DriverState.NOT_READY
-            return _Seen(reading=GpuReading(state=state, reason=str(error)))
+            return _DriverLook(reading=GpuReading(state=state, reason=str(error)))
         reading = library.read()
         if reading.state is not DriverState.READY:
             self._close()
-            return _Seen(reading=reading)
+            return _DriverLook(reading=reading)
         reading = with_known(self._placed(reading), last, on_driver=self._files.is_on_driver)
         uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
         nodes, root, no_nodes = self._nodes(driver, reading)
@@ -240,12 +242,12 @@ class DriverWatch:
             no_imex=_NO_IMEX if self._imex is Imex.REQUIRED and not imex else "",
         )
         links = library.links(uuids) if others else None
-        return _Seen(reading=reading, facts=facts, links=links)
+        return _DriverLook(reading=reading, facts=facts, links=links)
 
-    def _must_leave(self, driver: DriverFacts) -> Leave | None:
+    def _must_leave(self, driver: DriverFacts) -> NvmlRelease | None:
         """Return why NVML is to be let go now, if it is; on the lane."""
         reason, self._asked_to_leave = self._asked_to_leave, ""
-        asked = Leave(reason=reason, load=driver.load) if reason else self._leave
+        asked = NvmlRelease(reason=reason, load=driver.load) if reason else self._leave
         self._leave = leave(asked, driver, was_ready=self._ready, now=self._monotonic())
         self._ready = driver.ready
         return self._leave
@@ -308,9 +310,9 @@ class DriverWatch:
         )
 
 
-def _asked(reading: GpuReading) -> _Asked:
+def _asked(reading: GpuReading) -> _DriverQuery:
     uuids = frozenset(gpu.uuid for gpu in reading.gpus if gpu.uuid)
-    return _Asked(driver=reading.driver_version, gpus=uuids)
+    return _DriverQuery(driver=reading.driver_version, gpus=uuids)
 
 
 def _caps(layout: GpuLayout, caps: MigCaps, folder: str) -> dict[DeviceId, tuple[str, ...]]:

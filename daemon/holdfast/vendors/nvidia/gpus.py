@@ -8,20 +8,20 @@ from uuid import uuid4
 
 import structlog
 
-from holdfast.discovery.source import Found, HardwareError
+from holdfast.discovery.source import DeviceListing, HardwareError
 from holdfast.host.nvidia.driver import NvidiaFiles, driver_load
 from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.use.holders import HolderScan
-from holdfast.host.use.look import Answer
-from holdfast.ledger.kept import Kept
+from holdfast.host.use.look import DriverAnswer
+from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.devices import Device, Fault, Inventory
 from holdfast.model.gate.placement import Choice
 from holdfast.model.gate.promise import Breach
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
-from holdfast.model.node.readiness import Check
+from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.free import GpuRules, IdleMemory, IdleRules
 from holdfast.model.nvidia.gpu import DriverState
@@ -37,25 +37,25 @@ from holdfast.model.nvidia.grant import (
 )
 from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.mig import MigStrategy, hides_some
-from holdfast.model.nvidia.names import Described, gpu_breach, gpu_names_in
+from holdfast.model.nvidia.names import NodeSpecs, gpu_breach, gpu_names_in
 from holdfast.model.nvidia.placement import SlicePolicy
 from holdfast.model.nvidia.replicas import REPLICAS
-from holdfast.model.nvidia.roots import Leave
+from holdfast.model.nvidia.roots import NvmlRelease
 from holdfast.model.nvidia.sharing import why_not_shared, why_too_many
 from holdfast.model.nvidia.xids import XidChecks, labels_of, xid_checks
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched
-from holdfast.settings.hardware import Gpu
+from holdfast.settings.hardware import GpuSettings
 from holdfast.vendors.context import Context
 from holdfast.vendors.nvidia.driver import DriverWatch
+from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep_idle
 from holdfast.vendors.nvidia.health import GpuHealthWatch
-from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes, keep_idle
 from holdfast.vendors.nvidia.specs import GpuPreference, GpuSpecs
 from holdfast.vendors.nvidia.withoutdriver import RENAMED, RESOURCES, WithoutDriver
 
 if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
-    from holdfast.model.dra.advertised import Advertised
+    from holdfast.model.dra.advertised import AdvertisedDevice
 
 log = structlog.get_logger(__name__)
 
@@ -91,9 +91,9 @@ class Gpus(WithoutDriver):
         self._checks = live.part(
             lambda now: xid_checks(now.disable_health_checks, now.enable_health_checks)
         )
-        kept = Kept(on.ledger, "nvidia/health", GpuState).value
-        self._kept_idle = Kept(on.ledger, "nvidia/idle", IdleMemory)
-        self._kept_leave = Kept(on.ledger, "nvidia/leave", Leave)
+        kept = LedgerTopic(on.ledger, "nvidia/health", GpuState).value
+        self._kept_idle = LedgerTopic(on.ledger, "nvidia/idle", IdleMemory)
+        self._kept_leave = LedgerTopic(on.ledger, "nvidia/leave", NvmlRelease)
         self._boot = on.boot
         drained = on.ledger.book.value.marks.drain is not None
         self._driver = DriverWatch(
@@ -131,17 +131,17 @@ class Gpus(WithoutDriver):
             promised=lambda: any(map(gpu_names_in, on.view.value.entries)),
         )
 
-    def found(self) -> Found:
+    def found(self) -> DeviceListing:
         """Return the GPUs and slices that NVML lists, in its order."""
         driver = self._driver
         if not driver.ever_read:
-            return Found(unseen=RESOURCES)
+            return DeviceListing(unseen=RESOURCES)
         locks = {name: lock.keys for name, lock in self._ledger.book.value.locks.items()}
         devices = gpu_devices(driver.facts.value, locks, self._shared.value, self._on.rules.taken)
         # Pods may still have some under a name that nothing is advertised by any more.
         former = {lock.resource for lock in locks} & RENAMED
         names = sorted({each.name.resource for each in devices} | former)
-        return Found(
+        return DeviceListing(
             resources=tuple(dict.fromkeys((*driver.facts.value.layout.resources, *names))),
             devices=devices,
             unseen=RESOURCES if hides_some(driver.last) else frozenset(),
@@ -159,7 +159,7 @@ class Gpus(WithoutDriver):
         """Return what is to be shown of GPUs and slices and makes none Unhealthy, by UUID."""
         return {uuid: each.notes for uuid, each in self._health.health.value.items() if each.notes}
 
-    async def ask(self, devices: tuple[Device, ...]) -> Mapping[DeviceName, Answer]:
+    async def ask(self, devices: tuple[Device, ...]) -> Mapping[DeviceName, DriverAnswer]:
         """Return what NVML answers about who uses *devices*."""
         return await self._uses.ask(devices)
 
@@ -194,7 +194,7 @@ class Gpus(WithoutDriver):
         """Return GPUs that are near each other, or slices as the policy says."""
         return self._preference.preferred(devices, choice)
 
-    def advertised(self, devices: Sequence[Device]) -> "tuple[Advertised, ...]":
+    def advertised(self, devices: Sequence[Device]) -> "tuple[AdvertisedDevice, ...]":
         """Return GPUs and slices with what NVML reports about them."""
         from holdfast.model.nvidia.advertised import advertised_gpus  # noqa: PLC0415 - as in the base
 
@@ -239,7 +239,7 @@ class Gpus(WithoutDriver):
         """Let NVML go, which keeps the driver from being unloaded, also over restarts."""
         if not self._driver.holds_driver:
             return ""
-        leave = Leave(reason=reason, load=self._driver.load)
+        leave = NvmlRelease(reason=reason, load=self._driver.load)
         await self._kept_leave.keep({self._boot: leave})
         await self._driver.let_go(reason)
         return "holdfast is closing NVML"
@@ -249,7 +249,7 @@ class Gpus(WithoutDriver):
         await self._driver.take_up()
         await self._kept_leave.keep({})
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether the driver answers and specs are written, on a node that has or had it."""
         reading = self._driver.reading.value
         if reading.state is DriverState.ABSENT and not self._driver.ever_read:
@@ -258,8 +258,8 @@ class Gpus(WithoutDriver):
         unshared = why_not_shared(layout.parts, self._shared.value)
         problems = "; ".join((*layout.problems, *filter(None, [unshared])))
         ready, unwritten = reading.state is DriverState.READY, self._specs.names.problem
-        yield Check(name="NVIDIA driver", passes=ready, reason=reading.reason or problems)
-        yield Check(name="GPU CDI specs", passes=not unwritten, reason=unwritten)
+        yield ReadinessCheck(name="NVIDIA driver", passes=ready, reason=reading.reason or problems)
+        yield ReadinessCheck(name="GPU CDI specs", passes=not unwritten, reason=unwritten)
 
     def state(self) -> object:
         """Return the last reading, and the health of each GPU and slice."""
@@ -313,7 +313,7 @@ class Gpus(WithoutDriver):
 
 def _health(
     on: Context,
-    live: Watched[Gpu],
+    live: Watched[GpuSettings],
     driver: DriverWatch,
     checks: Watched[XidChecks],
     rules: Watched[GpuRules],
@@ -338,7 +338,7 @@ def _health(
     )
 
 
-def _use_rules(gpu: Gpu) -> GpuRules:
+def _use_rules(gpu: GpuSettings) -> GpuRules:
     return GpuRules(
         monitors=gpu.monitors,
         displays=gpu.displays,
@@ -346,7 +346,7 @@ def _use_rules(gpu: Gpu) -> GpuRules:
     )
 
 
-def _grant_rules(gpu: Gpu) -> GpuGrantRules:
+def _grant_rules(gpu: GpuSettings) -> GpuGrantRules:
     modes = {"gdrcopy": gpu.gdrcopy_enabled, "gds": gpu.gds_enabled, "mofed": gpu.mofed_enabled}
     return GpuGrantRules(
         lists=tuple(map(DeviceList, gpu.device_list_strategy)),
@@ -357,7 +357,7 @@ def _grant_rules(gpu: Gpu) -> GpuGrantRules:
     )
 
 
-def _tell_of_features(gpu: Gpu) -> None:
+def _tell_of_features(gpu: GpuSettings) -> None:
     """Log which features of CDI specs are wanted and change nothing."""
     if not gpu.cdi_feature_flags:
         return
@@ -373,13 +373,13 @@ def _tell_of_features(gpu: Gpu) -> None:
             )
 
 
-def _imex(gpu: Gpu) -> Imex:
+def _imex(gpu: GpuSettings) -> Imex:
     if not gpu.imex_channel_ids:
         return Imex.UNWANTED
     return Imex.REQUIRED if gpu.imex_required else Imex.WANTED
 
 
-def _described(on: Context, files: NvidiaFiles, rules: GpuGrantRules, facts: GpuFacts) -> Described:
+def _described(on: Context, files: NvidiaFiles, rules: GpuGrantRules, facts: GpuFacts) -> NodeSpecs:
     # Loaded only where names are handed over, or were.
     from holdfast.host.nvidia.needs import NvidiaDriver  # noqa: PLC0415
     from holdfast.model.nvidia.cdi import Feature, SpecRules, described  # noqa: PLC0415

@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, LaneStuckError
-from holdfast.ledger.kept import Kept
 from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.devices import Fault
 from holdfast.model.ids import BootId
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuEvent, GpuEventKind, GpuReading
@@ -33,7 +33,7 @@ from holdfast.model.nvidia.xids import GpuObservation, XidChecks, XidRecord
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Changes, Watched, pause
-from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes, observe, unanswered
+from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, observe, unanswered
 
 if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
@@ -49,10 +49,10 @@ _OVERDUE = 5.0
 _LONG = 3600.0
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class EventSubscription(Struct, frozen=True, kw_only=True):
     """Whose events are wanted.
 
-    `library` as `GpuReading` has it; another `generation` is the same library, begun anew.
+    `library` as `GpuReading` has it; another `generation` is the same library, begun again.
     """
 
     library: str
@@ -60,11 +60,11 @@ class Wanted(Struct, frozen=True, kw_only=True):
     generation: int = 0
 
 
-class GpuEars:
+class GpuEventThread:
     """One daemon thread that subscribes, waits, and hands each event to the loop at once.
 
     It has an NVML of its own, begun and ended on its own thread: an event set that is freed while
-    somebody waits on it is the end of the process. Where waiting fails it tries anew, ever more
+    somebody waits on it is the end of the process. Where waiting fails it tries again, ever more
     seldom; an NVML that fails at once must not keep a core busy.
     """
 
@@ -86,7 +86,7 @@ class GpuEars:
         self._heard = heard
         self._wait = wait
         self._loop = asyncio.get_running_loop()
-        self._wanted: Wanted | None = None
+        self._wanted: EventSubscription | None = None
         self._changed = threading.Event()
         self._closed = False
         self._works = False
@@ -99,7 +99,7 @@ class GpuEars:
         due = self._due
         return due is not None and time.monotonic() > due
 
-    def want(self, wanted: Wanted | None) -> None:
+    def want(self, wanted: EventSubscription | None) -> None:
         """Listen for *wanted* from now on, or for nothing; a wait that runs is seen to its end."""
         if wanted == self._wanted:
             return
@@ -133,7 +133,7 @@ class GpuEars:
                 # A change of what is wanted is worth a new try at once.
                 self._changed.wait(next(retries))
 
-    def _listen(self, wanted: Wanted) -> None:
+    def _listen(self, wanted: EventSubscription) -> None:
         """Hand on events until something else is wanted."""
         source = self._source(wanted.library)
         try:
@@ -189,7 +189,7 @@ class GpuHealthWatch:
         """
         self._source = source
         self._readings = readings
-        self._kept = Kept(ledger, "nvidia/health", GpuState)
+        self._kept = LedgerTopic(ledger, "nvidia/health", GpuState)
         self._lane = lane
         self._clock = clock
         self._boot = boot
@@ -213,7 +213,7 @@ class GpuHealthWatch:
         self._look_wanted = asyncio.Event()
         self._save_wanted = asyncio.Event()
         self._save_wanted.set()  # what was dropped must not be back after the next restart
-        self._ears = GpuEars(
+        self._ears = GpuEventThread(
             source, event=self.hear, heard=self._heard, wait=times.value.event_wait
         )
         self.health: Watched[Mapping[str, GpuHealth]] = Watched({})
@@ -258,7 +258,7 @@ class GpuHealthWatch:
         return condemning(self._states[gpu], place) if gpu in self._states else ()
 
     def forgive(self, uuid: str, xids: Collection[object]) -> None:
-        """Drop *xids* of *uuid*: what mends the gravest Xids is a person's word alone."""
+        """Drop *xids* of *uuid*: only a person's word clears the gravest Xids."""
         gpu, _ = place_of(uuid, self._reading.gpus)
         state = self._states[gpu]
         left = tuple(record for record in state.xids if record not in xids)
@@ -272,7 +272,7 @@ class GpuHealthWatch:
         before, self._reading = self._reading, reading
         if reading.state is DriverState.ABSENT and before.state is not DriverState.ABSENT:
             self._generation += 1
-            # One that was gone from the kernel has begun anew with every GPU when it is back.
+            # One that was gone from the kernel has begun again with every GPU when it is back.
             self._reloaded |= self._states.keys()
         uuids = tuple(gpu.uuid for gpu in reading.gpus if gpu.uuid)
         for gpu in reading.gpus:
@@ -284,7 +284,7 @@ class GpuHealthWatch:
                 self._states[gpu.uuid] = replace(state, pci=placed_at)
         hears = reading.state is DriverState.READY and uuids and self._checks.value.listening
         self._ears.want(
-            Wanted(library=reading.library, uuids=uuids, generation=self._generation)
+            EventSubscription(library=reading.library, uuids=uuids, generation=self._generation)
             if hears
             else None
         )
@@ -304,7 +304,7 @@ class GpuHealthWatch:
             self._look_wanted.set()
 
     async def _go_by_settings(self) -> None:
-        """Judge what is known anew whenever a setting changes."""
+        """Judge what is known again whenever a setting changes."""
         while True:
             changes = Changes([self._checks, self._times])
             await changes.wait(_LONG)
@@ -370,7 +370,7 @@ class GpuHealthWatch:
         if before.judged != after.judged:  # judges all, also those that were not looked at
             self._publish()
         if before.condition.lost and observed.answered:
-            self._begin_anew()  # it was not listened to, or is another to the driver by now
+            self._begin_again()  # it was not listened to, or is another to the driver now
         if before.kept != after.kept:
             self._save_wanted.set()
 
@@ -390,18 +390,18 @@ class GpuHealthWatch:
             reloaded=gpu.uuid in self._reloaded,
         )
 
-    def _begin_anew(self) -> None:
-        """Begin NVML anew, and listen to every GPU again."""
+    def _begin_again(self) -> None:
+        """Begin with a new NVML, and listen to every GPU again."""
         self._generation += 1
         self._follow(self._reading)
 
     def _compare(self, load: int | None) -> None:
-        """Begin NVML anew with a driver that was loaded anew: the old one is deaf by now."""
+        """Begin with a new NVML after the driver was loaded again: the old one hears nothing."""
         if load is None:  # between two loads, or no module that sysfs shows
             return
         before, self._loaded = self._loaded, load
         if before not in {None, load}:
-            self._begin_anew()
+            self._begin_again()
 
     def _begun(self, library: str) -> "Nvml":
         wanted = (library, self._generation)
@@ -414,7 +414,7 @@ class GpuHealthWatch:
         return probe
 
     def _let_go(self) -> None:
-        """End NVML, so that the driver can be replaced and the library begun anew."""
+        """End NVML, so that the driver can be replaced and the library begun again."""
         former, self._probe = self._probe, None
         if former is not None:
             former[1].close()

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from msgspec.structs import replace
 
-from holdfast.allocation.cdi import SpecWriter
+from holdfast.allocation.specwriter import SpecWriter
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory, with_faults
 from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import DriverState
 from holdfast.model.nvidia.grant import DeviceIds, GpuGrantRules
-from holdfast.model.nvidia.names import GPU_KINDS, Described, GpuNames, found_in, unexplained
+from holdfast.model.nvidia.names import GPU_KINDS, GpuNames, NodeSpecs, found_in, unexplained
 from holdfast.model.nvidia.placement import GpuBoard, GpuTopology, SlicePolicy, preferred_slices
 from holdfast.model.nvidia.replicas import REPLICAS
 from holdfast.runtime.problem import Problem
@@ -33,7 +33,7 @@ class GpuSpecs:
         self,
         writer: SpecWriter,
         *,
-        describe: Callable[[GpuFacts], Described],
+        describe: Callable[[GpuFacts], NodeSpecs],
         facts: Callable[[], GpuFacts],
         rules: GpuGrantRules,
         promised: Callable[[], bool],
@@ -78,7 +78,7 @@ class GpuSpecs:
         return replace(inventory, devices=with_faults(inventory.devices, _faults(faults)))
 
     async def _write(self, facts: GpuFacts) -> None:
-        made = Described()
+        made = NodeSpecs()
 
         def make() -> Mapping[str, str]:
             nonlocal made
@@ -125,7 +125,7 @@ class GpuPreference:
         return self._board(devices).preferred(choice)
 
     def _board(self, devices: Sequence[Device]) -> GpuBoard:
-        """Return the board of *devices*, made anew only when they or the topology changed."""
+        """Return the board of *devices*, made again only when they or the topology changed."""
         topology, resource = self._topology.value, devices[0].name.resource
         known = self._boards.get(resource)
         if known is None or known[0] != devices or known[1] is not topology:

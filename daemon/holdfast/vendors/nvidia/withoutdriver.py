@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.discovery.source import Found, Source
+from holdfast.discovery.source import DeviceListing, Source
 from holdfast.model.ids import ResourceName
 from holdfast.model.nvidia.replicas import REPLICAS
 from holdfast.vendors.context import Context
@@ -25,9 +25,9 @@ class WithoutDriver(Source):
         """Know nothing yet of the GPUs on the node of *on*."""
         self._on = on
 
-    def found(self) -> Found:
+    def found(self) -> DeviceListing:
         """Return no GPU: nobody can tell which there are."""
-        return Found(unseen=RESOURCES)
+        return DeviceListing(unseen=RESOURCES)
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
         """Return the indexes by which an answer tells NVIDIA's runtime of GPUs and slices."""

@@ -28,7 +28,7 @@ _MOST_BYTES = 64 * 1024
 """The longest file of the machine's image that is read."""
 
 if TYPE_CHECKING:
-    from holdfast.model.dra.advertised import Advertised
+    from holdfast.model.dra.advertised import AdvertisedDevice
 
 
 class Tpus(Source):
@@ -135,7 +135,7 @@ class Tpus(Source):
         )
         return tpu_labels(generation, chips=len(offered), facts=facts, gke=self._gke_keys.value)
 
-    def advertised(self, devices: Sequence[Device]) -> "tuple[Advertised, ...]":
+    def advertised(self, devices: Sequence[Device]) -> "tuple[AdvertisedDevice, ...]":
         """Return the chips, and the shapes that they make."""
         from holdfast.model.tpu.shapes import advertised_chips  # noqa: PLC0415 - as in the base
 

@@ -7,14 +7,14 @@ from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.tpu.generations import TPU_RESOURCE, TpuGeneration, generation_of
 from holdfast.model.vfio import node_faults, removal
-from holdfast.vendors.vfio.groups import Match, unreadable, vfio_devices
+from holdfast.vendors.vfio.groups import PoolFunction, unreadable, vfio_devices
 
 
 class TpuMatches(Struct, frozen=True, kw_only=True):
     """The functions of TPU chips, by how the kernel lets them be reached."""
 
-    vfio: tuple[Match, ...] = ()
-    accel: tuple[Match, ...] = ()
+    vfio: tuple[PoolFunction, ...] = ()
+    accel: tuple[PoolFunction, ...] = ()
 
 
 def tpu_devices(snapshot: Snapshot, resource: ResourceName = TPU_RESOURCE) -> tuple[Device, ...]:
@@ -32,12 +32,12 @@ def tpu_matches(snapshot: Snapshot) -> TpuMatches:
     How a chip is reached is what the kernel shows. Its generation decides only while the chip has
     no driver.
     """
-    found: dict[DeviceKind, list[Match]] = {DeviceKind.VFIO: [], DeviceKind.ACCEL: []}
+    found: dict[DeviceKind, list[PoolFunction]] = {DeviceKind.VFIO: [], DeviceKind.ACCEL: []}
     for function in snapshot.functions.values():
         generation = generation_of(function.vendor, function.device, function.subsystem_device)
         if generation is not None:
             found[_kind(snapshot, function, generation)].append(
-                Match(
+                PoolFunction(
                     function=function,
                     model=generation.name,
                     chip_functions=generation.functions_per_chip,
@@ -54,7 +54,7 @@ def _kind(snapshot: Snapshot, function: PciFunction, generation: TpuGeneration) 
     return generation.kind
 
 
-def _accel_device(snapshot: Snapshot, resource: ResourceName, match: Match) -> Device:
+def _accel_device(snapshot: Snapshot, resource: ResourceName, match: PoolFunction) -> Device:
     function = match.function
     accel = snapshot.accel.get(function.address)
     return Device(

@@ -18,7 +18,7 @@ from holdfast.model.vfio import (
 )
 
 
-class Match(Struct, frozen=True, kw_only=True):
+class PoolFunction(Struct, frozen=True, kw_only=True):
     """A function that belongs to a resource. `chip_functions` of its slot make one chip."""
 
     function: PciFunction
@@ -27,7 +27,7 @@ class Match(Struct, frozen=True, kw_only=True):
 
 
 def vfio_devices(
-    snapshot: Snapshot, resource: ResourceName, matches: Sequence[Match]
+    snapshot: Snapshot, resource: ResourceName, matches: Sequence[PoolFunction]
 ) -> tuple[Device, ...]:
     """Return one device for each set of *matches* that cannot be granted apart.
 
@@ -51,9 +51,9 @@ def no_group(function: PciFunction) -> Fault:
     return Fault(kind=FaultKind.NO_NODE, text=text)
 
 
-def _inseparable(matches: Sequence[Match]) -> list[list[Match]]:
+def _inseparable(matches: Sequence[PoolFunction]) -> list[list[PoolFunction]]:
     """Split *matches* into sets, joining those that share a group or a chip."""
-    sets: dict[int, tuple[set[str], list[Match]]] = {}
+    sets: dict[int, tuple[set[str], list[PoolFunction]]] = {}
     set_of: dict[str, int] = {}
     for number, match in enumerate(matches):
         ties = {f"function {match.function.address}"}
@@ -72,7 +72,7 @@ def _inseparable(matches: Sequence[Match]) -> list[list[Match]]:
     return [sorted(members, key=lambda match: match.function.address) for members in found]
 
 
-def _device(snapshot: Snapshot, resource: ResourceName, matches: Sequence[Match]) -> Device:
+def _device(snapshot: Snapshot, resource: ResourceName, matches: Sequence[PoolFunction]) -> Device:
     wanted = [match.function for match in matches]
     groups = sorted({f.iommu_group for f in wanted if f.iommu_group is not None})
     members = {f.address: f for f in wanted}
@@ -110,7 +110,7 @@ def _nodes(snapshot: Snapshot, group: int) -> tuple[DeviceNode, ...]:
     return () if node.expected is None else (DeviceNode(path=node.path, rdev=node.expected),)
 
 
-def incomplete_chips(matches: Sequence[Match]) -> tuple[Fault, ...]:
+def incomplete_chips(matches: Sequence[PoolFunction]) -> tuple[Fault, ...]:
     """Return a fault for each chip that shows fewer functions than it is made of."""
     found: dict[str, int] = {}
     expected: dict[str, int] = {}
@@ -160,10 +160,10 @@ def pool_devices(snapshot: Snapshot, pools: Sequence[PoolSpec]) -> tuple[Device,
     return tuple(devices)
 
 
-def pool_matches(snapshot: Snapshot, specs: Sequence[PoolSpec]) -> list[Match]:
+def pool_matches(snapshot: Snapshot, specs: Sequence[PoolSpec]) -> list[PoolFunction]:
     """Return the functions of *snapshot* that any of *specs* takes."""
     return [
-        Match(function=function, model=f"{function.vendor:04x}:{function.device:04x}")
+        PoolFunction(function=function, model=f"{function.vendor:04x}:{function.device:04x}")
         for function in snapshot.functions.values()
         if any(_takes(spec, function) for spec in specs)
     ]

@@ -46,7 +46,7 @@ _WHOLE_NUMBERS = frozenset(
 )
 
 
-class Loaded(ctypes.CDLL):
+class LoadedLibrary(ctypes.CDLL):
     """A loaded library, and how many users in this process have it open."""
 
     def __init__(self, path: Path | None, *, number: int) -> None:
@@ -65,8 +65,8 @@ def enter(path: Path | None) -> None:
     """
     with pynvml.libLoadLock:
         now = pynvml.nvmlLib
-        if not isinstance(now, Loaded) or (not now.users and now.file != _identity(path)):
-            now = _load(path, number=now.number + 1 if isinstance(now, Loaded) else 0)
+        if not isinstance(now, LoadedLibrary) or (not now.users and now.file != _identity(path)):
+            now = _load(path, number=now.number + 1 if isinstance(now, LoadedLibrary) else 0)
             pynvml.nvmlLib = now
             # This cache has the addresses of functions in the previous library.
             pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it has no other way
@@ -82,12 +82,12 @@ def leave() -> None:
 def users() -> int:
     """Return how many users in this process have a library open."""
     now = pynvml.nvmlLib
-    return now.users if isinstance(now, Loaded) else 0
+    return now.users if isinstance(now, LoadedLibrary) else 0
 
 
-def _load(path: Path | None, *, number: int) -> Loaded:
+def _load(path: Path | None, *, number: int) -> LoadedLibrary:
     try:
-        return Loaded(path, number=number)
+        return LoadedLibrary(path, number=number)
     except OSError:
         if path is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND) from None

@@ -8,12 +8,12 @@ import structlog
 from msgspec import Struct, field
 
 from holdfast.errors import HostError, LaneStuckError
-from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.specfolder import SpecFolder
 from holdfast.model.devices import Inventory
-from holdfast.model.gate.cdi import Published, explained, spec_files
+from holdfast.model.gate.cdi import PublishedSpecs, explained, spec_files
 from holdfast.model.gate.promise import names_of_ours
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.node.readiness import Check, check
+from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Watched
@@ -21,7 +21,7 @@ from holdfast.runtime.watched import Watched
 log = structlog.get_logger(__name__)
 
 
-class Written(Struct, frozen=True, kw_only=True):
+class SpecState(Struct, frozen=True, kw_only=True):
     """What became of spec files.
 
     `rivals` are names that files of others explain too, each with such a file. `problem` says why
@@ -40,7 +40,9 @@ class SpecWriter:
         self._folder = folder
         self._lane = lane
 
-    async def write(self, make: Callable[[], Mapping[str, str]], kinds: Collection[str]) -> Written:
+    async def write(
+        self, make: Callable[[], Mapping[str, str]], kinds: Collection[str]
+    ) -> SpecState:
         """Let our files be what *make* returns on the lane, by the end of their names.
 
         The rivals of names of *kinds* are looked for. *make* may raise HostError.
@@ -48,12 +50,12 @@ class SpecWriter:
         try:
             changed, rivals = await self._lane.run(partial(self._hold, make, kinds))
         except (HostError, LaneStuckError) as error:
-            return Written(problem=str(error))
+            return SpecState(problem=str(error))
         except OSError as error:  # a file system that fails under us
-            return Written(problem=f"cannot make CDI specs: {error}")
+            return SpecState(problem=f"cannot make CDI specs: {error}")
         if changed:
             log.info("CDI specs written", files=changed)
-        return Written(rivals=rivals)
+        return SpecState(rivals=rivals)
 
     def _hold(
         self, make: Callable[[], Mapping[str, str]], kinds: Collection[str]
@@ -99,21 +101,21 @@ class CdiSpecs:
         self._by_name = by_name
         self._inventory = inventory
         self._view = view
-        self.published = Published()
+        self.published = PublishedSpecs()
         self._problem = Problem(log, "cannot publish CDI specs")
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether the specs are written."""
         yield check("CDI specs", self.published.problem)
 
     async def publish(self, inventory: Inventory) -> None:
         """Let the files say what *inventory* does. Never raises for what the folder does."""
         if not (self._by_name or self._promised()):
-            self._publish(Published())
+            self._publish(PublishedSpecs())
             return
         written = await self._writer.write(partial(spec_files, inventory), inventory.resources)
         if written.problem:
-            self._publish(Published(problem=written.problem))
+            self._publish(PublishedSpecs(problem=written.problem))
         else:
             self._publish(explained(inventory, written.rivals))
 
@@ -124,6 +126,6 @@ class CdiSpecs:
             for entry in self._view.value.entries
         )
 
-    def _publish(self, found: Published) -> None:
+    def _publish(self, found: PublishedSpecs) -> None:
         self._problem.set(found.problem)
         self.published = found

@@ -9,13 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError
-from holdfast.ledger.kept import Kept
+from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.book.book import Book
 from holdfast.model.book.claims import admins_on
 from holdfast.model.ids import HardwareKey
 from holdfast.model.nvidia.free import (
+    GpuOwners,
     GpuRules,
-    Granted,
     IdleMemory,
     bystander,
     granted_on,
@@ -77,7 +77,7 @@ class GpuUsers:
             kinds[each.pid].add(each.kind)
         return frozenset(pid for pid, ways in kinds.items() if self._works(pid, ways, to))
 
-    def _works(self, pid: int, ways: set[str], to: Granted) -> bool:
+    def _works(self, pid: int, ways: set[str], to: GpuOwners) -> bool:
         holder = self._named(pid)
         if holder is None:
             return True
@@ -122,7 +122,7 @@ def _users(probe: "Nvml", gpu: Gpu, users: GpuUsers) -> Mapping[Place, frozenset
 
 
 async def keep_idle(
-    idle: Watched[Mapping[str, IdleMemory]], kept: Kept[IdleMemory], *, clock: Clock
+    idle: Watched[Mapping[str, IdleMemory]], kept: LedgerTopic[IdleMemory], *, clock: Clock
 ) -> None:
     """Keep each new value of *idle*, until cancelled: a restart must not hide a leak."""
     async for value in idle.follow():

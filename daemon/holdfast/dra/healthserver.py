@@ -9,7 +9,7 @@ from grpc import aio
 from holdfast._pb.drahealth.v1 import api_pb2
 from holdfast._pb.drahealth.v1alpha1 import api_pb2 as alpha_pb2
 from holdfast.ledger.standings import DeviceStandings
-from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.health import DeviceHealth, healths
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Changes
@@ -37,7 +37,7 @@ class HealthServer:
         self,
         *,
         pool: str,
-        advertised: Callable[[], Iterable[Advertised]],
+        advertised: Callable[[], Iterable[AdvertisedDevice]],
         standings: DeviceStandings,
         clock: Clock,
         send_every: float,

@@ -9,15 +9,15 @@ import structlog
 
 from holdfast.discovery.source import Sources
 from holdfast.errors import HoldfastError
-from holdfast.host.files.cdi import FeatureFile
+from holdfast.host.files.specfolder import FeatureFile
 from holdfast.model.devices import Inventory
 from holdfast.model.node.labels import feature_file
-from holdfast.model.node.readiness import Check, check
+from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane, Lanes
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched
-from holdfast.settings.cluster import Labels
+from holdfast.settings.cluster import LabelsSettings
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _SETTLES = 30.0
 """Seconds after the daemon's start in which hardware may still be found, such as GPUs. What the
 file says of it stays meanwhile: a label that goes for a moment ends pods of DaemonSets."""
 _GOOD_FOR = 24 * 3600.0
-"""Seconds after which node-feature-discovery drops the labels if no daemon writes them anew."""
+"""Seconds after which node-feature-discovery drops the labels if no daemon writes them again."""
 _WRITTEN, _REMOVED = "node labels written", "node labels removed"
 _DEADLINE = 5.0
 _LONG = 3600.0
@@ -43,7 +43,7 @@ class LabelWatch:
 
     def __init__(
         self,
-        settings: Watched[Labels],
+        settings: Watched[LabelsSettings],
         *,
         sources: Sources,
         inventory: Watched[Inventory],
@@ -65,7 +65,7 @@ class LabelWatch:
         self._concerned = False
         """Whether labels are wanted, or those that were cannot be removed."""
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether the labels are written, where they are wanted."""
         if self._concerned:
             yield check("node labels", self._problem.text)

@@ -7,12 +7,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.book.book import Allocation, Book, DeviceLock
-from holdfast.model.book.messages import Message, Said
+from holdfast.model.book.messages import FilledMessage, Message
 from holdfast.model.book.standing import belongs_to, quarantines_on, why_withheld
 from holdfast.model.cards import replicas_in
 from holdfast.model.devices import Device
-from holdfast.model.dra.advertised import Advertised
-from holdfast.model.dra.claims import ClaimResult, Prepared, PreparedDevice
+from holdfast.model.dra.advertised import AdvertisedDevice
+from holdfast.model.dra.claims import ClaimResult, PrepareAnswer, PreparedDevice
 from holdfast.model.gate.cdi import major, minor
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.grants import ContainerGrant, GrantedNode
@@ -34,7 +34,7 @@ _MOST_TOLD = 3
 """Replicas of which a text says who has them."""
 
 
-class Handed(Struct, frozen=True, kw_only=True):
+class DeviceGrant(Struct, frozen=True, kw_only=True):
     """What containers get of one device of a claim, by its label in ResourceSlices."""
 
     label: str
@@ -57,7 +57,7 @@ def file_name(claim: ClaimUid) -> str:
 
 
 def spec(
-    driver: str, claim: ClaimUid, devices: Iterable[Handed], numbers: Mapping[str, int]
+    driver: str, claim: ClaimUid, devices: Iterable[DeviceGrant], numbers: Mapping[str, int]
 ) -> str:
     """Return the content of the spec of *claim*; *numbers* are the nodes' device numbers.
 
@@ -102,7 +102,7 @@ def _node(node: GrantedNode, number: int | None) -> dict[str, object]:
     return described
 
 
-class Given(Struct, frozen=True, kw_only=True):
+class ResultDevices(Struct, frozen=True, kw_only=True):
     """One result of a claim, and the devices that it means: several where it is a group."""
 
     result: ClaimResult
@@ -119,15 +119,15 @@ class Given(Struct, frozen=True, kw_only=True):
         return bool(self.result.share_id) and not self.result.admin_access
 
 
-def devices_of(given: Iterable[Given], *, admin: bool) -> tuple[Device, ...]:
+def devices_of(given: Iterable[ResultDevices], *, admin: bool) -> tuple[Device, ...]:
     """Return the devices that are given with adminAccess, or those that are given without."""
     chosen = (each for each in given if each.result.admin_access is admin)
     return tuple(dict.fromkeys(device for each in chosen for device in each.devices))
 
 
 def hand_over(
-    driver: str, claim: ClaimUid, given: Sequence[Given], grant: Grant
-) -> tuple[tuple[Handed, ...], Prepared]:
+    driver: str, claim: ClaimUid, given: Sequence[ResultDevices], grant: Grant
+) -> tuple[tuple[DeviceGrant, ...], PrepareAnswer]:
     """Return what the spec of *claim* has to have, and what kubelet is to be answered.
 
     Variables name all devices of a request: a container that has one has them all. Of several
@@ -136,7 +136,7 @@ def hand_over(
     variable cannot be taken back: where the whole claim would be without one that a request has,
     as TPU chips can be, such containers learn of the last request only.
     """
-    handed: dict[str, Handed] = {}
+    handed: dict[str, DeviceGrant] = {}
     prepared: list[PreparedDevice] = []
     envs: dict[str, str] = {}
     for each in given:
@@ -145,19 +145,19 @@ def hand_over(
         label = each.result.device
         if label in handed:  # two shares of one device, or requests, one of them with adminAccess
             label = f"{label}.{each.result.share_id or each.request}"
-        handed[label] = Handed(label=label, grant=made)
+        handed[label] = DeviceGrant(label=label, grant=made)
         prepared.append(_prepared(driver, claim, each, handed[label], request=each.request))
         envs |= made.envs
     whole = _granted((), _all_devices(given), grant).envs
     if whole != envs and whole.keys() >= envs.keys():
-        last = Handed(label=EVERY_REQUEST, grant=ContainerGrant(envs=whole))
+        last = DeviceGrant(label=EVERY_REQUEST, grant=ContainerGrant(envs=whole))
         handed[last.label] = last
         prepared.append(_prepared(driver, claim, given[-1], last, request=EVERY_REQUEST))
-    return tuple(handed.values()), Prepared(devices=tuple(prepared))
+    return tuple(handed.values()), PrepareAnswer(devices=tuple(prepared))
 
 
 def _prepared(
-    driver: str, claim: ClaimUid, given: Given, handed: Handed, *, request: str
+    driver: str, claim: ClaimUid, given: ResultDevices, handed: DeviceGrant, *, request: str
 ) -> PreparedDevice:
     return PreparedDevice(
         request_names=(request,),
@@ -168,7 +168,7 @@ def _prepared(
     )
 
 
-def _all_devices(given: Iterable[Given]) -> tuple[Device, ...]:
+def _all_devices(given: Iterable[ResultDevices]) -> tuple[Device, ...]:
     return tuple(dict.fromkeys(device for each in given for device in each.devices))
 
 
@@ -191,13 +191,13 @@ def _granted(own: Sequence[Device], together: Sequence[Device], grant: Grant) ->
     return made
 
 
-def as_whole(told: Advertised) -> Advertised:
+def as_whole(told: AdvertisedDevice) -> AdvertisedDevice:
     """Return *told* as a device that one claim at a time can have, all of it."""
     return told if told.whole is None else replace(told, devices=(told.whole,), whole=None)
 
 
 def meant_by(
-    result: ClaimResult, told: Advertised, book: Book, claim: ClaimUid
+    result: ClaimResult, told: AdvertisedDevice, book: Book, claim: ClaimUid
 ) -> tuple[DeviceName, ...]:
     """Return the devices that *result* of *claim* means; of a share, every one that it can be.
 
@@ -218,10 +218,12 @@ def meant_by(
     return tuple(dict.fromkeys((*former, *(told.devices if told.shared else ()))))
 
 
-def placed(given: Sequence[Given], book: Book, claim: ClaimUid) -> tuple[Given, ...] | Obstacle:
+def placed(
+    given: Sequence[ResultDevices], book: Book, claim: ClaimUid
+) -> tuple[ResultDevices, ...] | Obstacle:
     """Return *given* with one device for each share, or why there is none for one of them yet."""
     taken: set[HardwareKey] = set()
-    found: dict[str, Given] = {}
+    found: dict[str, ResultDevices] = {}
     shares = [each for each in given if each.is_share]
     for each in sorted(shares, key=lambda share: share.result.share_id):
         left = (
@@ -249,14 +251,14 @@ def _is_left(device: Device, book: Book, claim: ClaimUid) -> bool:
     return not (on_it or locked or quarantines_on(book, device.keys))
 
 
-def _why_none(given: Given, book: Book) -> Obstacle:
+def _why_none(given: ResultDevices, book: Book) -> Obstacle:
     told = list(dict.fromkeys(_who(each, book) for each in given.devices))
     more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
     share = given.result.device
     names = {"share": share, "reason": _who_first(given.devices, book)}
     return Obstacle(
         text=f"no share of {share} is left: {'; '.join(told[:_MOST_TOLD])}{more}",
-        said=Said(message=Message.NO_SHARE, names=names),
+        said=FilledMessage(message=Message.NO_SHARE, names=names),
     )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from holdfast.allocation.allocator import Granting
+from holdfast.allocation.allocator import GrantBuilder
 from holdfast.allocation.entry import Entry, EntryOutcome, NodeWatch, Visit, Wait
 from holdfast.discovery.source import Sources
 from holdfast.dra.door import ClaimObserver, ClaimReader, KubeletRecord, Offer
@@ -35,11 +35,11 @@ from holdfast.model.book.claims import (
     why_not_free,
 )
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.messages import Asked, Message, of_reason, refusal, sentence
+from holdfast.model.book.messages import Demand, Message, of_reason, refusal, sentence
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import makes_no_group
-from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, Prepared
-from holdfast.model.dra.handing import Given, devices_of, hand_over, meant_by, placed
+from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
+from holdfast.model.dra.handover import ResultDevices, devices_of, hand_over, meant_by, placed
 from holdfast.model.dra.outcomes import PrepareOutcome, UnprepareOutcome
 from holdfast.model.dra.passage import (
     enter,
@@ -85,12 +85,12 @@ class ClaimVisit(Visit):
     claim: AllocatedClaim
     wish: Wish
     results: Sequence[ClaimResult] = ()
-    wanted: Sequence[Given] = ()
-    given: Sequence[Given] = ()
-    answer: Prepared = field(default_factory=Prepared)
+    wanted: Sequence[ResultDevices] = ()
+    given: Sequence[ResultDevices] = ()
+    answer: PrepareAnswer = field(default_factory=PrepareAnswer)
 
 
-class Preparing:
+class ClaimPreparation:
     """Waits until the kernel shows a claim's devices free, then writes down that it has them."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Preparing:
         ledger: Ledger,
         inventory: Watched[Inventory],
         sources: Sources,
-        granting: Granting,
+        granting: GrantBuilder,
         specs: ClaimSpecs,
         clock: Clock,
         observer: ClaimObserver,
@@ -129,7 +129,7 @@ class Preparing:
         self._clock = clock
         self._observer = observer
 
-    async def prepare(self, claim: ClaimRef, until: float) -> Prepared:
+    async def prepare(self, claim: ClaimRef, until: float) -> PrepareAnswer:
         """Return the devices, or why they cannot be used yet, at *until* (monotonic) at the latest.
 
         What fails is an answer, never raised.
@@ -162,10 +162,10 @@ class Preparing:
         text: str,
         outcome: PrepareOutcome,
         level: int = logging.WARNING,
-    ) -> Prepared:
+    ) -> PrepareAnswer:
         waited, claim = self._observed(visit, outcome), str(visit.claim.ref)
         log.log(level, "claim not prepared", claim=claim, reason=reason, waited=waited)
-        return Prepared(error=text)
+        return PrepareAnswer(error=text)
 
     def _observed(self, visit: ClaimVisit, outcome: PrepareOutcome) -> float:
         waited = self._clock.monotonic() - visit.since
@@ -232,7 +232,7 @@ class Preparing:
 
     def admitted(
         self, visit: ClaimVisit, shown: Mapping[DeviceName, Verdict], outcome: EntryOutcome, /
-    ) -> Prepared:
+    ) -> PrepareAnswer:
         """Return kubelet's answer."""
         del shown, outcome
         given = [each.name for each in visit.devices]
@@ -262,8 +262,8 @@ class Preparing:
             await self._clock.sleep(_READ_AGAIN)
 
     def _enlist(
-        self, draft: Draft, claim: AllocatedClaim, wanted: Sequence[Given]
-    ) -> tuple[Sequence[Given], Obstacle | None]:
+        self, draft: Draft, claim: AllocatedClaim, wanted: Sequence[ResultDevices]
+    ) -> tuple[Sequence[ResultDevices], Obstacle | None]:
         """Put the claim into *draft*; return what it is given, and why it waits before that."""
         given = placed(wanted, draft.book, claim.ref.uid)
         if isinstance(given, Obstacle):
@@ -277,11 +277,11 @@ class Preparing:
         lock = enlist(draft, wish)
         return given, None if lock is None else of_own_lock(lock, draft.book)
 
-    def _wanted(self, claim: ClaimUid, results: Sequence[ClaimResult]) -> tuple[Given, ...]:
+    def _wanted(self, claim: ClaimUid, results: Sequence[ClaimResult]) -> tuple[ResultDevices, ...]:
         """Return each result with its devices: a group, or all that its share can be of."""
         inventory, book = self._inventory.value, self._ledger.book.value
         known = {each.name: each for each in self._offer.advertised()}
-        found: list[Given] = []
+        found: list[ResultDevices] = []
         for result in results:
             told = known.get(result.device)
             if told is None and any(map(self._offer.serves, inventory.unseen)):
@@ -304,7 +304,7 @@ class Preparing:
                 fault = why_unfit(each, admin=result.admin_access)
                 if fault is not None:
                     raise Wait(EntryOutcome.HARDWARE, fault)
-            found.append(Given(result=result, devices=tuple(devices)))
+            found.append(ResultDevices(result=result, devices=tuple(devices)))
         return tuple(found)
 
     def _sharing(self, wish: Wish) -> frozenset[PodUid]:
@@ -319,7 +319,7 @@ class Preparing:
         return self._granting.grant(resource, devices, self._inventory.value)
 
 
-class Unpreparing:
+class ClaimRelease:
     """Ends a claim in the book at once, then waits for the kernel, for a bounded time.
 
     Kubelet says by the call that the containers are stopped. An error keeps the pod Terminating
@@ -471,5 +471,5 @@ class Unpreparing:
         return sentence(said or of_reason(Message.OTHER, "its devices are not free"), _asked(claim))
 
 
-def _asked(claim: ClaimRef) -> Asked:
-    return Asked(what=f"the end of claim {claim.namespace}/{claim.name}")
+def _asked(claim: ClaimRef) -> Demand:
+    return Demand(what=f"the end of claim {claim.namespace}/{claim.name}")

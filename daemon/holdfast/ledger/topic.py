@@ -14,7 +14,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
-class Kept(Generic[T]):
+class LedgerTopic(Generic[T]):
     """The values of one topic, by name. `value` reads them from the book as it was committed."""
 
     def __init__(self, ledger: Ledger, topic: str, kind: type[T]) -> None:
