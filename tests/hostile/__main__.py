@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hostile.attack import MEMORY, Attack, Result
-from hostile.namespaces import gather_crowd, lacks, mount_tree, own_cgroup, run_inside
+from hostile.namespaces import gather_crowd, lacks, mount_tree, own_cgroup, own_share, run_inside
 from hostile.programs import Programs
 from hostile.scene import ANY, Limits, limits, staged
 from hostile.table import ATTACKS, SHORT
@@ -47,7 +47,7 @@ def _outside(names: Sequence[str]) -> int:
         problem = lacks() or programs.build()
         if problem:
             return _cannot(problem)
-        with own_cgroup(folder / "cgroup") as cgroup:
+        with own_cgroup(folder / "cgroup") as cgroup, own_share(folder / "share"):
             if isinstance(cgroup, str):
                 return _cannot(cgroup)
             return run_inside(cgroup, programs, folder / "left", [str(folder), *names])
@@ -85,7 +85,8 @@ async def _one(attack: Attack, folder: Path, allowed: Limits) -> Result:
     own = folder / "run"
     own.mkdir()
     try:
-        return await staged(attack, own, folder / "cgroup", Programs(folder / "programs"), allowed)
+        trees = folder / "cgroup", folder / "share"
+        return await staged(attack, own, trees, Programs(folder / "programs"), allowed)
     finally:
         shutil.rmtree(own, ignore_errors=True)
 

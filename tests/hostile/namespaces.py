@@ -14,6 +14,8 @@ from hostile.programs import Programs
 from hostile.scene import kill, remove
 
 _CROWD = 400
+_PROCESSORS = Path("/sys/fs/cgroup/cpu")
+"""Where the tree of processors' time is if it is one of version 1 beside that of version 2."""
 _MOUNTS = "/proc/self/mounts"
 
 
@@ -42,6 +44,29 @@ def own_cgroup(folder: Path) -> Iterator[Path | str]:
                 if not own.exists():
                     break
                 time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def own_share(link: Path) -> Iterator[None]:
+    """Let *link* lead to a group that shares the processors with what is not in it, if one can be.
+
+    Kubelet gives each pod such a share. Where version 2 has the processors, `mount_tree` does it.
+    """
+    own = _PROCESSORS / f"holdfast-hostile-{os.getpid()}"
+    try:
+        own.mkdir()
+    except OSError:
+        yield
+        return
+    link.symlink_to(own)
+    try:
+        yield
+    finally:
+        for _ in range(500):
+            remove(own)
+            if not own.exists():
+                break
+            time.sleep(0.02)
 
 
 def run_inside(cgroup: Path, programs: Programs, left: Path, words: Sequence[str]) -> int:
@@ -84,6 +109,8 @@ def mount_tree(folder: Path) -> None:
     service.mkdir()
     for pid in (1, os.getpid()):
         (service / "cgroup.procs").write_text(str(pid))
+    if "cpu" in (folder / "cgroup.controllers").read_text().split():
+        (folder / "cgroup.subtree_control").write_text("+cpu")
 
 
 def gather_crowd(programs: Programs) -> None:

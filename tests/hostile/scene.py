@@ -69,13 +69,17 @@ def _is_marked(evidence: str, untold: str) -> bool:
 class CgroupNode(SimulatedNode):
     """Chips behind terminals in a folder; processes and cgroups are the kernel's own."""
 
-    def __init__(self, folder: Path, cgroup: Path, *, chips: int, mappable: bool) -> None:
+    def __init__(
+        self, folder: Path, cgroup: Path, share: Path, *, chips: int, mappable: bool
+    ) -> None:
         """Build it below *folder*; *cgroup* is the top of a cgroup tree of version 2.
 
-        *mappable*: the first chip is a device that can be mapped, as terminals cannot.
+        *share* is the group of version 1 by which pods share the processors with the rest, if there
+        is one. *mappable*: the first chip is a device that can be mapped, as terminals cannot.
         """
         super().__init__(folder, chips=0)
         self.root = replace(self.root, cgroup=cgroup, proc=Path("/proc"))
+        self.share = share / "cgroup.procs"
         self.pods = cgroup / _KUBEPODS
         self.pods.mkdir(exist_ok=True)
         for number in range(chips):
@@ -98,6 +102,8 @@ class CgroupNode(SimulatedNode):
     def enter(self, uid: str, container: str, pid: int) -> None:
         """Put a process into the container's cgroup."""
         with contextlib.suppress(ProcessLookupError):
+            if self.share.exists():
+                self.share.write_text(str(pid))
             (self.container(uid, container) / "cgroup.procs").write_text(str(pid))
 
     def container(self, uid: str, container: str) -> Path:
@@ -396,10 +402,11 @@ class Scene:
 
 
 async def staged(
-    attack: Attack, folder: Path, cgroup: Path, programs: Programs, limits: Limits
+    attack: Attack, folder: Path, tree: tuple[Path, Path], programs: Programs, limits: Limits
 ) -> Result:
     """Return what comes of *attack*; nothing of it is left."""
-    node = CgroupNode(folder / "node", cgroup, chips=attack.chips, mappable=attack.mappable)
+    cgroup, share = tree
+    node = CgroupNode(folder / "node", cgroup, share, chips=attack.chips, mappable=attack.mappable)
     (folder / "cdi").mkdir()
     witness = Witness(node, folder / "cdi")
     port = _free_port()

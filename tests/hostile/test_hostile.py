@@ -47,7 +47,9 @@ def test_the_witness_tells_an_open_node_and_a_populated_cgroup_of_a_former_pod(
     short_path: Path,
 ) -> None:
     (short_path / "cgroup").mkdir()
-    node = CgroupNode(short_path / "node", short_path / "cgroup", chips=1, mappable=False)
+    node = CgroupNode(
+        short_path / "node", short_path / "cgroup", short_path / "share", chips=1, mappable=False
+    )
     witness = Witness(node, short_path / "cdi")
     path = "/dev/accel0"
     events = node.container("former", "main").parent / "cgroup.events"
