@@ -111,8 +111,8 @@ def _meanwhile(home: Path, change: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _births(tree: ProcTree, first: int) -> Iterator[list[int]]:
-    """Let a process be born whenever the one before is looked at; yield all of them.
+def _births(tree: ProcTree, first: int, *, many: int = 1) -> Iterator[list[int]]:
+    """Let so *many* be born whenever the last one before is looked at; yield the last of each time.
 
     A look is at one when it comes to its mappings.
     """
@@ -124,8 +124,10 @@ def _births(tree: ProcTree, first: int) -> Iterator[list[int]]:
             with (tree.root.proc / str(born[-1]) / "maps").open("w"):
                 if over.is_set():
                     return
-                os.mkfifo(_without_maps(tree.process(born[-1] + 1)))
-                born.append(born[-1] + 1)
+                for pid in range(born[-1] + 1, born[-1] + many):
+                    tree.process(pid)
+                os.mkfifo(_without_maps(tree.process(born[-1] + many)))
+                born.append(born[-1] + many)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -307,6 +309,16 @@ def test_where_births_never_end_a_look_does_and_whoever_was_born_last_is_looked_
     assert _pids(scan) == [60]
     assert "processes come and go faster than they can be looked at" in "".join(scan.gaps)
     assert len(born) < 50
+
+
+def test_a_crowd_that_is_born_as_fast_as_it_is_looked_at_is_a_gap_soon(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """Others wait for the look, and more of it shows no more."""
+    with _births(tree, 100, many=100) as born:
+        scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    assert "processes come and go faster than they can be looked at" in "".join(scan.gaps)
+    assert len(born) < 8
 
 
 def test_who_comes_when_a_look_has_taken_too_long_is_a_gap(

@@ -26,6 +26,9 @@ from holdfast.model.use.holders import Grip
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR})
 _MOST_PASSES = 16
 """How often the processes are listed until there is nobody new among them."""
+_CROWD, _HOPELESS = 64, 3
+"""If so many are new, and not half as many as before, so many times in a row, then more lists would
+only take time: their processes are born as fast as they are looked at."""
 _MOST_ROUNDS = 3
 """How often all are looked at where one that has a device ended meanwhile."""
 _LONGEST = 5.0
@@ -259,11 +262,13 @@ class Survey:
         """Look at all until nobody is new; add a gap and return False if that does not come."""
         arrivals = _Arrivals(str(self._root.proc), self._own)
         new: list[int] = []
+        steady = 0
         for _ in range(_MOST_PASSES):
-            new = arrivals.new()
+            before, new = len(new), arrivals.new()
             if not new:
                 return True
-            if time.monotonic() >= self.until:
+            steady = steady + 1 if len(new) >= max(_CROWD, before / 2) else 0
+            if steady > _HOPELESS or time.monotonic() >= self.until:
                 break
             self._pass(new)
         self._chase()
