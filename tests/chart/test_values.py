@@ -223,6 +223,11 @@ _WRONG: list[dict[str, Any]] = [
             {"name": "nvidia.com/gpu", "replicas": 2, "rename": "gpu.shared"}
         ]
     },
+    {
+        "sharing.timeSlicing.resources": [
+            {"name": "nvidia.com/mig-1g.5gb", "replicas": 2, "rename": "nvidia.com/gpu.shared"}
+        ]
+    },
     {"tpu.workerId": 2, "tpu.workerHostnames": ["a", "b"]},
     {"deviceListStrategy": "cdi", "tpu.resourceName": "a.b/4"},
     {"deviceListStrategy": "cdi", "devices": [{"match": {"pci": "*"}, "resource": "4.b/c"}]},
@@ -255,7 +260,12 @@ _RIGHT: list[dict[str, Any]] = [
     {
         "sharing.timeSlicing.resources": [
             {"name": "nvidia.com/gpu", "replicas": 2, "rename": "nvidia.com/gpu.shared"},
-            {"name": "nvidia.com/mig-1g.5gb", "replicas": 2},
+            {
+                "name": "nvidia.com/mig-1g.5gb",
+                "replicas": 2,
+                "rename": "nvidia.com/mig-1g.5gb.shared",
+            },
+            {"name": "nvidia.com/mig-2g.10gb", "replicas": 2},
         ]
     },
     {"tpu.workerId": 1, "tpu.workerHostnames": ["a", "b"]},

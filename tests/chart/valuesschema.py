@@ -9,7 +9,7 @@ from holdfast.model.tpu.generations import GENERATIONS
 from holdfast.model.vfio import _CLASS, _DEVICE, _RESOURCE
 from holdfast.names import CONTROL_SOCKET, KUBELET_SOCKET, LONGEST_SOCKET_PATH
 from holdfast.settings import schema
-from holdfast.settings.hardware import GPU_NAME, SHARED_GPU_NAME, SLICE_NAMES
+from holdfast.settings.hardware import GPU_NAME, SHARED, SLICE_NAMES
 from holdfast.settings.reloading import TakeUp, take_up
 
 Schema = dict[str, Any]
@@ -316,7 +316,7 @@ def _refine_sharing(resources: Schema) -> None:
     """Refuse what the daemon would refuse of what is shared."""
     keys = resources["items"]["properties"]
     keys["name"]["pattern"] = f"^({re.escape(GPU_NAME)}$|{re.escape(SLICE_NAMES)})"
-    keys["rename"]["enum"] = ["", SHARED_GPU_NAME]
+    keys["rename"]["pattern"] = f"^$|{re.escape(SHARED)}$"
 
 
 def _any_case(pattern: str) -> str:

@@ -138,7 +138,9 @@ SETTINGS_GUARDS = (
     Guard(
         name="rule-shared",
         why="a GPU that a rule takes out of a shared resource is one pod's",
-        edits=(Edit(_SHARING, "part.gpu.mig or taken(device):", "part.gpu.mig:"),),
+        edits=(
+            Edit(_SHARING, "sharing.replicas == 1 or taken(device):", "sharing.replicas == 1:"),
+        ),
         tests=(f"{_REPLICAS}::test_what_a_rule_takes_into_another_resource_is_shared_by_nobody",),
     ),
     Guard(

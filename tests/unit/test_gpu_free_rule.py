@@ -454,12 +454,12 @@ def lock(
 
 
 def test_a_gpu_in_mig_mode_is_asked_for_itself_and_for_every_slice() -> None:
-    assert uuids(device("card/GPU-1", "part/GPU-1/2/MIG-2", "part/GPU-1/1/MIG-1")) == (
+    assert uuids(device("card/GPU-1", "part/GPU-1/2/MIG-2", "part/GPU-1/1/MIG-1"), {}) == (
         "GPU-1",
         "MIG-1",
         "MIG-2",
     )
-    assert uuids(device("part/GPU-1/1/MIG-1")) == ("MIG-1",)
+    assert uuids(device("part/GPU-1/1/MIG-1"), {}) == ("MIG-1",)
 
 
 WHOLE, ONE, TWO = (

@@ -257,15 +257,24 @@ def test_a_gpu_that_is_shared_by_another_name_keeps_its_own() -> None:
     assert found["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
 
 
-def test_slices_are_not_shared_though_whole_gpus_are() -> None:
+def test_slices_tell_by_how_many_they_are_shared_under_their_own_name() -> None:
     shared = {GPU: Sharing(replicas=4)}
     found = labels(replace(node(MIXED, card(0, "1g.10gb"), card(1)), sharing=shared))
     assert found["nvidia.com/gpu.replicas"] == "4"
     assert found["nvidia.com/mig-1g.10gb.replicas"] == "1"
-    found = labels(replace(node(SINGLE, card(0, "1g.10gb")), sharing=shared))
-    assert found["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"
+    assert found["nvidia.com/mig-1g.10gb.sharing-strategy"] == "none"
+    of_slices = {ResourceName("nvidia.com/mig-1g.10gb"): Sharing(replicas=3, renamed=True)}
+    found = labels(replace(node(MIXED, card(0, "1g.10gb"), card(1)), sharing=of_slices))
     assert found["nvidia.com/gpu.replicas"] == "1"
-    assert found["nvidia.com/gpu.sharing-strategy"] == "none"
+    assert found["nvidia.com/mig-1g.10gb.product"] == "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"
+    assert found["nvidia.com/mig-1g.10gb.count"] == "1"
+    assert found["nvidia.com/mig-1g.10gb.replicas"] == "3"
+    assert found["nvidia.com/mig-1g.10gb.sharing-strategy"] == "time-slicing"
+    found = labels(replace(node(SINGLE, card(0, "1g.10gb")), sharing=shared))
+    assert found["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED"
+    assert found["nvidia.com/gpu.count"] == "1"
+    assert found["nvidia.com/gpu.replicas"] == "4"
+    assert found["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
 
 
 def test_a_slice_tells_its_own_part_of_the_compute_slices() -> None:

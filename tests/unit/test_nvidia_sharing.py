@@ -16,7 +16,6 @@ from holdfast.model.ids import PciAddress
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuReading, MigSlice
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
-from holdfast.model.nvidia.sharing import why_not_shared
 from holdfast.settings import load
 
 _RECORDED = Path(__file__).parents[1] / "golden/sharing/plugin-0.20.0.json"
@@ -28,31 +27,14 @@ _LAYOUTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "mixed2": (*((),) * 6, _SEVENTHS, ("3g.40gb",) * 2),
     "single-someoff": (_SEVENTHS, ()),
 }
-_GPU, _SHARED, _SLICE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
+_GPU, _SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 _STARTS = {_GPU: 8}
-_MIXED2 = {_SLICE: 7, "nvidia.com/mig-3g.40gb": 2}
 _REFUSED = "refused"
 _DIFFERS: dict[str, Any] = {
     # Fewer GPUs than all, and more replicas than a node can count, are refused by name.
     **dict.fromkeys(("devices-2", "devices-list", "replicas-257"), _REFUSED),
     # A section that says nothing shares nothing.
     **dict.fromkeys(("ts-null", "ts-no-resources", "ts-resources-empty"), _STARTS),
-    # GPUs in MIG mode and slices are not shared, and status says so.
-    "mig/mixed2/none/replicas-2": {_GPU: 14},
-    "mig/mixed2/none/gpu-and-mig": {_GPU: 26},
-    "mig/mixed2/none/readme-rename": {_GPU: 2, _SHARED: 60},
-    "mig/mixed2/mixed/gpu-and-mig": {_GPU: 24, **_MIXED2},
-    "mig/all-1g/none/gpu-and-mig": {_GPU: 2},
-    "mig/all-1g/none/readme-rename": {_GPU: 2},
-    **{
-        f"mig/all-1g/single/{case}": {_GPU: 14}
-        for case in ("replicas-2", "gpu-and-mig", "readme-rename")
-    },
-    **{f"mig/all-1g/mixed/{case}": {_SLICE: 14} for case in ("mig-1g", "gpu-and-mig")},
-    "mig/single-someoff/none/replicas-2": {_GPU: 3},
-    "mig/single-someoff/none/gpu-and-mig": {_GPU: 5},
-    "mig/single-someoff/none/readme-rename": {_GPU: 1, _SHARED: 10},
-    "mig/single-someoff/mixed/mig-1g": {_GPU: 1, _SLICE: 7},
     # Strategy single on GPUs that are divided in more than one way: what most have is offered.
     "mig/mixed2/single/replicas-2": {_GPU: 12},
     "mig/mixed2/single/mig-1g": {_GPU: 6},
@@ -131,28 +113,6 @@ def test_a_file_that_shares_gpus_leads_to_the_devices_that_it_led_to(
 
 
 @pytest.mark.parametrize(
-    ("case", "names"),
-    [
-        ("mig/all-1g/single/replicas-2", _GPU),
-        ("mig/all-1g/mixed/mig-1g", _SLICE),
-        ("mig/all-1g/none/readme-rename", _GPU),
-        ("mig/mixed2/mixed/gpu-and-mig", _SLICE),
-        ("mig/single-someoff/mixed/mig-1g", _SLICE),
-        ("mig/whole/mixed/mig-1g", ""),
-        ("gpu-and-mig", ""),
-        ("mig-absent", ""),
-    ],
-)
-def test_what_a_file_shares_and_a_node_has_unshared_is_told_there_alone(
-    case: str, names: str, tmp_path: Path
-) -> None:
-    node = _Node(case, tmp_path)
-    told = why_not_shared(node.layout.parts, node.shared)
-    assert told.partition(": ")[0] == names
-    assert node.told == []
-
-
-@pytest.mark.parametrize(
     ("case", "told"),
     [
         ("no-such-resource", "resources[0] in {}: there is no nvidia.com/nothing that can be"),
@@ -170,11 +130,12 @@ def test_what_has_no_effect_in_a_file_that_shares_is_told(
     assert told.format(file) in only
 
 
-def test_slices_of_which_some_are_to_be_shared_keep_no_node_from_its_gpus(tmp_path: Path) -> None:
-    entry = "{name: mig-1g.10gb, replicas: 2, devices: [0], rename: nvidia.com/x}"
-    file, told = tmp_path / "theirs.yaml", list[str]()
+@pytest.mark.parametrize("name", ["gpu", "mig-1g.10gb"])
+def test_a_file_that_shares_some_devices_alone_is_refused(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "theirs.yaml"
+    entry = f"{{name: {name}, replicas: 2, devices: [0]}}"
     file.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: [{entry}]}}}}")
-    found = load(None, {"CONFIG_FILE": str(file)}, told=told.append).sharing.by_resource()
-    assert list(found) == [_SLICE]
-    assert len(told) == 2
-    assert "resources[0].devices" in told[0]
+    with pytest.raises(
+        SettingsError, match=r"resources\[0\].devices in .*: write all|leave it out"
+    ):
+        load(None, {"CONFIG_FILE": str(file)})

@@ -367,7 +367,9 @@ def test_of_a_replica_nvml_is_asked_about_its_card() -> None:
         nodes=(),
         functions=(),
     )
-    assert uuids(device) == ("G",)
+    assert uuids(device, {}) == ("G",)
+    # One in MIG mode shows no process on its slices.
+    assert uuids(device, {"G": ("N", "M"), "H": ("O",)}) == ("G", "M", "N")
     assert lock_of(book_of(allocated(replica(1), pod=X)), "G::1").keys == device.keys
 
 
@@ -404,8 +406,7 @@ FOUND = [
     (SHARED_GPU, "nvidia.com/gpu", "nvidia0", ("G", {"card/G"})),
     (NAMED, "nvidia.com/gpu", "G", ("G", {"card/G"})),
     (NAMED, "nvidia.com/gpu", "G::0", ("G::0", {"replica/G/0"})),
-    # A plugin that shared slices gave them out as a whole, as far as this one can tell.
-    (SLICED, "nvidia.com/gpu", "M::1", ("M", {"part/G/1/M"})),
+    (SLICED, "nvidia.com/gpu", "M::1", ("M::1", {"replica/G/1/M/1"})),
     (SLICED, "nvidia.com/gpu", "G", None),
 ]
 
@@ -427,7 +428,7 @@ def test_what_is_reported_of_a_card_is_reported_of_its_replicas() -> None:
     assert told_of(_device("H::1", "replica/H/1"), {"G": ("a",)}) == ()
 
 
-def test_each_whole_gpu_counts_as_its_replicas_and_no_slice_does() -> None:
+def test_each_gpu_that_is_shared_counts_as_its_replicas_and_slices_of_others_do_not() -> None:
     piece = MigSlice(uuid="MIG-1", gi=1, ci=0, profile="1g.10gb")
     gpus = (
         Gpu(index=0, uuid="GPU-0", minor=0),
@@ -435,27 +436,20 @@ def test_each_whole_gpu_counts_as_its_replicas_and_no_slice_does() -> None:
         Gpu(index=2, uuid="GPU-2", minor=2),
     )
 
-    def named(strategy: MigStrategy, sharing: Sharing) -> list[str]:
-        layout = lay_out(GpuReading(gpus=gpus), strategy)
+    def named(sharing: Sharing) -> list[str]:
+        layout = lay_out(GpuReading(gpus=gpus), MigStrategy.MIXED)
         shared = {ResourceName("nvidia.com/gpu"): sharing}
         return [str(each.name) for each in gpu_devices(GpuFacts(layout=layout), {}, shared)]
 
-    twice = ["GPU-0::0", "GPU-0::1", "GPU-2::0", "GPU-2::1"]
-    assert named(MigStrategy.MIXED, Sharing(replicas=2, renamed=True)) == [
-        *(f"nvidia.com/gpu.shared/{each}" for each in twice[:2]),
+    assert named(Sharing(replicas=2, renamed=True)) == [
+        *(f"nvidia.com/gpu.shared/GPU-0::{number}" for number in range(2)),
         "nvidia.com/mig-1g.10gb/MIG-1",
-        *(f"nvidia.com/gpu.shared/{each}" for each in twice[2:]),
+        *(f"nvidia.com/gpu.shared/GPU-2::{number}" for number in range(2)),
     ]
-    assert named(MigStrategy.MIXED, Sharing()) == [
+    assert named(Sharing()) == [
         "nvidia.com/gpu/GPU-0",
         "nvidia.com/mig-1g.10gb/MIG-1",
         "nvidia.com/gpu/GPU-2",
-    ]
-    # What runs on a GPU in MIG mode is on its slices, of which its replicas would not tell.
-    assert named(MigStrategy.NONE, Sharing(replicas=2)) == [
-        *(f"nvidia.com/gpu/{each}" for each in twice[:2]),
-        "nvidia.com/gpu/GPU-1",
-        *(f"nvidia.com/gpu/{each}" for each in twice[2:]),
     ]
 
 
@@ -480,7 +474,7 @@ def test_a_container_has_one_replica_where_that_is_the_rule() -> None:
     assert why_too_many(SHARED_GPU.devices[:1], single) == ""
     assert why_too_many(SHARED_GPU.devices, {ResourceName("nvidia.com/gpu"): Sharing()}) == ""
     assert why_too_many((*WHOLE_GPU.devices, *SLICED.devices), single) == ""
-    # A GPU in MIG mode is whole, under the resource of those that are shared.
+    # One that a pod has whole, from before it was shared.
     assert why_too_many((*WHOLE_GPU.devices, *SHARED_GPU.devices[:1]), single) == text
     # NVIDIA's plugin has one option for all resources.
     several = single | {ResourceName("nvidia.com/mig-1g.10gb"): Sharing()}

@@ -1,16 +1,17 @@
 """Cards that can be had in several ways: which of their keys exclude each other.
 
 A key says how its card is had, and names the card behind the first slash: ``card/CARD`` is all of
-it, ``part/CARD/...`` a part of it, and ``replica/CARD/0`` the first of its replicas. Pods on
-different replicas share the card on purpose. Whoever has anything else of the card excludes all of
-them. The device that is all of a card has the card as its id.
+it, ``part/CARD/PLACE`` a part of it, and ``replica/CARD/0`` the first of its replicas. A part can
+have replicas, too: ``replica/CARD/PLACE/0``. Pods on different replicas share the card, or the
+part, on purpose. Whoever has the same silicon in any other way excludes all of them. The device
+that is all of a card has the card as its id, and a part the end of its place.
 
 Another driver, such as one of VFIO, does not know the card. It gives away the PCI function that the
 card is, by the function's own key, and that excludes everything of the card.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
 from msgspec import Struct, field
@@ -22,9 +23,11 @@ _OF_CARDS = (_CARD, _PART, _REPLICA)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 Side = tuple[str, bool]
-"""A card, and whether its replicas are meant, or anything else of it.
+"""Two sides of the same thing exclude each other; these are the things, with what True means.
 
-Or the key of the PCI function that is a card, and whether the card is meant, or the function.
+``CARD``: its replicas, or anything else of it. ``CARD/PLACE``: replicas of that part, or the part.
+``CARD/``: replicas of any part, or all of the card. The key of the PCI function that is a card: the
+card, or the function.
 """
 
 
@@ -132,6 +135,19 @@ def replica_key(card: str, number: int | str) -> HardwareKey:
     return HardwareKey(f"{_REPLICA}{card}/{number}")
 
 
+def replica_of(whole: HardwareKey, number: int | str) -> HardwareKey:
+    """Return the key of one replica of the card, or the part of a card, whose key is *whole*."""
+    return replica_key(whole.partition("/")[2], number)
+
+
+def whole_of(key: HardwareKey) -> HardwareKey:
+    """Return the key of what *key* is a replica of; any other as it is."""
+    if not is_replica(key):
+        return key
+    whole = key.removeprefix(_REPLICA).rpartition("/")[0]
+    return HardwareKey(f"{_PART if '/' in whole else _CARD}{whole}")
+
+
 def is_replica(key: HardwareKey) -> bool:
     """Tell whether *key* is that of a replica."""
     return key.startswith(_REPLICA)
@@ -142,11 +158,15 @@ def card_of(key: HardwareKey) -> str:
     return key.split("/", 2)[1] if key.startswith(_OF_CARDS) else ""
 
 
+def id_of(key: HardwareKey) -> DeviceId:
+    """Return the id of the card or part that *key* is, or is a replica of; empty for no card."""
+    return DeviceId(whole_of(key).rpartition("/")[2] if key.startswith(_OF_CARDS) else "")
+
+
 def replicas_in(keys: Iterable[HardwareKey]) -> tuple[tuple[DeviceId, str], ...]:
-    """Return the card and the number of each replica among *keys*, in order."""
-    replicas = [key for key in keys if key.startswith(_REPLICA)]
-    parts = (key.split("/", 2) for key in sorted(replicas))
-    return tuple((DeviceId(card), number) for _, card, number in parts)
+    """Return the id of the card or part, and the number, of each replica in *keys*, in order."""
+    replicas = sorted(key for key in keys if is_replica(key))
+    return tuple((id_of(key), key.rpartition("/")[2]) for key in replicas)
 
 
 def sides_of(keys: Collection[HardwareKey], places: Places = NOWHERE) -> set[Side]:
@@ -156,12 +176,25 @@ def sides_of(keys: Collection[HardwareKey], places: Places = NOWHERE) -> set[Sid
     for key in keys:
         if key.startswith(_OF_CARDS):
             card = card_of(key)
-            sides.add((card, is_replica(key)))
+            sides.update(_sides(key, card))
             if card in of:
                 sides.add((of[card], True))
         elif key in functions:
             sides.add((key, False))
     return sides
+
+
+def _sides(key: HardwareKey, card: str) -> Iterator[Side]:
+    """Yield the sides of *card* that *key* is on."""
+    whole, every_part = whole_of(key), f"{card}/"
+    shared = whole != key
+    yield card, shared and not is_part(whole)
+    if is_part(whole):
+        yield whole.removeprefix(_PART), shared
+        if shared:
+            yield every_part, True
+    elif not shared:
+        yield every_part, False
 
 
 def rivals(keys: Collection[HardwareKey], places: Places = NOWHERE) -> set[Side]:
@@ -203,6 +236,6 @@ def overlap(
 
 
 def shares(one: frozenset[HardwareKey], other: frozenset[HardwareKey]) -> bool:
-    """Tell whether *one* and *other* are different replicas of one card."""
-    replicas = {side for side in sides_of(one) if side[1]}
-    return one.isdisjoint(other) and not replicas.isdisjoint(sides_of(other))
+    """Tell whether *one* and *other* are different replicas of one card, or of one part."""
+    shared, others = ({whole_of(key) for key in keys if is_replica(key)} for keys in (one, other))
+    return one.isdisjoint(other) and not shared.isdisjoint(others)

@@ -13,10 +13,11 @@ from holdfast.model.cards import (
     NOWHERE,
     CardNames,
     Places,
-    card_key,
     card_of,
-    replica_key,
+    id_of,
+    replica_of,
     replicas_in,
+    whole_of,
 )
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 
@@ -48,6 +49,8 @@ class FaultKind(Enum):
     NO_NODE = "no-node"
     PENDING_REMOVAL = "pending-removal"
     UNREADABLE = "unreadable"
+    OCCUPIED = "occupied"
+    """What reaches it still reaches what a pod has, from before its hardware was divided anew."""
     NO_SPEC = "no-spec"
     """It is handed over by its name only, and no CDI spec says what that is."""
     ILL = "ill"
@@ -184,7 +187,8 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         known = self._cards.get(DeviceName(self.names.unshared(name.resource), card))
         if known is None or not (number or name.id == card):
             return None
-        key = replica_key(card, number) if number else card_key(card)
+        whole = next(whole_of(key) for key in known.keys if id_of(key) == card)
+        key = replica_of(whole, number) if number else whole
         return replace(known, name=name, keys=frozenset({key}))
 
     @cached_property
@@ -207,11 +211,11 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _cards(self) -> dict[DeviceName, Device]:
-        """Return a device of each card that is, or could be, shared."""
+        """Return a device of each card, or part of one, that is, or could be, shared."""
         found: dict[DeviceName, Device] = {}
         for device in self.devices:
             card = self.names.parted(device.name.id)[0]
-            if any(card == card_of(key) for key in device.keys):
+            if any(card == id_of(key) for key in device.keys):
                 resource = self.names.unshared(device.name.resource)
                 found.setdefault(DeviceName(resource, card), device)
         return found

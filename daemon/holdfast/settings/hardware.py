@@ -14,7 +14,8 @@ from holdfast.settings.types import Duration, Index, Interval, Replicas, Section
 Api = Literal["device-plugin", "dra"]
 """By which API of Kubernetes pods come to a device."""
 
-GPU_NAME, SHARED_GPU_NAME = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+GPU_NAME, SHARED = "nvidia.com/gpu", ".shared"
+"""The resource of GPUs, and what names of replicas can have at the end."""
 SLICE_NAMES = "nvidia.com/mig-"
 """How the names of MIG slices begin, where GPUs have GPU_NAME."""
 
@@ -225,7 +226,7 @@ class GpuSettings(Section, frozen=True):
 
     def served(self) -> ServedResources:
         """Return the resources of GPUs, of their replicas and of MIG slices."""
-        names = frozenset({GPU_NAME, SHARED_GPU_NAME})
+        names = frozenset({GPU_NAME, GPU_NAME + SHARED})
         return ServedResources(
             enabled=self.enabled, api=self.api, names=names, beginning=SLICE_NAMES
         )
@@ -235,33 +236,33 @@ class SharedResource(Section, frozen=True):
     """A resource of which each device is shared."""
 
     name: str
-    """The resource that is shared. Set it to nvidia.com/gpu: MIG slices, TPUs and VFIO devices are
-    never shared, nor are GPUs that a rule of `devices` moves to another resource. A name of MIG
-    slices is taken, so that one file can be for all nodes; where there are such slices they are
-    offered unshared, and `holdfast status` says so."""
+    """The resource that is shared. Set it to nvidia.com/gpu, or to MIG slices such as
+    nvidia.com/mig-1g.10gb. What a node does not have is passed over, so that one file can be for
+    all nodes. TPUs and VFIO devices are never shared, nor is what a rule of `devices` moves to
+    another resource."""
     replicas: Replicas
-    """How many pods, or claims, may have each GPU at the same time. Choose as many as its memory is
-    enough for: nothing keeps a pod from using all of it."""
+    """How many pods, or claims, may have each GPU or slice at the same time. Choose as many as its
+    memory is enough for: nothing keeps a pod from using all of it."""
     rename: str = ""
-    """What replicas are advertised as; empty: the resource's own name. Set it to
-    nvidia.com/gpu.shared for what renameByDefault does."""
+    """What replicas are advertised as; empty: the resource's own name. Set it to that name with
+    `.shared` at its end, such as nvidia.com/gpu.shared, for what renameByDefault does."""
     devices: Literal["all"] = "all"
     """Which devices are shared. Choose all, or leave it out: NVIDIA's plugin shares no fewer
     either."""
 
 
 class TimeSlicing(Section, frozen=True):
-    """GPUs that several pods share, each in its turn: the driver switches between programs."""
+    """GPUs and MIG slices that several pods share: the driver switches between their programs."""
 
     rename_by_default: bool = False
-    """Whether shared GPUs are advertised as nvidia.com/gpu.shared. Set it to true so that no pod
-    that asks for nvidia.com/gpu gets a shared one."""
+    """Whether what is shared is advertised as nvidia.com/gpu.shared, nvidia.com/mig-1g.10gb.shared
+    and so on. Set it to true so that no pod that asks for nvidia.com/gpu gets a shared one."""
     fail_requests_greater_than_one: bool = False
     """Whether a container, or a claim, that asks for more than one replica is refused. Set it to
     true because two replicas give a program no more of a GPU than one."""
     resources: tuple[SharedResource, ...] = ()
-    """Which resources are shared, and by how many pods. Empty: none, and each GPU is one pod's. Set
-    it for programs that leave a GPU idle most of the time and trust each other."""
+    """Which resources are shared, and by how many pods. Empty: none, each GPU is one pod's. Set it
+    for programs that leave a GPU idle most of the time and trust each other."""
 
 
 class SharingSettings(Section, frozen=True):

@@ -86,26 +86,16 @@ def shared_of(entries: Sequence[object], file: str, ignored: list[str]) -> list[
             ignored.append(_idle(f"{where} in {file}", f"there is no {name} that can be shared"))
             continue
         if not isinstance(entry.get("devices", "all"), str):
-            ignored += _fewer(entry, f"{where}.devices in {file}")
+            raise SettingsError(
+                f"cannot use {where}.devices in {file}: NVIDIA's plugin ignores it and shares all "
+                "devices, and here none is shared that the file leaves out; write all, or leave it "
+                "out"
+            )
         if entry.pop("rename", None):
             which = "renameByDefault alone decides what replicas are called"
             ignored.append(_idle(f"{where}.rename in {file}", which))
         found[name] = entry
     return list(found.values())
-
-
-def _fewer(entry: dict[str, object], where: str) -> Iterator[str]:
-    """Take from *entry* that only some of its devices are to be shared, which is never so.
-
-    Yield that it has no effect, of slices; of GPUs raise SettingsError.
-    """
-    del entry["devices"]
-    if entry["name"] == GPU_NAME:
-        raise SettingsError(
-            f"cannot use {where}: NVIDIA's plugin ignores it and shares every GPU, and here no GPU "
-            "is shared that the file leaves out; write all, or leave it out"
-        )
-    yield _idle(where, "MIG slices are not shared")
 
 
 def _idle(where: str, why: str) -> str:

@@ -19,7 +19,7 @@ from holdfast.names import (
     PLUGINS,
     PLUGINS_REGISTRY,
 )
-from holdfast.settings.hardware import GPU_NAME, SHARED_GPU_NAME, SLICE_NAMES, DeviceSettings
+from holdfast.settings.hardware import GPU_NAME, SHARED, SLICE_NAMES, DeviceSettings
 from holdfast.settings.sections import Settings
 
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit of its own, and admits no other pod
@@ -234,10 +234,8 @@ def _sharing(settings: Settings) -> Iterator[str]:
             yield f"{where}.name: TPUs and VFIO devices are never shared; leave {each.name} out"
         elif each.name != GPU_NAME and not each.name.startswith(SLICE_NAMES):
             yield f"{where}.name: there is no {each.name!r} that can be shared; {GPU_NAME} can be"
-        if each.rename not in {"", SHARED_GPU_NAME}:
-            yield (
-                f"{where}.rename: {each.rename!r} is not a name for replicas; use {SHARED_GPU_NAME}"
-            )
+        if each.rename not in {"", name := each.name + SHARED}:
+            yield f"{where}.rename: {each.rename!r} is not a name for replicas; use {name}"
 
 
 def _times(settings: Settings) -> Iterator[str]:

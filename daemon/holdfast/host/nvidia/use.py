@@ -1,6 +1,6 @@
 """Asks NVML who uses GPUs, on a lane, and remembers what idle GPUs show."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ class GpuUses:
         book: Callable[[], Book],
         load: Callable[[], str],
         kept: Mapping[str, IdleMemory],
+        divided: Callable[[], Mapping[str, tuple[str, ...]]],
         patience: float,
         monotonic: Callable[[], float],
     ) -> None:
@@ -57,12 +58,14 @@ class GpuUses:
 
         *book* tells which pods use claims, which may have one GPU with others.
         *load* tells one load of the driver from any other, in any boot; *kept* is what the ledger
-        has of them, and `idle` publishes what it is to keep. *patience* is how long NVML may take
-        for all GPUs of one look, in seconds: who waits here looks after other devices too.
+        has of them, and `idle` publishes what it is to keep. *divided* tells the UUIDs of each
+        GPU's slices. *patience* is how long NVML may take for all GPUs of one look, in seconds:
+        who waits here looks after other devices too.
         """
         self._lane = lane
         self._source = source
         self._rules = rules
+        self._divided = divided
         self._book = book
         self._patience = patience
         self._monotonic = monotonic
@@ -83,11 +86,12 @@ class GpuUses:
 
     async def _asked(self, wanted: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
         source = self._source()
+        asked = {each.name: uuids(each, self._divided()) for each in wanted}
         if self._lane.stuck_since is not None:
             # A caller that waits here would delay looks at other devices.
             return _unknown(wanted, "a call to it hangs")
         try:
-            return await self._lane.run(lambda: _ask(source, wanted), deadline=self._patience)
+            return await self._lane.run(lambda: _ask(source, asked), deadline=self._patience)
         except LaneStuckError as error:
             return _unknown(wanted, str(error))
 
@@ -130,13 +134,17 @@ class GpuUses:
         if load != self._loaded:
             self._levels.clear()
             self._loaded = load
-        name = _called(device)
+        name = self._called(device)
         if name not in self._levels:
             return restored(self.idle.value.get(name), load)
         return self._levels[name]
 
+    def _called(self, device: Device) -> str:
+        """Return the key for its idle memory: another MIG layout may need more memory."""
+        return ",".join(uuids(device, self._divided())) or device.name.id
+
     def _remember(self, device: Device, level: IdleLevel) -> None:
-        name = _called(device)
+        name = self._called(device)
         self._levels[name] = level
         kept = level.kept(self._loaded or "")
         if kept is not None and kept != self.idle.value.get(name):
@@ -167,32 +175,28 @@ class NvmlAnswer(Struct, frozen=True, kw_only=True):
         return self.of.judged_on(self.device, self.use, facts, named=named, locks=locks)
 
 
-def _called(device: Device) -> str:
-    """Return the key for the idle memory of *device*: another MIG layout may need more memory."""
-    return ",".join(uuids(device)) or device.name.id
-
-
 def _unknown(devices: tuple[Device, ...], reason: str) -> dict[DeviceName, GpuUse]:
     problem = GpuUse(problem=f"NVML does not answer who uses it: {reason}")
     return dict.fromkeys((each.name for each in devices), problem)
 
 
-def _ask(source: "Nvml | None", devices: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
+def _ask(
+    source: "Nvml | None", asked: Mapping[DeviceName, tuple[str, ...]]
+) -> dict[DeviceName, GpuUse]:
     if source is None:
         problem = GpuUse(problem="NVIDIA's driver is not loaded, so nobody knows who uses it")
-        return dict.fromkeys((each.name for each in devices), problem)
+        return dict.fromkeys(asked, problem)
     # Replicas are of the same card.
     use = cache(source.use)
-    return {each.name: _use_of(use, each) for each in devices}
+    return {name: _use_of([use(uuid) for uuid in ids], name) for name, ids in asked.items()}
 
 
-def _use_of(use: Callable[[str], GpuUse], device: Device) -> GpuUse:
-    asked = [use(uuid) for uuid in uuids(device)]
-    if not asked:
-        return GpuUse(problem=f"{device.name} has no UUID to ask NVML about")
+def _use_of(found: Sequence[GpuUse], name: DeviceName) -> GpuUse:
+    if not found:
+        return GpuUse(problem=f"{name} has no UUID to ask NVML about")
     return GpuUse(
-        processes=tuple(process for each in asked for process in each.processes),
-        memory_used=asked[0].memory_used,
-        utilization=asked[0].utilization,
-        problem=next((each.problem for each in asked if each.problem), ""),
+        processes=tuple(process for each in found for process in each.processes),
+        memory_used=found[0].memory_used,
+        utilization=found[0].utilization,
+        problem=next((each.problem for each in found if each.problem), ""),
     )

@@ -22,7 +22,7 @@ from holdfast.model.book.messages import (
     of_reason,
     sentence,
 )
-from holdfast.model.cards import CardNames, card_of, is_replica, overlap, same_functions
+from holdfast.model.cards import CardNames, is_replica, overlap, same_functions, whole_of
 from holdfast.model.devices import Device, Inventory, pci_addresses
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
@@ -205,7 +205,7 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
         if self.drained:
             return "a person runs `holdfast undrain`"
         if self.crowded:
-            return "a pod on another share of its card has ended"
+            return "a pod on another share of the same hardware has ended"
         if self.leaving:
             return "the settings keep the device under this name"
         return "the ledger can be written again" if self.uncommitted else ""
@@ -441,17 +441,18 @@ def _crowded(facts: NodeFacts) -> Mapping[HardwareKey, str]:
     had |= {key for each in book.allocations.values() for key in each.keys if is_replica(key)}
     if not had:
         return {}
-    offered: dict[str, dict[HardwareKey, None]] = {}
+    offered: dict[HardwareKey, dict[HardwareKey, None]] = {}
     for device in facts.inventory.devices:
         for key in filter(is_replica, device.keys):
-            offered.setdefault(card_of(key), {})[key] = None
+            offered.setdefault(whole_of(key), {})[key] = None
     found: dict[HardwareKey, str] = {}
-    for card, keys in offered.items():
-        taken = {key for key in had if card_of(key) == card}
-        why = f"{len(taken)} shares of its card are in use, and the settings allow {len(keys)}"
+    for whole, keys in offered.items():
+        taken = {key for key in had if whole_of(key) == whole}
+        most, now = len(keys), len(taken)
+        why = f"{now} shares of the same hardware are in use, and the settings allow {most}"
         free = [key for key in keys if key not in taken]
-        found |= dict.fromkeys(free[max(0, len(keys) - len(taken)) :], why)
-        if len(taken) > len(keys):
+        found |= dict.fromkeys(free[max(0, most - now) :], why)
+        if now > most:
             found |= dict.fromkeys(taken, why)
     return found
 

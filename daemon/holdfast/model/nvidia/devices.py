@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
-from holdfast.model.cards import Shared, part_key
+from holdfast.model.cards import Shared, part_key, whole_of
 from holdfast.model.devices import (
     Device,
     DeviceKind,
@@ -66,6 +66,7 @@ def gpu_devices(
 
     What is among *locks* and no more, a slice or a GPU that has been divided since, still excludes
     the whole GPU and the slices that have its place: its pod may open what these are reached by.
+    So does what had been shared.
 
     The node of a slice is its GPU's. A GPU that does not tell where its node is or how it is
     divided has a fault, and so have its slices; the others have none of it.
@@ -93,9 +94,9 @@ def _inherited(part: GpuPart, locked: frozenset[HardwareKey]) -> frozenset[Hardw
     today = {gpu.key_of(each) for each in gpu.slices}
     place = part_key(gpu.uuid, "" if piece is None else f"{piece.gi}/")
     return frozenset(
-        key
+        whole
         for key in locked
-        if (key.startswith(place) and key not in today) or (piece is not None and key == gpu.key)
+        if (whole := whole_of(key)) not in today and (key == gpu.key or whole.startswith(place))
     )
 
 

@@ -7,9 +7,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.model.book.book import ENDING, DeviceLock, LockState
-from holdfast.model.cards import card_of, clash, is_part, shares
+from holdfast.model.cards import card_of, clash, id_of, is_part, shares, whole_of
 from holdfast.model.devices import Device
-from holdfast.model.ids import DeviceName, HardwareKey, PodUid
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
 from holdfast.model.use.free import Freedom, Verdict
 from holdfast.model.use.holders import Grip, Holder
@@ -208,14 +208,17 @@ class GpuHolders(Struct, frozen=True, kw_only=True):
     sight: GpuSight = field(default_factory=GpuSight)
 
 
-def uuids(device: Device) -> tuple[str, ...]:
+def uuids(device: Device, divided: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Return what NVML has to be asked for *device*: its own UUID first, then its slices'.
 
-    A GPU in MIG mode does not show the processes on its slices.
+    *divided* has the slices of each GPU that has any: a GPU in MIG mode does not show the processes
+    on them, and a replica of it has no key of theirs.
     """
-    slices = sorted(key.split("/", 3)[-1] for key in device.keys if is_part(key))
-    whole = sorted({card_of(key) for key in device.keys if not is_part(key)} - {""})
-    return (*whole, *slices)
+    keys = {whole_of(key) for key in device.keys if card_of(key)}
+    slices = {id_of(key) for key in keys if is_part(key)}
+    whole = {id_of(key) for key in keys if not is_part(key)}
+    slices.update(DeviceId(each) for gpu in whole for each in divided.get(gpu, ()))
+    return (*sorted(whole), *sorted(slices))
 
 
 def _pod_of(lock: DeviceLock) -> frozenset[PodUid]:
@@ -240,14 +243,15 @@ def granted_on(
     ]
     mine = [lock for lock in granted if clash(lock.keys, keys)]
     beside = [lock for lock in granted if shares(lock.keys, keys)]
+    on_it = {lock.device for lock in (*mine, *beside)}
     returning = {pod for lock in mine if lock.state in ENDING for pod in pods_of(lock)}
-    is_slice = all(map(is_part, keys))
+    is_slice = all(is_part(whole_of(key)) for key in keys)
     return GpuOwners(
         pods=frozenset(lock.pod for lock in mine if lock.pod is not None or _may_have_run(lock)),
         elsewhere=frozenset(
             lock.pod
             for lock in locks.values()
-            if is_slice and lock.state is LockState.HELD and not lock.keys & keys
+            if is_slice and lock.state is LockState.HELD and lock.device not in on_it
         ),
         neighbours=frozenset(
             pod for lock in beside if lock.started for pod in pods_of(lock) if pod not in returning

@@ -97,8 +97,8 @@ class GpuLabelFacts(Struct, frozen=True, kw_only=True):
     them. `machine` is the product's name in DMI, `classes` are the PCI classes by address, as sysfs
     has them (``0x030200``), `configs` the configuration spaces, as far as they can be read, and
     `since` is the time in seconds since the epoch at which they began.
-    `sharing` is by the resource's own name; slices are never shared. `left_out` are the GPUs and
-    slices that no pod is given, by the settings.
+    `sharing` is by the resource's own name. `left_out` are the GPUs and slices that no pod is
+    given, by the settings.
     """
 
     gpus: tuple[Gpu, ...]
@@ -256,7 +256,8 @@ def _of_slices(
     for resource, found in kinds.items():
         gpu, piece = found[0]
         product = f"{gpu.name} MIG {piece.profile.replace('+', '.')}"
-        labels |= _of_resource(resource, product, len(found), NOT_SHARED)
+        sharing = known.sharing.get(resource, NOT_SHARED)
+        labels |= _of_resource(resource, product, len(found), sharing)
         labels |= {f"{resource}.{name}": str(value) for name, value in _amounts(piece).items()}
     if known.strategy is MigStrategy.SINGLE and not parts and any(gpu.mig for gpu in gpus):
         labels = _of_resource(_GPU, f"{gpus[0].name} MIG INVALID", 0, _NOT_GRANTED)

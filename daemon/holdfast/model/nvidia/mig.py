@@ -48,9 +48,14 @@ class GpuPart(Struct, frozen=True, kw_only=True):
         return str(self.gpu.index) if self.slice is None else f"{self.gpu.index}:{self.slice.index}"
 
     @property
+    def key(self) -> HardwareKey:
+        """Return the key that is its own."""
+        return self.gpu.key if self.slice is None else self.gpu.key_of(self.slice)
+
+    @property
     def keys(self) -> frozenset[HardwareKey]:
         """Return its keys: a slice has one, which the whole GPU has too."""
-        return self.gpu.keys if self.slice is None else frozenset({self.gpu.key_of(self.slice)})
+        return self.gpu.keys if self.slice is None else frozenset({self.key})
 
     @property
     def parent(self) -> str | None:

@@ -246,12 +246,15 @@ def _alike(row: Sequence[int], other: Sequence[int], place: int, there: int) -> 
 
 
 class SlicePolicy(Enum):
-    """From which GPU the next slice is taken; the values are those of NVIDIA's plugin."""
+    """From where the next slice or replica is taken; the values are those of NVIDIA's plugin.
+
+    Of replicas of slices, first the slice counts, and then its GPU.
+    """
 
     DISTRIBUTED = "distributed"
-    """The one with the fewest slices in use."""
+    """From the one of which the least is in use."""
     PACKED = "packed"
-    """The one with the most."""
+    """From the one of which the most is."""
 
 
 def preferred_slices(
@@ -262,9 +265,10 @@ def preferred_slices(
 ) -> tuple[DeviceId, ...]:
     """Return the ids to pick, in *order*.
 
-    *order* has every device of the resource, *parents* the GPU of each slice. A slice counts as in
-    use when it is not available, was picked, or is one to avoid. Between GPUs that are equal by
-    *policy* the one that this request has fewer slices of wins, then the earlier one.
+    *order* has every device of the resource, *parents* what each is part of: of a slice its GPU, of
+    a replica the GPU or the slice. One counts as in use when it is not available, was picked, or is
+    one to avoid. Between parents that are equal by *policy* the one that this request has less of
+    wins, then the one whose own parent has less in use, or more, and then the earlier one.
 
     The same question has the same answer. Never raises; ids that are not in *order* come last.
     """
@@ -301,14 +305,27 @@ def _pick(
         left.setdefault(parents.get(name, name), []).append(name)
     free = frozenset(names)
     in_use = Counter(parents.get(name, name) for name in order if name not in free)
+    beside: Counter[str] = Counter()
+    for parent, count in in_use.items():
+        beside[_above(parent, parents)] += count
     ours = Counter(parents.get(name, name) for name in picked)
     found: set[DeviceId] = set()
     sign = 1 if policy is SlicePolicy.DISTRIBUTED else -1
+
+    def rank(parent: str) -> tuple[int, int, int]:
+        return sign * in_use[parent], ours[parent], sign * beside[_above(parent, parents)]
+
     while left and len(found) < more:
-        gpu = min(left, key=lambda each: (sign * in_use[each], ours[each]))
-        found.add(left[gpu].pop(0))
-        in_use[gpu] += 1
-        ours[gpu] += 1
-        if not left[gpu]:
-            del left[gpu]
+        parent = min(left, key=rank)
+        found.add(left[parent].pop(0))
+        in_use[parent] += 1
+        ours[parent] += 1
+        beside[_above(parent, parents)] += 1
+        if not left[parent]:
+            del left[parent]
     return found
+
+
+def _above(parent: str, parents: Mapping[DeviceId, str]) -> str:
+    """Return the GPU of a slice; of a GPU itself."""
+    return parents.get(DeviceId(parent), parent)

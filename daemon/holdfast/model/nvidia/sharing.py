@@ -1,11 +1,11 @@
-"""How GPUs are shared by time slicing: which replicas each counts as, and what one pod may ask."""
+"""How GPUs and MIG slices are shared by time slicing: which replicas each counts as."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from msgspec.structs import replace
 
-from holdfast.model.cards import NOT_SHARED, Shared, replica_key, replicas_in
-from holdfast.model.devices import Device
+from holdfast.model.cards import NOT_SHARED, Shared, replica_of, replicas_in
+from holdfast.model.devices import Device, Fault, FaultKind
 from holdfast.model.ids import DeviceName
 from holdfast.model.nvidia.mig import GpuPart
 from holdfast.model.nvidia.replicas import REPLICAS
@@ -16,21 +16,32 @@ def advertised(
 ) -> Iterator[Device]:
     """Yield *device*, which is *part*, or its replicas where it is shared.
 
-    What is in MIG mode is not, neither a GPU nor a slice: what runs on such a GPU is on its slices.
-    Nor is what is *taken*, into another resource, which is shared by nobody.
+    What is *taken*, into another resource, is shared by nobody. While a pod has what was in the
+    place of a slice before its GPU was divided anew, replicas of the slice are given to nobody:
+    with the keys of that pod they would exclude each other, too.
     """
     name = device.name
     sharing = shared.get(name.resource, NOT_SHARED)
-    if sharing.replicas == 1 or part.gpu.mig or taken(device):
+    if sharing.replicas == 1 or taken(device):
         yield device
         return
     resource = REPLICAS.renamed(name.resource) if sharing.renamed else name.resource
+    # All of the GPU excludes them by the names of the keys.
+    occupied = part.slice is not None and device.keys - part.keys - {part.gpu.key}
+    faults = (*device.faults, _OCCUPIED) if occupied else device.faults
     for number in range(sharing.replicas):
         yield replace(
             device,
             name=DeviceName(resource, REPLICAS.replica(name.id, number)),
-            keys=frozenset({replica_key(name.id, number)}),
+            keys=frozenset({replica_of(part.key, number)}),
+            faults=faults,
         )
+
+
+_OCCUPIED = Fault(
+    kind=FaultKind.OCCUPIED,
+    text="a pod still has what was in its place before the GPU was divided anew",
+)
 
 
 def why_too_many(devices: Collection[Device], shared: Shared) -> str:
@@ -39,15 +50,3 @@ def why_too_many(devices: Collection[Device], shared: Shared) -> str:
     if singles and len(devices) > 1 and any(replicas_in(each.keys) for each in devices):
         return f"maximum request size for shared resources is 1; found {len(devices)}"
     return ""
-
-
-def why_not_shared(parts: Iterable[GpuPart], shared: Shared) -> str:
-    """Return what the settings share and this node cannot, and what to do; empty: nothing."""
-    resources = {part.name.resource for part in parts if part.gpu.mig}
-    names = sorted(each for each in resources if shared.get(each, NOT_SHARED).replicas > 1)
-    if not names:
-        return ""
-    return (
-        f"{', '.join(names)}: GPUs in MIG mode and their slices are not shared, so "
-        "sharing.timeSlicing has no effect on them; divide the GPUs into more slices"
-    )

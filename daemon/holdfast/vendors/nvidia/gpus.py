@@ -41,9 +41,8 @@ from holdfast.model.nvidia.names import NodeSpecs, gpu_breach, gpu_names_in
 from holdfast.model.nvidia.placement import SlicePolicy
 from holdfast.model.nvidia.replicas import REPLICAS
 from holdfast.model.nvidia.roots import NvmlRelease
-from holdfast.model.nvidia.sharing import why_not_shared, why_too_many
+from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.nvidia.xids import XidChecks, labels_of, xid_checks
-from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings.hardware import GpuSettings
 from holdfast.vendors.context import Context
@@ -51,7 +50,7 @@ from holdfast.vendors.nvidia.driver import DriverWatch
 from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep_idle
 from holdfast.vendors.nvidia.health import GpuHealthWatch
 from holdfast.vendors.nvidia.specs import GpuPreference, GpuSpecs
-from holdfast.vendors.nvidia.withoutdriver import RENAMED, RESOURCES, WithoutDriver
+from holdfast.vendors.nvidia.withoutdriver import RESOURCES, WithoutDriver, is_renamed
 
 if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
@@ -115,6 +114,7 @@ class Gpus(WithoutDriver):
             book=lambda: on.ledger.book.value,
             load=lambda: f"{on.boot} {self._driver.load}",
             kept=self._kept_idle.value,
+            divided=self._slices,
             patience=_PATIENCE,
             monotonic=on.clock.monotonic,
         )
@@ -139,7 +139,7 @@ class Gpus(WithoutDriver):
         locks = {name: lock.keys for name, lock in self._ledger.book.value.locks.items()}
         devices = gpu_devices(driver.facts.value, locks, self._shared.value, self._on.rules.taken)
         # Pods may still have some under a name that nothing is advertised by any more.
-        former = {lock.resource for lock in locks} & RENAMED
+        former = {each.resource for each in locks if is_renamed(each.resource)}
         names = sorted({each.name.resource for each in devices} | former)
         return DeviceListing(
             resources=tuple(dict.fromkeys((*driver.facts.value.layout.resources, *names))),
@@ -254,9 +254,7 @@ class Gpus(WithoutDriver):
         reading = self._driver.reading.value
         if reading.state is DriverState.ABSENT and not self._driver.ever_read:
             return
-        layout = self._driver.facts.value.layout
-        unshared = why_not_shared(layout.parts, self._shared.value)
-        problems = "; ".join((*layout.problems, *filter(None, [unshared])))
+        problems = "; ".join(self._driver.facts.value.layout.problems)
         ready, unwritten = reading.state is DriverState.READY, self._specs.names.problem
         yield ReadinessCheck(name="NVIDIA driver", passes=ready, reason=reading.reason or problems)
         yield ReadinessCheck(name="GPU CDI specs", passes=not unwritten, reason=unwritten)
@@ -272,7 +270,6 @@ class Gpus(WithoutDriver):
             tasks.create_task(self._follow_health(), name="health of gpus")
             tasks.create_task(self._report(), name="faults of gpus")
             tasks.create_task(self._tell_malformed(), name="settings of gpus")
-            tasks.create_task(self._tell_unshared(), name="sharing of gpus")
             idle = keep_idle(self._uses.idle, self._kept_idle, clock=self._clock)
             tasks.create_task(idle, name="idle memory of gpus")
             while True:
@@ -298,13 +295,10 @@ class Gpus(WithoutDriver):
                     where="gpu.disableHealthChecks or gpu.enableHealthChecks",
                 )
 
-    async def _tell_unshared(self) -> None:
-        problem = Problem(log, "resource not shared")
-        while True:
-            changes = Changes([self._driver.facts, self._shared])
-            parts = self._driver.facts.value.layout.parts
-            problem.set(why_not_shared(parts, self._shared.value))
-            await changes.wait(_TIDY)
+    def _slices(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the slices of each GPU that has any, advertised or not."""
+        gpus = self._driver.last.gpus
+        return {gpu.uuid: tuple(each.uuid for each in gpu.slices if each.uuid) for gpu in gpus}
 
     def _indexes(self) -> Mapping[DeviceId, str]:
         """Return the index of each GPU and slice that is advertised, as NVML has it today."""

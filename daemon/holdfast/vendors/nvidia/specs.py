@@ -106,7 +106,7 @@ class GpuPreference:
     def __init__(self, topology: Watched[GpuTopology], slices: Watched[SlicePolicy]) -> None:
         """Prefer by *topology*: which GPUs are near each other, and which slices are of one GPU.
 
-        *slices* says from which GPU the next MIG slice is taken.
+        *slices* says from which GPU the next MIG slice, or the next replica, is taken.
         """
         self._topology = topology
         self._slices = slices

@@ -7,12 +7,17 @@ from holdfast.model.ids import ResourceName
 from holdfast.model.nvidia.replicas import REPLICAS
 from holdfast.vendors.context import Context
 
-RENAMED = frozenset({ResourceName("nvidia.com/gpu.shared")})
-"""What replicas of GPUs may be called."""
-RESOURCES = RENAMED | {ResourceName("nvidia.com/gpu"), ResourceName("nvidia.com/mig-*")}
-"""All under which GPUs and slices are advertised."""
+_GPU, _SLICES = "nvidia.com/gpu", "nvidia.com/mig-"
+RESOURCES = frozenset(map(ResourceName, (_GPU, f"{_GPU}{REPLICAS.suffix}", f"{_SLICES}*")))
+"""All under which GPUs, slices and their replicas are advertised."""
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+def is_renamed(resource: ResourceName) -> bool:
+    """Tell whether *resource* is a name that only replicas of GPUs or slices have."""
+    whole = REPLICAS.unshared(resource)
+    return whole != resource and (whole == _GPU or whole.startswith(_SLICES))
 
 
 class WithoutDriver(Source):

@@ -77,6 +77,9 @@
 {{- $told = append $told (printf "config.sharing.timeSlicing.resources: %s is there twice; remove one" .name) -}}
 {{- end -}}
 {{- $_ := set $shared .name true -}}
+{{- if not (has (default "" .rename) (list "" (printf "%s.shared" .name))) -}}
+{{- $told = append $told (printf "config.sharing.timeSlicing.resources: %s is not a name for replicas; use %s.shared" .rename .name) -}}
+{{- end -}}
 {{- end -}}
 {{- if eq $settings.deviceListStrategy "cdi" -}}
 {{- $names := list -}}
