@@ -33,7 +33,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.places import place
 from holdfast.model.book.pods import Observation, PodSighting, changes_with_time, reconcile
 from holdfast.model.book.queue import settle
-from holdfast.model.cards import card_of, clash, replica_key, shares
+from holdfast.model.cards import card_of, replica_key, replica_of, shares
 from holdfast.model.devices import Device, Identity, pci_key
 from holdfast.model.gate.gate import Passage, arrive, enter, who_calls
 from holdfast.model.ids import (
@@ -63,14 +63,17 @@ from holdfast.model.use.holders import Grip, Holder
 T = TypeVar("T")
 
 REPLICA = ResourceName("example.com/replica")
+SHARE = ResourceName("example.com/share")
 VFIO = ResourceName("example.com/vfio")
 _CARD, _TOP, _BOTTOM = HardwareKey("card/G"), HardwareKey("part/G/1"), HardwareKey("part/G/2")
 _SHARED = {DeviceId(f"r{n}"): frozenset({replica_key("G", n)}) for n in range(3)}
+_TOP_SHARED = {DeviceId(f"s{n}"): frozenset({replica_of(_TOP, n)}) for n in range(2)}
 _ADDRESS = PciAddress("0000:3b:00.0")
 _FUNCTION = frozenset({pci_key(_ADDRESS)})
 _FOUND = inventory(
     {
-        # The card G is there whole, as halves, shared and on VFIO: as if all of that just changed.
+        # The card G is there whole, as halves, shared, with one half shared, and on VFIO: as if all
+        # of that just changed.
         WHOLE: {
             **silicon(w0="ab", w1="cd", w2="e"),
             DeviceId("w3"): frozenset({_CARD, _TOP, _BOTTOM}),
@@ -81,6 +84,7 @@ _FOUND = inventory(
             DeviceId("h5"): frozenset({_BOTTOM}),
         },
         REPLICA: _SHARED,
+        SHARE: _TOP_SHARED,
         VFIO: {DeviceId("v0"): _FUNCTION | {HardwareKey("pci/0000:3b:00.1")}},
     }
 )
@@ -94,6 +98,14 @@ _NODE = replace(
     ),
 )
 REPLICAS = _NODE.of(REPLICA)
+_WAYS = {
+    _CARD: ("12", ""),
+    _TOP: ("1", ""),
+    _BOTTOM: ("2", ""),
+    **{key: ("12", "card") for keys in _SHARED.values() for key in keys},
+    **{key: ("1", "top") for keys in _TOP_SHARED.values() for key in keys},
+}
+"""Which halves of the card each of its keys has, and whom it shares these with."""
 _KEYS = {device.name: device.keys for device in _NODE.devices}
 WISHES = st.lists(
     st.sampled_from(
@@ -110,6 +122,8 @@ WISHES = st.lists(
             (REPLICA, ("r0",)),
             (REPLICA, ("r1",)),
             (REPLICA, ("r1", "r2")),
+            (SHARE, ("s0",)),
+            (SHARE, ("s1",)),
             (VFIO, ("v0",)),
         ]
     ),
@@ -134,7 +148,15 @@ def excludes(one: frozenset[HardwareKey], other: frozenset[HardwareKey]) -> bool
     by_vfio = not _FUNCTION.isdisjoint(one), not _FUNCTION.isdisjoint(other)
     # Of the one card that there is.
     crosswise = (by_driver[0] and by_vfio[1]) or (by_vfio[0] and by_driver[1])
-    return crosswise or clash(one, other)
+    return crosswise or any(_meet(a, b) for a in one for b in other)
+
+
+def _meet(one: HardwareKey, other: HardwareKey) -> bool:
+    if one == other:
+        return True
+    halves, among = _WAYS.get(one, ("", ""))
+    others, theirs = _WAYS.get(other, ("", ""))
+    return not {*halves}.isdisjoint(others) and not (among and among == theirs)
 
 
 def is_on(opened: frozenset[HardwareKey], keys: frozenset[HardwareKey]) -> bool:

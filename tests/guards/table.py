@@ -35,6 +35,7 @@ _FREE = "daemon/holdfast/model/use/free.py"
 _BOOK = "daemon/holdfast/model/book/book.py"
 _QUEUE = "daemon/holdfast/model/book/queue.py"
 _REPLICAS = "tests/unit/test_replicas.py"
+_SLICES = "tests/unit/test_shared_slices.py"
 _REPLICA_RULE = "daemon/holdfast/model/cards.py"
 _PLACES_RULE = "daemon/holdfast/model/book/places.py"
 _PLACES = "tests/unit/test_places.py"
@@ -727,6 +728,34 @@ GUARDS = (
             ),
         ),
         tests=(f"{_REPLICAS}::test_a_start_on_a_replica_is_told_who_has_the_card",),
+    ),
+    Guard(
+        name="gpu-shares-of-slices",
+        why="nobody has a replica of a slice while another pod has the slice, nor the other way round",
+        edits=(
+            Edit(
+                _REPLICA_RULE,
+                "yield whole.removeprefix(_PART), shared",
+                "yield whole.removeprefix(_PART), False",
+            ),
+        ),
+        tests=(
+            f"{_SLICES}::test_a_share_of_a_slice_excludes_all_of_its_gpu_but_other_shares_and_other_slices",
+        ),
+    ),
+    Guard(
+        name="gpu-slice-occupied",
+        why="a slice in whose place a pod has one of an earlier layout is shared by nobody",
+        edits=(
+            Edit(
+                "daemon/holdfast/model/nvidia/sharing.py",
+                "faults = (*device.faults, _OCCUPIED) if occupied else device.faults",
+                "faults = device.faults",
+            ),
+        ),
+        tests=(
+            f"{_SLICES}::test_a_new_slice_is_shared_by_nobody_while_a_pod_has_what_was_in_its_place",
+        ),
     ),
     Guard(
         name="gpu-replicas-in-line",

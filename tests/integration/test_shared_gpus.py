@@ -1,5 +1,6 @@
 """GPUs that pods share by time slicing, on a whole node: the real daemon, pynvml and processes."""
 
+import os
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from simulated.nvml import GIB, Slice, uuid
 from simulated.pods import Phase, Pod, PodSpec
 
 SHARED = "nvidia.com/gpu.shared"
+SLICE, SHARED_SLICE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.shared"
 _OTHER = "example.com/gpu"
 
 
@@ -143,28 +145,101 @@ async def test_a_container_may_have_several_replicas_unless_that_is_refused(gpu_
         assert await node.stage.locks() == {}
 
 
-@pytest.mark.parametrize(
-    ("strategy", "resource"), [("single", GPU), ("mixed", "nvidia.com/mig-1g.10gb")]
-)
-async def test_it_is_told_that_slices_are_not_shared_though_the_settings_share_them(
-    gpu_stage: Any, strategy: str, resource: str
-) -> None:
-    shared = {"timeSlicing": {"resources": [{"name": resource, "replicas": 4}]}}
-    async with gpu_stage(others={"sharing": shared}, migStrategy=strategy) as node:
+def divided(node: GpuStage, *slices: Slice) -> None:
+    node.gpus.change(0, lambda card: replace(card, mig=1, slices=slices))
+
+
+def shared_slices(replicas: int) -> dict[str, Any]:
+    return {
+        "timeSlicing": {
+            "renameByDefault": True,
+            "resources": [{"name": SLICE, "replicas": replicas}],
+        }
+    }
+
+
+async def test_pods_share_a_slice_and_what_one_leaves_keeps_its_own_share(gpu_stage: Any) -> None:
+    changes = {"sharing": shared_slices(2), "reclaim": {**RECLAIM, "mode": "observe"}}
+    async with gpu_stage(
+        others=changes, migStrategy="mixed", sharedDevicesAllocationPolicy="packed"
+    ) as node:
+
+        def one(name: str, **work: Any) -> PodSpec:
+            return PodSpec(name=name, containers=(asks(SHARED_SLICE, 1, **work),))
+
         node.gpus.arrive(1)
-        node.gpus.change(0, lambda card: replace(card, mig=1, slices=(Slice("MIG-a", gi=7),)))
-        await until_offered(node, "MIG-a", resource=resource)
-        told = f"{resource}: GPUs in MIG mode and their slices are not shared"
-        await node.stage.until(
-            lambda: told in (node.stage.folder / "daemon.log").read_text(), "the warning"
-        )
-        (check,) = [
-            each
-            for each in (await node.stage.asked("status"))["checks"]
-            if each["name"] == "NVIDIA driver"
-        ]
-        assert check["passes"]
-        assert told in check["reason"]
+        small, other = Slice("MIG-a", gi=7), Slice("MIG-b", gi=8)
+        divided(node, small, other)
+        everything = {f"MIG-{each}::{number}" for each in "ab" for number in range(2)}
+        await until_offered(node, *everything, resource=SHARED_SLICE)
+        assert SLICE not in node.stage.kubelet.devices.endpoints
+        beside = await node.stage.run(one("beside"))
+        (entry,) = [each for each in node.stage.kubelet.devices.entries if each.pod == beside.uid]
+        answer = api.ContainerAllocateResponse.FromString(entry.answer)
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "MIG-a"
+        (works,) = node.stage.orphans(beside)
+        former = await node.stage.run(one("former", runs_for=0.5, orphan=1))
+        orphan = await node.stage.orphan(former)
+        used = tuple(("compute", pid, GIB) for pid in (works, orphan))
+        divided(node, replace(small, used=2 * GIB, processes=used), other)
+        assert node.stage.ids(beside, SHARED_SLICE) == {"MIG-a::0"}
+        await node.stage.until_locks({"MIG-a::0": "held", "MIG-a::1": "releasing"})
+
+        # The other slice is free, although the orphan has the node of the GPU open.
+        third = await node.stage.run(one("third"))
+        (had,) = node.stage.ids(third, SHARED_SLICE)
+        assert had.startswith("MIG-b::")
+        last = [await node.stage.submit(one(f"last-{number}")) for number in range(2)]
+        (waits,) = [each for each in last if node.stage.ids(each, SHARED_SLICE) == {"MIG-a::1"}]
+        await node.stage.waiting(waits, f"pid {orphan}")
+        end(orphan)
+        divided(node, replace(small, used=GIB, processes=used[:1]), other)
+        for pod in last:
+            await node.stage.running(pod)
+        only_neighbours(node, "former", "third", "last-0", "last-1")
+
+        # A person withholds the slice, and with it its shares alone.
+        await node.stage.asked("quarantine", device=f"{SLICE}/MIG-a", reason="it smokes")
+        for pod in (beside, third, *last):
+            await node.stage.end(pod)
+        divided(node, small, other)
+        await node.stage.until_free()
+        await until_offered(node, "MIG-b::0", "MIG-b::1", resource=SHARED_SLICE)
+
+
+async def test_a_slice_that_is_made_anew_is_shared_once_no_pod_has_what_was_in_its_place(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage(others={"sharing": shared_slices(2)}, migStrategy="mixed") as node:
+        node.gpus.arrive(1)
+        divided(node, Slice("MIG-a", gi=7))
+        await until_offered(node, "MIG-a::0", "MIG-a::1", resource=SHARED_SLICE)
+        made = await node.stage.run(PodSpec(name="had", containers=(asks(SHARED_SLICE, 1),)))
+        divided(node, Slice("MIG-b", gi=7), Slice("MIG-c", gi=8))
+        await until_offered(node, "MIG-c::0", "MIG-c::1", resource=SHARED_SLICE)
+        rows = await node.stage.asked("devices") or []
+        why = {reason for row in rows if row["id"].startswith("MIG-b") for reason in row["reasons"]}
+        assert any("a pod still has what was in its place" in each for each in why), why
+        await node.stage.end(made)
+        everything = {f"MIG-{each}::{number}" for each in "bc" for number in range(2)}
+        await until_offered(node, *everything, resource=SHARED_SLICE)
+
+
+async def test_a_divided_gpu_that_is_given_out_whole_is_shared_and_its_slices_are_looked_at(
+    gpu_stage: Any,
+) -> None:
+    changes = {"sharing": sharing(2), "reclaim": {**RECLAIM, "mode": "observe"}}
+    async with gpu_stage(others=changes) as node:
+        node.gpus.arrive(1)
+        small = Slice("MIG-a", gi=7)
+        divided(node, small)
+        await until_offered(node, *replicas(0, 2))
+        pid = os.getpid()
+        divided(node, replace(small, used=GIB, processes=(("compute", pid, GIB),)))
+        made = await node.stage.submit(wants("one", 1))
+        await node.stage.waiting(made, f"pid {pid}")
+        divided(node, small)
+        await node.stage.running(made)
 
 
 async def test_a_gpu_that_becomes_shared_is_first_let_go_and_the_other_way_round(

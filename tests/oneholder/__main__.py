@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from fakes.books import HALF, WHOLE
 from fakes.claimorders import orders, play
-from fakes.oneholder import REPLICA, VFIO, Killed, OneHolder, Pod
+from fakes.oneholder import REPLICA, SHARE, VFIO, Killed, OneHolder, Pod
 from fakes.twodoors import TwoDoors
 from holdfast.model.book.book import Allocation, DeviceLock, same_holder
 from holdfast.model.book.draft import Draft
@@ -25,7 +25,7 @@ from holdfast.model.ids import HardwareKey
 
 T = TypeVar("T")
 
-_WAYS = {WHOLE: "number", REPLICA: "share", HALF: "slice", VFIO: "vfio"}
+_WAYS = {WHOLE: "number", REPLICA: "share", HALF: "slice", SHARE: "s-share", VFIO: "vfio"}
 _CLAIM, _CLAIMED_SHARE = "claim", "c-share"
 _ASKED = (*_WAYS.values(), _CLAIM, _CLAIMED_SHARE)
 
