@@ -40,6 +40,15 @@ _CHOICES = {
         sharing__timeSlicing__renameByDefault=True,
         gpu__deviceListStrategy=["volume-mounts"],
     ),
+    "slices that are shared, and GPUs beside them": _of(
+        node__gpus=(space.MIXED, space.WHOLE),
+        gpu__migStrategy="mixed",
+        labels__enabled=True,
+        sharing__timeSlicing__resources=[
+            {"name": "nvidia.com/mig-1g.10gb", "replicas": 2},
+            {"name": space.GPU, "replicas": 3},
+        ],
+    ),
 }
 
 

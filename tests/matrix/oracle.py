@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from matrix.space import EMPTY, GPU, PART, SHARED, Choice
+from matrix.space import EMPTY, GPU, PART, Choice
 
 _MODEL = "NVIDIA H100 80GB HBM3"
 
@@ -92,7 +92,7 @@ def foretold(choice: Choice) -> dict[str, tuple[Offer, ...]]:
         target = (rule or {}).get("resource") or resource
         told = {thing.id, *(text for key, text in thing.names if key == "index")}
         count, name = 1, target
-        if thing.kind == "gpu" and target == resource and not thing.in_mig_mode:
+        if thing.kind in {"gpu", "slice"} and target == resource:
             count, name = _shared(choice, resource)
         for number in range(count):
             id_ = thing.id if count == 1 else f"{thing.id}::{number}"
@@ -109,16 +109,6 @@ def foretold(choice: Choice) -> dict[str, tuple[Offer, ...]]:
     return {resource: tuple(offers) for resource, offers in found.items()}
 
 
-def unshared(choice: Choice) -> set[str]:
-    """Return the GPUs that are asked to be shared and cannot be: somebody has to say so."""
-    asked = {each["name"] for each in choice["sharing.timeSlicing.resources"]}
-    return {
-        thing.id
-        for thing, resource in _named(choice)
-        if resource in asked and thing.in_mig_mode and _rule(choice, thing) is None
-    }
-
-
 def labels(choice: Choice) -> dict[str, str]:
     """Return some of the labels that GPU feature discovery gives such a node."""
     gpus = [each for each in hardware(choice) if each.kind == "gpu"]
@@ -129,9 +119,12 @@ def labels(choice: Choice) -> dict[str, str]:
         for each in hardware(choice):
             if each.kind == "slice" and each.profile not in PART:
                 profile = each.profile.replace("+", ".")
-                found[f"nvidia.com/mig-{profile}.product"] = (
-                    f"{_MODEL.replace(' ', '-')}-MIG-{profile}"
-                )
+                resource = f"nvidia.com/mig-{profile}"
+                count, name = _shared(choice, resource)
+                mark = "-SHARED" if count > 1 and name == resource else ""
+                model = _MODEL.replace(" ", "-")
+                found[f"{resource}.product"] = f"{model}-MIG-{profile}{mark}"
+                found[f"{resource}.replicas"] = str(count)
     return found
 
 
@@ -180,7 +173,7 @@ def _shared(choice: Choice, resource: str) -> tuple[int, str]:
             # NVIDIA's plugin takes `rename` back where renameByDefault is not set.
             ours = choice["node.by"] == "file" and each.get("rename", "")
             renamed = choice["sharing.timeSlicing.renameByDefault"] or ours
-            return each["replicas"], SHARED if renamed else resource
+            return each["replicas"], f"{resource}.shared" if renamed else resource
     return 1, resource
 
 

@@ -16,6 +16,7 @@ from holdfast.settings.sources import known_paths
 from holdfast.settings.types import Duration, Interval
 
 GPU, SHARED, TPU, VF = "nvidia.com/gpu", "nvidia.com/gpu.shared", "google.com/tpu", "example.com/vf"
+_SMALL = "nvidia.com/mig-1g.10gb"
 Choice = dict[str, Any]
 """A value for each axis, by its name: the path of a key, or what begins with ``node.``."""
 
@@ -112,8 +113,9 @@ _OTHERS: Mapping[str, tuple[Any, ...]] = {
     "sharing.timeSlicing.resources": (
         [],
         _sharing(GPU),
-        _sharing(GPU, "nvidia.com/mig-1g.10gb"),
+        _sharing(GPU, _SMALL),
         _sharing(GPU, rename=SHARED),
+        _sharing(_SMALL, rename=f"{_SMALL}.shared"),
     ),
     "pools": (
         [],

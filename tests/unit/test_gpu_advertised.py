@@ -126,6 +126,31 @@ def test_replicas_are_one_device_that_is_shared(renamed: bool, resource: str, ty
     assert told(found) == {**told(whole), "resource": resource, "type": type_}
 
 
+@pytest.mark.parametrize(
+    ("renamed", "resource", "type_"),
+    [
+        (False, "nvidia.com/mig-1g.10gb", "mig"),
+        # No class of whole slices selects it.
+        (True, "nvidia.com/mig-1g.10gb.shared", "mig-1g.10gb.shared"),
+    ],
+)
+def test_replicas_of_a_slice_are_the_slice_that_is_shared(
+    renamed: bool, resource: str, type_: str
+) -> None:
+    pieces = tuple(
+        MigSlice(uuid=f"MIG-{place}", gi=place, ci=0, profile="1g.10gb") for place in (1, 2)
+    )
+    known = facts(card(mig=True, slices=pieces))
+    shared = {ResourceName("nvidia.com/mig-1g.10gb"): Sharing(replicas=3, renamed=renamed)}
+    devices = gpu_devices(known, shared=shared)
+    found = advertised_gpus(devices, known)
+    unshared = advertised_gpus(gpu_devices(known), known)
+    assert [each.name for each in found] == [each.name for each in unshared]
+    assert [len(each.devices) for each in found] == [3, 3]
+    assert [each.capacity for each in found] == [each.capacity for each in unshared]
+    assert told(found[1]) == {**told(unshared[1]), "resource": resource, "type": type_}
+
+
 _RECORD: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parents[1] / "golden/dra/nvidia-gpus.json").read_text()
 )
