@@ -241,6 +241,7 @@ _WRONG: list[dict[str, Any]] = [
     },
     {"tpu.api": "dra", "pools": [{"resourceName": "google.com/tpu", "addresses": ["*"]}]},
     {"dra.driverName": "a" * 64, "tpu.api": "dra"},
+    {"dra.driverName": ""},
 ]
 """What the daemon refuses of well-formed settings: `settings.validation`."""
 

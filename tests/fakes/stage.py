@@ -343,17 +343,23 @@ class Stage(simulated.stage.Stage):
 
     async def problem(self, check: str) -> str:
         """Return what `status` has to say about one of its checks."""
+        return (await self._check(check))[0]
+
+    async def _check(self, name: str) -> tuple[str, bool]:
+        """Return what `status` has to say about a check, and whether that passes."""
         status = await self.asked("status")
-        return next((each["reason"] for each in status["checks"] if each["name"] == check), "")
+        found = ((each["reason"], each["passes"]) for each in status["checks"])
+        names = (each["name"] for each in status["checks"])
+        return dict(zip(names, found, strict=True)).get(name, ("", True))
 
     async def until_problem(self, check: str, text: str) -> None:
-        """Return when `status` names *text* for one of its checks; empty: when it has nothing."""
+        """Return when `status` names *text* for one of its checks; empty: when that passes."""
         said = ""
 
         async def so() -> bool:
             nonlocal said
-            said = await self.problem(check)
-            return text in said if text else not said
+            said, passes = await self._check(check)
+            return text in said if text else passes
 
         await self.until(so, lambda: f"{check} to say {text!r}; it says {said!r}")
 

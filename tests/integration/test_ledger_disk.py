@@ -236,6 +236,31 @@ async def test_that_it_works_again_is_told_although_nobody_waited_for_the_proof_
     await ledger.close()
 
 
+async def test_that_files_were_written_again_is_in_the_check_for_an_hour(
+    tmp_path: Path, lane: Lane
+) -> None:
+    """Such as because of a program that reads the ledger and does not end: nobody reads the log."""
+    clock = ManualClock()
+    ledger = await _open(tmp_path, lane, clock)
+    watch = proof.LedgerProof(ledger, clock=clock)
+
+    async def said() -> tuple[bool, str]:
+        await watch.prove()
+        (check,) = watch.checks()
+        return check.passes, check.reason
+
+    assert await said() == (True, "")
+    (tmp_path / FILE).unlink()
+    passes, reason = await said()
+    assert passes
+    assert reason.startswith("its files were written again: ")
+    clock.shift(3599)
+    assert await said() == (True, reason)
+    clock.shift(1)
+    assert await said() == (True, "")
+    await ledger.close()
+
+
 async def test_a_write_that_does_not_come_back_counts_from_when_the_first_proof_failed(
     tmp_path: Path,
 ) -> None:

@@ -265,6 +265,11 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
             "dra.driverName: 'Holdfast' is not a valid driver name",
         ),
         (
+            # Without DRA, too, as the chart refuses it.
+            {"dra.driverName": ""},
+            "dra.driverName: '' is not a valid driver name",
+        ),
+        (
             {"tpu.api": "dra", "dra.driverName": "a" * 64},
             "take a DNS name of at most 63 lower-case characters",
         ),

@@ -37,6 +37,7 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from _gpu(settings)
     yield from _sharing(settings)
     yield from _times(settings)
+    yield from _driver_name(settings)
     if settings.has_dra():
         yield from _dra(settings)
 
@@ -133,13 +134,18 @@ def _moved(
         apis.setdefault(each.resource, each.api)
 
 
+def _driver_name(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with it, also where nothing is served by it yet: the chart refuses it."""
+    name = settings.dra.driver_name
+    if not (_DRIVER.fullmatch(name) and len(name) <= _LONGEST_DRIVER):
+        yield (
+            f"dra.driverName: {name!r} is not a valid driver name; take a DNS name of at most "
+            f"{_LONGEST_DRIVER} lower-case characters that begins with a letter"
+        )
+
+
 def _dra(settings: Settings) -> Iterator[str]:
     dra = settings.dra
-    if not (_DRIVER.fullmatch(dra.driver_name) and len(dra.driver_name) <= _LONGEST_DRIVER):
-        yield (
-            f"dra.driverName: {dra.driver_name!r} is not a valid driver name; take a DNS name of "
-            f"at most {_LONGEST_DRIVER} lower-case characters that begins with a letter"
-        )
     for key, text in {
         "dra.kubeletRoot": dra.kubelet_root,
         "dra.serviceAccount": dra.service_account,

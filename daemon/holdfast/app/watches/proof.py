@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, SecondDaemonError
 from holdfast.kubelet.registration import Registrar
@@ -29,6 +30,8 @@ CONTROL = "control"
 PING = "ping"
 """The question whose answer is itself."""
 
+_TOLD_FOR = 3600.0
+"""Seconds for which it is said that the files were written again: somebody has to look into it."""
 _EACH = 60.0
 """Seconds. A dial costs milliseconds of CPU time, and most failures are noticed without it."""
 _SETTLES = 0.2
@@ -45,6 +48,7 @@ class LedgerProof:
         self._ledger = ledger
         self._clock = clock
         self._problem = Problem(log, "ledger cannot be written")
+        self._told, self._told_at = "", clock.monotonic()
 
     @property
     def problem(self) -> str:
@@ -56,7 +60,9 @@ class LedgerProof:
         ledger, now = self._ledger, self._clock.monotonic()
         since, problem, at = ledger.failing_since, ledger.problem, ledger.proven_at
         if since is None:
-            yield check_result("ledger", problem, at=at, now=now, within=PATIENCE)
+            found = check_result("ledger", problem, at=at, now=now, within=PATIENCE)
+            told = found.passes and self._told and now - self._told_at < _TOLD_FOR
+            yield replace(found, reason=self._told) if told else found
         else:
             public = f"no write has succeeded for {now - since:.0f} s"
             reason = f"{public}: {problem}" if problem else public
@@ -75,7 +81,10 @@ class LedgerProof:
         before, problem = self._ledger.problem or self._problem.text, ""
         try:
             if told := await self._ledger.prove(deadline=DEADLINE):
-                log.warning("ledger files written again", reason="; ".join(told))
+                reason = "; ".join(told)
+                log.warning("ledger files written again", reason=reason)
+                self._told = f"its files were written again: {reason}"
+                self._told_at = self._clock.monotonic()
         except SecondDaemonError:
             raise
         except HoldfastError as error:
