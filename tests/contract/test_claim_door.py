@@ -104,6 +104,7 @@ class _AtTheDoor:
     watch: WatchedNode = field(default_factory=lambda: WatchedNode(keeps="what keeps {}"))
     reader: _Reader = field(default_factory=_Reader)
     record: SaidRecord = field(default_factory=SaidRecord)
+    groups: tuple[AdvertisedDevice, ...] = ()
 
     def door(
         self,
@@ -165,7 +166,7 @@ class _AtTheDoor:
         )
 
     def advertised(self) -> Sequence[AdvertisedDevice]:
-        return tuple(map(plain, self.inventory.value.devices))
+        return (*map(plain, self.inventory.value.devices), *self.groups)
 
     def serves(self, resource: ResourceName) -> bool:
         return resource == _TPU
@@ -472,6 +473,15 @@ async def test_unprepare_names_who_is_left_until_its_patience_is_over(at: _AtThe
     assert " yet: what keeps " in (await _one(at.door(), at.allocate("two", 0))).error
 
 
+async def test_the_end_of_a_claim_from_before_a_reboot_is_not_waited_for(at: _AtTheDoor) -> None:
+    """When it was over is told in seconds since that boot, which mean nothing in this one."""
+    claim = at.allocate("one", 0)
+    await _one(at.door(), claim)
+    assert (await at.door().unprepare([claim]))[claim.uid]
+    at.ledger.boot = BootId("the next boot")
+    assert await at.door().unprepare([claim]) == {claim.uid: ""}
+
+
 async def test_a_shorter_patience_counts_at_once_for_an_unprepare_that_waits(
     at: _AtTheDoor,
 ) -> None:
@@ -543,6 +553,18 @@ async def test_a_device_that_was_unplugged_is_refused_unless_it_may_yet_be_found
     assert "no device tpu-0000-00-06-0 any more" in refused.error
     at.inventory.set(replace(without, unseen=frozenset({_TPU})))
     assert "not all of the hardware was seen yet" in (await _one(at.door(), claim)).error
+
+
+async def test_a_group_of_which_a_device_is_gone_is_refused(at: _AtTheDoor) -> None:
+    first, second = at.inventory.value.devices
+    at.groups = (AdvertisedDevice(name="pair", devices=(first.name, second.name)),)
+    claim = at.allocate("one", 0)
+    known = at.claims.claims["team/one"]
+    asked = tuple(replace(each, device="pair") for each in known.results or ())
+    at.claims.claims["team/one"] = replace(known, results=asked)
+    at.inventory.set(replace(at.inventory.value, devices=(first,)))
+    refused = await _one(at.door(longest=_GENEROUS), claim)
+    assert "no device pair any more" in refused.error
 
 
 @pytest.mark.parametrize(("kind", "final"), [(FaultKind.NOT_VIABLE, True), (FaultKind.ILL, False)])

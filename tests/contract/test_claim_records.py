@@ -420,6 +420,13 @@ async def test_what_is_not_on_this_node_is_not_taken_over(at: _Scene, device: st
     assert not at.ledger.book.value.claims
 
 
+async def test_what_kubelet_has_recorded_for_no_pod_is_not_taken_over(at: _Scene) -> None:
+    at.record()
+    await at.records.catch_up()
+    await at.published()
+    assert not at.ledger.book.value.claims
+
+
 async def test_what_another_pod_has_by_now_is_not_taken_from_it(at: _Scene) -> None:
     await at.prepare(X)
     at.record(Y, ref=replace(_REF, uid=ClaimUid("uid-2")))
@@ -472,6 +479,28 @@ async def test_the_spec_of_a_claim_that_may_be_in_use_stays(at: _Scene, record: 
     file.write_text("{}")
     await at.compare()
     assert file.exists()
+
+
+async def test_the_spec_of_a_claim_whose_pod_lives_stays_though_kubelet_forgot_the_claim(
+    at: _Scene,
+) -> None:
+    await at.prepare(X)
+    at.sight.cgroups = {X}
+    at.record(Y, device="tpu-gone", ref=replace(_REF, uid=ClaimUid("uid-2")))
+    file = at.specs / f"holdfast.dev-claim_{_REF.uid}.json"
+    file.write_text("{}")
+    await at.compare()
+    assert file.exists()
+
+
+async def test_an_administrators_claim_of_the_same_name_says_nothing_of_this_one(
+    at: _Scene,
+) -> None:
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
+    at.record(X, device=plain(_GPU).name, ref=replace(_REF, uid=ClaimUid("uid-2")))
+    at.server.admin = True
+    await at.compare()
+    assert at.held == [LockState.HELD]
 
 
 async def test_specs_of_claims_that_are_over_do_not_stay(at: _Scene) -> None:

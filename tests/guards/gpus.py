@@ -127,18 +127,6 @@ GPU_GUARDS = (
         tests=(f"{_SHARES}::test_a_pod_finds_what_it_has_whether_the_card_is_shared_now_or_not",),
     ),
     Guard(
-        name="gpu-shared-slices",
-        why="no replica of a GPU in MIG mode goes to a pod beside its slices",
-        edits=(
-            Edit(
-                "daemon/holdfast/model/nvidia/sharing.py",
-                "sharing.replicas == 1 or part.gpu.mig or",
-                "sharing.replicas == 1 or",
-            ),
-        ),
-        tests=(f"{_SHARES}::test_each_whole_gpu_counts_as_its_replicas_and_no_slice_does",),
-    ),
-    Guard(
         name="nvml-one-library",
         why="a handle of the former driver's library is never given to the new one's",
         edits=(Edit(_LOADING, "not now.users and now.file", "now.file"),),

@@ -52,6 +52,7 @@ from holdfast.model.nvidia.free import granted_on, sort, uuids
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuProcess, GpuReading, GpuUse, MigSlice
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
 from holdfast.model.nvidia.placement import GpuTopology, SlicePolicy
+from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.specs import GpuPreference
@@ -355,6 +356,22 @@ def test_a_new_slice_is_shared_by_nobody_while_a_pod_has_what_was_in_its_place()
     assert not occupied("replica/G/2/N/0", N, "card/G", "replica/G/0")
 
 
+def test_all_of_a_gpu_is_shared_though_a_pod_has_a_slice_that_it_had() -> None:
+    """They exclude it by their names."""
+    had = {DeviceName(SLICE, DeviceId("M")): keys("part/H/1/M")}
+    found = _offered(MigStrategy.NONE, UNDIVIDED, share={GPU: Sharing(replicas=2)}, had=had)
+    assert [each.keys for each in found] == [keys("replica/H/0"), keys("replica/H/1")]
+    assert not any(fault.kind is FaultKind.OCCUPIED for each in found for fault in each.faults)
+    assert all(clash(each.keys, keys("part/H/1/M")) for each in found)
+
+
+def test_a_container_has_one_share_of_slices_where_that_is_the_rule() -> None:
+    single = {SLICE: Sharing(replicas=2, single=True)}
+    text = "maximum request size for shared resources is 1; found 2"
+    assert why_too_many(SHARED_SLICE.devices, single) == text
+    assert why_too_many(ONE_SLICE.devices * 2, single) == ""
+
+
 def test_what_is_not_shared_excludes_the_shares_that_were_in_its_place() -> None:
     had = {DeviceName(SHARED, DeviceId("M::0")): keys("replica/G/1/M/0")}
     new = replace(PIECES[0], uuid="M2")
@@ -370,6 +387,27 @@ def test_what_is_not_shared_excludes_the_shares_that_were_in_its_place() -> None
     # The slice is still there, and was shared.
     same, _ = _offered(MigStrategy.MIXED, DIVIDED, share={}, had=had)
     assert same.keys == keys(M)
+
+
+@pytest.mark.parametrize("had", ["replica/G/1/M/0", M])
+def test_what_is_there_in_the_same_place_under_any_name_excludes_nothing_else_there(
+    had: str,
+) -> None:
+    """Compute instances share the place of their GPU instance."""
+    parts = tuple(replace(PIECES[0], uuid=uuid, ci=ci) for ci, uuid in enumerate("MO"))
+    name_of_it = DeviceName(ResourceName("example.com/moved"), DeviceId("M::0"))
+    found = _offered(
+        MigStrategy.SINGLE,
+        replace(DIVIDED, slices=parts),
+        share={GPU: Sharing(replicas=2)},
+        had={name_of_it: keys(had)},
+    )
+    assert [each.name.id for each in found] == ["M::0", "M::1", "O::0", "O::1"]
+    assert not any(fault.kind is FaultKind.OCCUPIED for each in found for fault in each.faults)
+    whole = _offered(
+        MigStrategy.SINGLE, replace(DIVIDED, slices=parts), share={}, had={name_of_it: keys(had)}
+    )
+    assert [each.keys for each in whole] == [keys(M), keys("part/G/1/O")]
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class ClaimDoor(Door):
 
         def over(done: asyncio.Task[PrepareAnswer]) -> None:
             mine.discard(done)
-            if not mine and self._under_way.get(claim.uid) is mine:
+            if not mine:  # which is so once: who comes later has a set of its own
                 del self._under_way[claim.uid]
 
         task.add_done_callback(over)

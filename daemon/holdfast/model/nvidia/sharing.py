@@ -17,7 +17,7 @@ def advertised(
     """Yield *device*, which is *part*, or its replicas where it is shared.
 
     What is *taken*, into another resource, is shared by nobody. While a pod has what was in the
-    place of a slice before its GPU was divided anew, replicas of the slice are given to nobody:
+    place of a slice before its GPU was divided as it is, replicas of the slice are given to nobody:
     with the keys of that pod they would exclude each other, too.
     """
     name = device.name
@@ -40,7 +40,7 @@ def advertised(
 
 _OCCUPIED = Fault(
     kind=FaultKind.OCCUPIED,
-    text="a pod still has what was in its place before the GPU was divided anew",
+    text="a pod still has what was in its place before the GPU was divided in another way",
 )
 
 
