@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from fakes.books import KUBELET, WHOLE, X, Y, Z, inventory, name, silicon
 from fakes.claimrecord import write_entries, write_record
@@ -19,7 +20,7 @@ from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import LockState, Phase
-from holdfast.model.book.claims import Wish, end_claim, release
+from holdfast.model.book.claims import Wish, end_claim, release, share
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, plain
@@ -335,6 +336,21 @@ async def test_what_appears_while_the_server_is_asked_counts(at: _Scene, sign: s
     assert at.held == [LockState.HELD]
 
 
+async def test_a_claim_that_another_pod_is_given_while_the_server_is_asked_is_not_over(
+    at: _Scene,
+) -> None:
+    await at.prepare(X)
+    at.record()
+    at.server.has = None
+    joined = partial(share, claim=_REF.uid, pods=frozenset({Y}))
+    joins: list[asyncio.Task[object]] = []
+    at.server.meanwhile = lambda: joins.append(asyncio.create_task(at.ledger.apply(joined)))
+    await at.compare()
+    await asyncio.gather(*joins)
+    assert joins
+    assert at.held == [LockState.HELD]
+
+
 async def test_a_pod_that_joined_without_a_call_is_learned_of(at: _Scene) -> None:
     await at.prepare(X)
     at.record(X, Y)
@@ -355,6 +371,16 @@ async def test_a_pod_that_runs_by_the_word_of_a_former_kubelet_keeps_a_claim_tha
     at.sight.cgroups, at.sight.populated = {Y}, {Y} if populated else set()
     await at.records.catch_up()
     assert (at.held == [LockState.HELD]) == goes_on
+
+
+async def test_a_claim_that_is_over_is_not_tried_again_with_each_look(at: _Scene) -> None:
+    await at.prepare(X)
+    end = partial(end_claim, claim=_REF.uid, evidence="unprepared", kubelet=KUBELET, recorded=[X])
+    await at.ledger.apply(end)
+    at.record(X)
+    with capture_logs() as logs:
+        await at.records.catch_up()
+    assert logs == []
 
 
 async def test_a_pod_that_left_without_a_trace_is_forgotten_while_others_use_the_claim(

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import allocated, book_of
 from fakes.tpus import plain_tpus, tpus_of
@@ -68,7 +69,9 @@ def _scanner(
     rescan: float = 600.0,
     clock: Clock | None = None,
     source: Source | None = None,
+    naming: "_AsFound | None" = None,
 ) -> Scanner:
+    naming = naming or _AsFound()
     scanner = Scanner(
         tree.root,
         Sysfs(tree.root),
@@ -76,8 +79,8 @@ def _scanner(
         clock=clock or SystemClock(),
         sources=Sources(),
         book=Watched(book or Book()),
-        names=_AsFound(),
-        preparation=_AsFound(),
+        names=naming,
+        preparation=naming,
         inventory=Watched(Inventory()),
         settings=Watched(
             DiscoverySettings(
@@ -111,6 +114,31 @@ async def test_the_first_scan_publishes_what_is_there(tree: HostTree, lane: Lane
     assert inventory is scanner.inventory.value
     assert _ids(scanner) == ["0000:00:05.0"]
     assert scanner.problem == ""
+
+
+class _LetsGo(_AsFound):
+    """A pod lets a chip go while the chips are being prepared, so that it is left out from then."""
+
+    def __init__(self) -> None:
+        self.prepares: list[int] = []
+
+    def assigned(self, found: Inventory) -> Inventory:
+        return replace(found, devices=found.devices[1:]) if self.prepares else found
+
+    async def prepared(self, found: Inventory) -> Inventory:
+        self.prepares.append(len(found.devices))
+        return found
+
+
+async def test_names_that_change_while_devices_are_prepared_have_them_prepared_again(
+    tree: HostTree, lane: Lane
+) -> None:
+    tree.tpu("0000:00:06.0", group=8)
+    naming = _LetsGo()
+    scanner = _scanner(tree, lane, naming=naming)
+    await scanner.scan()
+    assert naming.prepares == [2, 1]
+    assert _ids(scanner) == ["0000:00:06.0"]
 
 
 async def test_the_generation_grows_with_each_change_and_only_then(

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from fakes.books import BOOT, allocated, drafted, silicon
 from fakes.faultydisk import FaultyDisk
 from holdfast.errors import LedgerError, LedgerLostError
-from holdfast.ledger.disk import FILE, SEAL, sealed
+from holdfast.ledger.disk import FILE, SEAL, half, sealed
 from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.store import _UNFOLDED, Store
 from holdfast.model.book.book import Book
@@ -183,6 +183,18 @@ def test_a_file_that_is_changed_while_a_commit_is_written_is_not_taken_for_ours(
             assert "was changed in its place" in told
             assert store.read() == book
         assert _after_a_crash(tmp_path, tmp_path / "copy") == book
+
+
+def test_nothing_of_an_attempt_to_write_it_again_is_left_for_the_next_one(tmp_path: Path) -> None:
+    """A journal beside the next half-written file would be played back into that."""
+    with closing(Store(tmp_path)) as store:
+        book = _apply(store, "d1")
+    parts = [half(tmp_path / FILE).with_name(f".{FILE}.new{each}") for each in ("", "-journal")]
+    for each in parts:
+        each.write_bytes(b"of an attempt that was killed")
+    with closing(Store(tmp_path)) as store:
+        assert store.read() == book
+    assert not any(each.exists() for each in parts)
 
 
 def test_a_reader_that_stays_has_the_ledger_written_again_and_not_its_wal_grow_for_ever(
