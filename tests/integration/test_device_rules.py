@@ -66,6 +66,15 @@ def _wants(name: str, resource: str = _DEBUG) -> PodSpec:
     return PodSpec(name=name, containers=(asks(resource, 1),))
 
 
+async def test_a_new_rule_counts_at_once_and_not_with_the_next_look(short_path: Path) -> None:
+    at_rest = {"rescan": "1h"}
+    async with stage(short_path, chips=2, own_process=True, discovery=at_rest) as node:
+        one, other = CHIPS[:2]
+        await node.until(lambda: node.healthy() == {one, other}, "both chips")
+        await node.reload(devices=[_rule(one, exclude=True)])
+        await node.until(lambda: node.healthy() == {other}, "the rule to count")
+
+
 @pytest.mark.parametrize("turn", _TURNS)
 @pytest.mark.parametrize("action", _RULES)
 async def test_a_pod_keeps_a_device_that_a_new_rule_takes_away_and_nobody_else_gets_it(

@@ -39,6 +39,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
+from simulated.cluster.rules import Rules
 from simulated.cluster.server import Rudeness
 from simulated.cluster.store import Place, Selector
 from simulated.hosttree import HostTree
@@ -374,6 +375,20 @@ async def test_where_fields_are_dropped_devices_are_left_out_instead(
         assert len(here.writes) == writes, "and it is not tried again and again"
         here.ill(0)
         await here.published(4)
+
+
+async def test_fields_that_a_newer_server_keeps_are_written_once_kubelet_registers_again(
+    short_path: Path,
+) -> None:
+    async with scene(short_path, count=4, minor=34) as here:
+        await here.published(4)
+        await here.passes(WRITE_EVERY)
+        assert not here.publisher.kept.counters
+        here.plane.store.rules = Rules(36)
+        here.registration.set(replace(here.registration.value, registrations=2))
+        await here.passes(WRITE_EVERY)
+        await here.published(5)
+        assert here.publisher.kept.counters
 
 
 async def test_after_a_restart_of_kubelet_the_slices_are_back_at_once(short_path: Path) -> None:

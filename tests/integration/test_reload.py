@@ -163,6 +163,8 @@ async def test_a_file_that_changes_is_taken_up_by_itself(short_path: Path) -> No
         await node.until(lambda: '"live": ["gate.wait", "gate.poll"]' in node.log, "a reload")
         node.configure(gate={"wiat": "100ms"})
         await node.until_problem("configuration", "gate.wiat: there is no such key")
+        told = '"event": "configuration not reloaded"'
+        await node.until(lambda: node.log.count(told) == 1, "it to be told, though nobody asked")
         asked = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "holdfast", "reload", "--config", str(node.config)],
