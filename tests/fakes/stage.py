@@ -348,9 +348,8 @@ class Stage(simulated.stage.Stage):
     async def _check(self, name: str) -> tuple[str, bool]:
         """Return what `status` has to say about a check, and whether that passes."""
         status = await self.asked("status")
-        found = ((each["reason"], each["passes"]) for each in status["checks"])
-        names = (each["name"] for each in status["checks"])
-        return dict(zip(names, found, strict=True)).get(name, ("", True))
+        found = {each["name"]: each for each in status["checks"]}.get(name)
+        return ("", True) if found is None else (str(found["reason"]), bool(found["passes"]))
 
     async def until_problem(self, check: str, text: str) -> None:
         """Return when `status` names *text* for one of its checks; empty: when that passes."""
