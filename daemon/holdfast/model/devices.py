@@ -50,7 +50,7 @@ class FaultKind(Enum):
     PENDING_REMOVAL = "pending-removal"
     UNREADABLE = "unreadable"
     OCCUPIED = "occupied"
-    """What reaches it still reaches what a pod has, from before its hardware was divided anew."""
+    """What reaches it reaches what a pod has, from before its hardware was divided as it is."""
     NO_SPEC = "no-spec"
     """It is handed over by its name only, and no CDI spec says what that is."""
     ILL = "ill"
