@@ -137,6 +137,7 @@ def gpu_uses(lane: Lane, nvml: Nvml | None, **more: Any) -> GpuUses:
         "book": Book,
         "load": str,
         "kept": {},
+        "divided": dict,
         "patience": 5.0,
         "monotonic": time.monotonic,
     }
