@@ -1,6 +1,7 @@
 """Whose device a VFIO device fd is that the kernel does not attribute."""
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import BOOT, NOW, X, Y, Z, keys, name
 from holdfast.model.book.book import DeviceLock, LockState
@@ -15,7 +16,7 @@ def _holder(pid: int, pod: PodUid | None, grip: Grip = Grip.DEVICE_FD) -> Holder
     return Holder(process=ProcessId(pid, 1), command="python", grips=frozenset({grip}), pod=pod)
 
 
-def _locks(**pods: PodUid) -> dict[DeviceName, DeviceLock]:
+def _locks(**pods: PodUid | None) -> dict[DeviceName, DeviceLock]:
     return {
         name(id_): DeviceLock(
             device=name(id_),
@@ -58,6 +59,18 @@ _NODE = _holder(3, Y, Grip.NODE)
         ),
         (Scan(unattributed=(_FD,)), set(), _locks(d0=X), {}),
         (Scan(unattributed=(_FD, _STRANGER)), {_D2}, _locks(d2=X), {_D2: (_FD, _STRANGER)}),
+        (
+            Scan(unattributed=(_STRANGER,)),
+            {_D0, _D1},
+            _locks(d0=None),
+            {_D0: (_STRANGER,), _D1: (_STRANGER,)},
+        ),
+        (
+            Scan(holders={_D0: (_holder(1, X, Grip.NODE),)}, unattributed=(_FD,)),
+            {_D0},
+            _locks(d0=X),
+            {_D0: (replace(_FD, grips=frozenset({Grip.NODE, Grip.DEVICE_FD})),)},
+        ),
     ],
     ids=[
         "nobody",
@@ -70,6 +83,8 @@ _NODE = _holder(3, Y, Grip.NODE)
         "also to what is explained, where it is its pod's",
         "nothing is enabled: it has none of these",
         "both",
+        "a stranger's is not that of a lock without a pod: to all that nothing explains",
+        "who has the node as well is one holder with both",
     ],
 )
 def test_a_device_fd_belongs_to_its_pods_enabled_devices_else_to_what_nothing_explains(

@@ -1,0 +1,116 @@
+"""What a person's word to release a device is judged by, with real processes of its pod."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from fakes.books import WHOLE, keys, name
+from fakes.reclaimer import CountedSteps, GeneralMode
+from fakes.reclaimscene import ReclaimScene, reclaim_scene
+from holdfast.errors import RequestRefusedError
+from holdfast.model.book.book import LockState
+from holdfast.model.book.byhand import Target
+from holdfast.model.book.marks import Asker
+from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.use.free import KernelFacts
+from holdfast.reclaim.ending import Ending
+from holdfast.reclaim.evidence import Evidence
+from holdfast.reclaim.handrelease import HandRelease
+from holdfast.runtime.watched import Watched
+
+_DEVICE = Device(name=name("d0"), kind=DeviceKind.VFIO, functions=(), nodes=(), keys=keys("a"))
+_TARGET = Target(device=_DEVICE.name, keys=_DEVICE.keys)
+
+
+class _NobodyUses:
+    """Answers that nobody has any device; `meanwhile` begins while that is looked for."""
+
+    def __init__(self, meanwhile: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        self._meanwhile = meanwhile
+        self.begun: asyncio.Task[None] | None = None
+
+    async def scan(self, devices: list[Device], _locks: object) -> dict[object, KernelFacts]:
+        if self._meanwhile is not None:
+            self.begun = asyncio.create_task(self._meanwhile())
+            await asyncio.sleep(0)  # it is in the ledger's line now, before whoever asks next
+        return {each.name: KernelFacts(holders=()) for each in devices}
+
+
+async def _asked(
+    scene: ReclaimScene,
+    *,
+    meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> str:
+    """Ask for the release of d0 as it is shown now; return why that is refused, empty: it is not."""
+    settings: Watched[Any] = Watched(scene.settings)
+    look: Any = _NobodyUses(meanwhile)
+    reader: Any = scene.reader
+    evidence = Evidence(
+        ledger=scene.ledger,
+        reader=reader,
+        pods=scene.pods,
+        clock=scene.clock,
+        settings=settings,
+        modes=GeneralMode(settings),
+        question_timeout=Watched(5.0),
+        own_pid=scene.own_pid,
+    )
+    by_hand = HandRelease(
+        ledger=scene.ledger,
+        inventory=Watched(Inventory(generation=1, resources=(WHOLE,), devices=(_DEVICE,))),
+        look=look,
+        pods=scene.pods,
+        evidence=evidence,
+        reclaimer=scene.reclaimer,
+        ending=Ending(
+            pods=scene.pods,
+            pidfds=scene.pidfds,
+            clock=scene.clock,
+            settings=settings,
+            steps=CountedSteps(),
+        ),
+    )
+    try:
+        await by_hand.release(_TARGET, Asker(uid=0, pid=7), shown=scene.lock.fence)
+    except RequestRefusedError as error:
+        return str(error)
+    finally:
+        if look.begun is not None:
+            await look.begun
+    return ""
+
+
+async def test_what_is_left_of_a_pod_that_is_over_is_released_on_a_persons_word(
+    tmp_path: Path,
+) -> None:
+    async with reclaim_scene(tmp_path) as scene:
+        scene.start()
+        assert await _asked(scene) == ""
+
+
+async def test_a_pod_that_still_runs_is_released_only_by_its_name(tmp_path: Path) -> None:
+    """Kubelet has forgotten it, as after a forced deletion, and its shim lives."""
+    async with reclaim_scene(tmp_path) as scene:
+        saving = scene.start_under("containerd-shim")
+        refused = await _asked(scene)
+        assert "is still running" in refused
+        await scene.wait_long()
+        assert saving.lives
+
+
+async def test_a_lock_that_moves_while_its_release_is_judged_is_not_released(
+    tmp_path: Path,
+) -> None:
+    """What moves it is in the ledger's line before the person's word."""
+    async with reclaim_scene(tmp_path) as scene:
+        scene.start()
+
+        async def move() -> None:
+            await scene.change(
+                lambda draft: draft.move(name("d0"), LockState.RECLAIMING, "ending it")
+            )
+
+        refused = await _asked(scene, meanwhile=move)
+        assert "its lock has just changed" in refused
+        assert scene.lock.state is LockState.RECLAIMING
