@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from fakes.books import WHOLE, keys, name
+from fakes.books import WHOLE, X, keys, name
 from fakes.reclaimer import CountedSteps, GeneralMode
 from fakes.reclaimscene import ReclaimScene, reclaim_scene
 from holdfast.errors import RequestRefusedError
@@ -13,11 +13,15 @@ from holdfast.model.book.book import LockState
 from holdfast.model.book.byhand import Target
 from holdfast.model.book.marks import Asker
 from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.reclaim.ending import Grounds, Warrant
 from holdfast.model.use.free import KernelFacts
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.handrelease import HandRelease
 from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Reclaim
+from holdfast.settings.types import Duration, Interval
+from waiting import until
 
 _DEVICE = Device(name=name("d0"), kind=DeviceKind.VFIO, functions=(), nodes=(), keys=keys("a"))
 _TARGET = Target(device=_DEVICE.name, keys=_DEVICE.keys)
@@ -37,15 +41,11 @@ class _NobodyUses:
         return {each.name: KernelFacts(holders=()) for each in devices}
 
 
-async def _asked(
-    scene: ReclaimScene,
-    *,
-    meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
-) -> str:
-    """Ask for the release of d0 as it is shown now; return why that is refused, empty: it is not."""
-    settings: Watched[Any] = Watched(scene.settings)
-    look: Any = _NobodyUses(meanwhile)
+def _parts(scene: ReclaimScene) -> tuple[Evidence, Ending, list[tuple[str, str]]]:
+    """Return what judges, what ends, and which steps it has done."""
+    settings = Watched(scene.settings)
     reader: Any = scene.reader
+    steps = CountedSteps()
     evidence = Evidence(
         ledger=scene.ledger,
         reader=reader,
@@ -56,6 +56,20 @@ async def _asked(
         question_timeout=Watched(5.0),
         own_pid=scene.own_pid,
     )
+    ending = Ending(
+        pods=scene.pods, pidfds=scene.pidfds, clock=scene.clock, settings=settings, steps=steps
+    )
+    return evidence, ending, steps.done
+
+
+async def _asked(
+    scene: ReclaimScene,
+    *,
+    meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> str:
+    """Ask for the release of d0 as it is shown now; return why that is refused, empty: it is not."""
+    look: Any = _NobodyUses(meanwhile)
+    evidence, ending, _ = _parts(scene)
     by_hand = HandRelease(
         ledger=scene.ledger,
         inventory=Watched(Inventory(generation=1, resources=(WHOLE,), devices=(_DEVICE,))),
@@ -63,13 +77,7 @@ async def _asked(
         pods=scene.pods,
         evidence=evidence,
         reclaimer=scene.reclaimer,
-        ending=Ending(
-            pods=scene.pods,
-            pidfds=scene.pidfds,
-            clock=scene.clock,
-            settings=settings,
-            steps=CountedSteps(),
-        ),
+        ending=ending,
     )
     try:
         await by_hand.release(_TARGET, Asker(uid=0, pid=7), shown=scene.lock.fence)
@@ -114,3 +122,26 @@ async def test_a_lock_that_moves_while_its_release_is_judged_is_not_released(
         refused = await _asked(scene, meanwhile=move)
         assert "its lock has just changed" in refused
         assert scene.lock.state is LockState.RECLAIMING
+
+
+async def test_who_is_ended_on_a_persons_word_has_the_grace_of_sigterm(tmp_path: Path) -> None:
+    async with reclaim_scene(tmp_path) as scene:
+        scene.settings = Reclaim(term_grace=Duration(500), release_poll=Interval(0.01))
+        saving = scene.start(deaf=True)
+        (member,) = await scene.pods.members(X)
+        evidence, ending, did = _parts(scene)
+        warrant = Warrant(
+            grounds=Grounds.FORCE,
+            lock=scene.lock,
+            pod=X,
+            gap="",
+            only=frozenset({member.process}),
+        )
+        ended = asyncio.create_task(ending.end_at_once(warrant, evidence))
+        await until(lambda: did == [("terminate", "sent")], what="SIGTERM")
+        looks = scene.pods.looks
+        await until(lambda: ended.done() or scene.pods.looks > looks + 2)
+        assert saving.lives
+        scene.clock.pass_by(1000.0)
+        assert await ended == frozenset()
+        assert not saving.lives

@@ -14,6 +14,7 @@ from fakes.reclaimscene import Living, ReclaimScene, reclaim_scene
 from fakes.runtimes import RuntimeFolder, spec
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.book import LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import DeviceName, PodUid
@@ -286,3 +287,34 @@ async def test_a_sandbox_has_to_leak_for_its_grace_without_a_break(
         scene.clock.pass_by(500.0)
         await leaks._consider(_START)
         assert sentry.lives is (ends != "never")
+
+
+async def test_a_sandbox_that_leaks_again_soon_is_kept_for_a_while(tmp_path: Path) -> None:
+    """Its pod would otherwise be begun anew without end."""
+    async with reclaim_scene(tmp_path, files=()) as scene:
+        sentry, leaks, did = await _leaking(scene, Watched(frozenset({_START})))
+        await leaks._consider(_START)
+        assert not sentry.lives
+        scene.leave(sentry.pid)
+        again = scene.start("exe")
+        await leaks._consider(_START)
+        assert again.lives
+        scene.clock.pass_by(leaks._settings.value.retry.first)
+        await leaks._consider(_START)
+        assert not again.lives
+        assert did == [("sandbox", "sent")] * 2
+
+
+async def test_the_sandbox_of_a_pod_that_does_not_hold_the_device_is_no_leak_of_it(
+    tmp_path: Path,
+) -> None:
+    """What is being released has graces of its own."""
+    async with reclaim_scene(tmp_path) as scene:
+        sentry, leaks, did = await _leaking(scene, Watched(frozenset({_START})))
+        await scene.change(
+            lambda draft: draft.end(next(iter(draft.book.allocations.values())), "it is over")
+        )
+        assert scene.lock.state is not LockState.HELD
+        await leaks._consider(_START)
+        assert sentry.lives
+        assert did == []
