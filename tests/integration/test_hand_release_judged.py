@@ -140,7 +140,7 @@ async def test_who_is_ended_on_a_persons_word_has_the_grace_of_sigterm(tmp_path:
         ended = asyncio.create_task(ending.end_at_once(warrant, evidence))
         await until(lambda: did == [("terminate", "sent")], what="SIGTERM")
         looks = scene.pods.looks
-        await until(lambda: ended.done() or scene.pods.looks > looks + 2)
+        await until(lambda: ended.done() or scene.pods.looks > looks + 20)
         assert saving.lives
         scene.clock.pass_by(1000.0)
         assert await ended == frozenset()
