@@ -11,16 +11,12 @@ _ENDS = "tests/integration/test_ends_judged_last.py"
 _MEMBERS = "tests/contract/test_pod_members.py"
 _REAL_PODS = "tests/contract/test_pods_on_this_kernel.py"
 _UNCOUNTED = "tests/unit/test_uncounted.py"
-_LEAKS = "daemon/holdfast/reclaim/leaks.py"
 _RESETTER = "daemon/holdfast/reclaim/resetter.py"
 _WATCHER = "daemon/holdfast/reclaim/watcher.py"
 _USERS = "daemon/holdfast/reclaim/users.py"
-_HAND = "daemon/holdfast/reclaim/handrelease.py"
-_LAST = "tests/integration/test_leaks_judged_last.py"
 _RESETS = "tests/contract/test_host_reset.py"
 _FREES = "tests/contract/test_watcher_frees.py"
 _LOOKS = "tests/contract/test_look.py"
-_RELEASES = "tests/integration/test_release_by_hand.py"
 
 _END_GUARDS = (
     Guard(
@@ -236,87 +232,6 @@ _END_GUARDS = (
         why="nor has a pod been without kubelet since a former end",
         edits=(Edit(_EVIDENCE, "            del self._since[pod]\n", "            pass\n"),),
         tests=(f"{_UNCOUNTED}::test_what_is_of_no_interest_is_forgotten",),
-    ),
-)
-
-_LEAK_GUARDS = (
-    Guard(
-        name="leak-report",
-        why="a leaking sandbox of a living pod is kept where it is only to be reported",
-        edits=(Edit(_LEAKS, "restart=self._may_restart,", "restart=True,"),),
-        tests=(
-            f"{_LAST}::test_a_leaking_sandbox_is_kept_where_the_operator_wants_it_only_reported",
-        ),
-    ),
-    Guard(
-        name="leak-mode",
-        why="nor is it ended where nothing of the pod may be",
-        edits=(
-            Edit(_LEAKS, 'terminate=self._modes.mode_of(pod) == "terminate",', "terminate=True,"),
-        ),
-        tests=(
-            f"{_LAST}::test_a_leaking_sandbox_is_kept_where_the_operator_wants_it_only_reported",
-        ),
-    ),
-    Guard(
-        name="leak-start",
-        why="a sandbox that holds up no start of its pod is left alone",
-        edits=(
-            Edit(
-                _LEAKS,
-                "held_up=WaitingStart(pod=pod, device=device) in self._starts.value,",
-                "held_up=True,",
-            ),
-        ),
-        tests=(
-            f"{_LAST}::test_a_start_that_goes_on_while_a_kernel_refuses_cgroup_kill_saves_its_sandbox",
-        ),
-    ),
-    Guard(
-        name="leak-counted",
-        why="a pod that kubelet does not count is over, which has graces of its own",
-        edits=(
-            Edit(_LEAKS, "counted=view.readable and view.counts(pod),", "counted=view.readable,"),
-        ),
-        tests=(
-            f"{_LAST}::test_the_sandbox_of_a_pod_that_kubelet_may_not_count_is_no_leak_of_a_living_pod",
-        ),
-    ),
-    Guard(
-        name="leak-unread",
-        why="so may be one of which the checkpoint cannot be read",
-        edits=(
-            Edit(
-                _LEAKS, "counted=view.readable and view.counts(pod),", "counted=view.counts(pod),"
-            ),
-        ),
-        tests=(
-            f"{_LAST}::test_the_sandbox_of_a_pod_that_kubelet_may_not_count_is_no_leak_of_a_living_pod",
-        ),
-    ),
-    Guard(
-        name="leak-grace",
-        why="a leak that was just seen can be a container that is still ending",
-        edits=(
-            Edit(
-                _LEAKS, "return now - self._leaking_since.setdefault(pod, now)", "return math.inf"
-            ),
-        ),
-        tests=(f"{_LAST}::test_a_sandbox_has_to_leak_for_its_grace_without_a_break",),
-    ),
-    Guard(
-        name="leak-break",
-        why="so can one that comes back",
-        edits=(
-            Edit(_LEAKS, "            self._leaking_since.pop(pod, None)\n", "            pass\n"),
-        ),
-        tests=(f"{_LAST}::test_a_sandbox_has_to_leak_for_its_grace_without_a_break",),
-    ),
-    Guard(
-        name="leak-later-start",
-        why="and one that holds up a later start",
-        edits=(Edit(_LEAKS, "            del self._leaking_since[pod]\n", "            pass\n"),),
-        tests=(f"{_LAST}::test_a_sandbox_has_to_leak_for_its_grace_without_a_break",),
     ),
 )
 
@@ -567,41 +482,4 @@ _FREE_GUARDS = (
     ),
 )
 
-_HAND_GUARDS = (
-    Guard(
-        name="hand-refused",
-        why="what a person's word is not enough for is not done",
-        edits=(
-            Edit(
-                _HAND,
-                "if verdict.grounds is None or lock is None or lock.pod is None:",
-                "if lock is None or lock.pod is None:",
-            ),
-        ),
-        tests=(
-            f"{_RELEASES}::test_a_pod_that_lives_keeps_its_device_unless_its_own_name_is_typed",
-        ),
-    ),
-    Guard(
-        name="hand-no-answer",
-        why="while kubelet gives no answer, it may count the pod",
-        edits=(
-            Edit(
-                _HAND,
-                "counted=None if view is None else view",
-                "counted=False if view is None else view",
-            ),
-        ),
-        tests=(f"{_RELEASES}::test_while_kubelet_gives_no_answer_a_pod_may_live",),
-    ),
-    Guard(
-        name="hand-shown",
-        why="a word is for the lock that was shown",
-        edits=(
-            Edit(_HAND, "replace(seen, shown=shown, typed=typed)", "replace(seen, typed=typed)"),
-        ),
-        tests=(f"{_RELEASES}::test_a_lock_that_has_moved_since_it_was_shown_is_not_released",),
-    ),
-)
-
-RECLAIM_GUARDS = (*_END_GUARDS, *_LEAK_GUARDS, *_RESET_GUARDS, *_FREE_GUARDS, *_HAND_GUARDS)
+RECLAIM_GUARDS = (*_END_GUARDS, *_RESET_GUARDS, *_FREE_GUARDS)

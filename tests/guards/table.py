@@ -3,6 +3,7 @@
 from guards.claims import CLAIM_GUARDS
 from guards.gpus import GPU_GUARDS
 from guards.guard import Edit, Guard
+from guards.living import LIVING_GUARDS
 from guards.looks import LOOK_GUARDS
 from guards.reclaim import RECLAIM_GUARDS
 from guards.settings import SETTINGS_GUARDS
@@ -1047,4 +1048,5 @@ GUARDS = (
     *SETTINGS_GUARDS,
     *LOOK_GUARDS,
     *RECLAIM_GUARDS,
+    *LIVING_GUARDS,
 )
