@@ -1,6 +1,6 @@
 """What the watcher makes of a pod that has ended, and when it leaves its lock as it is."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from fakes.books import (
     BOOT,
     KUBELET,
     WHOLE,
+    Silicon,
     X,
     Y,
     allocated,
@@ -34,9 +35,10 @@ from holdfast.model.book.book import DeviceLock, LockState, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.queue import settle
-from holdfast.model.ids import BootId, ClaimUid, PodUid
+from holdfast.model.devices import Device
+from holdfast.model.ids import BootId, ClaimUid, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.use.free import FormerPod
+from holdfast.model.use.free import FormerPod, KernelFacts
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.lane import Lane
@@ -127,7 +129,12 @@ class _Node:
 
 
 @asynccontextmanager
-async def _node(folder: Path, record: PodRecord = _RECORD) -> AsyncIterator[_Node]:
+async def _node(
+    folder: Path,
+    record: PodRecord = _RECORD,
+    *,
+    devices: Mapping[ResourceName, Silicon] | None = None,
+) -> AsyncIterator[_Node]:
     tree, clock = ProcTree(folder), ManualClock()
     (tree.root.sys / "bus").mkdir(parents=True, exist_ok=True)
     tree.myself()
@@ -143,7 +150,7 @@ async def _node(folder: Path, record: PodRecord = _RECORD) -> AsyncIterator[_Nod
     done: Any = parts
     watcher = Watcher(
         ledger=ledger,
-        inventory=Watched(inventory({WHOLE: {}})),
+        inventory=Watched(inventory(devices or {WHOLE: {}})),
         reader=reader,
         use=device_use(look_at(tree.root, lanes[2]), pidfds, clock, rescan=60.0),
         pods=PodSightings(
@@ -247,3 +254,69 @@ async def test_a_pod_that_has_its_device_again_starts_over(tmp_path: Path) -> No
         await on.watcher._beat()
         assert on.ledger.book.value.locks[_D0].state is LockState.HELD
         assert on.parts.over_again == {X}
+
+
+class _Use:
+    """Sees nobody, and notes whether that was to free the device."""
+
+    def __init__(self) -> None:
+        self.to_free: list[bool] = []
+
+    async def enabled(self, devices: Sequence[Device]) -> dict[DeviceName, tuple[()]]:
+        return {each.name: () for each in devices}
+
+    async def known(
+        self, _device: Device, _locks: object, *, to_free: bool, **_more: object
+    ) -> KernelFacts:
+        self.to_free.append(to_free)
+        return KernelFacts(holders=())
+
+
+@pytest.mark.parametrize(
+    ("pod", "to_free"),
+    [
+        (None, True),
+        (FormerPod(counted=False, populated=False), True),
+        (FormerPod(counted=False, populated=True), False),
+        (FormerPod(counted=False, populated=None), False),
+        (FormerPod(counted=True, populated=False), False),
+        (FormerPod(counted=None, populated=False), False),
+    ],
+    ids=["no pod", "over", "populated", "perhaps populated", "counted", "perhaps counted"],
+)
+async def test_who_has_a_device_is_seen_anew_once_its_pod_is_over_and_never_tried_before(
+    tmp_path: Path, pod: FormerPod | None, *, to_free: bool
+) -> None:
+    """That nobody has it must have been seen after the end, and an open could disturb a start."""
+    async with _node(tmp_path, devices={WHOLE: silicon(d0="a")}) as on:
+        use: Any = _Use()
+        on.watcher._use = use
+        book = on.ledger.book.value
+        await on.watcher._kernel_facts(book.locks[_D0], book, pod)
+        assert use.to_free == [to_free]
+
+
+@pytest.mark.parametrize(
+    ("lock", "nobodys"),
+    [
+        ({}, False),
+        ({"started": False}, False),
+        ({"pod": None}, False),
+        ({"pod": None, "started": False}, True),
+        ({"pod": None, "state": LockState.FOREIGN}, True),
+    ],
+    ids=[
+        "a pod's",
+        "a pod's that waits",
+        "a pod's whose name was lost",
+        "never started",
+        "foreign",
+    ],
+)
+async def test_a_device_is_nobodys_only_where_no_pod_can_have_started_on_it(
+    tmp_path: Path, lock: dict[str, Any], *, nobodys: bool
+) -> None:
+    async with _node(tmp_path) as on:
+        book = on.ledger.book.value
+        facts = await on.watcher._facts(replace(book.locks[_D0], **lock), book, {})
+        assert facts.nobodys is nobodys

@@ -67,6 +67,20 @@ def test_a_claim_may_have_as_many_results_as_the_api_allows() -> None:
     assert _results(replace(_CLAIM, results=many)) == many
 
 
+@pytest.mark.parametrize(
+    "results",
+    [
+        (_RESULT, _RESULT),
+        (replace(_RESULT, share_id="s1"),),
+        (replace(_RESULT, share_id="s1"), replace(_RESULT, share_id="s2")),
+        (replace(_RESULT, share_id="s1"), replace(_RESULT, device="tpu-1", share_id="s1")),
+    ],
+    ids=["no shares", "one", "two of a device", "one of each of two"],
+)
+def test_shares_that_are_not_the_same_twice_are_prepared(results: tuple[ClaimResult, ...]) -> None:
+    assert _results(replace(_CLAIM, results=results)) == results
+
+
 def test_configuration_of_others_is_not_ours_to_read() -> None:
     config = OpaqueConfig(driver="nic.example.com", kind="NicConfig")
     assert _results(replace(_CLAIM, configs=(config,))) == (_RESULT,)
@@ -268,6 +282,17 @@ def test_a_lock_that_is_to_be_given_back_is_no_claims_to_use() -> None:
     assert found is not None
     assert f"{WHOLE}/d0 is not free of" in found.text
     assert not found.withheld
+
+
+def test_a_claim_that_another_pod_uses_before_its_end_is_done_is_told_of_its_own_lock() -> None:
+    draft = drafted(_after(_WISH, prepared=True))
+    end_claim(draft, _REF.uid, "kubelet unprepared it")
+
+    found = enter(draft, replace(_WISH, pods={Y: "pod-y"}), "free")
+
+    assert found is not None
+    assert found.text.startswith(f"{WHOLE}/d0 is not free of")
+    assert [lock.device for lock in found.locks] == [name("d0")]
 
 
 def test_hardware_that_nobody_locked_is_not_a_claims_to_use() -> None:

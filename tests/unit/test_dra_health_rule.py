@@ -156,6 +156,12 @@ def test_hardware_that_is_gone_is_told_for_as_long_as_somebody_had_it() -> None:
     )
 
 
+def test_what_is_there_and_not_advertised_has_no_health() -> None:
+    assert healths(SHOWN[:1], standings_of(Book(), NODE, by_claims=frozenset({WHOLE}))) == (
+        DeviceHealth(name="tpu-d0", healthy=True),
+    )
+
+
 def test_what_is_gone_and_another_drivers_is_left_out() -> None:
     rest = replace(NODE, devices=NODE.devices[1:])
 

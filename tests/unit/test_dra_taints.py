@@ -101,6 +101,11 @@ def test_a_device_is_withheld_for_its_state_and_its_health(
     assert taints(DRIVER, found) == expected
 
 
+def test_hardware_that_is_gone_has_the_taint_of_what_was_last_known() -> None:
+    gone = replace(standing(LockState.RELEASING), device=None)
+    assert taints(DRIVER, gone, evict_lost=True) == (held("releasing"),)
+
+
 @pytest.mark.parametrize("state", [*LockState])
 def test_a_lock_of_the_other_api_is_told_in_every_state_but_free(state: LockState) -> None:
     expected = () if state is LockState.FREE else (held(state.value),)

@@ -96,6 +96,14 @@ _NO_GPUS = {"gpu": {"enabled": False, "api": "dra"}}
             {**_NO_GPUS, "devices": [{"match": {"model": "*"}, "exclude": True}]},
             "devices",
         ),
+        # A rule that gives no name leaves every device its API.
+        (_BOTH, {**_BOTH, "devices": [{"match": {"model": "*"}, "exclude": True}]}, "devices"),
+        # Under the name of GPUs, which none is served by, the first device for claims appears.
+        (
+            _NO_GPUS,
+            {**_NO_GPUS, "devices": [{**_RULE, "resource": "nvidia.com/gpu", "api": "dra"}]},
+            "devices[].api",
+        ),
     ],
 )
 def test_rules_for_devices_are_live_unless_a_name_gets_another_api(

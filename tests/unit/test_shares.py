@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from fakes.books import X, Y, drafted, keys
 from holdfast.model.book.book import Book
-from holdfast.model.book.claims import Wish, enlist
+from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.marks import Asker, Mark, Quarantine
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.messages import sentence
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.dra.advertised import AdvertisedDevice
@@ -20,7 +20,7 @@ from holdfast.model.dra.handover import (
     meant_by,
     placed,
 )
-from holdfast.model.dra.passage import by_resource
+from holdfast.model.dra.passage import by_resource, enter
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceId, DeviceName, PodUid, ResourceName
@@ -138,6 +138,66 @@ def test_a_claim_queues_for_a_replica_while_another_has_the_whole_gpu() -> None:
     assert _ids(placed([_share("s")], draft.book, _MINE)) == ["G::0"]
     _takes(draft, _MINE, _REPLICAS[0], pod=Y)
     assert draft.book.locks.keys() == {_WHOLE.name}
+
+
+def _drained() -> Draft:
+    draft = drafted()
+    draft.mark(Marks(drain=Mark(asker=Asker(uid=0, pid=1), at=0.0, reason="new disk")))
+    return draft
+
+
+def test_a_replica_that_a_claim_waits_for_is_given_to_no_other() -> None:
+    """Its turn comes first, and nobody has a lock on it yet."""
+    draft = _drained()
+    _takes(draft, _OTHER, _REPLICAS[0])
+    assert not draft.book.locks
+    assert _ids(placed([_share("s")], draft.book, _MINE)) == ["G::1"]
+
+
+def test_a_replica_that_is_not_free_of_a_claim_that_is_over_is_given_to_no_other() -> None:
+    draft = drafted()
+    wish = Wish(
+        ref=ClaimRef("team", _OTHER, "other"), pods={X: ""}, devices=by_resource(_REPLICAS[:1])
+    )
+    assert enter(draft, wish, "nobody has it") is None
+    end_claim(draft, _OTHER, "kubelet unprepared it")
+    assert not draft.holdings.on(_REPLICAS[0].keys)
+    assert _ids(placed([_share("s")], draft.book, _MINE)) == ["G::1"]
+
+
+def test_who_waits_for_the_replicas_is_told_and_of_many_the_first() -> None:
+    draft = _drained()
+    four = tuple(map(_replica, range(4)))
+    for number, replica in enumerate(four):
+        _takes(draft, ClaimUid(f"uid-{number + 2}"), replica, pod=Y)
+        told = placed([_share("s", four[: number + 1])], draft.book, _MINE)
+        assert isinstance(told, Obstacle)
+        assert f"nvidia.com/gpu/G::{min(number, 2)} is waited for by" in told.text
+        assert told.text.endswith(" and 1 more") is (number == 3)
+        assert " more" not in told.text or number == 3
+        assert told.said is not None
+        assert "is left: G::0 is held by pod pod-y" in sentence(told.said)
+
+
+@pytest.mark.parametrize(
+    ("result", "is_one"),
+    [
+        (_RESULT, True),
+        (replace(_RESULT, share_id=""), False),
+        (replace(_RESULT, admin_access=True), False),
+    ],
+    ids=["a share", "no share", "an administrator's"],
+)
+def test_of_several_devices_a_share_means_one(result: ClaimResult, *, is_one: bool) -> None:
+    assert ResultDevices(result=result, devices=_REPLICAS).is_share is is_one
+
+
+def test_a_claims_share_of_another_gpu_is_not_what_it_has_of_this_one() -> None:
+    draft = drafted()
+    other = replace(_replica(0), name=_name("H::1"), keys=keys("replica/H/1"))
+    _takes(draft, _MINE, other, _replica(2))
+    found = meant_by(_RESULT, _TOLD, draft.book, _MINE)
+    assert [each.id for each in found] == ["G::2", "G::0", "G::1"]
 
 
 def test_a_result_without_a_share_is_not_placed() -> None:
