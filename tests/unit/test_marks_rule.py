@@ -27,10 +27,11 @@ from fakes.standings import standings_of
 from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
+from holdfast.model.book.messages import Message, Said, of_reason
 from holdfast.model.book.offers import kept_back
 from holdfast.model.book.pods import Observation, reconcile
 from holdfast.model.book.queue import settle
-from holdfast.model.book.standing import why_withheld
+from holdfast.model.book.standing import said_of_withheld, why_withheld
 from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.gate.gate import Caller, Passage, enter, rights_of_start, who_calls, why_not_yet
 
@@ -87,6 +88,21 @@ def test_a_mark_keeps_from_new_pods_and_from_no_pod_what_it_started_on(
     marks: Marks, wanted: str, started: str, reason: str | None
 ) -> None:
     assert why_withheld(Book(marks=marks), keys(*wanted), keys(*started)) == reason
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        (Marks(), None),
+        (_BAD, of_reason(Message.QUARANTINED, str(_MARK), name("d0"))),
+        (_DRAIN, of_reason(Message.DRAINING, str(_MARK))),
+    ],
+    ids=["no mark", "quarantined", "draining"],
+)
+def test_who_waits_for_a_person_is_told_what_was_marked(
+    marks: Marks, expected: Said | None
+) -> None:
+    assert said_of_withheld(Book(marks=marks), keys("a"), frozenset()) == expected
 
 
 def _marked(marks: Marks, *steps: _Step) -> Book:

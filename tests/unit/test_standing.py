@@ -25,11 +25,19 @@ from fakes.books import (
 )
 from fakes.standings import SETTLE_AFTER, WITHHOLD_AFTER, standing_after, standings_of
 from holdfast.model.book.book import Book, ClaimRecord, DeviceLock, LockState
+from holdfast.model.book.claims import Wish, enlist
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.messages import BlockReason
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.book.proof import call_foreign, unlocked
-from holdfast.model.book.standing import FreeFor, NodeFacts, Standing, Standings, standings
+from holdfast.model.book.standing import (
+    FreeFor,
+    NodeFacts,
+    Standing,
+    Standings,
+    belongs_to,
+    standings,
+)
 from holdfast.model.cards import card_key, replica_key
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceId, DeviceName, HardwareKey
@@ -44,6 +52,7 @@ MARK = Mark(asker=ASKER, at=NOW, reason="ECC errors")
 DRAIN = Marks(drain=MARK)
 QUARANTINE = Marks(quarantines={D0: Quarantine(device=D0, keys=keys("a"), mark=MARK)})
 CLAIM = ClaimUid("claim-1")
+_REF = ClaimRef(namespace="team", name="first", uid=CLAIM)
 
 
 def lock(state: LockState, device: DeviceName = D0, **changes: Any) -> DeviceLock:
@@ -409,6 +418,29 @@ def test_what_a_pod_waits_for_that_is_gone_has_a_standing_without_a_lock() -> No
     found = standings_of(book_of(allocated(_D0, pod=X), waits), inventory({WHOLE: _D0}))
     gone = found.by_name[H0]
     assert (gone.device, gone.lock, gone.named, gone.granted) == (None, None, True, True)
+
+
+def test_what_a_claim_waits_for_that_is_gone_has_no_standing() -> None:
+    """The scheduler, which hands it out, has it on no list that could have it as leaving."""
+    waits = drafted(book_of(allocated(_D0, pod=X)))
+    wish = Wish(ref=_REF, pods={Y: ""}, devices={HALF: silicon(h0="a")})
+    assert enlist(waits, wish) is None
+    assert H0 not in standings_of(waits.book, inventory({WHOLE: _D0})).by_name
+
+
+def test_a_card_by_a_name_that_no_pod_has_is_refused_only_where_it_was_left() -> None:
+    """Kubelet may not have heard yet that it is offered in another way."""
+    card = replace(of_d0(Book(), inventory=node(leaving="a rule")), listed=False)
+    assert (card.named, bool(card.refusal)) == (False, True)
+    found = Standings(by_name={D0: card})
+    assert found.refusal(D0) == ""
+    assert replace(found, left=frozenset({D0})).refusal(D0) == "it is shared in another way"
+
+
+def test_why_a_foreign_lock_keeps_others_from_its_device_names_nobody() -> None:
+    found = lock(LockState.FOREIGN, pod=None)
+    told = f"{D0} is in use by something holdfast did not grant it to: pid 7 has it"
+    assert belongs_to(found, book(found)) == told
 
 
 def test_a_resource_that_is_not_advertised_offers_nothing() -> None:

@@ -439,8 +439,6 @@ def _crowded(facts: NodeFacts) -> Mapping[HardwareKey, str]:
     book = facts.book
     had = {key for lock in book.locks.values() for key in lock.keys if is_replica(key)}
     had |= {key for each in book.allocations.values() for key in each.keys if is_replica(key)}
-    if not had:
-        return {}
     offered: dict[HardwareKey, dict[HardwareKey, None]] = {}
     for device in facts.inventory.devices:
         for key in filter(is_replica, device.keys):
@@ -458,7 +456,7 @@ def _crowded(facts: NodeFacts) -> Mapping[HardwareKey, str]:
 
 
 def _any_of(keys: frozenset[HardwareKey], told: Mapping[HardwareKey, str]) -> str:
-    return next((told[key] for key in keys if key in told), "") if told else ""
+    return next((told[key] for key in keys if key in told), "")
 
 
 def _is_granted(own: DeviceLock | None) -> bool:
@@ -522,8 +520,7 @@ def belongs_to(lock: DeviceLock, book: Book, keys: frozenset[HardwareKey] = froz
     driver has for it, the text says so.
     """
     places, owner = book.holdings.places, book.holder(lock)
-    same = pci_addresses(same_functions(lock.keys, keys, places)) if places.of else ()
-    same_at = ", ".join(same)
+    same_at = ", ".join(pci_addresses(same_functions(lock.keys, keys, places)))
     device = f"{lock.device} (the same hardware: {same_at})" if same_at else str(lock.device)
     if lock.state is LockState.FOREIGN:
         return f"{device} is in use by something holdfast did not grant it to: {lock.evidence}"
