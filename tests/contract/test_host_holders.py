@@ -17,12 +17,14 @@ from holdfast.host.proc.grips import GripSearch
 from holdfast.host.proc.openfiles import FileTables, TooMuchError
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
+from holdfast.host.use.holders import _Kept
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.use.holders import Grip, Holder, Scan, ScanTarget
 from simulated.proctree import ProcTree
 from waiting import wait_until
 
 UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"
+_OTHER_UID = UID.replace("6f1e", "7f1e")
 ONE = PciAddress("0000:00:05.0")
 TWO = PciAddress("0000:00:06.0")
 _CLONE_FILES = 0x400
@@ -622,6 +624,16 @@ class TestOnATree:
         tree.open_file(tree.process(70, cgroup=f"/kubepods/pod{UID}"), 3, path)
         holders: tuple[Holder, ...] = self.scan(tree, target("a", rdev)).holders[name("a")]
         assert str(holders[0]) == f"pid 70 (worker) of pod {UID} [node open]"
+
+
+def test_however_many_of_a_pod_have_a_device_another_pods_holder_is_told_of() -> None:
+    """So is one in a sandbox: what it is called decides whose it is."""
+    kept, had, none = _Kept(), [(name("a"), frozenset({Grip.NODE}))], frozenset[Grip]()
+    for _ in range(100):
+        kept.wanted("python", f"/kubepods/pod{UID}", had, none)
+    assert not kept.wanted("python", f"/kubepods/pod{UID}", had, none)
+    assert kept.wanted("python", f"/kubepods/pod{_OTHER_UID}", had, none)
+    assert kept.wanted("runsc-sandbox", f"/kubepods/pod{UID}", had, none)
 
 
 def test_who_has_exited_has_nothing_of_what_another_had_that_has_exited_too(

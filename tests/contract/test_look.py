@@ -313,6 +313,14 @@ async def test_one_group_that_is_busy_makes_the_device_busy(on: Looked, busy: st
     assert await on.look.open(gone) is OpenOutcome.UNAVAILABLE
 
 
+@pytest.mark.parametrize("kind", [DeviceKind.ACCEL, DeviceKind.DRIVER])
+async def test_only_a_vfio_group_is_opened_to_see_whether_it_can_be(
+    on: Looked, kind: DeviceKind
+) -> None:
+    """An accel chip's node is for one process: to open it would fail a program that starts."""
+    assert await on.look.open(replace(on.device, kind=kind)) is Opened.UNAVAILABLE
+
+
 class TestLeftEnabled:
     async def test_where_the_group_can_be_opened_its_level_is_learned_and_it_is_free(
         self, on: Looked

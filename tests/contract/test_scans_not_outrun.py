@@ -225,6 +225,32 @@ def test_what_a_process_had_that_ended_while_it_was_looked_at_is_looked_for_agai
     assert _pids(scan) == [60]
 
 
+def test_what_a_process_had_that_ended_right_after_it_was_looked_at_is_looked_for_again(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """It had the device at both looks, and who it was could not be asked any more."""
+    heir, holder = tree.process(60), tree.process(65)
+    tree.open_file(holder, 3, terminal.path)
+    maps = _without_maps(holder)
+    os.mkfifo(maps)
+
+    def run() -> None:
+        with maps.open("w"):  # the first look is at it
+            maps.unlink()
+            os.mkfifo(maps)
+        with maps.open("w"):  # and so is the second
+            tree.open_file(heir, 3, terminal.path)
+            (holder / "stat").unlink()
+            maps.unlink()
+            maps.write_text("")
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    thread.join()
+    assert _pids(scan) == [60]
+
+
 _IN_FLIGHT = """
 import os, socket, sys
 one, other = socket.socketpair()

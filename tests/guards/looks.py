@@ -2,6 +2,7 @@
 
 from guards.guard import Edit, Guard
 
+_STUCK = "tests/contract/test_stuck_processes.py"
 _SURVEY = "daemon/holdfast/host/use/survey.py"
 _LOOK = "daemon/holdfast/host/use/look.py"
 _GRIPS = "daemon/holdfast/host/proc/grips.py"
@@ -405,5 +406,131 @@ LOOK_GUARDS = (
             ),
         ),
         tests=(f"{_LOOKS}::test_who_cannot_be_read_is_named",),
+    ),
+    Guard(
+        name="look-learn",
+        why="the level at which a function was left enabled is learned where everybody was seen",
+        edits=(
+            Edit(
+                _LOOK, "if opened is Opened.SUCCEEDED and learn:", "if opened is Opened.SUCCEEDED:"
+            ),
+        ),
+        tests=(
+            f"{_LOOKS}::TestLeftEnabled::test_it_is_not_learned_by_a_look_that_missed_somebody",
+        ),
+    ),
+    Guard(
+        name="look-open-idle",
+        why="what is not enabled any more is not opened: a program may just start on it",
+        edits=(
+            Edit(
+                _LOOK, "if not self._enabling(device).above or not are_groups", "if not are_groups"
+            ),
+        ),
+        tests=(f"{_LOOKS}::TestLeftEnabled::test_what_is_not_enabled_any_more_is_left_alone",),
+    ),
+    Guard(
+        name="look-open-group",
+        why="what can be opened proves something only of a VFIO group",
+        edits=(Edit(_LOOK, " or not are_groups(self._root, device.nodes):", ":"),),
+        tests=(
+            f"{_LOOKS}::TestLeftEnabled::test_where_the_group_cannot_be_opened_it_is_never_called_free",
+        ),
+    ),
+    Guard(
+        name="look-open-kind",
+        why="the node of an accel chip is for one process: to open it would fail a program that starts",
+        edits=(Edit(_LOOK, "if device.kind is not DeviceKind.VFIO:", "if False:"),),
+        tests=(f"{_LOOKS}::test_only_a_vfio_group_is_opened_to_see_whether_it_can_be",),
+    ),
+    Guard(
+        name="look-own-node",
+        why="a function has a VFIO node of its own beside its group's",
+        edits=(
+            Edit(
+                _LOOK,
+                "            rdevs.update(self._sysfs.vfio_devices(address))\n",
+                "            pass\n",
+            ),
+        ),
+        tests=(f"{_LOOKS}::test_a_holder_of_a_functions_own_vfio_node_is_a_holder_of_the_device",),
+    ),
+    Guard(
+        name="look-same-process",
+        why="what a pid had is not that of the process that has the pid next",
+        edits=(Edit(_SURVEY, "if facts.process.start_ticks == before and use:", "if use:"),),
+        tests=(
+            f"{_HELD}::TestOnATree::test_what_a_pid_had_is_not_blamed_on_the_process_that_has_the_pid_next",
+        ),
+    ),
+    Guard(
+        name="look-ended-at-once",
+        why="nor is what one had forgotten that ended before it could be asked who it was",
+        edits=(
+            Edit(
+                _SURVEY,
+                "return self._ended(pid, had) if before is not None else None",
+                "return None",
+            ),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_what_a_process_had_that_ended_right_after_it_was_looked_at_is_looked_for_again",
+        ),
+    ),
+    Guard(
+        name="look-maps-left-out",
+        why="whose mappings were not read because that could hang may have the device mapped",
+        edits=(Edit(_SURVEY, "        if use.maps_left_out:\n", "        if False:\n"),),
+        tests=(
+            f"{_STUCK}::test_a_process_whose_mappings_cannot_be_read_is_a_gap_and_all_others_are_seen",
+        ),
+    ),
+    Guard(
+        name="look-born-last-found",
+        why="of who was born last it counts what it has",
+        edits=(
+            Edit(
+                _SURVEY,
+                "                self.found[pid] = answer.uses\n                return\n\n    def _born",
+                "                return\n\n    def _born",
+            ),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_where_births_never_end_a_look_does_and_whoever_was_born_last_is_looked_at",
+        ),
+    ),
+    Guard(
+        name="look-hides-later",
+        why="who may hide files is looked at again",
+        edits=(
+            Edit(
+                _SURVEY,
+                "            if answer.hides:\n                self._hiding[pid] = answer\n",
+                "",
+            ),
+        ),
+        tests=(f"{_OUTRUN}::test_a_process_that_exits_and_shows_no_files_is_a_gap",),
+    ),
+    Guard(
+        name="look-sight",
+        why="what the daemon itself lacks to see everybody is a gap",
+        edits=(Edit(_HOLDERS, "gaps=(*sight.hides, *of_unread,", "gaps=(*of_unread,"),),
+        tests=(f"{_HELD}::TestOnATree::test_a_foreign_pid_namespace_is_a_gap",),
+    ),
+    Guard(
+        name="look-removed-mapped",
+        why="so is a mapping of a removed file that may be the device",
+        edits=(Edit(_HOLDERS, "*of_unread, *dict.fromkeys(survey.unexplained)),", "*of_unread),"),),
+        tests=(
+            f"{_HELD}::TestOnATree::test_a_mapping_of_a_removed_node_makes_the_scan_incomplete",
+        ),
+    ),
+    Guard(
+        name="look-alike",
+        why="however many of one pod have a device, a holder of another pod is told of",
+        edits=(Edit(_HOLDERS, "alike = (device, each, where, kind)", "alike = (device, each)"),),
+        tests=(
+            f"{_HELD}::test_however_many_of_a_pod_have_a_device_another_pods_holder_is_told_of",
+        ),
     ),
 )

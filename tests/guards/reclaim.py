@@ -2,6 +2,8 @@
 
 from guards.guard import Edit, Guard
 
+_SIGHTED = "tests/contract/test_pod_sightings.py"
+_SIGHTINGS = "daemon/holdfast/reclaim/sightings.py"
 _ENDING = "daemon/holdfast/reclaim/ending.py"
 _PODS = "daemon/holdfast/reclaim/pods.py"
 _EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
@@ -479,6 +481,68 @@ _FREE_GUARDS = (
         why="a free device that a stranger uses is offered to no pod",
         edits=(Edit(_USERS, "elif is_foreign(facts):", "elif False:"),),
         tests=(f"{_LOOKS}::test_a_free_device_that_was_left_enabled_is_no_strangers",),
+    ),
+    Guard(
+        name="free-seen-now",
+        why="that nobody has a device is seen anew after the end of its pod, and not remembered",
+        edits=(Edit(_WATCHER, "to_free=not _may_live(pod),", "to_free=False,"),),
+        tests=(
+            f"{_FREES}::test_who_has_a_device_is_seen_anew_once_its_pod_is_over_and_never_tried_before",
+        ),
+    ),
+    Guard(
+        name="free-untried",
+        why="nor is a device opened to try it while its pod may live: a program may just start on it",
+        edits=(Edit(_WATCHER, "return counted or pod.populated is not False", "return counted"),),
+        tests=(
+            f"{_FREES}::test_who_has_a_device_is_seen_anew_once_its_pod_is_over_and_never_tried_before",
+        ),
+    ),
+    Guard(
+        name="free-nobodys",
+        why="a device of which nobody knows whose it is may be that of a pod that started on it",
+        edits=(
+            Edit(
+                _WATCHER,
+                "lock.pod is None and (lock.state is LockState.FOREIGN or not lock.started)",
+                "lock.pod is None",
+            ),
+        ),
+        tests=(f"{_FREES}::test_a_device_is_nobodys_only_where_no_pod_can_have_started_on_it",),
+    ),
+    Guard(
+        name="sight-empty",
+        why="an empty cgroup is read each time: a pod of the same UID may come into it",
+        edits=(
+            Edit(
+                _SIGHTINGS,
+                "elif sighting.populated and sighting.processes and not sighting.unlisted:",
+                "else:",
+            ),
+        ),
+        tests=(f"{_SIGHTED}::test_an_empty_cgroup_is_read_each_time_since_its_end_is_not_told",),
+    ),
+    Guard(
+        name="sight-unlisted",
+        why="so is one of which not all can be listed",
+        edits=(
+            Edit(
+                _SIGHTINGS, "sighting.processes and not sighting.unlisted:", "sighting.processes:"
+            ),
+        ),
+        tests=(f"{_SIGHTED}::test_a_part_that_cannot_be_listed_is_tried_each_time",),
+    ),
+    Guard(
+        name="sight-anew",
+        why="and that of a pod that is over: its processes are those that are judged",
+        edits=(
+            Edit(
+                _SIGHTINGS,
+                "announced = self._announced.difference(anew)",
+                "announced = self._announced",
+            ),
+        ),
+        tests=(f"{_SIGHTED}::test_what_is_to_be_read_anew_is",),
     ),
 )
 

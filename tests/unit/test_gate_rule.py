@@ -100,6 +100,7 @@ def test_hardware_is_held_from_every_pod_but_the_one_that_has_all_of_it() -> Non
     assert is_held_from(X, held, keys("a", "b"))
     assert not is_held_from(X, held, keys("a"))
     assert not is_held_from(Z, held, keys("z"))
+    assert is_held_from(None, held, keys("z")), "who is not known may be anybody"
     assert not is_held_from(Y, _ended(held), keys("a"))
 
 

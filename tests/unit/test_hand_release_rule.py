@@ -134,11 +134,22 @@ def test_what_is_left_of_an_earlier_allocation_of_a_claim_is_released_as_of_one_
 def test_what_is_left_of_a_claim_that_is_over_may_be_ended_by_the_guards_of_any_pod(
     changed: dict[str, Any], refusal: str
 ) -> None:
-    over = replace(_CLAIM, over_at=1.0)
     lock = replace(_LOCK, claim=_CLAIM.ref.uid)
-    verdict = judge_by_hand(replace(_OVER, lock=lock, claim=over, **changed))
-    assert verdict.grounds is (None if refusal else Grounds.RELEASE)
-    assert refusal in verdict.refusal
+    for forgotten in (False, True):  # kubelet has no record of it any more in any case
+        over = replace(_CLAIM, over_at=1.0, forgotten=forgotten)
+        verdict = judge_by_hand(replace(_OVER, lock=lock, claim=over, **changed))
+        assert verdict.grounds is (None if refusal else Grounds.RELEASE)
+        assert refusal in verdict.refusal
+
+
+def test_where_nothing_was_shown_the_lock_counts_as_it_is() -> None:
+    """So a person is told what a release would do."""
+    assert judge_by_hand(replace(_OVER, shown=None)).grounds is Grounds.RELEASE
+
+
+def test_of_a_pod_whose_record_is_lost_it_is_not_known_whose_the_device_is() -> None:
+    told = judge_by_hand(replace(_OVER, pod=None)).refusal
+    assert "it becomes free by itself when kubelet's checkpoint names its pod" in told
 
 
 def test_a_release_by_hand_says_in_plain_words_why_it_frees_nothing() -> None:

@@ -130,6 +130,7 @@ def test_an_idle_sandbox_that_only_leaks_and_stands_in_its_own_pods_way_is_ended
         ({"runtime": RuntimeState(containers=("c1",))}, "its runtime runs container c1 in it"),
         ({"leaking_for": 9.9}, "seen for less than 10 s"),
         ({"pause": 4.0}, "was ended recently"),
+        ({"pause": 0.5}, "was ended recently"),
     ],
 )
 def test_one_fact_that_is_otherwise_keeps_the_sandbox(changed: dict[str, Any], reason: str) -> None:

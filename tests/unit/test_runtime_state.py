@@ -19,6 +19,8 @@ _WORK = RuntimeTask(id="c1", sandbox="s1", pod=X)
         ((_PAUSE, _WORK), ("c1",), ""),
         ((_PAUSE, RuntimeTask(id="c1", sandbox="s1")), ("c1",), ""),
         ((_PAUSE, RuntimeTask(id="c1", pod=X)), ("c1",), ""),
+        # Of a container whose sandbox is not told nobody knows that it is in the same.
+        ((_PAUSE, RuntimeTask(id="c1", pod=X), RuntimeTask(id="c3")), ("c1",), ""),
         ((_PAUSE, RuntimeTask(id="c1", sandbox="s1", pod=X, ended=True)), (), ""),
         # One of two files knows that it runs.
         ((_PAUSE, RuntimeTask(id="c1", sandbox="s1", pod=X, ended=True), _WORK), ("c1",), ""),

@@ -353,8 +353,7 @@ def _runtime_let_go(facts: EndFacts) -> str | None:
 def _sandbox_let_go(facts: EndFacts) -> str | None:
     """Return why the sandbox may be at work: what runs in it is no process of this node."""
     state = facts.runtime
-    seen = bool(facts.members) or facts.sandbox is None
-    if seen and all(member.lost_its_shim for member in facts.members):
+    if facts.members and all(member.lost_its_shim for member in facts.members):
         return None
     if state is None or not state.only_pause:
         why = f" ({state.problem})" if state is not None else ""

@@ -76,7 +76,7 @@ def _identity(facts: LeakFacts) -> str | None:
         return "the device is not held by the pod"
     inode = None if facts.record is None else facts.record.inode
     for member in facts.members:
-        if member.in_pod != facts.pod or inode is None or member.inode != inode:
+        if member.in_pod != facts.pod or member.inode != inode:
             return f"pid {member.process} is not in the cgroup that the pod had"
     if facts.record is None or facts.record.cgroup is None:
         return "the cgroup that the pod had is not known"

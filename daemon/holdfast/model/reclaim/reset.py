@@ -48,12 +48,13 @@ def reset_method(methods: tuple[str, ...] | None) -> str | None:
 
     A bus or slot reset, and what the firmware does (acpi), may reach other functions.
     """
-    for place, method in enumerate(methods or ()):
+    told = methods or ()
+    for place, method in enumerate(told):
         if method in _CERTAIN:
-            return methods[0] if methods else None
+            return told[0]
         if method not in _OWN:
             return None
-        if methods and place == len(methods) - 1:
+        if place == len(told) - 1:
             return method
     return None
 
