@@ -654,3 +654,58 @@ def test_who_has_exited_has_nothing_of_what_another_had_that_has_exited_too(
         os.waitid(os.P_PID, each.pid, os.WEXITED | os.WNOWAIT)
     assert tables.same(had.pid, other.pid)
     assert not search.at(other.pid)
+
+
+class _AlwaysTheSame(FileTables):
+    """Says of any two processes that they share their table of open files."""
+
+    def __init__(self) -> None:
+        self.usable = True
+
+    def same(self, _one: int, _other: int) -> bool:
+        return True
+
+
+def _many_open(tree: ProcTree, pid: int, *more: str, info: str = "") -> Path:
+    """Make a process with so many open files that they are remembered, and those named *more*."""
+    home = tree.process(pid)
+    for number in range(100):
+        tree.open_file(home, number, "pipe:[7]")
+    for number, file in enumerate(more, start=100):
+        tree.open_file(home, number, file, info=info)
+    return home
+
+
+def _search(tree: ProcTree, rdev: int) -> GripSearch:
+    tables = _AlwaysTheSame()
+    return GripSearch(tree.root, [target("a", rdev)], None, tables, maps=False, hidden=False)
+
+
+def test_what_a_process_had_is_not_that_of_one_that_shares_files_with_the_next_of_its_pid(
+    tmp_path: Path, terminals: Terminals
+) -> None:
+    path, rdev = terminals.make()
+    tree = ProcTree(tmp_path)
+    had = _many_open(tree, 60, path)
+    search = _search(tree, rdev)
+    assert search.at(60)
+    had.rename(tmp_path / "former")  # kept, so that its inode is not given away again
+    _many_open(tree, 60)
+    _many_open(tree, 61)
+    assert not search.at(61)
+
+
+def test_the_files_of_a_ring_are_told_apart_in_each_processs_own_root(
+    tmp_path: Path, terminals: Terminals
+) -> None:
+    """Two can share all of their open files, and have different files by the same name."""
+    path, rdev = terminals.make()
+    tree = ProcTree(tmp_path)
+    ring = "anon_inode:[io_uring]"
+    for pid, leads in ((60, "/dev/null"), (61, path)):
+        home = _many_open(tree, pid, ring, info="UserFiles:\t1\n    0: /node\n")
+        (home / "root").mkdir()
+        (home / "root/node").symlink_to(leads)
+    search = _search(tree, rdev)
+    assert not search.at(60)
+    assert dict(search.at(61).grips) == {name("a"): {Grip.NODE}}

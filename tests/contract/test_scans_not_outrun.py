@@ -296,6 +296,18 @@ def test_a_process_that_exits_and_shows_no_files_is_a_gap(
     assert bool(_of(scan, 70)) is gap
 
 
+def test_a_thread_with_files_of_its_own_that_exits_and_shows_none_is_a_gap(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    home = tree.process(70)
+    tree.open_file(home, 3, "pipe:[7]")
+    tree.thread(70, 71)
+    stat = home / "task/71/stat"
+    assert not _of(holder_scan(tree.root).scan([terminal.target], hidden=True), 70)
+    shutil.copy(tree.process(80, state="D", flags=0x4) / "stat", stat)
+    assert _of(holder_scan(tree.root).scan([terminal.target], hidden=True), 70)
+
+
 def test_what_never_settles_is_a_gap(tree: ProcTree, terminal: Terminal) -> None:
     """Where whoever has the device has ended whenever all others were looked at."""
     tree.open_file(tree.process(60), 3, terminal.path)

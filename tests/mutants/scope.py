@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-ROOMS = ("model", "ledger", "allocation", "reclaim", "kubelet")
+ROOMS = ("model", "ledger", "allocation", "reclaim", "inuse", "kubelet")
 """The packages whose every line decides who has a device, or writes it down."""
 
-_BESIDE = ("daemon/holdfast/settings/reloading.py",)
+_BESIDE = ("daemon/holdfast/settings/reloading.py", "daemon/holdfast/app/reload.py")
 """Files of other packages of which the same is so."""
 
 SETTLED = (
@@ -55,13 +55,23 @@ _BY_ROOM = {
         "tests/integration/test_pods_one_after_another.py",
         "tests/integration/test_signals_hit_nobody_else.py",
         "tests/integration/test_reset.py",
+        "tests/integration/test_hand_release_judged.py",
+        "tests/integration/test_ends_judged_last.py",
+        "tests/integration/test_leaks_judged_last.py",
         "tests/integration/test_release_by_hand.py",
+    ),
+    "inuse": (
+        "tests/contract/test_one_memory.py",
+        "tests/contract/test_device_use.py",
+        "tests/contract/test_look.py",
+        "tests/contract/test_gate.py",
     ),
     "kubelet": (
         "tests/integration/test_kubelet_side.py",
         "tests/integration/test_kubelet_reader.py",
         "tests/integration/test_plugin_calls.py",
     ),
+    "app": ("tests/integration/test_reload.py",),
     "settings": ("tests/integration/test_reload.py",),
 }
 _KINDS = ("unit", "contract", "integration")

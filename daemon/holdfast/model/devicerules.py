@@ -140,8 +140,8 @@ class _Assignment:
         own = device.name.resource
         # Replicas have a name of their own so that no pod gets one that asks for a whole card: the
         # card's name leaves it to them.
-        same = rule.resource is None or rule.resource == self._found.names.unshared(own)
-        resource = own if same or rule.resource is None else rule.resource
+        moved = rule.resource
+        resource = own if moved is None or moved == self._found.names.unshared(own) else moved
         name = DeviceName(resource, device.name.id)
         if name == device.name:
             return name, ""
