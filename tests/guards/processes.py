@@ -137,7 +137,7 @@ PROCESS_GUARDS = (
         edits=(
             Edit(
                 _MAPPED,
-                "same = at is not None and (at.filesystem, at.inode) == (mapping.filesystem, mapping.inode)",
+                "same = at is not None and (at.filesystem, at.inode) == mapping.file",
                 "same = at is not None",
             ),
         ),
@@ -146,20 +146,12 @@ PROCESS_GUARDS = (
         ),
     ),
     Guard(
-        name="mapped-removed",
-        why="a removed file that is mapped as a device may be one, wherever it was",
-        edits=(Edit(_MAPPED, "gone = mapping.shared and mapping.removed", "gone = False"),),
-        tests=(
-            f"{_HELD}::TestOnATree::test_device_memory_of_a_node_that_was_made_elsewhere_and_is_gone_is_a_gap",
-        ),
-    ),
-    Guard(
         name="mapped-left",
         why="what cannot be told apart is a gap",
         edits=(
             Edit(
                 _MAPPED,
-                "                    self._leave_unexplained(pid, path)\n",
+                "                    self._leave_unexplained(pid, each.path)\n",
                 "                    pass\n",
             ),
         ),
