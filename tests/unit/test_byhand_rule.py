@@ -100,6 +100,11 @@ def test_a_name_of_several_devices_or_of_none_is_refused(text: str, complaint: s
         target(text, _NODE, Book())
 
 
+def test_of_a_node_without_devices_none_is_named() -> None:
+    with pytest.raises(RequestRefusedError, match="cannot find device d0: this node has none$"):
+        target("d0", inventory({}), Book())
+
+
 def test_a_device_that_has_left_the_node_can_still_be_named() -> None:
     gone = inventory({WHOLE: silicon(d1="b")})
     assert target("d0", gone, book_of(allocated(_D0))) == _WHAT
@@ -155,6 +160,17 @@ def test_an_automatic_quarantine_is_not_lifted_but_tried_again() -> None:
     assert move.evidence.startswith(f"unquarantine, {_TOLD}: reclaimed again now")
 
 
+def test_a_person_can_trust_a_device_again_that_was_unhealthy() -> None:
+    draft = drafted()
+    text = unquarantine(draft, _WHAT, _MARK, forgiven=("Xid 48", "Xid 64")).text
+    assert text == "google.com/tpu/d0 is trusted again despite Xid 48, Xid 64"
+
+
+def test_who_lets_go_of_what_is_quarantined_is_not_said_to_keep_it() -> None:
+    draft = drafted(book_of(_stuck))
+    assert quarantine(draft, _WHAT, _MARK) == "google.com/tpu/d0 is quarantined: no new pod gets it"
+
+
 def test_both_quarantines_end_each_in_its_way() -> None:
     draft = drafted(book_of(_stuck, _quarantined))
     lifted = unquarantine(draft, _WHAT, _MARK)
@@ -205,7 +221,7 @@ def test_a_drain_is_in_the_history_of_each_device_and_so_is_its_end() -> None:
         (name("d1"), LockState.FREE),
     ]
     assert {move.evidence for move in draft.moves} == {f"draining: {_TOLD}"}
-    undrain(draft, both, _MARK)
+    assert undrain(draft, both, _MARK) == "holdfast is not draining any more"
     assert {move.evidence for move in draft.moves[2:]} == {f"draining ended: {_TOLD}"}
     assert not draft.book.marks
 
