@@ -464,6 +464,17 @@ class TestOnATree:
         )
         assert grips(self.scan(tree, target("one", rdev), maps=True), "one") == {70: {Grip.MAPPED}}
 
+    def test_a_mapped_node_is_looked_for_on_the_node_where_the_processs_root_does_not_show_it(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        tree.root.dev.mkdir()
+        (tree.root.dev / "accel0").symlink_to(path)
+        (tree.process(70) / "maps").write_text(
+            "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
+        )
+        assert grips(self.scan(tree, target("one", rdev), maps=True), "one") == {70: {Grip.MAPPED}}
+
     def test_a_mapping_of_a_removed_node_makes_the_scan_incomplete(self, tree: ProcTree) -> None:
         (tree.process(70) / "maps").write_text(
             "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel9 (deleted)\n"
@@ -531,8 +542,9 @@ class TestOnATree:
         # A security module can refuse the file and show its path: here nothing is at the path.
         tree.open_file(tree.process(70, comm="hidden"), 3, "/dev/nothing/here")
         tree.open_file(tree.process(71), 3, "/srv/on-a-server-that-is-gone")
-        (gap,) = self.scan(tree, target("one", 1)).gaps
-        assert gap == "pid 70 (hidden) cannot be inspected: an open device cannot be looked at"
+        assert self.scan(tree, target("one", 1)).gaps == (
+            "pid 70 (hidden) cannot be inspected: an open device cannot be looked at",
+        )
 
     def test_what_a_pid_had_is_not_blamed_on_the_process_that_has_the_pid_next(
         self, tree: ProcTree, terminals: Terminals

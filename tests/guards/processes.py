@@ -169,7 +169,9 @@ PROCESS_GUARDS = (
                 "            pass\n",
             ),
         ),
-        tests=(f"{_HELD}::TestOnATree::test_a_mapped_node_is_told_by_its_number",),
+        tests=(
+            f"{_HELD}::TestOnATree::test_a_mapped_node_is_looked_for_on_the_node_where_the_processs_root_does_not_show_it",
+        ),
     ),
     Guard(
         name="visit-unread",
