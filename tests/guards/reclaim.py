@@ -2,6 +2,8 @@
 
 from guards.guard import Edit, Guard
 
+_RELEASES = "tests/integration/test_release_by_hand.py"
+_RECLAIMER = "daemon/holdfast/reclaim/reclaimer.py"
 _SIGHTED = "tests/contract/test_pod_sightings.py"
 _SIGHTINGS = "daemon/holdfast/reclaim/sightings.py"
 _ENDING = "daemon/holdfast/reclaim/ending.py"
@@ -234,6 +236,18 @@ _END_GUARDS = (
         why="nor has a pod been without kubelet since a former end",
         edits=(Edit(_EVIDENCE, "            del self._since[pod]\n", "            pass\n"),),
         tests=(f"{_UNCOUNTED}::test_what_is_of_no_interest_is_forgotten",),
+    ),
+    Guard(
+        name="noted-first",
+        why="the history has it that a process is being ended before it is: a crash hides nothing",
+        edits=(
+            Edit(
+                _RECLAIMER, "        if lock.state is LockState.RELEASING:\n", "        if False:\n"
+            ),
+        ),
+        tests=(
+            f"{_RELEASES}::test_an_orphan_is_ended_at_once_and_in_observe_mode_because_a_person_asks",
+        ),
     ),
 )
 
