@@ -78,11 +78,18 @@ def test_more_mappings_than_are_read_are_no_answer(tmp_path: Path) -> None:
     maps = tmp_path / "proc/70/maps"
     with maps.open("r+") as file:
         file.truncate(1 << 23)
-    with pytest.raises(HostError, match="too many"):
-        procfs.runs_a_machine(70)
+    assert "too many" in _why_untold(procfs)
     maps.unlink()
     maps.mkdir()
-    with pytest.raises(HostError, match="cannot read the mappings"):
-        procfs.runs_a_machine(70)
+    assert "cannot read the mappings" in _why_untold(procfs)
     maps.rmdir()
-    assert not procfs.runs_a_machine(70), "it is gone"
+    assert _why_untold(procfs) == "", "it is gone"
+
+
+def _why_untold(procfs: Procfs) -> str:
+    """Return why it cannot be told whether process 70 runs a machine; empty: it runs none."""
+    try:
+        assert not procfs.runs_a_machine(70)
+    except HostError as error:
+        return str(error)
+    return ""

@@ -370,6 +370,12 @@ def test_a_slice_that_stays_as_it_is_says_how_many_there_are_now() -> None:
     assert [spec.pool.resource_slice_count for _, spec in left.update] == [1]
 
 
+def test_a_server_that_keeps_that_a_device_is_shared_says_so() -> None:
+    shared = SliceContent(devices=(SliceDevice(name="gpu", allow_multiple_allocations=True),))
+    assert kept_of(shared, shared).shares
+    assert not kept_of(shared, SliceContent(devices=(SliceDevice(name="gpu"),))).shares
+
+
 def test_a_slice_whose_name_is_taken_has_another_one_and_keeps_it() -> None:
     wanted = contents(facts(chips(1)))
     name = slice_name(DRIVER, NODE, 0)
@@ -379,9 +385,14 @@ def test_a_slice_whose_name_is_taken_has_another_one_and_keeps_it() -> None:
     stored = carried_out(found, {})
 
     assert [*stored] == [instead]
+    assert instead == f"{name}-0123abcd"
     assert plan(wanted, stored) == Writes(), "also after a restart"
-    again = plan(wanted, {**stored, name: stored[instead]})
+    own = replace(stored[instead], metadata=SliceMetadata(name=name))
+    again = plan(wanted, {**stored, name: own})
     assert [each.metadata.name for each in again.delete] == [instead], "it was not taken after all"
+    third = another_name(name, "456789ab")
+    more = {**stored, third: replace(own, metadata=SliceMetadata(name=third))}
+    assert [each.metadata.name for each in plan(wanted, more).delete] == [third], "one is enough"
 
 
 def test_a_name_at_its_longest_has_room_for_another_one() -> None:

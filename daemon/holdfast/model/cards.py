@@ -231,7 +231,6 @@ def overlap(
         card_key(card) in whole
         for whole, parts in ((one, other), (other, one))
         for card in map(card_of, parts)
-        if card
     )
 
 
