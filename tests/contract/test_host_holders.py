@@ -17,7 +17,7 @@ from holdfast.host.proc.grips import GripSearch
 from holdfast.host.proc.openfiles import FileTables, TooMuchError
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.host.use.holders import _Kept
+from holdfast.host.use.holders import _HolderSample
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.use.holders import Grip, Holder, Scan, ScanTarget
 from simulated.proctree import ProcTree
@@ -640,7 +640,7 @@ class TestOnATree:
 
 def test_however_many_of_a_pod_have_a_device_another_pods_holder_is_told_of() -> None:
     """So is one in a sandbox: what it is called decides whose it is."""
-    kept, had, none = _Kept(), [(name("a"), frozenset({Grip.NODE}))], frozenset[Grip]()
+    kept, had, none = _HolderSample(), [(name("a"), frozenset({Grip.NODE}))], frozenset[Grip]()
     for _ in range(100):
         kept.wanted("python", f"/kubepods/pod{UID}", had, none)
     assert not kept.wanted("python", f"/kubepods/pod{UID}", had, none)

@@ -319,7 +319,7 @@ async def test_only_a_vfio_group_is_opened_to_see_whether_it_can_be(
     on: Looked, kind: DeviceKind
 ) -> None:
     """An accel chip's node is for one process: to open it would fail a program that starts."""
-    assert await on.look.open(replace(on.device, kind=kind)) is Opened.UNAVAILABLE
+    assert await on.look.open(replace(on.device, kind=kind)) is OpenOutcome.UNAVAILABLE
 
 
 class TestLeftEnabled:

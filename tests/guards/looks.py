@@ -412,7 +412,9 @@ LOOK_GUARDS = (
         why="the level at which a function was left enabled is learned where everybody was seen",
         edits=(
             Edit(
-                _LOOK, "if opened is Opened.SUCCEEDED and learn:", "if opened is Opened.SUCCEEDED:"
+                _LOOK,
+                "if opened is OpenOutcome.SUCCEEDED and learn:",
+                "if opened is OpenOutcome.SUCCEEDED:",
             ),
         ),
         tests=(

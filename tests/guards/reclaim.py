@@ -552,7 +552,7 @@ _FREE_GUARDS = (
         edits=(
             Edit(
                 _SIGHTINGS,
-                "announced = self._announced.difference(anew)",
+                "announced = self._announced.difference(again)",
                 "announced = self._announced",
             ),
         ),

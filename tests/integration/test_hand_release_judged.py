@@ -19,7 +19,7 @@ from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.handrelease import HandRelease
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Reclaim
+from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Duration, Interval
 from waiting import until
 
@@ -126,7 +126,7 @@ async def test_a_lock_that_moves_while_its_release_is_judged_is_not_released(
 
 async def test_who_is_ended_on_a_persons_word_has_the_grace_of_sigterm(tmp_path: Path) -> None:
     async with reclaim_scene(tmp_path) as scene:
-        scene.settings = Reclaim(term_grace=Duration(500), release_poll=Interval(0.01))
+        scene.settings = ReclaimSettings(term_grace=Duration(500), release_poll=Interval(0.01))
         saving = scene.start(deaf=True)
         (member,) = await scene.pods.members(X)
         evidence, ending, did = _parts(scene)

@@ -27,7 +27,7 @@ from fakes.standings import standings_of
 from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.book.messages import Message, Said, of_reason
+from holdfast.model.book.messages import FilledMessage, Message, of_reason
 from holdfast.model.book.offers import kept_back
 from holdfast.model.book.pods import Observation, reconcile
 from holdfast.model.book.queue import settle
@@ -100,7 +100,7 @@ def test_a_mark_keeps_from_new_pods_and_from_no_pod_what_it_started_on(
     ids=["no mark", "quarantined", "draining"],
 )
 def test_who_waits_for_a_person_is_told_what_was_marked(
-    marks: Marks, expected: Said | None
+    marks: Marks, expected: FilledMessage | None
 ) -> None:
     assert said_of_withheld(Book(marks=marks), keys("a"), frozenset()) == expected
 

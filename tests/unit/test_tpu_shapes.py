@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.model.devices import Device, DeviceKind, pci_key
-from holdfast.model.dra.advertised import Advertised, makes_no_group
+from holdfast.model.dra.advertised import AdvertisedDevice, makes_no_group
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.tpu.shapes import advertised_chips
 
@@ -107,10 +107,12 @@ def test_a_chip_of_unknown_memory_has_no_capacity() -> None:
     assert found.capacity == {}
 
 
-def _told(*ids: str, resource: str = "google.com/tpu", whole: str | None = None) -> Advertised:
+def _told(
+    *ids: str, resource: str = "google.com/tpu", whole: str | None = None
+) -> AdvertisedDevice:
     names = tuple(DeviceName(ResourceName(resource), DeviceId(each)) for each in ids)
     of_all = None if whole is None else DeviceName(ResourceName(resource), DeviceId(whole))
-    return Advertised(name="-".join(ids), devices=names, whole=of_all)
+    return AdvertisedDevice(name="-".join(ids), devices=names, whole=of_all)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def _told(*ids: str, resource: str = "google.com/tpu", whole: str | None = None)
     ids=["a pair", "this pair", "a single one", "three", "of another resource", "shares of one"],
 )
 def test_two_devices_are_scattered_where_other_two_of_their_resource_make_a_group(
-    told: Advertised, *, scattered: bool
+    told: AdvertisedDevice, *, scattered: bool
 ) -> None:
     assert makes_no_group(_told("a", "c").devices, [told]) is scattered
 
