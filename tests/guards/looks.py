@@ -529,7 +529,7 @@ LOOK_GUARDS = (
     ),
     Guard(
         name="look-alike",
-        why="however many of one pod have a device, a holder of another pod is told of",
+        why="however many of one pod have a device, a holder of another pod is named",
         edits=(Edit(_HOLDERS, "alike = (device, each, where, kind)", "alike = (device, each)"),),
         tests=(
             f"{_HELD}::test_however_many_of_a_pod_have_a_device_another_pods_holder_is_told_of",

@@ -498,7 +498,7 @@ _FREE_GUARDS = (
     ),
     Guard(
         name="free-seen-now",
-        why="that nobody has a device is seen anew after the end of its pod, and not remembered",
+        why="that nobody has a device is seen after the end of its pod, and not remembered",
         edits=(Edit(_WATCHER, "to_free=not _may_live(pod),", "to_free=False,"),),
         tests=(
             f"{_FREES}::test_who_has_a_device_is_seen_anew_once_its_pod_is_over_and_never_tried_before",
