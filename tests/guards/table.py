@@ -5,6 +5,7 @@ from guards.gpus import GPU_GUARDS
 from guards.guard import Edit, Guard
 from guards.living import LIVING_GUARDS
 from guards.looks import LOOK_GUARDS
+from guards.memory import MEMORY_GUARDS
 from guards.processes import PROCESS_GUARDS
 from guards.reclaim import RECLAIM_GUARDS
 from guards.settings import SETTINGS_GUARDS
@@ -1051,4 +1052,5 @@ GUARDS = (
     *RECLAIM_GUARDS,
     *LIVING_GUARDS,
     *PROCESS_GUARDS,
+    *MEMORY_GUARDS,
 )
