@@ -197,6 +197,25 @@ def test_nothing_of_an_attempt_to_write_it_again_is_left_for_the_next_one(tmp_pa
     assert not any(each.exists() for each in parts)
 
 
+def test_a_ledger_that_has_another_commit_than_the_last_of_ours_is_lost_and_written_again(
+    tmp_path: Path,
+) -> None:
+    """Who wrote it left no other sign; so one commit finds it, and the next proof mends it."""
+    with closing(Store(tmp_path)) as store:
+        book = _apply(store, "d1")
+        store._db.execute("UPDATE counters SET commits = commits + 1")
+        store._place.note_commit()
+        assert store.changes() == ()
+        draft = drafted(book)
+        allocated(silicon(d2="2"))(draft)
+        with pytest.raises(LedgerLostError, match="it has not the last commit of this ledger"):
+            store.write(book, draft.book, draft.moves)
+        assert store.changes() == ("it has not the last commit of this ledger",)
+        assert store.prove()[0] == "it has not the last commit of this ledger"
+        assert store.read() == book
+        assert _apply(store, "d2") == store.read()
+
+
 def test_a_reader_that_stays_has_the_ledger_written_again_and_not_its_wal_grow_for_ever(
     tmp_path: Path,
 ) -> None:
