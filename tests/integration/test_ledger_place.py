@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from fakes.books import BOOT, allocated, drafted, silicon
 from fakes.faultydisk import FaultyDisk
-from holdfast.errors import LedgerError, LedgerLostError
+from holdfast.errors import LedgerError, LedgerLostError, LedgerUnreadableError
 from holdfast.ledger.disk import FILE, SEAL, half, sealed
 from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.store import _UNFOLDED, Store
@@ -238,6 +238,19 @@ def test_a_reader_that_stays_has_the_ledger_written_again_and_not_its_wal_grow_f
 
 
 # What a start finds.
+
+
+def test_another_programs_database_where_ours_was_can_be_moved_away_as_any_that_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    """Where none of ours was known, it is another program's folder, and nothing is touched."""
+    Store(tmp_path).close()
+    for file in tmp_path.glob(f"{FILE}*"):
+        file.unlink()
+    with closing(sqlite3.connect(tmp_path / FILE)) as theirs:
+        theirs.execute("CREATE TABLE theirs (a)")
+    with pytest.raises(LedgerUnreadableError, match="another program's database is there"):
+        Store(tmp_path)
 
 
 async def _started(folder: Path) -> tuple[Book, list[str]]:
