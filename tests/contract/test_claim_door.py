@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import KUBELET, seen
 from fakes.doors import NoObserver, SaidRecord, WatchedNode, entry_over
 from fakes.inuse import NoDrivers, SlowLook, device_use, look_at
 from fakes.opener import opener
+from fakes.watchers import KnownKubelet
 from holdfast.allocation.allocator import GrantBuilder
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import ClaimDoor
@@ -39,7 +39,6 @@ from holdfast.model.ids import (
     PodUid,
     ResourceName,
 )
-from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -77,22 +76,6 @@ class _Claims:
         return found
 
 
-class _Reader:
-    """A kubelet that is known."""
-
-    def __init__(self) -> None:
-        self.view: Watched[KubeletView] = Watched(replace(seen(), kubelet=KUBELET))
-
-    def ask(self, _reason: str) -> None:
-        pass
-
-    async def refresh(self) -> KubeletView:
-        return self.view.value
-
-    async def answered_after(self, _moment: float, _timeout: float) -> KubeletView | None:
-        return self.view.value
-
-
 @dataclass
 class _AtTheDoor:
     node: SimulatedNode
@@ -102,7 +85,7 @@ class _AtTheDoor:
     inventory: Watched[Inventory]
     claims: _Claims = field(default_factory=_Claims)
     watch: WatchedNode = field(default_factory=lambda: WatchedNode(keeps="what keeps {}"))
-    reader: _Reader = field(default_factory=_Reader)
+    reader: KnownKubelet = field(default_factory=KnownKubelet)
     record: SaidRecord = field(default_factory=SaidRecord)
     groups: tuple[AdvertisedDevice, ...] = ()
 

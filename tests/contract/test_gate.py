@@ -14,6 +14,7 @@ from fakes.books import entry, seen
 from fakes.doors import WatchedNode, gate_over
 from fakes.inuse import CountedLook, NoDrivers, SlowLook, chip, device_use
 from fakes.opener import opener
+from fakes.watchers import KnownKubelet
 from holdfast.allocation.gate import Gate
 from holdfast.errors import GateRefusedError
 from holdfast.ledger.ledger import Ledger, open_ledger
@@ -27,7 +28,6 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
-from holdfast.model.kubelet import KubeletView
 from holdfast.model.use.free import Freedom, judge_kernel
 from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.clock import SystemClock
@@ -46,23 +46,6 @@ OTHER = PodUid("8f3a4a4e-6c1b-4f6e-9a67-0f6a5a1f0002")
 GENEROUS = 20.0
 
 
-class Reader:
-    """Kubelet's checkpoint as a test writes them."""
-
-    def __init__(self) -> None:
-        self.view: Watched[KubeletView] = Watched(seen())
-        self.asked = 0
-
-    def ask(self, _reason: str) -> None:
-        self.asked += 1
-
-    async def refresh(self) -> KubeletView:
-        return self.view.value
-
-    async def answered_after(self, _moment: float, _timeout: float) -> KubeletView | None:
-        return self.view.value
-
-
 @dataclass
 class AtTheGate:
     """A gate, and the node that it looks at."""
@@ -72,7 +55,7 @@ class AtTheGate:
     look: CountedLook
     ledger: Ledger
     devices: tuple[Device, ...]
-    reader: Reader = field(default_factory=Reader)
+    reader: KnownKubelet = field(default_factory=KnownKubelet)
     watch: WatchedNode = field(default_factory=WatchedNode)
 
     def gate(
@@ -193,7 +176,7 @@ async def test_a_start_behind_a_lock_has_kubelet_asked_once_and_not_at_each_look
     assert await _start(at, at.gate()) == ""
     at.counted((POD, 0))
     assert "is held by" in await _start(at, at.gate(wait=0.5))
-    assert at.reader.asked == 1, "the next time would be after 1 s"
+    assert len(at.reader.asked) == 1, "the next time would be after 1 s"
 
 
 async def test_starts_that_wait_at_the_same_time_share_one_look(at: AtTheGate) -> None:
