@@ -45,6 +45,10 @@ BASE ?= debian:bookworm-slim
 IMAGE ?= holdfast:$(VERSION)
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init__.py)
 
+# Tests start hundreds of daemons, and collect hundreds of files: each module is to be compiled once,
+# also where the environment says that nothing compiled is to be kept.
+export PYTHONDONTWRITEBYTECODE :=
+
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
@@ -129,13 +133,12 @@ mutants: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m mutants $(if $(N),--number $(N)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FILE),--file $(FILE))
 
-# On a node the package is installed, so its modules were compiled before it starts.
 bench: $(STAMP) $(RUNTIME)/.installed
-	GRPC_VERBOSITY=ERROR PYTHONDONTWRITEBYTECODE= PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
+	GRPC_VERBOSITY=ERROR PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
 		--output build/bench.json $(FIGURES)
 
 soak: $(STAMP) $(RUNTIME)/.installed
-	GRPC_VERBOSITY=ERROR PYTHONDONTWRITEBYTECODE= PYTHONPATH=daemon:tests $(PY) -m bench.soak --python $(RUNTIME)/bin/python \
+	GRPC_VERBOSITY=ERROR PYTHONPATH=daemon:tests $(PY) -m bench.soak --python $(RUNTIME)/bin/python \
 		--output build/soak.json --minutes $(or $(MINUTES),60)
 
 chart: $(STAMP)
