@@ -13,17 +13,17 @@ from msgspec.structs import replace
 from fakes.books import entry, seen
 from fakes.doors import WatchedNode, gate_over
 from fakes.inuse import CountedLook, NoDrivers, SlowLook, chip, device_use
+from fakes.ledgers import ledger_in
 from fakes.opener import opener
 from fakes.watchers import KnownKubelet
 from holdfast.allocation.gate import Gate
 from holdfast.errors import GateRefusedError
-from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import (
-    BootId,
     PodUid,
     ProcessId,
     ResourceName,
@@ -125,24 +125,19 @@ class AtTheGate:
 @pytest.fixture
 async def at(tmp_path: Path) -> AsyncIterator[AtTheGate]:
     node = SimulatedNode(tmp_path / "node", chips=CHIPS)
-    lanes = [Lane("scan", deadline=30.0), Lane("ledger", deadline=30.0)]
-    (tmp_path / "state").mkdir()
-    ledger = await open_ledger(
-        tmp_path / "state", lanes[1], clock=SystemClock(), boot=BootId("boot"), locks=()
-    )
-    made = AtTheGate(
-        node=node,
-        lane=lanes[0],
-        look=CountedLook(node.root, lanes[0], NoDrivers(), SystemClock()),
-        ledger=ledger,
-        devices=tuple(chip(node, place) for place in range(CHIPS)),
-    )
-    made.watch.looked.set()
-    yield made
-    await ledger.close()
+    lane = Lane("scan", deadline=30.0)
+    async with ledger_in(tmp_path / "state") as ledger:
+        made = AtTheGate(
+            node=node,
+            lane=lane,
+            look=CountedLook(node.root, lane, NoDrivers(), SystemClock()),
+            ledger=ledger,
+            devices=tuple(chip(node, place) for place in range(CHIPS)),
+        )
+        made.watch.looked.set()
+        yield made
     node.close()
-    for lane in lanes:
-        lane.close(patience=5.0)
+    lane.close(patience=5.0)
 
 
 async def _start(at: AtTheGate, gate: Gate, place: int = 0) -> str:
