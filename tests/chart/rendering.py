@@ -47,7 +47,8 @@ def render(values: Values | None = None, *, name: str = "holdfast", helm: bool =
 
 def objects(values: Values | None = None, *, name: str = "holdfast") -> list[Object]:
     """Return the objects that the chart makes of *values*."""
-    return [each for each in yaml.safe_load_all(render(values, name=name)) if each]
+    text = render(values, name=name)
+    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
 
 def one(found: list[Object], kind: str) -> Object:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import KUBELET, seen
 from fakes.doors import NoObserver, SaidRecord, WatchedNode, entry_over
-from fakes.inuse import NoDrivers, SlowLook, device_use, look_at
+from fakes.inuse import NoDrivers, SlowLook, chip, device_use, look_at
+from fakes.ledgers import ledger_in
 from fakes.opener import opener
+from fakes.watchers import KnownKubelet
 from holdfast.allocation.allocator import GrantBuilder
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import ClaimDoor
@@ -22,24 +23,18 @@ from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError, UnreadableAnswerError
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.use.look import Look
-from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState
 from holdfast.model.book.claims import release
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, Inventory
+from holdfast.model.devices import DeviceKind, Fault, FaultKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
-from holdfast.model.ids import (
-    BootId,
+from holdfast.model.ids import BootId, (
     ClaimRef,
     ClaimUid,
-    DeviceId,
-    DeviceName,
-    HardwareKey,
-    PciAddress,
     PodUid,
     ResourceName,
 )
-from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -77,22 +72,6 @@ class _Claims:
         return found
 
 
-class _Reader:
-    """A kubelet that is known."""
-
-    def __init__(self) -> None:
-        self.view: Watched[KubeletView] = Watched(replace(seen(), kubelet=KUBELET))
-
-    def ask(self, _reason: str) -> None:
-        pass
-
-    async def refresh(self) -> KubeletView:
-        return self.view.value
-
-    async def answered_after(self, _moment: float, _timeout: float) -> KubeletView | None:
-        return self.view.value
-
-
 @dataclass
 class _AtTheDoor:
     node: SimulatedNode
@@ -102,7 +81,7 @@ class _AtTheDoor:
     inventory: Watched[Inventory]
     claims: _Claims = field(default_factory=_Claims)
     watch: WatchedNode = field(default_factory=lambda: WatchedNode(keeps="what keeps {}"))
-    reader: _Reader = field(default_factory=_Reader)
+    reader: KnownKubelet = field(default_factory=KnownKubelet)
     record: SaidRecord = field(default_factory=SaidRecord)
     groups: tuple[AdvertisedDevice, ...] = ()
 
@@ -222,44 +201,25 @@ class _AtTheDoor:
 @pytest.fixture
 async def at(tmp_path: Path) -> AsyncIterator[_AtTheDoor]:
     node = SimulatedNode(tmp_path / "node", chips=2)
-    lane, book_lane = Lane("scan", deadline=20.0), Lane("ledger", deadline=20.0)
-    (tmp_path / "state").mkdir()
-    ledger = await open_ledger(
-        tmp_path / "state", book_lane, clock=SystemClock(), boot=BootId("this boot"), locks=()
-    )
     (tmp_path / "cdi").mkdir()
-    devices = tuple(_device(node, place) for place in range(2))
-    made = _AtTheDoor(
-        node=node,
-        ledger=ledger,
-        lane=lane,
-        folder=tmp_path / "cdi",
-        inventory=Watched(Inventory(generation=1, resources=(_TPU,), devices=devices)),
-    )
-    made.watch.looked.set()
-    running = asyncio.create_task(node.run())
-    try:
-        yield made
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        node.close()
-        await ledger.close()
-        lane.close()
-        book_lane.close()
-
-
-def _device(node: SimulatedNode, place: int) -> Device:
-    address = PciAddress(f"0000:00:{5 + place:02x}.0")
-    group = (node.root.sys / "bus/pci/devices" / address / "iommu_group").resolve().name
-    path = f"/dev/vfio/{group}"
-    return Device(
-        name=DeviceName(_TPU, DeviceId(address)),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({HardwareKey(f"pci/{address}")}),
-        nodes=(DeviceNode(path=path, rdev=node.node(path).stat().st_rdev),),
-        functions=(address,),
-    )
+    devices = tuple(chip(node, place) for place in range(2))
+    with closing(Lane("scan", deadline=20.0)) as lane:
+        async with ledger_in(tmp_path / "state") as ledger:
+            made = _AtTheDoor(
+                node=node,
+                ledger=ledger,
+                lane=lane,
+                folder=tmp_path / "cdi",
+                inventory=Watched(Inventory(generation=1, resources=(_TPU,), devices=devices)),
+            )
+            made.watch.looked.set()
+            running = asyncio.create_task(node.run())
+            try:
+                yield made
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                node.close()
 
 
 async def _one(door: ClaimDoor, claim: ClaimRef) -> PrepareAnswer:

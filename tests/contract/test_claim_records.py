@@ -13,12 +13,13 @@ from structlog.testing import capture_logs
 
 from fakes.books import KUBELET, WHOLE, X, Y, Z, inventory, name, silicon
 from fakes.claimrecord import write_entries, write_record
+from fakes.ledgers import ledger_in
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError, UnreadableAnswerError
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
-from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.claims import Wish, end_claim, release, share
 from holdfast.model.book.draft import Draft
@@ -27,7 +28,6 @@ from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import (
-    BootId,
     ClaimRef,
     ClaimUid,
     DeviceId,
@@ -176,50 +176,41 @@ class _Scene:
 
 @pytest.fixture
 async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
-    for each in ("state", "cdi"):
-        (tmp_path / each).mkdir()
-    lane, book_lane = Lane("kubelet", deadline=20.0), Lane("ledger", deadline=20.0)
-    ledger = await open_ledger(
-        tmp_path / "state", book_lane, clock=SystemClock(), boot=BootId("this boot"), locks=()
-    )
+    (tmp_path / "cdi").mkdir()
     server, hardware, written = _Server(), Watched(_NODE), Watched(0)
-    clock = _Clock()
-
-    sight = _Sight(hardware)
-    records = ClaimRecords(
-        driver="holdfast.dev",
-        pool="node-1",
-        state=tmp_path / "dra_manager_state",
-        claims=server,
-        ledger=ledger,
-        inventory=hardware,
-        sight=sight,
-        specs=ClaimSpecs(
-            SpecFolder(tmp_path / "cdi", prefix="holdfast.dev-claim"),
+    lane, clock, sight = Lane("kubelet", deadline=20.0), _Clock(), _Sight(hardware)
+    async with ledger_in(tmp_path / "state") as ledger:
+        records = ClaimRecords(
             driver="holdfast.dev",
-            root=HostRoot.under(tmp_path),
+            pool="node-1",
+            state=tmp_path / "dra_manager_state",
+            claims=server,
+            ledger=ledger,
+            inventory=hardware,
+            sight=sight,
+            specs=ClaimSpecs(
+                SpecFolder(tmp_path / "cdi", prefix="holdfast.dev-claim"),
+                driver="holdfast.dev",
+                root=HostRoot.under(tmp_path),
+                lane=lane,
+            ),
             lane=lane,
-        ),
-        lane=lane,
-        written=written,
-        kubelet=lambda: KUBELET,
-        clock=clock,
-    )
-    made = _Scene(
-        ledger=ledger,
-        records=records,
-        state=tmp_path / "dra_manager_state",
-        specs=tmp_path / "cdi",
-        server=server,
-        inventory=hardware,
-        sight=sight,
-        written=written,
-        clock=clock,
-    )
-    yield made
-    await ledger.close()
+            written=written,
+            kubelet=lambda: KUBELET,
+            clock=clock,
+        )
+        yield _Scene(
+            ledger=ledger,
+            records=records,
+            state=tmp_path / "dra_manager_state",
+            specs=tmp_path / "cdi",
+            server=server,
+            inventory=hardware,
+            sight=sight,
+            written=written,
+            clock=clock,
+        )
     lane.close()
-    book_lane.close()
 
 
 async def test_a_claim_that_is_gone_from_everywhere_is_over(at: _Scene) -> None:

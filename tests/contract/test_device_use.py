@@ -13,13 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.inuse import NoDrivers, SlowLook, chip, device_use, look_at
+from fakes.ledgers import ledger_in
 from fakes.opener import opener
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
-from holdfast.ledger.ledger import open_ledger
 from holdfast.model.book.book import Book, DeviceLock, LockState
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
 from holdfast.reclaim.users import Users
 from holdfast.runtime.lane import Lane
@@ -53,14 +53,7 @@ async def watch(tmp_path: Path) -> AsyncIterator[Watched]:
     lane = Lane("scan", deadline=30.0)
     look, clock, rescan = look_at(node.root, lane), ManualClock(), Published(60.0)
     use = device_use(look, node.root, clock, rescan=rescan)
-    device = Device(
-        name=DeviceName(ResourceName("google.com/tpu"), DeviceId(CHIP)),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({HardwareKey(f"pci/{CHIP}")}),
-        nodes=(DeviceNode(path=NODE, rdev=node.node(NODE).stat().st_rdev),),
-        functions=(CHIP,),
-        model="v5e",
-    )
+    device = chip(node, 0)
     yield Watched(node, look, use, clock, device, rescan)
     use.forget(device.name)
     lane.close(patience=5.0)
@@ -386,16 +379,12 @@ async def test_a_device_whose_enable_was_not_read_is_not_judged(
         since=0.0,
         boot=BootId("boot"),
     )
-    (tmp_path / "state").mkdir()
-    lane = Lane("ledger", deadline=30.0)
-    ledger = await open_ledger(tmp_path / "state", lane, clock=clock, boot=lock.boot, locks=())
-    users = Users(ledger=ledger, inventory=Published(devices), use=watch.use, clock=clock)
-    for enabled, known in (({device.name: BUSY}, 1), ({}, 1), ({device.name: ()}, 0)):
-        await users.look_at_held([lock], {}, enabled)
-        await users.look_at_free({}, at_all=False)
-        assert len(watch.use.holders) == known
-    await ledger.close()
-    lane.close(patience=5.0)
+    async with ledger_in(tmp_path / "state", clock, boot=lock.boot) as ledger:
+        users = Users(ledger=ledger, inventory=Published(devices), use=watch.use, clock=clock)
+        for enabled, known in (({device.name: BUSY}, 1), ({}, 1), ({device.name: ()}, 0)):
+            await users.look_at_held([lock], {}, enabled)
+            await users.look_at_free({}, at_all=False)
+            assert len(watch.use.holders) == known
 
 
 async def test_a_look_that_ended_too_late_for_a_start_counts_for_a_minute_and_once(

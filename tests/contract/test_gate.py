@@ -13,21 +13,21 @@ from msgspec.structs import replace
 from fakes.books import entry, seen
 from fakes.doors import WatchedNode, gate_over
 from fakes.inuse import CountedLook, NoDrivers, SlowLook, chip, device_use
+from fakes.ledgers import ledger_in
 from fakes.opener import opener
+from fakes.watchers import KnownKubelet
 from holdfast.allocation.gate import Gate
 from holdfast.errors import GateRefusedError
-from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import (
-    BootId,
     PodUid,
     ProcessId,
     ResourceName,
 )
-from holdfast.model.kubelet import KubeletView
 from holdfast.model.use.free import Freedom, judge_kernel
 from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.clock import SystemClock
@@ -46,23 +46,6 @@ OTHER = PodUid("8f3a4a4e-6c1b-4f6e-9a67-0f6a5a1f0002")
 GENEROUS = 20.0
 
 
-class Reader:
-    """Kubelet's checkpoint as a test writes them."""
-
-    def __init__(self) -> None:
-        self.view: Watched[KubeletView] = Watched(seen())
-        self.asked = 0
-
-    def ask(self, _reason: str) -> None:
-        self.asked += 1
-
-    async def refresh(self) -> KubeletView:
-        return self.view.value
-
-    async def answered_after(self, _moment: float, _timeout: float) -> KubeletView | None:
-        return self.view.value
-
-
 @dataclass
 class AtTheGate:
     """A gate, and the node that it looks at."""
@@ -72,7 +55,7 @@ class AtTheGate:
     look: CountedLook
     ledger: Ledger
     devices: tuple[Device, ...]
-    reader: Reader = field(default_factory=Reader)
+    reader: KnownKubelet = field(default_factory=KnownKubelet)
     watch: WatchedNode = field(default_factory=WatchedNode)
 
     def gate(
@@ -142,24 +125,19 @@ class AtTheGate:
 @pytest.fixture
 async def at(tmp_path: Path) -> AsyncIterator[AtTheGate]:
     node = SimulatedNode(tmp_path / "node", chips=CHIPS)
-    lanes = [Lane("scan", deadline=30.0), Lane("ledger", deadline=30.0)]
-    (tmp_path / "state").mkdir()
-    ledger = await open_ledger(
-        tmp_path / "state", lanes[1], clock=SystemClock(), boot=BootId("boot"), locks=()
-    )
-    made = AtTheGate(
-        node=node,
-        lane=lanes[0],
-        look=CountedLook(node.root, lanes[0], NoDrivers(), SystemClock()),
-        ledger=ledger,
-        devices=tuple(chip(node, place) for place in range(CHIPS)),
-    )
-    made.watch.looked.set()
-    yield made
-    await ledger.close()
+    lane = Lane("scan", deadline=30.0)
+    async with ledger_in(tmp_path / "state") as ledger:
+        made = AtTheGate(
+            node=node,
+            lane=lane,
+            look=CountedLook(node.root, lane, NoDrivers(), SystemClock()),
+            ledger=ledger,
+            devices=tuple(chip(node, place) for place in range(CHIPS)),
+        )
+        made.watch.looked.set()
+        yield made
     node.close()
-    for lane in lanes:
-        lane.close(patience=5.0)
+    lane.close(patience=5.0)
 
 
 async def _start(at: AtTheGate, gate: Gate, place: int = 0) -> str:
@@ -193,7 +171,7 @@ async def test_a_start_behind_a_lock_has_kubelet_asked_once_and_not_at_each_look
     assert await _start(at, at.gate()) == ""
     at.counted((POD, 0))
     assert "is held by" in await _start(at, at.gate(wait=0.5))
-    assert at.reader.asked == 1, "the next time would be after 1 s"
+    assert len(at.reader.asked) == 1, "the next time would be after 1 s"
 
 
 async def test_starts_that_wait_at_the_same_time_share_one_look(at: AtTheGate) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from fakes.forked import Template
 from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following, kept_of_gpus
-from fakes.nvml import build
 from holdfast.host.nvidia.driver import driver_load
 from holdfast.host.root import HostRoot
 from simulated.nvml import Event, Node, Slice, cards, uuid
@@ -23,20 +23,15 @@ BAD_MEMORY, CONTAINED, NOTICE, OFF_THE_BUS, ILLEGAL_ACCESS = 48, 94, 63, 79, 31
 Follow = Callable[..., Follower]
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("nvml"))
-
-
 @pytest.fixture
-def follow(library: Path, tmp_path: Path) -> Iterator[Follow]:
+def follow(library: Path, template: Template, tmp_path: Path) -> Iterator[Follow]:
     """Follow the health of a node's GPUs until the test ends, or until followed anew."""
     with ExitStack() as stack:
 
         def start(node: Node, *, boot: str = "boot-1", disabled: str = "") -> Follower:
             stack.close()
             return stack.enter_context(
-                following(library, tmp_path, node, boot=boot, disabled=disabled)
+                following(template, library, tmp_path, node, boot=boot, disabled=disabled)
             )
 
         yield start

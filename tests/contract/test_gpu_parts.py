@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.nvml import build
 from simulated.nvml import CONTROL, Card, Node, Slice, cards, uuid, write
 
 GPU_IS_LOST = 15
@@ -55,11 +54,6 @@ while True:
     if not sys.stdin.readline():
         break
 """
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("nvml"))
 
 
 @dataclass

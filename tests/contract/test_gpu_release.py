@@ -16,6 +16,7 @@ from fakes.inuse import device_use
 from fakes.observers import Unobserved
 from fakes.onegpu import MIB, POD, OneGpu, gpus_on, opened_nvml
 from fakes.reclaimer import reclaimer
+from fakes.watchers import KnownKubelet, watcher_of
 from holdfast.allocation.gate import Gate
 from holdfast.errors import GateRefusedError
 from holdfast.host.cgroup.cgroups import Cgroups
@@ -26,7 +27,6 @@ from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
@@ -49,17 +49,8 @@ BROKEN = cards(1, errors={"*": 999})[0]
 IDLE = cards(1, used=5 * MIB)[0]
 
 
-class Reader:
-    """Kubelet's checkpoint as a test writes them."""
-
-    def __init__(self) -> None:
-        self.view: Watched[KubeletView] = Watched(seen())
-
-    def ask(self, _reason: str) -> None:
-        return
-
-    async def refresh(self) -> KubeletView:
-        return self.view.value
+class Reader(KnownKubelet):
+    """It gives no answer when it is asked."""
 
     async def answered_after(self, _began: float, _timeout: float) -> KubeletView | None:
         return None
@@ -175,7 +166,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             nudges=Nudges(),
             observer=Unobserved(),
         )
-        watcher = Watcher(
+        watcher = watcher_of(
             ledger=ledger,
             inventory=inventory,
             reader=reader,
@@ -192,10 +183,6 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             resetter=resetter,
             clock=clock,
             settings=Watched(settings),
-            pending_timeout=Watched(60.0),
-            is_retired=lambda _resource: False,
-            obstacles=Watched({}),
-            emptied=EmptyPods(),
             nudges=nudges,
         )
         gate = gate_over(

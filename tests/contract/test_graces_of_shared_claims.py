@@ -5,20 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, KUBELET, WHOLE, X, Y, Z, inventory, name, seen, silicon
-from fakes.inuse import device_use, look_at
+from fakes.books import BOOT, KUBELET, WHOLE, X, Y, Z, name, silicon
 from fakes.reclaimscene import ReclaimScene, reclaim_scene
-from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.files.inotify import PathWatcher
-from holdfast.host.proc.pidfd import Pidfds
-from holdfast.host.proc.procfs import Procfs
-from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.standings import EmptyPods
+from fakes.watchers import watcher_below
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState, PodRecord
 from holdfast.model.book.claims import Wish, end_claim, release
 from holdfast.model.book.draft import Draft
@@ -26,14 +20,10 @@ from holdfast.model.book.pods import PodSighting
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.use.free import Freedom, KernelFacts, ReleaseFacts, judge_release
-from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
-from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Nudges, Watched
 from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Interval
 from manual_clock import ManualClock
-from simulated.proctree import ProcTree
 from waiting import until
 
 _SETTINGS = ReclaimSettings(poll=Interval(0.05), release_poll=Interval(0.05))
@@ -88,74 +78,13 @@ async def test_what_is_left_of_the_second_pod_waits_for_no_grace_of_its_own(
         await until(lambda: not second.lives)
 
 
-class _Reader:
-    """Kubelet's view, which does not change."""
-
-    def __init__(self) -> None:
-        self.view = Watched(seen())
-
-    def ask(self, reason: str) -> None:
-        """Nobody answers."""
-
-
-class _NothingToDo:
-    """Nothing is to be ended or reset here."""
-
-    def start_over(self, pods: object) -> None: ...
-
-    def forget(self, lock: object) -> None: ...
-
-    async def step(self, *facts: object) -> None: ...
-
-    async def detains(self, lock: object) -> str:
-        return ""
-
-    def clears(self, *facts: object) -> str:
-        return ""
-
-
 @asynccontextmanager
 async def _watcher(folder: Path) -> AsyncIterator[tuple[Watcher, Ledger, ManualClock]]:
     """Let the claim of X, Y and Z be over on a node that shows nobody."""
-    tree, clock = ProcTree(folder), ManualClock()
-    (tree.root.sys / "bus").mkdir(parents=True, exist_ok=True)
-    tree.myself()
-    (folder / "state").mkdir()
-    lanes = [Lane(each, deadline=30.0) for each in ("ledger", "pods", "scan")]
-    paths, pidfds = PathWatcher(), Pidfds(Procfs(tree.root))
-    ledger = await open_ledger(folder / "state", lanes[0], clock=clock, boot=BOOT, locks=())
-    await ledger.apply(lambda draft: _end_of_claim(draft, X, Y, Z))
-    await until(lambda: ledger.book.value.locks)
-    reader: Any = _Reader()
-    nobody: Any = _NothingToDo()
-    watcher = Watcher(
-        ledger=ledger,
-        inventory=Watched(inventory({WHOLE: {}})),
-        reader=reader,
-        use=device_use(look_at(tree.root, lanes[2]), pidfds, clock, rescan=60.0),
-        pods=PodSightings(
-            cgroups=Cgroups(tree.root),
-            paths=paths,
-            lane=lanes[1],
-            clock=clock,
-            nudges=Nudges(),
-        ),
-        reclaimer=nobody,
-        resetter=nobody,
-        clock=clock,
-        settings=Watched(_SETTINGS),
-        pending_timeout=Watched(60.0),
-        is_retired=lambda _resource: False,
-        obstacles=Watched({}),
-        emptied=EmptyPods(),
-        nudges=Nudges(),
-    )
-    yield watcher, ledger, clock
-    pidfds.close()
-    paths.close()
-    await ledger.close()
-    for lane in lanes:
-        lane.close(patience=5.0)
+    async with watcher_below(folder, settings=_SETTINGS) as on:
+        await on.ledger.apply(lambda draft: _end_of_claim(draft, X, Y, Z))
+        await until(lambda: on.ledger.book.value.locks)
+        yield on.watcher, on.ledger, on.clock
 
 
 async def test_pods_whose_cgroup_was_never_seen_are_waited_for_once(tmp_path: Path) -> None:

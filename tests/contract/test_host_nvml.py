@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fakes.forked import Template
 from fakes.nvml import build
 from simulated.nvml import CONTROL, GIB, Event, Node, Slice, cards, uuid, write
 
@@ -46,38 +47,24 @@ def tell(value):
 """
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("nvml"))
-
-
 @pytest.fixture
-def ask(library: Path, tmp_path: Path) -> Ask:
+def ask(library: Path, template: Template, tmp_path: Path) -> Ask:
     """Run some code with `nvml` on a node, and return what it told, one value for each `tell`."""
 
     def asked(node: Node, code: str, *, after: Node | None = None) -> Any:
         control = tmp_path / "node"
         write(control, node)
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PRELUDE + code, str(library)],
-            env={**os.environ, CONTROL: str(control)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with process:
-            told = []
-            for line in process.stdout:
-                if line == "next\n":
-                    assert after is not None
-                    write(control, after)
-                    process.stdin.write("\n")
-                    process.stdin.flush()
-                else:
-                    told.append(json.loads(line))
-        assert process.returncode == 0
+        process = template.start(_PRELUDE + code, library, environment={CONTROL: str(control)})
+        told = []
+        for line in process.stdout:
+            if line == "next\n":
+                assert after is not None
+                write(control, after)
+                process.stdin.write("\n")
+                process.stdin.flush()
+            else:
+                told.append(json.loads(line))
+        assert process.wait() == 0
         return told[0] if len(told) == 1 else told
 
     return asked

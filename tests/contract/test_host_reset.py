@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import X, Y, allocated
+from fakes.ledgers import ledger_in
 from fakes.observers import Unobserved
 from holdfast.errors import HostError
 from holdfast.host.pci.reset import FunctionControl, WriteOutcome
-from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
@@ -21,7 +22,6 @@ from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, PodUid,
 from holdfast.model.reclaim.reset import FunctionState, ResetPolicy
 from holdfast.model.use.free import KernelFacts, OpenOutcome
 from holdfast.reclaim.resetter import Findings, Resetter, Trial
-from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Nudges, Watched
 from holdfast.settings.sections import ReclaimSettings
 from manual_clock import ManualClock
@@ -268,9 +268,7 @@ async def _scene(
             if state is not LockState.RECLAIMING:
                 draft.move(chip.name, state or LockState.FREE, "for this test")
 
-    (folder / "state").mkdir()
-    with contextlib.closing(Lane("ledger", deadline=30.0)) as lane:
-        ledger = await open_ledger(folder / "state", lane, clock=clock, boot=boot, locks=())
+    async with ledger_in(folder / "state", clock, boot=boot) as ledger:
         await ledger.apply(decide)
         control = _Broken(tree.root)
         control.broken = False
@@ -284,7 +282,6 @@ async def _scene(
         )
         yield _Scene(resetter=resetter, ledger=ledger, control=control, clock=clock, chip=chip)
         resetter.close()
-        await ledger.close()
 
 
 async def test_what_a_trial_found_is_no_word_about_another_part_of_a_locks_life(

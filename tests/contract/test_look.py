@@ -17,11 +17,11 @@ from inotify_simple import INotify, flags
 from msgspec.structs import replace
 
 from fakes.books import allocated
-from fakes.inuse import device_use, look_at
+from fakes.inuse import chip, device_use, look_at
+from fakes.ledgers import ledger_in
 from fakes.opener import opener
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
-from holdfast.ledger.ledger import open_ledger
 from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
@@ -29,10 +29,8 @@ from holdfast.model.ids import (
     BootId,
     DeviceId,
     DeviceName,
-    HardwareKey,
     PciAddress,
     PodUid,
-    ResourceName,
 )
 from holdfast.model.use.free import (
     Freedom,
@@ -91,14 +89,8 @@ async def on(tmp_path: Path) -> AsyncIterator[Looked]:
     node = SimulatedNode(tmp_path)
     # The nodes are terminals, so that their major stands for that of VFIO's groups.
     (node.root.proc / "devices").write_text("Character devices:\n136 vfio\n\nBlock devices:\n")
-    device = Device(
-        name=DeviceName(ResourceName("google.com/tpu"), DeviceId(CHIP)),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({HardwareKey(f"pci/{CHIP}")}),
-        nodes=tuple(DeviceNode(path=each, rdev=node.node(each).stat().st_rdev) for each in NODES),
-        functions=(CHIP,),
-        model="v5e",
-    )
+    nodes = tuple(DeviceNode(path=each, rdev=node.node(each).stat().st_rdev) for each in NODES)
+    device = replace(chip(node, 0), nodes=nodes)
     with contextlib.closing(Lane("scan", deadline=30.0)) as lane:
         yield Looked(node, lane, look_at(node.root, lane), device, ManualClock())
     node.close()
@@ -430,10 +422,7 @@ async def test_a_free_device_that_was_left_enabled_is_no_strangers(
 ) -> None:
     on.set_enable("1")
     devices = Inventory(resources=(on.device.name.resource,), devices=(on.device,))
-    (tmp_path / "state").mkdir()
-    with contextlib.closing(Lane("ledger", deadline=30.0)) as lane:
-        boot = BootId("boot")
-        ledger = await open_ledger(tmp_path / "state", lane, clock=on.clock, boot=boot, locks=())
+    async with ledger_in(tmp_path / "state", on.clock) as ledger:
         for may_open in (True, False):
             users = Users(
                 ledger=ledger,
@@ -445,7 +434,6 @@ async def test_a_free_device_that_was_left_enabled_is_no_strangers(
             await users.look_at_free(enabled, at_all=True)
             assert bool(ledger.book.value.locks) is not may_open
             on.set_enable("2")
-        await ledger.close()
 
 
 async def test_the_pod_that_has_a_device_open_gets_its_lock_from_one_that_waits(
@@ -454,29 +442,23 @@ async def test_the_pod_that_has_a_device_open_gets_its_lock_from_one_that_waits(
     """Both were granted it: by the end of the one that waits, the device would be the other's."""
     first, second = PodUid(str(UUID(int=7))), PodUid(str(UUID(int=8)))
     name, keys = on.device.name, on.device.keys
-    (tmp_path / "state").mkdir()
-    with (
-        opener(on.node.node(NODES[0])) as holder,
-        contextlib.closing(Lane("ledger", deadline=30.0)) as lane,
-    ):
+    with opener(on.node.node(NODES[0])) as holder:
         on.node.add_process(holder.pid, f"/kubepods/pod{second}/1")
         on.set_enable("1")
-        boot = BootId("boot")
-        ledger = await open_ledger(tmp_path / "state", lane, clock=on.clock, boot=boot, locks=())
-        for pod in (first, second):
-            await ledger.apply(allocated({name.id: keys}, resource=name.resource, pod=pod))
-        await ledger.apply(settle)
-        users = Users(
-            ledger=ledger,
-            inventory=Watched(Inventory(resources=(name.resource,), devices=(on.device,))),
-            use=on.watch(),
-            clock=on.clock,
-        )
-        enabled = await on.look.enabled([on.device])
-        assert ledger.book.value.locks[name].pod == first
-        await users.look_at_held(list(ledger.book.value.locks.values()), {}, enabled)
-        assert ledger.book.value.locks[name].pod == second
-        await ledger.close()
+        async with ledger_in(tmp_path / "state", on.clock) as ledger:
+            for pod in (first, second):
+                await ledger.apply(allocated({name.id: keys}, resource=name.resource, pod=pod))
+            await ledger.apply(settle)
+            users = Users(
+                ledger=ledger,
+                inventory=Watched(Inventory(resources=(name.resource,), devices=(on.device,))),
+                use=on.watch(),
+                clock=on.clock,
+            )
+            enabled = await on.look.enabled([on.device])
+            assert ledger.book.value.locks[name].pod == first
+            await users.look_at_held(list(ledger.book.value.locks.values()), {}, enabled)
+            assert ledger.book.value.locks[name].pod == second
 
 
 class TestNotEverybodySeen:

@@ -18,52 +18,29 @@ from fakes.books import (
     Y,
     allocated,
     entry,
-    inventory,
     name,
     seen,
     silicon,
     unreadable,
 )
-from fakes.inuse import device_use, look_at
-from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.files.inotify import PathWatcher
-from holdfast.host.proc.pidfd import Pidfds
-from holdfast.host.proc.procfs import Procfs
-from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.standings import EmptyPods
+from fakes.watchers import KnownKubelet, NothingToDo, watcher_below
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import DeviceLock, LockState, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device
 from holdfast.model.ids import BootId, ClaimUid, DeviceName, PodUid, ResourceName
-from holdfast.model.kubelet import KubeletView
 from holdfast.model.use.free import FormerPod, KernelFacts
-from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
-from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Nudges, Watched
-from holdfast.settings.sections import ReclaimSettings
-from manual_clock import ManualClock
-from simulated.proctree import ProcTree
 
 _D0 = name("d0")
 _RECORD = PodRecord(uid=X, boot=BOOT, cgroup="/kubepods/podx", inode=7, counted_by=KUBELET)
 _IN_IT = PodSighting(cgroup="/kubepods/podx", inode=7, populated=True, processes=(41,))
 
 
-class _Reader:
-    """Kubelet's view as a test sets it."""
-
-    def __init__(self) -> None:
-        self.view: Watched[KubeletView] = Watched(seen())
-
-    def ask(self, reason: str) -> None:
-        """Nobody answers."""
-
-
 @dataclass
-class _Parts:
+class _Parts(NothingToDo):
     """What the watcher has do things: it notes what, and answers as a test says."""
 
     ledger: Ledger
@@ -74,17 +51,13 @@ class _Parts:
     stepped: list[DeviceLock] = field(default_factory=list)
     over_again: set[PodUid] = field(default_factory=set)
 
-    def start_over(self, pods: set[PodUid]) -> None:
+    def start_over(self, pods: Any) -> None:
         self.over_again |= pods
 
-    def forget(self, lock: object) -> None: ...
-
-    def ends_after(self, lock: object) -> None: ...
-
-    async def step(self, lock: DeviceLock, *_facts: object) -> None:
+    async def step(self, lock: Any, *_facts: object) -> None:
         self.stepped.append(lock)
 
-    async def detains(self, lock: DeviceLock) -> str:
+    async def detains(self, lock: Any) -> str:
         if self.moves:
             await self.ledger.move_if_unmoved(lock, LockState.RECLAIMING, "ending pid 41")
         return self.detained
@@ -99,7 +72,7 @@ class _Node:
 
     watcher: Watcher
     ledger: Ledger
-    reader: _Reader
+    reader: KnownKubelet
     parts: _Parts
 
     async def ends(self) -> DeviceLock:
@@ -135,43 +108,11 @@ async def _node(
     *,
     devices: Mapping[ResourceName, Silicon] | None = None,
 ) -> AsyncIterator[_Node]:
-    tree, clock = ProcTree(folder), ManualClock()
-    (tree.root.sys / "bus").mkdir(parents=True, exist_ok=True)
-    tree.myself()
-    (folder / "state").mkdir()
-    lanes = [Lane(each, deadline=30.0) for each in ("ledger", "pods", "scan")]
-    paths, pidfds = PathWatcher(), Pidfds(Procfs(tree.root))
-    ledger = await open_ledger(folder / "state", lanes[0], clock=clock, boot=BOOT, locks=())
-    await ledger.apply(allocated(silicon(d0="a"), resource=WHOLE, pod=X, active=True))
-    await ledger.apply(lambda draft: draft.note_pod(record))
-    await ledger.apply(settle)
-    parts = _Parts(ledger)
-    reader: Any = _Reader()
-    done: Any = parts
-    watcher = Watcher(
-        ledger=ledger,
-        inventory=Watched(inventory(devices or {WHOLE: {}})),
-        reader=reader,
-        use=device_use(look_at(tree.root, lanes[2]), pidfds, clock, rescan=60.0),
-        pods=PodSightings(
-            cgroups=Cgroups(tree.root), paths=paths, lane=lanes[1], clock=clock, nudges=Nudges()
-        ),
-        reclaimer=done,
-        resetter=done,
-        clock=clock,
-        settings=Watched(ReclaimSettings()),
-        pending_timeout=Watched(60.0),
-        is_retired=lambda _resource: False,
-        obstacles=Watched({}),
-        emptied=EmptyPods(),
-        nudges=Nudges(),
-    )
-    yield _Node(watcher, ledger, reader, parts)
-    pidfds.close()
-    paths.close()
-    await ledger.close()
-    for lane in lanes:
-        lane.close(patience=5.0)
+    async with watcher_below(folder, work=_Parts, devices=devices) as on:
+        await on.ledger.apply(allocated(silicon(d0="a"), pod=X, active=True))
+        await on.ledger.apply(lambda draft: draft.note_pod(record))
+        await on.ledger.apply(settle)
+        yield _Node(on.watcher, on.ledger, on.reader, on.work)
 
 
 async def test_a_checkpoint_that_cannot_be_read_does_not_say_who_is_counted(

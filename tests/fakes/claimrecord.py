@@ -1,12 +1,11 @@
-"""Kubelet's record of claims, dra_manager_state, as kubelet writes it."""
+"""Kubelet's record of claims, dra_manager_state, as the simulated kubelet writes it."""
 
-import binascii
-import json
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from holdfast.model.ids import ClaimRef, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
+from simulated.drastate import ClaimCache, ClaimInfo
 
 
 def write_record(
@@ -33,33 +32,25 @@ def write_record(
 
 def write_entries(file: Path, entries: Iterable[ClaimEntry]) -> None:
     """Let the record have *entries* and nothing else."""
-    listed = [
-        {
-            "ClaimUID": each.claim.uid,
-            "ClaimName": each.claim.name,
-            "Namespace": each.claim.namespace,
-            "PodUIDs": {pod: {} for pod in sorted(each.pods)},
-            "DriverState": {
-                driver: {
-                    "Devices": [
-                        {
-                            "PoolName": it.pool,
-                            "DeviceName": it.name,
-                            "ShareID": it.share_id or None,
-                        }
-                        for it in devices
-                    ]
+    cache = ClaimCache(file)
+    for each in entries:
+        drivers = {
+            driver: [
+                {
+                    "PoolName": it.pool,
+                    "DeviceName": it.name,
+                    "ShareID": it.share_id or None,
                 }
-                for driver, devices in each.devices.items()
-            },
+                for it in devices
+            ]
+            for driver, devices in each.devices.items()
         }
-        for each in entries
-    ]
-    data = json.dumps(
-        {
-            "kind": "DRACheckpoint",
-            "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1",
-            "ClaimInfoStateList": listed,
-        }
-    )
-    file.write_text(json.dumps({"Data": data, "Checksum": binascii.crc32(data.encode())}))
+        info = ClaimInfo(
+            namespace=each.claim.namespace,
+            name=each.claim.name,
+            uid=each.claim.uid,
+            pods=set(each.pods),
+            drivers=drivers,
+        )
+        cache.claims[info.namespace, info.uid] = info  # a later claim may have the same name
+    cache.write()

@@ -1,14 +1,13 @@
 """A process that follows the health of a stub's GPUs, told what to do by lines, telling by lines.
 
-A process keeps the NVML library that it loaded, so each test has one of its own. It is run as
-``python -m fakes.gpu_health LIBRARY FOLDER BOOT DISABLED``; what it tells is one JSON object a line:
-the faults and notes by UUID, the Xids heard so far, and the processor time used.
+A process keeps the NVML library that it loaded, so each test has one of its own, forked from a
+template. What it tells is one JSON object a line: the faults and notes by UUID, the Xids heard so
+far, and the processor time used.
 """
 
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from fakes.forked import Forked, Template
 from fakes.inuse import holder_scan
 from fakes.onegpu import RULES
 from holdfast.host.nvidia.nvml import Nvml
@@ -59,7 +59,7 @@ class Told(Struct, frozen=True):
 class Follower:
     """The process, as a test has it."""
 
-    def __init__(self, process: "subprocess.Popen[str]", control: Path) -> None:
+    def __init__(self, process: Forked, control: Path) -> None:
         self._process = process
         self._control = control
 
@@ -69,14 +69,12 @@ class Follower:
 
     def order(self, word: str) -> None:
         """``read``: enumerate the GPUs anew. ``absent``: the driver is gone."""
-        assert self._process.stdin is not None
         self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
 
     def told(self) -> Told:
         """Return what it tells now."""
         self.order("tell")
-        assert self._process.stdout is not None
         return Told(**json.loads(self._process.stdout.readline()))
 
     def until(self, wanted: Callable[[Told], object], *, what: str) -> Told:
@@ -92,27 +90,26 @@ class Follower:
 
 @contextmanager
 def following(
-    library: Path, folder: Path, node: Node, *, boot: str = "boot-1", disabled: str = ""
+    template: Template,
+    library: Path,
+    folder: Path,
+    node: Node,
+    *,
+    boot: str = "boot-1",
+    disabled: str = "",
 ) -> Iterator[Follower]:
     """Run the process on *node*, with its ledger in *folder*, until the block ends."""
     control = folder / "node"
     write(control, node)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fakes.gpu_health", str(library), str(folder), boot, disabled],
-        env={
-            **os.environ,
-            CONTROL: str(control),
-            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
-        },
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+    process = template.start(
+        "from fakes.gpu_health import main; main()",
+        *(library, folder, boot, disabled),
+        environment={CONTROL: str(control)},
     )
     try:
         yield Follower(process, control)
     finally:
-        process.kill()
-        process.communicate()
+        process.end()
 
 
 async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> None:
@@ -173,6 +170,8 @@ def kept_of_gpus(state: Path) -> dict[str, GpuState]:
     return {uuid: msgspec.json.decode(text, type=GpuState) for uuid, text in texts.items()}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Follow, by the arguments that `following` gives."""
+    library, folder, boot, disabled = sys.argv[1:]
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    asyncio.run(_follow(Path(sys.argv[1]), Path(sys.argv[2]), BootId(sys.argv[3]), sys.argv[4]))
+    asyncio.run(_follow(Path(library), Path(folder), BootId(boot), disabled))

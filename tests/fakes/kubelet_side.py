@@ -1,4 +1,7 @@
-"""The kubelet side of the daemon, wired as the daemon wires it, with decisions a test can set."""
+"""The kubelet side of the daemon, wired as the daemon wires it, with decisions a test can set.
+
+The kubelet that it meets is the simulated one.
+"""
 
 import asyncio
 import contextlib

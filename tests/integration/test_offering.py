@@ -7,16 +7,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fakes.books import BOOT, WHOLE, X, allocated, inventory, name, seen, silicon
+from fakes.books import WHOLE, X, allocated, inventory, name, seen, silicon
+from fakes.ledgers import ledger_in
 from fakes.standings import BookOnly, device_standings
 from holdfast.kubelet.plugin import Offering
-from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.offers import OfferedDevice
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Inventory
-from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
 from waiting import until
@@ -56,13 +56,9 @@ class _Scene:
 
 @contextlib.asynccontextmanager
 async def _scene(folder: Path) -> AsyncIterator[_Scene]:
-    clock, lane = ManualClock(), Lane("ledger", deadline=20.0)
-    try:
-        ledger = await open_ledger(folder, lane, clock=clock, boot=BOOT, locks=())
+    clock = ManualClock()
+    async with ledger_in(folder, clock) as ledger:
         yield _Scene(ledger, clock)
-        await ledger.close()
-    finally:
-        lane.close()
 
 
 def _held(draft: Draft) -> None:

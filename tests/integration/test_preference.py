@@ -7,19 +7,19 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import keys
+from fakes.ledgers import ledger_in
 from fakes.standings import device_standings
 from holdfast.allocation.allocator import Preference
 from holdfast.discovery.source import Source, Sources
-from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.book.byhand import Target, quarantine
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.nvidia.gpu import GPU_RESOURCE, GpuLinks
 from holdfast.model.nvidia.placement import GpuTopology, SlicePolicy
 from holdfast.runtime.clock import SystemClock
-from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.specs import GpuPreference
 
@@ -56,11 +56,8 @@ def _by(topology: Watched[GpuTopology], slices: SlicePolicy = SlicePolicy.DISTRI
 
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
-    lane = Lane("ledger", deadline=10)
-    ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"), locks=())
-    yield ledger
-    await ledger.close()
-    lane.close(patience=5)
+    async with ledger_in(tmp_path) as made:
+        yield made
 
 
 def _standings(ledger: Ledger, inventory: Watched[Inventory]) -> DeviceStandings:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from holdfast.errors import SettingsError
 from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.runtime.watched import Watched
-from holdfast.telemetry.httpserver import MOST_CLIENTS, SECONDS
+from holdfast.telemetry.httpserver import SECONDS
 from holdfast.telemetry.probes import ProbeServer
 from holdfast.telemetry.readyz import Board
 from waiting import until, wait_until
@@ -218,23 +218,6 @@ def test_an_ipv6_address_is_answered_there_alone() -> None:
         assert _get(port, "/livez", host="[::1]")[0] == 200
         with pytest.raises(urllib.error.URLError):
             _get(port, "/livez")
-
-
-def test_clients_that_say_nothing_or_leave_keep_no_probe_from_its_answer() -> None:
-    with _serving(Board()) as port, contextlib.ExitStack() as stack:
-        for _ in range(10):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        with socket.create_connection(("127.0.0.1", port)) as rude:
-            rude.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        with socket.create_connection(("127.0.0.1", port)) as garbled:
-            garbled.sendall(b"\xff\x00\r\n\r\n")
-
-        assert _get(port, "/livez")[0] == 200
-
-
-def test_no_number_of_probes_uses_the_server_up() -> None:
-    with _serving(Board()) as port:
-        assert {_get(port, "/livez")[0] for _ in range(MOST_CLIENTS * 2)} == {200}
 
 
 def test_closing_waits_for_no_client_and_frees_the_port() -> None:

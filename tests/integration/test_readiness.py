@@ -154,17 +154,6 @@ async def test_a_node_without_devices_is_ready_and_says_so(short_path: Path) -> 
         assert (await node.asked("status"))["noDevices"] is True
 
 
-async def test_a_node_without_devices_is_not_ready_where_they_are_required(
-    short_path: Path,
-) -> None:
-    async with stage(
-        short_path, start=False, tpu={"enabled": False}, readiness={"requireDevices": True}
-    ) as node:
-        node.start()
-        await until((node.state / "control.sock").exists)
-        await _until_check(node, "devices", passes=False, reason="no devices on this node")
-
-
 async def test_a_socket_of_ours_that_no_longer_answers_is_found_by_dialling_it(
     short_path: Path,
 ) -> None:

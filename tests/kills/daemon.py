@@ -12,6 +12,7 @@ from fakes.books import BOOT
 from fakes.doors import NoObserver, entry_over, why_wait
 from fakes.observers import Unobserved
 from fakes.reclaimer import reclaimer
+from fakes.watchers import watcher_of
 from holdfast.allocation.allocator import GrantBuilder
 from holdfast.allocation.entry import Wait
 from holdfast.discovery.source import Sources
@@ -25,7 +26,6 @@ from holdfast.host.root import HostRoot
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.ledger.disk import FILE
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import DeviceLock
 from holdfast.model.book.claims import Wish
 from holdfast.model.book.draft import Draft
@@ -41,7 +41,6 @@ from holdfast.reclaim.evidence import Evidence, PodJudge
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
-from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.watched import Nudges, Watched
 from holdfast.settings.sections import GateSettings, ReclaimSettings
 from kills.claims import DRIVER, NODE, Claim
@@ -188,7 +187,7 @@ class Daemon:
             nudges=Nudges(),
             observer=Unobserved(),
         )
-        self._watcher = Watcher(
+        self._watcher = watcher_of(
             ledger=ledger,
             inventory=Watched(self._inventory),
             reader=reader,
@@ -207,10 +206,6 @@ class Daemon:
             resetter=resetter,
             clock=clock,
             settings=Watched(settings),
-            pending_timeout=Watched(60.0),
-            is_retired=lambda _resource: False,
-            obstacles=Watched({}),
-            emptied=EmptyPods(),
             nudges=nudges,
         )
         self._open_second_door(ledger, reader)

@@ -1,4 +1,8 @@
-"""Kubelet with its checkpoint, and the daemon's view of both, which may be old, lost or corrupt."""
+"""Kubelet with its checkpoint, and the daemon's view of both, which may be old, lost or corrupt.
+
+Who has which device is kept and written by the simulated kubelet's own table. The rest has its own
+steps, since a story has no sockets: its time is not the machine's.
+"""
 
 import itertools
 from collections.abc import Awaitable, Callable
@@ -7,15 +11,20 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from holdfast.model.ids import CheckpointId, DeviceId, DeviceName, PodUid
+from holdfast.errors import KubeletError
+from holdfast.kubelet.checkpoint import NoPromises, parse
+from holdfast.model.ids import CheckpointId, DeviceId, DeviceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.runtime.watched import Watched
 from kills.claims import Claims, Door
 from kills.kernel import Kernel, Process
 from kills.pods import TPU, Container, Pod, Runtime
+from simulated.devicetable import DeviceTable
 
 _SERVICE = "/system.slice/kubelet.service"
-Entries = dict[tuple[PodUid, str], CheckpointEntry]
+EMPTY = DeviceTable().checkpoint({})
+"""A checkpoint in which no pod has anything."""
+CORRUPT = "{"
 
 
 class Plugin(Door, Protocol):
@@ -47,9 +56,9 @@ class Kubelet:
         self.runtime = runtime
         self.devices = devices
         self.pods: list[Pod] = []
-        self.allocated: Entries = {}
-        self.file: tuple[CheckpointEntry, ...] | None = ()
-        """What the checkpoint says; None: it cannot be read."""
+        self.table = DeviceTable()
+        self.file = EMPTY
+        """The checkpoint."""
         self.version = CheckpointId("0")
         self._versions = itertools.count(1)
         self.api = True
@@ -62,7 +71,7 @@ class Kubelet:
 
     def start(self) -> None:
         self.process = self.kernel.spawn("kubelet", _SERVICE, lambda: "it is kubelet")
-        self.allocated = {(each.pod, each.container): each for each in self.file or ()}
+        self.table.take_up(self.file)
         self.claims.restart()
         self.ready = self.api
 
@@ -73,7 +82,7 @@ class Kubelet:
 
     def write(self) -> None:
         self.kernel.clock.shift(0.01)
-        self.file = tuple(self.allocated.values())
+        self.file = self.table.checkpoint({TPU: sorted(self.devices)})
         self.touch()
 
     def touch(self) -> None:
@@ -84,10 +93,7 @@ class Kubelet:
         """Drop what pods had that are over, where all sources have been heard."""
         self.ready |= self.api
         if self.ready:
-            known = {pod.uid for pod in self.pods if pod.listed and not pod.over}
-            self.allocated = {
-                key: each for key, each in self.allocated.items() if each.pod in known
-            }
+            self.table.drop({pod.uid for pod in self.pods if pod.listed and not pod.over})
 
     async def admit(self, pod: Pod, plugin: Plugin) -> bool:
         """Ask for the devices of each container; a refusal is the end of the pod."""
@@ -99,12 +105,7 @@ class Kubelet:
         for container in pod.containers:
             if not container.devices or await plugin.allocate(container.devices):
                 if container.devices:
-                    self.allocated[pod.uid, container.name] = CheckpointEntry(
-                        pod=pod.uid,
-                        container=container.name,
-                        resource=TPU,
-                        devices=container.devices,
-                    )
+                    self._note(pod, container)
                     self.write()
                 continue
             pod.wanted, pod.over = False, True
@@ -129,8 +130,13 @@ class Kubelet:
         pod.wanted, pod.over = False, True
 
     def free(self) -> list[DeviceId]:
-        taken = frozenset[DeviceId]().union(*(each.devices for each in self.allocated.values()))
-        return sorted(self.devices - taken)
+        return sorted(self.devices - self.table.taken(TPU))
+
+    def _note(self, pod: Pod, container: Container) -> None:
+        former = self.table.of(pod.uid, container.name, TPU)
+        if former is not None:  # of a static pod that has come back
+            self.table.entries.remove(former)
+        self.table.note(pod.uid, TPU, sorted(container.devices), container=container.name)
 
     def _end_when_due(self, pod: Pod) -> None:
         now = self.kernel.clock.monotonic()
@@ -159,8 +165,8 @@ class Kubelet:
     async def _may_start(self, pod: Pod, container: Container, plugin: Plugin) -> bool:
         if not container.devices:
             return True
-        known = (pod.uid, container.name) in self.allocated  # else it refuses by itself
-        return known and await plugin.start(container.devices) and not pod.over
+        known = self.table.of(pod.uid, container.name, TPU)  # else it refuses by itself
+        return known is not None and await plugin.start(container.devices) and not pod.over
 
 
 class Reader:
@@ -208,23 +214,25 @@ class Reader:
         if file == self._read:
             return
         self._read = file
-        if kubelet.file is None:
+        try:
+            entries = _entries(kubelet.file)
+        except KubeletError as error:
             self.view.set(
                 replace(
                     was,
                     readable=False,
                     answered=False,
-                    problem="corrupt",
+                    problem=str(error),
                     file=kubelet.version,
                     read_at=self._clock.uptime(),
                 )
             )
             return
-        same = set(kubelet.file) == set(was.entries)
+        same = set(entries) == set(was.entries)
         self.view.set(
             replace(
                 was,
-                entries=was.entries if same else kubelet.file,
+                entries=was.entries if same else entries,
                 readable=True,
                 problem="",
                 file=kubelet.version,
@@ -248,7 +256,7 @@ class Reader:
         self._read = (kubelet.version, kubelet.file)
         self.view.set(
             KubeletView(
-                entries=kubelet.file or (),
+                entries=_entries(kubelet.file),
                 readable=True,
                 problem="",
                 file=kubelet.version,
@@ -261,3 +269,7 @@ class Reader:
             )
         )
         return True
+
+
+def _entries(checkpoint: str) -> tuple[CheckpointEntry, ...]:
+    return parse(checkpoint.encode(), NoPromises()).entries

@@ -15,7 +15,7 @@ from holdfast.model.ids import DeviceId, PodUid
 from kills.claims import Claim
 from kills.daemon import Daemon, Guards
 from kills.kernel import Kernel
-from kills.kubelet import Kubelet
+from kills.kubelet import CORRUPT, EMPTY, Kubelet
 from kills.pods import CLAIMED, TPU, Kind, Pod, Runtime, some_containers
 from kills.strangers import Strangers
 from manual_clock import ManualClock
@@ -283,7 +283,7 @@ class Story:
         if how == "kept aside":
             self._old_file = kubelet.file
             return
-        kubelet.file = {"lost": (), "corrupt": None}.get(how, self._old_file)
+        kubelet.file = {"lost": EMPTY, "corrupt": CORRUPT}.get(how, self._old_file)
         kubelet.touch()
         if self.rng.random() < 0.5 and kubelet.process is not None:
             self._kubelet_restarts()

@@ -16,12 +16,12 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from msgspec.structs import replace
 
 from fakes.books import HALF, WHOLE
-from fakes.claimorders import orders, play
-from fakes.oneholder import REPLICA, SHARE, VFIO, Killed, OneHolder, Pod
-from fakes.twodoors import TwoDoors
 from holdfast.model.book.book import Allocation, DeviceLock, same_holder
 from holdfast.model.book.draft import Draft
 from holdfast.model.ids import HardwareKey
+from oneholder.orders import orders, play
+from oneholder.twodoors import TwoDoors
+from oneholder.world import REPLICA, SHARE, VFIO, Killed, OneHolder, Pod
 
 T = TypeVar("T")
 

@@ -1,15 +1,13 @@
 """Kubelet's device manager: who has which device, and the checkpoint it writes of that."""
 
-import base64
-import json
 import os
-import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
+from simulated.devicetable import DeviceTable, Entry
 from simulated.pods import Container, Pod
 
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -17,17 +15,6 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 
 class AdmissionError(Exception):
     """The pod is refused for good; the text is kubelet's own."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Entry:
-    """One container's devices of one resource."""
-
-    pod: str
-    container: str
-    resource: str
-    ids: tuple[str, ...]
-    answer: bytes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,47 +38,19 @@ class Endpoint:
         self.stub = None
 
 
-class DeviceManager:
+class DeviceManager(DeviceTable):
     """Allocates as kubelet 1.36 does; its mistakes included."""
 
     def __init__(self, folder: Path, *, seed: int = 0) -> None:
         """Keep the checkpoint in *folder*. *seed* fixes what kubelet leaves to chance."""
+        super().__init__(seed=seed)
         self._path = folder / CHECKPOINT
-        self._random = random.Random(seed)
         self.endpoints: dict[str, Endpoint] = {}
-        self.entries: list[Entry] = []
         self.allocating = 0
         """How many Allocate calls are in flight."""
         self.writes = True
-        self.plain_lists = False
-        """Write DeviceIDs as kubelets before 1.20 did: without NUMA nodes."""
-        self.later_version = False
-        """Write what no version known today has written."""
         self.clock_is_off = 0.0
         """By how many seconds the node's clock is wrong, by which files get their times."""
-        self.leaked: dict[str, set[str]] = {}
-        """Ids by resource that are taken by no pod, as after some failed admissions."""
-
-    def drop(self, active: Collection[str]) -> None:
-        """Forget the devices of every pod that is not *active*; kubelet does this lazily."""
-        self.entries = [entry for entry in self.entries if entry.pod in active]
-
-    def taken(self, resource: str) -> set[str]:
-        """Return the ids of *resource* that some pod has."""
-        had = {id_ for entry in self.entries if entry.resource == resource for id_ in entry.ids}
-        return had | self.leaked.get(resource, set())
-
-    def of(self, pod: Pod, container: Container, resource: str) -> Entry | None:
-        """Return the entry of one container's resource."""
-        return next(
-            (
-                entry
-                for entry in self.entries
-                if (entry.pod, entry.container, entry.resource)
-                == (pod.uid, container.name, resource)
-            ),
-            None,
-        )
 
     def plugin(self, resource: str) -> rpc.DevicePluginStub:
         """Return what calls the plugin of *resource*; raise AdmissionError when there is none."""
@@ -106,7 +65,7 @@ class DeviceManager:
             endpoint = self.endpoints.get(resource)
             if endpoint is None:  # not a plugin's resource as far as this kubelet knows
                 continue
-            known = self.of(pod, container, resource)
+            known = self.of(pod.uid, container.name, resource)
             if known is not None:
                 self._check_again(known, endpoint)
                 continue
@@ -128,42 +87,13 @@ class DeviceManager:
         self.note(pod.uid, resource, ids, container=container.name, answer=stored)
         return answer
 
-    def note(
-        self,
-        pod: str,
-        resource: str,
-        ids: Sequence[str],
-        *,
-        container: str = "main",
-        answer: bytes = b"",
-    ) -> None:
-        """Note that *pod*, a UID, has these devices; the checkpoint is not written."""
-        self.entries.append(
-            Entry(pod=pod, container=container, resource=resource, ids=tuple(ids), answer=answer)
-        )
-
     def write(self) -> None:
         """Write the checkpoint: at each message of a plugin, and after each allocation."""
         if not self.writes:
             return
-        entries = [
-            {
-                "PodUID": entry.pod,
-                "ContainerName": entry.container,
-                "ResourceName": entry.resource,
-                "DeviceIDs": list(entry.ids) if self.plain_lists else self._by_node(entry),
-                "AllocResp": base64.b64encode(entry.answer).decode(),
-            }
-            for entry in self.entries
-        ]
         registered = {name: sorted(endpoint.healthy) for name, endpoint in self.endpoints.items()}
-        name = "PodDeviceEntriesV9" if self.later_version else "PodDeviceEntries"
-        content = {
-            "Data": {name: entries, "RegisteredDevices": registered},
-            "Checksum": self._random.getrandbits(32),
-        }
         temporary = self._path.with_name(f".{CHECKPOINT}.tmp")
-        temporary.write_text(json.dumps(content))
+        temporary.write_text(self.checkpoint(registered, self._nodes))
         temporary.chmod(0o600)
         if self.clock_is_off:
             written = temporary.stat().st_mtime + self.clock_is_off
@@ -172,23 +102,11 @@ class DeviceManager:
 
     def read(self) -> None:
         """Read the checkpoint, as at a start; one that cannot be read leaves nothing."""
-        self.entries, self.endpoints = [], {}
         try:
-            data = json.loads(self._path.read_text())["Data"]
-        except (OSError, ValueError, KeyError):
-            return
-        for entry in data["PodDeviceEntries"]:
-            self.entries.append(
-                Entry(
-                    pod=entry["PodUID"],
-                    container=entry["ContainerName"],
-                    resource=entry["ResourceName"],
-                    ids=tuple(dict.fromkeys(_flat(entry["DeviceIDs"]))),
-                    answer=base64.b64decode(entry["AllocResp"]),
-                )
-            )
-        for resource in data["RegisteredDevices"]:
-            self.endpoints[resource] = Endpoint(stub=None)
+            text = self._path.read_text()
+        except (OSError, ValueError):
+            text = ""
+        self.endpoints = {each: Endpoint(stub=None) for each in self.take_up(text)}
 
     async def _allocate(
         self, pod: Pod, container: Container, resource: str, wanted: int, endpoint: Endpoint
@@ -262,19 +180,10 @@ class DeviceManager:
         }
         return [id_ for id_ in dict.fromkeys(ids) if id_ not in used]
 
-    def _by_node(self, entry: Entry) -> dict[str, list[str]]:
-        devices = self.endpoints[entry.resource].devices if entry.resource in self.endpoints else {}
-        found: dict[str, list[str]] = {}
-        for id_ in entry.ids:
-            device = devices.get(id_)
-            nodes = [str(node.ID) for node in device.topology.nodes] if device else []
-            for node in nodes or ["-1"]:
-                found.setdefault(node, []).append(id_)
-        return found
-
-
-def _flat(ids: dict[str, list[str]] | list[str]) -> list[str]:
-    return ids if isinstance(ids, list) else [id_ for each in ids.values() for id_ in each]
+    def _nodes(self, resource: str, id_: str) -> list[int]:
+        endpoint = self.endpoints.get(resource)
+        device = endpoint.devices.get(id_) if endpoint is not None else None
+        return [node.ID for node in device.topology.nodes] if device is not None else []
 
 
 def _text(error: Exception) -> str:

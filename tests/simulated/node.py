@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
@@ -213,6 +214,7 @@ class SimulatedNode:
         return f"/{_KUBEPODS}/kubepods-besteffort-pod{uid.replace('-', '_')}.slice"
 
 
+@cache
 def adopter() -> int:
     """Return the pid of who becomes the parent of orphans here: not 1 on everybody's desktop."""
     command = ["/bin/sh", "-c", _TELL_PARENT]

@@ -103,7 +103,7 @@ class PodResourcesServer(rpc.PodResourcesListerServicer):
         for container in (*sidecars, *pod.spec.containers):
             described = into.containers.add(name=container.name)
             for resource in container.limits:
-                entry = self._devices.of(pod, container, resource)
+                entry = self._devices.of(pod.uid, container.name, resource)
                 for id_ in entry.ids if entry else ():
                     described.devices.add(resource_name=resource, device_ids=[id_])
 

@@ -205,7 +205,7 @@ class PodWorker:
         grant = api.ContainerAllocateResponse()
         self._check_extended(pod, container)
         for resource in container.limits:
-            entry = self._devices.of(pod, container, resource)
+            entry = self._devices.of(pod.uid, container.name, resource)
             endpoint = self._devices.endpoints.get(resource)
             if entry is None:
                 continue

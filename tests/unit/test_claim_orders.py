@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 from msgspec.structs import replace
 
-from fakes.claimorders import MOST_PASSES, Leaves, Order, Pause, Step, orders, play
+from oneholder.orders import MOST_PASSES, Leaves, Order, Pause, Step, orders, play
 
 _JOINS = (Step.FIRST, Step.CRASH, Step.ENDS, Step.JOINS, Step.KUBELET, Step.FORCED)
 _MEANWHILE = (Step.FIRST, Step.ENDS, Step.CRASH, Step.JOINS, Step.KUBELET, Step.FORCED)

@@ -1,6 +1,7 @@
 """The table of guards fits the source: each edit applies, each test exists, the page has each."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,15 +32,20 @@ def test_an_edit_that_does_not_apply_is_an_error(tmp_path: Path) -> None:
         remove(guard, tmp_path)
 
 
+@cache
+def _functions(file: Path) -> frozenset[str]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(
+        each.name for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, kinds)
+    )
+
+
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
 def test_every_test_of_a_guard_exists(repository: Path, guard: Guard) -> None:
     assert guard.tests
     for test in guard.tests:
         file, _, name = test.partition("::")
-        tree = ast.parse((repository / file).read_text())
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        names = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
-        assert name.rpartition("::")[2] in names
+        assert name.rpartition("::")[2] in _functions(repository / file)
 
 
 def test_names_of_guards_are_their_own() -> None:

@@ -73,16 +73,19 @@ async def test_a_story_is_the_same_each_time_it_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "guards",
+    ("guards", "known"),
     [
-        pytest.param(_without(_kubelet_let_go), id="kubelet let go of the pod"),
-        pytest.param(_without(_runtime_let_go), id="the runtime let go of the pod"),
-        pytest.param(_without(_shims_by_name), id="no parent lives outside, by whatever name"),
-        pytest.param(_without(_shims_outside), id="no shim is inside, by whatever name"),
+        pytest.param(_without(_kubelet_let_go), 369, id="kubelet let go of the pod"),
+        pytest.param(_without(_runtime_let_go), 26, id="the runtime let go of the pod"),
+        pytest.param(_without(_shims_by_name), 216, id="no parent lives outside, by whatever name"),
+        pytest.param(_without(_shims_outside), 216, id="no shim is inside, by whatever name"),
     ],
 )
-async def test_without_a_guard_the_stories_find_somebodys_work_hit(guards: Guards) -> None:
-    for seed in range(10 * _STORIES):
+async def test_without_a_guard_the_stories_find_somebodys_work_hit(
+    guards: Guards, known: int
+) -> None:
+    """*known* is a story that needs the guard; where stories have changed, another is looked for."""
+    for seed in (known, *range(10 * _STORIES)):
         if (await tell(seed, guards)).wrong:
             return
     pytest.fail("no story needs this guard")

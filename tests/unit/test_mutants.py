@@ -1,12 +1,15 @@
 """The changes that `make mutants` makes, and the list of those that change nothing."""
 
 import ast
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from mutants.change import Change
 from mutants.changes import changes
 from mutants.equivalent import FILE, equivalents, stale
 from mutants.scope import SETTLED, concerned_tests, files
@@ -24,6 +27,13 @@ def rule(facts):
         tell(each)
     return any(each.c is None for each in facts.all if each.d)
 '''
+
+
+@pytest.fixture(scope="module")
+def made(repository: Path) -> list[tuple[str, list[Change]]]:
+    """The text of each file, and the changes of it."""
+    sources = {file: (repository / file).read_text() for file in files(repository)}
+    return [(source, changes(file, source)) for file, source in sources.items()]
 
 
 def _made(source: str) -> set[str]:
@@ -49,13 +59,31 @@ def test_each_kind_of_change_is_made() -> None:
     }
 
 
-def test_every_change_of_the_source_leaves_a_program(repository: Path) -> None:
-    for file in files(repository):
-        source = (repository / file).read_text()
-        for change in changes(file, source):
-            changed = change.apply(source)
-            assert changed != source
-            ast.parse(changed)
+def _around(source: str) -> list[tuple[int, int]]:
+    """Return where functions and the statements of the module begin and end, in bytes."""
+    starts = [0, *itertools.accumulate(len(each) for each in source.encode().splitlines(True))]
+    tree = ast.parse(source)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [each for each in ast.walk(tree) if isinstance(each, kinds)] + tree.body
+    return [(starts[each.lineno - 1], starts[each.end_lineno or each.lineno]) for each in found]
+
+
+def test_every_change_of_the_source_leaves_a_program(
+    made: list[tuple[str, list[Change]]],
+) -> None:
+    """As far as it can touch it: the lines of the function around it, or of its statement."""
+    for source, found in made:
+        data, places = source.encode(), _around(source)
+        for change in found:
+            start, end = min(
+                ((a, b) for a, b in places if a <= change.start and change.end <= b),
+                key=lambda place: place[1] - place[0],
+            )
+            piece = replace(change, start=change.start - start, end=change.end - start)
+            before = data[start:end].decode()
+            changed = piece.apply(before)
+            assert changed != before
+            ast.parse(f"if True:\n{changed}" if changed[0].isspace() else changed)
 
 
 def test_a_change_keeps_its_name_when_other_lines_move() -> None:
@@ -72,13 +100,11 @@ def test_every_file_has_tests_that_exist(repository: Path) -> None:
         assert all((repository / test).is_file() for test in tests)
 
 
-def test_each_equivalent_change_is_one_that_is_made(repository: Path) -> None:
-    made = [
-        change
-        for file in files(repository)
-        for change in changes(file, (repository / file).read_text())
-    ]
-    assert not stale(equivalents(FILE.read_text()), made)
+def test_each_equivalent_change_is_one_that_is_made(
+    made: list[tuple[str, list[Change]]],
+) -> None:
+    every = [change for _, found in made for change in found]
+    assert not stale(equivalents(FILE.read_text()), every)
 
 
 def test_an_equivalent_change_needs_a_reason() -> None:

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, WHOLE, X, Y, Z, inventory, keys, name, silicon
+from fakes.books import WHOLE, X, Y, Z, inventory, keys, name, silicon
+from fakes.ledgers import ledger_in
 from holdfast.app.wiring.live import LiveSettings, RuleNames
-from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.claims import Wish
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Inventory
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
-from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings, convert
 from holdfast.settings.sources import LoadedSettings
@@ -40,11 +40,8 @@ def _claim(number: int, *pods: PodUid, **wanted: Any) -> Callable[[Draft], objec
 
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
-    lane = Lane("ledger", deadline=30.0)
-    made = await open_ledger(tmp_path, lane, clock=ManualClock(), boot=BOOT, locks=())
-    yield made
-    await made.close()
-    lane.close()
+    async with ledger_in(tmp_path, ManualClock()) as made:
+        yield made
 
 
 def _naming(live: LiveSettings, ledger: Ledger, found: Inventory = _FOUND) -> RuleNames:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from fakes.oneholder import OneHolder
-from fakes.twodoors import TwoDoors
+from oneholder.twodoors import TwoDoors
+from oneholder.world import OneHolder
 
 _EXAMPLES = int(os.environ.get("ONE_HOLDER_EXAMPLES", "120"))
 

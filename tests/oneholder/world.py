@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -142,6 +142,7 @@ def devices_of(
     return {id_: _KEYS[DeviceName(resource, id_)] for id_ in sorted(ids)}
 
 
+@cache
 def excludes(one: frozenset[HardwareKey], other: frozenset[HardwareKey]) -> bool:
     """Tell whether two pods must not have *one* and *other* at the same time."""
     by_driver = any(map(card_of, one)), any(map(card_of, other))
@@ -159,6 +160,7 @@ def _meet(one: HardwareKey, other: HardwareKey) -> bool:
     return not {*halves}.isdisjoint(others) and not (among and among == theirs)
 
 
+@cache
 def is_on(opened: frozenset[HardwareKey], keys: frozenset[HardwareKey]) -> bool:
     """Tell whether a look at *keys* shows who has opened *opened*."""
     return excludes(opened, keys) or shares(opened, keys)
@@ -241,7 +243,11 @@ class OneHolder(RuleBasedStateMachine):
         Pods end after they have started, as they do, so that the next can.
         """
         self._calm()
+        idle = 0
         for _ in range(3 * len(self.pods)):
+            idle += not any(pod.counted for pod in self.pods)
+            if idle > 2:  # the last one is through, and what it left was looked at
+                break
             for pod in self.pods:
                 if not pod.counted:
                     self._all_exit(pod)

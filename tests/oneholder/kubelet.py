@@ -1,4 +1,7 @@
-"""The kubelet of a play: the simulated DRA manager, and workers of pods, in virtual time."""
+"""The kubelet of a play: the simulated DRA manager, and workers of pods without a socket.
+
+Only what needs no socket can have a time that is not the machine's.
+"""
 
 import asyncio
 import contextlib
@@ -9,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc import aio
 
-from fakes.claimpods import DRIVER, NAMESPACE, PlayedPod
 from holdfast._pb.dra.v1 import api_pb2
 from holdfast.model.ids import (
     ProcessId,
 )
+from oneholder.pods import DRIVER, NAMESPACE, PlayedPod
 from simulated.dramanager import DraError, DraManager
 from simulated.draplugins import Plugin
 from simulated.drastate import STATE, ClaimCache
 
 if TYPE_CHECKING:
-    from fakes.claimnode import ClaimNode
+    from oneholder.node import ClaimNode
 
 _AGAIN = {"prepare": 60.0, "unprepare": 15.0}
 """Seconds after which kubelet asks again."""

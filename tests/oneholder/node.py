@@ -11,10 +11,6 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from pathlib import Path
 from typing import Any
 
-from fakes.claimdaemon import PlayedDaemon
-from fakes.claimkubelet import PlayedKubelet
-from fakes.claimpods import DRIVER, LABEL, POOL, PlayedPod
-from fakes.virtualtime import VirtualClock, VirtualLoop
 from holdfast.errors import ObjectGoneError
 from holdfast.model.book.book import LockState
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
@@ -23,6 +19,10 @@ from holdfast.model.ids import (
     ClaimUid,
     PodUid,
 )
+from oneholder.daemon import PlayedDaemon
+from oneholder.kubelet import PlayedKubelet
+from oneholder.pods import DRIVER, LABEL, POOL, PlayedPod
+from oneholder.virtualtime import VirtualClock, VirtualLoop
 
 
 class Broken(Exception):  # noqa: N818 - a promise, not an error of the program

@@ -15,19 +15,6 @@ from hypothesis.stateful import invariant, precondition, rule
 from msgspec.structs import replace
 
 from fakes.doors import why_claim_waits
-from fakes.oneholder import (
-    CRASH,
-    MOSTLY,
-    REPLICA,
-    REPLICAS,
-    WISHES,
-    Container,
-    Killed,
-    OneHolder,
-    Pod,
-    devices_of,
-    excludes,
-)
 from holdfast.errors import ClaimRefusedError
 from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, share
@@ -46,6 +33,19 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.use.free import FormerPod, KernelFacts, judge_kernel
+from oneholder.world import (
+    CRASH,
+    MOSTLY,
+    REPLICA,
+    REPLICAS,
+    WISHES,
+    Container,
+    Killed,
+    OneHolder,
+    Pod,
+    devices_of,
+    excludes,
+)
 
 _SHARE = ClaimResult(request="r", driver="holdfast.dev", pool="node", device="card")
 

@@ -6,9 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fakes.claimpods import CHIP, DRIVER, POOL, TPU
 from fakes.doors import NoObserver, WatchedNode
-from fakes.virtualtime import VirtualLane
 from holdfast.allocation.allocator import GrantBuilder
 from holdfast.allocation.entry import Entry
 from holdfast.discovery.source import Sources
@@ -44,10 +42,12 @@ from holdfast.model.use.free import (
 )
 from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.watched import Nudges, Watched
+from oneholder.pods import CHIP, DRIVER, POOL, TPU
+from oneholder.virtualtime import VirtualLane
 from simulated.drastate import STATE
 
 if TYPE_CHECKING:
-    from fakes.claimnode import ClaimNode
+    from oneholder.node import ClaimNode
 
 _BOOT = BootId("boot-1")
 PATIENCE = 120.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fakes.claimnode import Broken, ClaimNode
-from fakes.claimpods import PlayedPod
-from fakes.virtualtime import VirtualLoop
+from oneholder.node import Broken, ClaimNode
+from oneholder.pods import PlayedPod
+from oneholder.virtualtime import VirtualLoop
 
 MOST_PASSES = 30
 """A call that waits for nothing is answered after fewer."""
