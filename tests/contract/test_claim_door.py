@@ -29,7 +29,8 @@ from holdfast.model.book.claims import release
 from holdfast.model.devices import DeviceKind, Fault, FaultKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
-from holdfast.model.ids import BootId, (
+from holdfast.model.ids import (
+    BootId,
     ClaimRef,
     ClaimUid,
     PodUid,
