@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast._pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
 from holdfast.errors import HoldfastError, KubeletError
 from holdfast.host.proc.pidfd import listener
-from holdfast.kubelet.folder import FolderState, FolderWatch
+from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.socket import SocketServer
 from holdfast.ledger.instance import PluginFolderLock
 from holdfast.model.kubelet import Registration
@@ -203,7 +203,7 @@ class DriverRegistrar:
             (self._service, self._plugins, self._add_services),
             (self._door, self._registry, self._kubelet.add_to),
         ):
-            if not _in_place(server, await folder.refresh()):
+            if not (await folder.refresh()).has(server):
                 await server.stop(_STOP_GRACE)
                 await server.start(add)
                 await folder.refresh()  # `_over` compares what is published with our socket
@@ -266,7 +266,7 @@ class DriverRegistrar:
                 (self._service, self._plugins),
                 (self._door, self._registry),
             ):
-                if not _in_place(server, folder.state.value):
+                if not folder.state.value.has(server):
                     return f"our socket {server.path} was removed; serving and registering again"
             await changes.wait(_LONG if registered else left)
 
@@ -319,7 +319,3 @@ class DriverRegistrar:
 
     def _delays(self) -> Iterator[float]:
         return backoff(self._times.first_delay, self._times.last_delay)
-
-
-def _in_place(server: SocketServer, state: FolderState) -> bool:
-    return server.file is not None and state.sockets.get(server.path.name) == server.file

@@ -179,8 +179,10 @@ class _OneResource:
             await asyncio.gather(follower, return_exceptions=True)
 
     async def close(self) -> None:
-        """Stop serving and remove our socket; `run` must be over."""
-        await self._close_server()
+        """Stop serving and remove our socket; others may call it once `run` is over."""
+        if self.server is not None:
+            await self.server.close()
+            self.server = None  # not before: a close that was cut short is to be called again
 
     async def _keep(self) -> None:
         delays = self._delays()
@@ -216,16 +218,16 @@ class _OneResource:
                 f"cannot register {resource}: there is no {self._folder.kubelet_socket} (waiting "
                 "for kubelet to start)"
             )
-        if self.server is None or state.sockets.get(self.server.name) != self.server.file:
+        if self.server is None or not state.has(self.server.socket):
             await self._serve()
             await self._folder.refresh()  # `_over` compares what is published with our socket
         if self.server is not None:
             # Kubelet dials the socket itself, and waits longer than we would. To dial it first
             # would only make a busy node register later; readiness dials it separately.
-            await self._register(self.server.name, state)
+            await self._register(self.server.socket.path.name, state)
 
     async def _serve(self) -> None:
-        await self._close_server()
+        await self.close()
         server = PluginServer(
             folder=self._folder.path,
             prefix=self._prefix,
@@ -234,11 +236,6 @@ class _OneResource:
         )
         await server.start()
         self.server = server
-
-    async def _close_server(self) -> None:
-        if self.server is not None:
-            await self.server.close()
-            self.server = None  # not before: a close that was cut short is to be called again
 
     async def _register(self, endpoint: str, state: FolderState) -> None:
         resource = self._plugin.resource
@@ -294,10 +291,10 @@ class _OneResource:
             if _another_kubelet(state, began_with):
                 return f"{self._folder.kubelet_socket} was created again; registering again"
             if self._plugin.options() != self._options:
-                await self._close_server()
+                await self.close()
                 return "claims serve it: kubelet need not call before starts; registering again"
-            if server is not None and state.sockets.get(server.name) != server.file:
-                return f"our socket {server.path} was removed; serving and registering again"
+            if server is not None and not state.has(server.socket):
+                return f"our socket {server.socket.path} was removed; serving and registering again"
             await changes.wait(_LONG if streams.opened else left)
 
     async def _pause(self, seconds: float, tried: FolderState) -> None:
