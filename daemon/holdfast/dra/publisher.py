@@ -3,7 +3,7 @@
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiRefusedError
-from holdfast.apiserver.resourceslices import SliceEvent
+from holdfast.apiserver.resourceslices import NodeSlices
 from holdfast.apiserver.watch import TooOldError
 from holdfast.discovery.source import Sources
 from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError
@@ -127,22 +127,10 @@ class NodePool:
         return self._roots
 
 
-class SliceReader(Protocol):
-    """The slices of one driver on one node; see `apiserver.resourceslices`."""
-
-    async def read_all(self) -> tuple[dict[str, ResourceSlice], str]:
-        """Return all by name, and the version to go on from."""
-        ...
-
-    def follow(self, version: str) -> AsyncIterator[SliceEvent]:
-        """Yield what happens after *version*."""
-        ...
-
-
 class SliceMirror:
     """Publishes `slices` by name; None until they were listed for the first time."""
 
-    def __init__(self, server: SliceReader, *, clock: Clock) -> None:
+    def __init__(self, server: NodeSlices, *, clock: Clock) -> None:
         """Read from *server*."""
         self._server = server
         self._clock = clock
@@ -229,26 +217,6 @@ def _is_older(version: str, other: str) -> bool:
     return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
-class SliceWriter(Protocol):
-    """Writes the slices of one driver on one node; see `apiserver.resourceslices`."""
-
-    async def node_uid(self) -> str:
-        """Return the uid of the Node."""
-        ...
-
-    async def create(self, name: str, spec: SliceSpec, *, owner: str) -> ResourceSlice:
-        """Make a slice; return what is stored."""
-        ...
-
-    async def update(self, stored: ResourceSlice, spec: SliceSpec) -> ResourceSlice:
-        """Change a slice; return what is stored."""
-        ...
-
-    async def delete(self, stored: ResourceSlice) -> None:
-        """Remove a slice."""
-        ...
-
-
 class SliceObserver(Protocol):
     """Hears of writes of slices."""
 
@@ -270,7 +238,7 @@ class Publisher:
         driver: str,
         node: str,
         pool: NodePool,
-        server: SliceWriter,
+        server: NodeSlices,
         mirror: SliceMirror,
         changes: Sequence[Watched[Any]],
         registration: Watched[Registration],
