@@ -17,6 +17,7 @@ from holdfast.app.wiring.parts import (
     KubeletParts,
     ReclaimParts,
     build_entry,
+    build_folder,
 )
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import LONGEST, ClaimDoor
@@ -34,7 +35,6 @@ from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import read
-from holdfast.kubelet.folder import FolderWatch
 from holdfast.model.book.claims import claims_left
 from holdfast.model.book.drift import ClaimDriftFacts
 from holdfast.model.dra.advertised import AdvertisedDevice
@@ -135,8 +135,8 @@ class DraParts:
         self.door = self._door(claims, discovery.sources, kubelet, reclaim)
         service = ClaimServer(self.door, deadline=DEADLINE)
         root = Path(dra.kubelet_root)
-        self._plugins = self._watch(root / PLUGINS / self.driver, "")
-        self._registry = self._watch(root / PLUGINS_REGISTRY, self.driver)
+        self._plugins = build_folder(core, root / PLUGINS / self.driver, "")
+        self._registry = build_folder(core, root / PLUGINS_REGISTRY, self.driver)
         self.registrar = DriverRegistrar(
             driver=self.driver,
             plugins=self._plugins,
@@ -290,14 +290,4 @@ class DraParts:
             observer=core.metrics.claims,
             publishes=core.settings.has_dra(),
             write_every=WRITE_EVERY,
-        )
-
-    def _watch(self, folder: Path, prefix: str) -> FolderWatch:
-        core = self._core
-        return FolderWatch(
-            folder=folder,
-            prefix=prefix,
-            paths=core.host.paths,
-            lane=core.host.lanes["kubelet"],
-            interval=core.live.kubelet.part(lambda now: now.poll),
         )
