@@ -1,6 +1,6 @@
 """Whose container is about to start, and what whoever asks for hardware has to wait for."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -343,19 +343,14 @@ def _started(passage: Passage, caller: Caller, book: Book) -> frozenset[Hardware
 def _others(passage: Passage, caller: Caller, book: Book) -> list[Allocation]:
     same = _allocations_of(passage, book)
     own = same[0].id if len(same) == 1 else caller.allocation
-    return [
-        each for each in _in_line(book, book.holdings.contending(passage.keys)) if each.id != own
-    ]
+    others = (each for each in book.holdings.contending(passage.keys) if each.id != own)
+    return sorted(others, key=book.rank)
 
 
 def _allocations_of(passage: Passage, book: Book) -> list[Allocation]:
     naming = book.holdings.naming(passage.resource, passage.devices)
     same = (each for each in naming if each.ids == set(passage.devices) and each.claim is None)
-    return _in_line(book, same)
-
-
-def _in_line(book: Book, allocations: Iterable[Allocation]) -> list[Allocation]:
-    return sorted(allocations, key=book.rank)
+    return sorted(same, key=book.rank)
 
 
 def locked_devices(book: Book, keys: frozenset[HardwareKey]) -> tuple[DeviceName, ...]:
