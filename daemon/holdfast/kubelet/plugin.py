@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import structlog
@@ -39,8 +39,7 @@ _LONG = 3600.0
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Request = TypeVar("Request")
-Response = TypeVar("Response")
+_Call = aio.ServicerContext[Any, Any]
 
 _HEALTHY = "Healthy"
 _UNHEALTHY = "Unhealthy"
@@ -234,7 +233,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802
         self,
         request: api_pb2.Empty,  # noqa: ARG002
-        context: aio.ServicerContext[api_pb2.Empty, Awaitable[api_pb2.DevicePluginOptions]],  # noqa: ARG002
+        context: _Call,  # noqa: ARG002
     ) -> api_pb2.DevicePluginOptions:
         """Ask kubelet to call before each start, and to ask which devices go together."""
         return self.options()
@@ -242,7 +241,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     async def ListAndWatch(  # noqa: N802
         self,
         request: api_pb2.Empty,  # noqa: ARG002
-        context: aio.ServicerContext[api_pb2.Empty, AsyncIterator[api_pb2.ListAndWatchResponse]],
+        context: _Call,
     ) -> AsyncIterator[api_pb2.ListAndWatchResponse]:
         """Send the whole list now and whenever it has changed, always only the latest."""
         era = self.streams.value.era
@@ -262,9 +261,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802
         self,
         request: api_pb2.PreferredAllocationRequest,
-        context: aio.ServicerContext[  # noqa: ARG002
-            api_pb2.PreferredAllocationRequest, Awaitable[api_pb2.PreferredAllocationResponse]
-        ],
+        context: _Call,  # noqa: ARG002
     ) -> api_pb2.PreferredAllocationResponse:
         """Say which devices go together. Never an error: kubelet would leak the devices."""
         began = self._parts.clock.monotonic()
@@ -277,7 +274,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     async def Allocate(  # noqa: N802
         self,
         request: api_pb2.AllocateRequest,
-        context: aio.ServicerContext[api_pb2.AllocateRequest, Awaitable[api_pb2.AllocateResponse]],
+        context: _Call,
     ) -> api_pb2.AllocateResponse:
         """Grant devices, with exactly one answer for each container asked for."""
         self._parts.traffic.began()
@@ -289,9 +286,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     async def PreStartContainer(  # noqa: N802
         self,
         request: api_pb2.PreStartContainerRequest,
-        context: aio.ServicerContext[
-            api_pb2.PreStartContainerRequest, Awaitable[api_pb2.PreStartContainerResponse]
-        ],
+        context: _Call,
     ) -> api_pb2.PreStartContainerResponse:
         """Hold the container's start until its devices are free of others."""
         ids = tuple(DeviceId(id_) for id_ in request.devices_ids)
@@ -313,7 +308,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     async def _answer(
         self,
         call: str,
-        context: aio.ServicerContext[Request, Awaitable[Response]],
+        context: _Call,
         work: Coroutine[object, object, T],
         deadline: float,
     ) -> T:
@@ -385,7 +380,7 @@ def _code_of(error: HoldfastError) -> grpc.StatusCode:
     return grpc.StatusCode.FAILED_PRECONDITION
 
 
-def _when_over(context: aio.ServicerContext[Request, Response], act: Callable[[], None]) -> None:
+def _when_over(context: _Call, act: Callable[[], None]) -> None:
     """Call *act* once the call of *context* is over: answered, failed or given up by its caller."""
     # The stub's callback type is a class where a protocol is meant; no function can satisfy it.
     context.add_done_callback(lambda _: act())  # type: ignore[arg-type]

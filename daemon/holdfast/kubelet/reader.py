@@ -97,7 +97,7 @@ class ViewReader(KubeletReader):
         lane: Lane,
         clock: Clock,
         settings: Watched[QuestionSettings],
-        calm: float,
+        calm: float = CALM,
     ) -> None:
         """Publish to *view*; ask *pods*, and never while *traffic* has an Allocate in flight.
 
@@ -217,7 +217,7 @@ class ViewReader(KubeletReader):
 
     async def _question(self) -> None:
         kubelet = await self._lane.run(self._peer)
-        async with self._pods.connected() as connected:
+        async with self._pods.connected() as list_pods:
             await self._traffic.quiet(self._clock, seconds=self._calm)
             # Nothing is awaited from here to List: an Allocate that came in between would be in
             # flight, and kubelet may forget its answer (kubernetes#137534).
@@ -225,7 +225,7 @@ class ViewReader(KubeletReader):
             self._asking = True
             known = _owners(self.view.value.entries)
             began = self._clock.uptime()
-            pods = await connected.read_all()
+            pods = await list_pods()
         sent_at, silent = self._clock.uptime(), self._lists.silent
         if not silent:
             before = await self._file()
