@@ -245,7 +245,7 @@ class Publisher:
         clock: Clock,
         observer: SliceObserver,
         publishes: bool,
-        write_every: float,
+        write_every: float = WRITE_EVERY,
     ) -> None:
         """Publish *pool* for *driver* on *node*, again when one of *changes* has changed.
 
@@ -357,9 +357,9 @@ class Publisher:
                 self._note_write(stored.metadata.name)
                 self._took(spec, await self._server.update(stored, spec))
             for name, spec in found.create:
-                owner = await self._owner_uid()
+                self._owner = self._owner or await self._server.node_uid()
                 self._note_write(name)
-                await self._create(name, spec, owner)
+                await self._create(name, spec)
         except ApiServerError as error:
             self._failed(error, found)
         else:
@@ -372,9 +372,9 @@ class Publisher:
                 generation=self._generation,
             )
 
-    async def _create(self, name: str, spec: SliceSpec, owner: str) -> None:
+    async def _create(self, name: str, spec: SliceSpec) -> None:
         try:
-            self._took(spec, await self._server.create(name, spec, owner=owner))
+            self._took(spec, await self._server.create(name, spec, owner=self._owner))
         except ApiRefusedError as error:
             if error.reason != _TAKEN:
                 raise
@@ -457,10 +457,6 @@ class Publisher:
             self.failing_since = None
         elif self.failing_since is None:
             self.failing_since = self._clock.monotonic()
-
-    async def _owner_uid(self) -> str:
-        self._owner = self._owner or await self._server.node_uid()
-        return self._owner
 
     def _note_registration(self) -> None:
         """At a kubelet that has restarted, begin as after a start of the daemon."""

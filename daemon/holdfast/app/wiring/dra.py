@@ -20,14 +20,14 @@ from holdfast.app.wiring.parts import (
     build_folder,
 )
 from holdfast.discovery.source import Sources
-from holdfast.dra.claimdoor import LONGEST, ClaimDoor
+from holdfast.dra.claimdoor import ClaimDoor
 from holdfast.dra.door import Offer
-from holdfast.dra.healthserver import SEND_EVERY, HealthServer
+from holdfast.dra.healthserver import HealthServer
 from holdfast.dra.preparation import POLL, ClaimPreparation, ClaimRelease
-from holdfast.dra.publisher import WRITE_EVERY, NodePool, Publisher, SliceMirror
+from holdfast.dra.publisher import NodePool, Publisher, SliceMirror
 from holdfast.dra.records import ClaimRecords, ClaimSight
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
-from holdfast.dra.server import DEADLINE, ClaimServer
+from holdfast.dra.server import ClaimServer
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
@@ -115,7 +115,6 @@ class DraParts:
             advertised=self._sight.advertised,
             standings=core.standings,
             clock=core.clock,
-            send_every=SEND_EVERY,
         )
         self._written = Nudges()
         self.records = ClaimRecords(
@@ -133,7 +132,7 @@ class DraParts:
             clock=core.clock,
         )
         self.door = self._door(claims, discovery.sources, kubelet, reclaim)
-        service = ClaimServer(self.door, deadline=DEADLINE)
+        service = ClaimServer(self.door)
         root = Path(dra.kubelet_root)
         self._plugins = build_folder(core, root / PLUGINS / self.driver, "")
         self._registry = build_folder(core, root / PLUGINS_REGISTRY, self.driver)
@@ -141,7 +140,7 @@ class DraParts:
             driver=self.driver,
             plugins=self._plugins,
             registry=self._registry,
-            services=(service, health),
+            services=(service.add_to, health.add_to),
             lane=host.lanes["kubelet"],
             clock=core.clock,
             times=DriverTimes(),
@@ -263,7 +262,6 @@ class DraParts:
                 observer=core.metrics.claims,
             ),
             clock=core.clock,
-            longest=LONGEST,
         )
 
     def _publisher(self, slices: NodeSlices, sources: Sources) -> Publisher:
@@ -289,5 +287,4 @@ class DraParts:
             clock=core.clock,
             observer=core.metrics.claims,
             publishes=core.settings.has_dra(),
-            write_every=WRITE_EVERY,
         )

@@ -24,7 +24,7 @@ from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import DEADLINES, DeviceDoor, Ids, Offering, PluginParts
 from holdfast.kubelet.podresources import PodResources, Traffic
-from holdfast.kubelet.reader import CALM, DeviceLists, ViewReader
+from holdfast.kubelet.reader import DeviceLists, ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.book.places import place
@@ -238,7 +238,6 @@ def build_kubelet_side(core: Core, sources: Sources) -> KubeletParts:
         lane=host.lanes["kubelet"],
         clock=core.clock,
         settings=live.part(lambda now: now.question),
-        calm=CALM,
     )
     return KubeletParts(folder=folder, traffic=traffic, offering=offering, reader=reader)
 
