@@ -36,7 +36,7 @@ from holdfast.model.kubelet import Registration
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
-from holdfast.runtime.watched import Changes, Watched
+from holdfast.runtime.watched import Changes, Watched, first_of
 
 log = structlog.get_logger(__name__)
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
@@ -181,14 +181,8 @@ class SliceMirror:
     async def _until_stale(self, version: str) -> None:
         watching = asyncio.ensure_future(self._watch(version))
         stale = asyncio.ensure_future(self._stale.wait())
-        try:
-            await asyncio.wait([watching, stale], return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()
-        finally:
-            for task in (watching, stale):
-                task.cancel()
-            await asyncio.gather(watching, stale, return_exceptions=True)
+        if watching in await first_of(watching, stale):
+            watching.result()
 
     async def _watch(self, version: str) -> None:
         while True:

@@ -19,7 +19,7 @@ from holdfast.model.kubelet import Registration
 from holdfast.model.node.readiness import ReadinessCheck, check_openly
 from holdfast.runtime.clock import backoff
 from holdfast.runtime.problem import Problem
-from holdfast.runtime.watched import Changes, Watched
+from holdfast.runtime.watched import Changes, Watched, first_of
 
 log = structlog.get_logger(__name__)
 
@@ -220,15 +220,9 @@ class _OneResource:
         replaced = asyncio.create_task(
             self._folder.state.until(lambda now: _another_kubelet(now, state))
         )
-        try:
-            await asyncio.wait({call, replaced}, return_when=asyncio.FIRST_COMPLETED)
-            if not call.done():
-                raise KubeletError(f"cannot register {resource}: kubelet was replaced meanwhile")
-            call.result()
-        finally:
-            call.cancel()
-            replaced.cancel()
-            await asyncio.gather(call, replaced, return_exceptions=True)
+        if call not in await first_of(call, replaced):
+            raise KubeletError(f"cannot register {resource}: kubelet was replaced meanwhile")
+        call.result()
         accepted = replace(self._state, registrations=self._state.registrations + 1)
         self._set(accepted)
         self._report(registered=True, problem="")
