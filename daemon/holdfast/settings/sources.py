@@ -106,19 +106,6 @@ class SettingsSources:
             raise SettingsError(f"{error} (with the document {file})") from error
 
 
-def load(
-    file: Path | None,
-    environ: Mapping[str, str],
-    overrides: Mapping[str, str] | None = None,
-    *,
-    theirs: Mapping[str, str] | None = None,
-    told: Callable[[str], None] = lambda _text: None,
-) -> Settings:
-    """Return the settings of `SettingsSources`, with the document of the remembered label."""
-    sources = SettingsSources(file, environ, overrides, theirs=theirs, told=told)
-    return sources.with_remembered_label().settings
-
-
 def for_start(
     read: Callable[[], SettingsSources],
     ask_label: Callable[[Settings], str | None] = lambda _settings: None,
@@ -212,7 +199,7 @@ def _change(
 def files(
     file: Path | None, environ: Mapping[str, str], theirs: Mapping[str, str]
 ) -> tuple[Path, ...]:
-    """Return the files that `load` reads."""
+    """Return the files that `SettingsSources` reads."""
     named = _theirs_named(environ, theirs)
     return (*((file,) if file else ()), *((Path(named),) if named else ()))
 
