@@ -337,7 +337,7 @@ def _left_out_report(left: ExcludedDevice, book: Book) -> Report:
         "resource": device.name.resource,
         "id": device.name.id,
         "model": device.model,
-        "health": "ExcludedDevice",
+        "health": "LeftOut",
         "offered": False,
         "reasons": [left.reason],
         "faults": [],
