@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from chart.rendering import container, objects, one, pod
-from holdfast.settings import Settings, load
+from fakes.settingsfiles import load
+from holdfast.settings import Settings
 from holdfast.settings.named import remember
 
 _TEXT = """\

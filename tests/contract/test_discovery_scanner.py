@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fakes.books import allocated, book_of
 from fakes.tpus import plain_tpus, tpus_of
-from holdfast.discovery.scanner import DeviceNames, Preparation, Scanner
+from holdfast.discovery.scanner import DeviceNames, Scanner
 from holdfast.discovery.source import Source, Sources
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.model.book.book import Book
@@ -48,7 +48,7 @@ class _ReportingTpus(Tpus):
         return self.reported
 
 
-class _AsFound(DeviceNames, Preparation):
+class _AsFound(DeviceNames):
     """Every device has the name that it was found under, and needs nothing done."""
 
     def assigned(self, found: Inventory) -> Inventory:
@@ -80,7 +80,7 @@ def _scanner(
         sources=Sources(),
         book=Watched(book or Book()),
         names=naming,
-        preparation=naming,
+        prepare=naming.prepared,
         inventory=Watched(Inventory()),
         settings=Watched(
             DiscoverySettings(

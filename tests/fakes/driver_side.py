@@ -132,7 +132,7 @@ async def driver_side(
         driver=driver,
         plugins=plugins,
         registry=registry,
-        services=(claims,) if health is None else (claims, health),
+        services=[each.add_to for each in (claims, health) if each is not None],
         lane=lane,
         clock=clock,
         times=times,

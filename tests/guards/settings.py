@@ -85,7 +85,7 @@ SETTINGS_GUARDS = (
         edits=(
             Edit(
                 "daemon/holdfast/kubelet/plugin.py",
-                "        self._emptied.registered()\n",
+                "        self._parts.emptied.registered()\n",
                 "",
             ),
         ),

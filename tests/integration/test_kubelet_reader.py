@@ -276,8 +276,8 @@ async def test_pod_resources_lists_pods_without_devices_too(short_path: Path) ->
         kubelet.count(TPU, name="without")
         async with PodResources(
             short_path / "pr.sock", deadline=Watched(5.0)
-        ).connected() as connected:
-            pods = await connected.read_all()
+        ).connected() as list_pods:
+            pods = await list_pods()
         assert [(pod.name, len(pod.devices)) for pod in pods] == [("with", 2), ("without", 0)]
 
 
@@ -288,9 +288,9 @@ async def test_a_list_of_pods_that_is_too_large_is_not_blamed_on_other_clients(
         kubelet.count(TPU, "a", name="x" * (17 << 20))
         async with PodResources(
             short_path / "pr.sock", deadline=Watched(5.0)
-        ).connected() as connected:
+        ).connected() as list_pods:
             with pytest.raises(KubeletError, match="at most 16 MiB: there are too many pods"):
-                await connected.read_all()
+                await list_pods()
 
 
 async def test_a_kubelet_that_takes_connections_and_says_nothing_is_given_up_in_time(

@@ -179,7 +179,7 @@ async def test_an_allocate_that_kubelet_gives_up_is_still_carried_out(short_path
     plugin = bare_plugin(slow, traffic)
     server = plugin_server(short_path, plugin)
     await server.start()
-    async with aio.insecure_channel(f"unix://{server.path}") as channel:
+    async with aio.insecure_channel(f"unix://{server.socket.path}") as channel:
         request = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest()])
         call = dp_grpc.DevicePluginStub(channel).Allocate(request)
         await until(lambda: slow.asked)
@@ -196,7 +196,7 @@ async def test_the_end_of_a_stream_from_before_tells_nothing_of_the_present_regi
     plugin = bare_plugin(Deciding())
     server = plugin_server(short_path, plugin)
     await server.start()
-    async with aio.insecure_channel(f"unix://{server.path}") as channel:
+    async with aio.insecure_channel(f"unix://{server.socket.path}") as channel:
         stub = dp_grpc.DevicePluginStub(channel)
         former = stub.ListAndWatch(dp.Empty())
         await until(lambda: plugin.streams.value.open == 1)

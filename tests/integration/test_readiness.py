@@ -167,8 +167,8 @@ async def test_a_socket_of_ours_that_no_longer_answers_is_found_by_dialling_it(
         well = {name: dial.problem for name, dial in sockets.results.items()}
         (one,) = side.registrar._each.values()
         assert one.server is not None
-        assert one.server._socket._server is not None
-        await one.server._socket._server.stop(None)  # the file stays, and nobody listens
+        assert one.server.socket._server is not None
+        await one.server.socket._server.stop(None)  # the file stays, and nobody listens
         await control.close()
         await sockets.dial()
         dead = {name: dial.problem for name, dial in sockets.results.items()}

@@ -92,7 +92,7 @@ class Node:
         self.parts.watches.sockets._results[name] = result
 
     def use(self, settings: Settings) -> None:
-        self.parts.core.live.put(settings)
+        self.parts.core.live.in_use.set(settings)
 
     def checks(self) -> dict[str, ReadinessCheck]:
         found = readiness(self.parts)

@@ -77,7 +77,7 @@ async def test_the_probes_go_by_a_shorter_patience_only_once_the_loop_has_shown_
 
     pulse = asyncio.create_task(_pulse(Noting(), stall, live))
     await until(lambda: at_beats == [3600.0])
-    live.put(convert({"liveness": {"loopStall": 1800}}))
+    live.in_use.set(convert({"liveness": {"loopStall": 1800}}))
     await stall.until(lambda now: now == 1800.0)
     assert at_beats[:2] == [3600.0, 3600.0]
     pulse.cancel()

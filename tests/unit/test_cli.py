@@ -15,12 +15,13 @@ import yaml
 from hypothesis import strategies as st
 
 import holdfast
+from fakes.settingsfiles import load
 from holdfast.cli import main
 from holdfast.cli.group import commands
 from holdfast.cli.nvidia import NvidiaCommand, given, without_effect
 from holdfast.cli.tables import Row, Rows, show_document, table
 from holdfast.cli.views import status_lines
-from holdfast.settings import Settings, convert, load, schema
+from holdfast.settings import Settings, convert, schema
 
 
 @pytest.fixture(autouse=True)

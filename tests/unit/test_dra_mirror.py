@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
@@ -57,7 +58,7 @@ async def test_a_write_counts_only_if_the_watch_has_not_come_past_it(
     events: list[SliceEvent], written: ResourceSlice, known: ResourceSlice | None
 ) -> None:
     server = Server()
-    mirror = SliceMirror(server, clock=SystemClock())
+    mirror = SliceMirror(cast("Any", server), clock=SystemClock())
     running = asyncio.create_task(mirror.run())
     try:
         await until(lambda: mirror.slices.value is not None)
@@ -74,7 +75,7 @@ async def test_a_write_counts_only_if_the_watch_has_not_come_past_it(
 
 async def test_an_old_event_does_not_undo_a_write() -> None:
     server = Server()
-    mirror = SliceMirror(server, clock=SystemClock())
+    mirror = SliceMirror(cast("Any", server), clock=SystemClock())
     running = asyncio.create_task(mirror.run())
     try:
         await until(lambda: mirror.slices.value is not None)

@@ -41,7 +41,7 @@ class Truths:
             clock=self.clock,
             settings=Watched(DriftSettings(settle=Duration(SETTLE))),
             pending_timeout=Watched(60.0),
-            claims=None,
+            claims=lambda: None,
         )
 
     def offer(self, healthy: frozenset[DeviceId]) -> None:

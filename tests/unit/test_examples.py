@@ -5,7 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from holdfast.settings import convert, load
+from fakes.settingsfiles import load
+from holdfast.settings import convert
 
 
 def test_the_example_configuration_is_a_valid_one(repository: Path) -> None:

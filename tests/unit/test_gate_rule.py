@@ -27,7 +27,7 @@ from fakes.books import (
 from fakes.doors import why_wait
 from holdfast.model.book.book import Book, LockState, Phase
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.book.queue import settle
+from holdfast.model.book.queue import missing, settle
 from holdfast.model.gate.gate import (
     Caller,
     Passage,
@@ -35,7 +35,6 @@ from holdfast.model.gate.gate import (
     enter,
     is_held_from,
     locked_devices,
-    missing,
     told_queued,
     who_calls,
     why_queued,
@@ -59,14 +58,14 @@ def test_who_waits_lacks_what_no_lock_of_its_pod_has_and_is_told_who_has_it() ->
     waits = allocated(_BOTH, pod=Y)(draft)
     settle(draft)
     book = draft.book
-    assert missing(book, waits, waits.keys) == keys("a")
-    assert missing(book, waits, keys("b", "c")) == keys("c")
+    assert missing(book.holdings, waits, waits.keys) == keys("a")
+    assert missing(book.holdings, waits, keys("b", "c")) == keys("c")
     assert told_queued(book, waits, {}) == (
         "waiting for 1 of 2 google.com/tpu: d0 is held by pod pod-x; kubelet asks again until that "
         "has ended (holdfast locks)"
     )
     for done in (first, unknown):
-        assert missing(book, done, done.keys) == keys()
+        assert missing(book.holdings, done, done.keys) == keys()
         assert told_queued(book, done, {}) == ""
         assert why_queued(book, done, keys()) == ""
 

@@ -8,9 +8,10 @@ from typing import cast
 import pytest
 import yaml
 
+from fakes.settingsfiles import load
 from holdfast.errors import SettingsError
 from holdfast.names import CONFIG_LABEL
-from holdfast.settings import Settings, known_paths, load
+from holdfast.settings import Settings, known_paths
 from holdfast.settings.cluster import NamedSettings
 from holdfast.settings.named import choice, label_in, remember, remembered_label
 from holdfast.settings.reloading import TakeUp, take_up

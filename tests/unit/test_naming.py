@@ -56,10 +56,10 @@ async def test_a_rule_holds_from_when_it_is_in_use_though_no_scan_has_applied_it
     naming = _naming(live, ledger)
     assert naming.mode_of(X) == "terminate"
 
-    live.put(_observing("a"))
+    live.in_use.set(_observing("a"))
     assert naming.mode_of(X) == "observe"
     assert naming.mode_of(Y) == "terminate"
-    live.put(_observing("b"))
+    live.in_use.set(_observing("b"))
     assert naming.mode_of(X) == "terminate"
 
 

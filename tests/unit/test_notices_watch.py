@@ -86,8 +86,8 @@ class Scene:
             ),
             clock=self.clock,
             patience=Watched(30.0),
-            configuration=cast("Any", SimpleNamespace(refused="")),
-            observer=self.observed,
+            refused=lambda: "",
+            wrote=self.observed.wrote_notice,
         )
 
     def wait(self, why: str = "in use") -> None:

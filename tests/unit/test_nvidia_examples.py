@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fakes.settingsfiles import load
 from holdfast.errors import SettingsError
 from holdfast.model.cards import Sharing
 from holdfast.model.ids import ResourceName
-from holdfast.settings import Settings, load
+from holdfast.settings import Settings
 
 _GPU = ResourceName("nvidia.com/gpu")
 _FLAGS = """\

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from fakes.settingsfiles import load
 from holdfast.errors import SettingsError
 from holdfast.model.cards import Sharing
 from holdfast.model.devicerules import assigned
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
-from holdfast.settings import load
 from holdfast.settings.nvidia_plugin import OTHERS, VARIABLES, flags
 
 TEXTS = {

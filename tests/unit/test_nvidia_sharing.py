@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from fakes.settingsfiles import load
 from holdfast.errors import SettingsError
 from holdfast.model.ids import PciAddress
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuReading, MigSlice
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
-from holdfast.settings import load
 
 _RECORDED = Path(__file__).parents[1] / "golden/sharing/plugin-0.20.0.json"
 _RECORD: dict[str, Any] = json.loads(_RECORDED.read_text())

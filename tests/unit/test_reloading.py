@@ -123,7 +123,7 @@ def test_parts_see_settings_that_were_put_after_they_were_built() -> None:
     live = LiveSettings(LoadedSettings(settings=convert({})))
     mode = live.reclaim.part(lambda now: now.mode)
 
-    live.put(after)
+    live.in_use.set(after)
 
     assert live.whole is after
     assert live.reclaim.value is after.reclaim

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
+from fakes.settingsfiles import load
 from holdfast.errors import SettingsError
 from holdfast.model.cards import Sharing
 from holdfast.model.nvidia.mig import MigStrategy
-from holdfast.settings import Settings, convert, known_paths, load, plain, schema
+from holdfast.settings import Settings, convert, known_paths, plain, schema
 from holdfast.settings.types import PATTERN, Duration, Interval, Section
 
 

@@ -72,7 +72,10 @@ async def run(
         board, metrics = Board(), Metrics(stalls)
         stall = Watched[float](settings.liveness.loop_stall)
         if settings.http.port:
-            stack.enter_context(_probes(settings, board, metrics, stall))
+            address, port, registry = settings.http.address, settings.http.port, metrics.registry
+            stack.enter_context(
+                ProbeServer(address, port, board=board, registry=registry, stall=stall)
+            )
         pulse = asyncio.create_task(_pulse(board, stall, live), name="pulse")
         stack.callback(pulse.cancel)
         board.down("opening the ledger")
@@ -90,7 +93,7 @@ async def run(
         stack.push_async_callback(ledger.close)
         parts = assemble(build_core(live, host, ledger, clock, metrics), vendors)
         stack.callback(parts.reclaim.resetter.close)
-        reload = Reload(parts, origin, orders, restarts=restarts, observer=metrics)
+        reload = Reload(parts, origin, orders, restarts=restarts)
         answers = {**handlers(parts, board), "reload": reload.asked}
         control = ControlServer(state, answers, patience=PATIENCE)
         await control.start()
@@ -136,18 +139,6 @@ def _close_at_end(parts: Assembly, stack: AsyncExitStack) -> None:
 def _close_lanes(host: Hosts) -> None:
     for lane in host.lanes.values():
         lane.close()
-
-
-def _probes(
-    settings: Settings, board: Board, metrics: Metrics, stall: Watched[float]
-) -> ProbeServer:
-    return ProbeServer(
-        settings.http.address,
-        settings.http.port,
-        board=board,
-        registry=metrics.registry,
-        stall=stall,
-    )
 
 
 async def _first_facts(parts: Assembly) -> None:

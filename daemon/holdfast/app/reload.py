@@ -101,14 +101,6 @@ class SettingsOrigin(Protocol):
         ...
 
 
-class ReloadObserver(Protocol):
-    """Hears of changes of the configuration, for metrics; see `telemetry.metrics`."""
-
-    def reloaded(self, outcome: str) -> None:
-        """Note a change: ``live``, or ``refused``; a restart has its metrics begin at 0."""
-        ...
-
-
 class Reload:
     """Takes up changes of the configuration: all of one, or nothing of it."""
 
@@ -119,7 +111,6 @@ class Reload:
         orders: Orders,
         *,
         restarts: Sequence[float],
-        observer: ReloadObserver,
     ) -> None:
         """Change *parts* by what *origin* has; None: it cannot be read again.
 
@@ -132,7 +123,6 @@ class Reload:
         self._origin = origin
         self._orders = orders
         self._restarts = restarts
-        self._observer = observer
         self._turn = asyncio.Lock()
         self._unkept = Problem(
             log,
@@ -190,14 +180,14 @@ class Reload:
             self._unkept.set(str(error))
 
     def _take_up(self, settings: Settings) -> None:
-        self._observer.reloaded(TakeUp.LIVE.value)
+        self._core.metrics.reloaded(TakeUp.LIVE.value)
         logs = self._core.settings.log
         self._parts.take_up(settings)
         if settings.log != logs:
             set_up_logs(settings.log.level, settings.log.format)
 
     def _refused(self, problem: str) -> None:
-        self._observer.reloaded("refused")
+        self._core.metrics.reloaded("refused")
         log.error(
             "configuration not reloaded",
             reason=problem,
@@ -230,7 +220,7 @@ class Reload:
         # What the disk does not have, a restart forgets. Asked now: the last proof may be old.
         proof = self._parts.watches.proof
         await proof.prove()
-        if problem := proof.problem:
+        if problem := proof.problem.text:
             return f"{problem}; it is reloaded when the ledger can be written"
         return why_not_again(self._restarts, self._core.clock.monotonic())
 

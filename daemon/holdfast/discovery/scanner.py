@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -102,14 +102,6 @@ class DeviceNames(Protocol):
         ...
 
 
-class Preparation(Protocol):
-    """What has to be done about devices before anybody hears of them."""
-
-    async def prepared(self, found: Inventory) -> Inventory:
-        """Return *found* with the faults of devices that could not be prepared."""
-        ...
-
-
 class Scanner(UeventListener):
     """Publishes the inventory, and a new one whenever the hardware has changed.
 
@@ -128,13 +120,15 @@ class Scanner(UeventListener):
         sources: Sources,
         book: Watched[Book],
         names: DeviceNames,
-        preparation: Preparation,
+        prepare: Callable[[Inventory], Awaitable[Inventory]],
         inventory: Watched[Inventory],
         settings: Watched[DiscoverySettings],
     ) -> None:
         """Scan below *root* on *lane* for *sources*, which `adopt` adds to.
 
-        What is found is published to *inventory*; *book* has the devices that are granted.
+        What is found is published to *inventory*, after *prepare* has done what has to be done
+        about it and has added the faults of what could not be prepared; *book* has the devices that
+        are granted.
         """
         self._root = root
         self._sysfs = sysfs
@@ -143,7 +137,7 @@ class Scanner(UeventListener):
         self._sources = sources
         self._book = book
         self._names = names
-        self._preparation = preparation
+        self._prepare_devices = prepare
         self._settings = settings
         self._turns: Turns[DeviceName] = Turns(clock, at_most=_HELD_AT_ONCE)
         self._known: frozenset[PciAddress] = frozenset()
@@ -233,7 +227,7 @@ class Scanner(UeventListener):
         """Give the devices their names, and prepare them; again where pods changed the names."""
         self._assigned = self._names.assigned(self._found)
         while True:
-            self._prepared = await self._preparation.prepared(self._assigned)
+            self._prepared = await self._prepare_devices(self._assigned)
             latest = self._names.assigned(self._found)
             if latest == self._assigned:
                 return

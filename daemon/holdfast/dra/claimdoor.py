@@ -31,7 +31,7 @@ class ClaimDoor(Door):
         unpreparing: ClaimRelease,
         *,
         clock: Clock,
-        longest: float,
+        longest: float = LONGEST,
     ) -> None:
         """Answer each call within *longest* seconds."""
         self.preparing = preparing
@@ -77,11 +77,12 @@ class ClaimDoor(Door):
         return task
 
     async def _prepare(self, claim: ClaimRef, until: float) -> PrepareAnswer:
-        async def act() -> PrepareAnswer:
-            return await self.preparing.prepare(claim, until)
-
         return await self._in_turn(
-            "prepare", claim, until, act, lambda text: PrepareAnswer(error=text)
+            "prepare",
+            claim,
+            until,
+            lambda: self.preparing.prepare(claim, until),
+            lambda text: PrepareAnswer(error=text),
         )
 
     async def _end(self, claim: ClaimRef, until: float) -> str:
@@ -89,11 +90,13 @@ class ClaimDoor(Door):
             task.cancel()
         if under_way:
             await asyncio.wait(under_way)
-
-        async def act() -> str:
-            return await self.unpreparing.unprepare(claim, until)
-
-        return await self._in_turn("unprepare", claim, until, act, lambda text: text)
+        return await self._in_turn(
+            "unprepare",
+            claim,
+            until,
+            lambda: self.unpreparing.unprepare(claim, until),
+            lambda text: text,
+        )
 
     async def _in_turn(
         self,

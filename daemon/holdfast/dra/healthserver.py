@@ -40,7 +40,7 @@ class HealthServer:
         advertised: Callable[[], Iterable[AdvertisedDevice]],
         standings: DeviceStandings,
         clock: Clock,
-        send_every: float,
+        send_every: float = SEND_EVERY,
     ) -> None:
         """Tell of the devices in *pool*, whose names for the scheduler are *advertised*.
 

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiRefusedError
-from holdfast.apiserver.resourceslices import SliceEvent
+from holdfast.apiserver.resourceslices import NodeSlices
 from holdfast.apiserver.watch import TooOldError
 from holdfast.discovery.source import Sources
 from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError
@@ -36,7 +36,7 @@ from holdfast.model.kubelet import Registration
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
-from holdfast.runtime.watched import Changes, Watched
+from holdfast.runtime.watched import Changes, Watched, first_of
 
 log = structlog.get_logger(__name__)
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
@@ -127,22 +127,10 @@ class NodePool:
         return self._roots
 
 
-class SliceReader(Protocol):
-    """The slices of one driver on one node; see `apiserver.resourceslices`."""
-
-    async def read_all(self) -> tuple[dict[str, ResourceSlice], str]:
-        """Return all by name, and the version to go on from."""
-        ...
-
-    def follow(self, version: str) -> AsyncIterator[SliceEvent]:
-        """Yield what happens after *version*."""
-        ...
-
-
 class SliceMirror:
     """Publishes `slices` by name; None until they were listed for the first time."""
 
-    def __init__(self, server: SliceReader, *, clock: Clock) -> None:
+    def __init__(self, server: NodeSlices, *, clock: Clock) -> None:
         """Read from *server*."""
         self._server = server
         self._clock = clock
@@ -193,14 +181,8 @@ class SliceMirror:
     async def _until_stale(self, version: str) -> None:
         watching = asyncio.ensure_future(self._watch(version))
         stale = asyncio.ensure_future(self._stale.wait())
-        try:
-            await asyncio.wait([watching, stale], return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()
-        finally:
-            for task in (watching, stale):
-                task.cancel()
-            await asyncio.gather(watching, stale, return_exceptions=True)
+        if watching in await first_of(watching, stale):
+            watching.result()
 
     async def _watch(self, version: str) -> None:
         while True:
@@ -229,26 +211,6 @@ def _is_older(version: str, other: str) -> bool:
     return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
-class SliceWriter(Protocol):
-    """Writes the slices of one driver on one node; see `apiserver.resourceslices`."""
-
-    async def node_uid(self) -> str:
-        """Return the uid of the Node."""
-        ...
-
-    async def create(self, name: str, spec: SliceSpec, *, owner: str) -> ResourceSlice:
-        """Make a slice; return what is stored."""
-        ...
-
-    async def update(self, stored: ResourceSlice, spec: SliceSpec) -> ResourceSlice:
-        """Change a slice; return what is stored."""
-        ...
-
-    async def delete(self, stored: ResourceSlice) -> None:
-        """Remove a slice."""
-        ...
-
-
 class SliceObserver(Protocol):
     """Hears of writes of slices."""
 
@@ -270,14 +232,14 @@ class Publisher:
         driver: str,
         node: str,
         pool: NodePool,
-        server: SliceWriter,
+        server: NodeSlices,
         mirror: SliceMirror,
         changes: Sequence[Watched[Any]],
         registration: Watched[Registration],
         clock: Clock,
         observer: SliceObserver,
         publishes: bool,
-        write_every: float,
+        write_every: float = WRITE_EVERY,
     ) -> None:
         """Publish *pool* for *driver* on *node*, again when one of *changes* has changed.
 
@@ -389,9 +351,9 @@ class Publisher:
                 self._note_write(stored.metadata.name)
                 self._took(spec, await self._server.update(stored, spec))
             for name, spec in found.create:
-                owner = await self._owner_uid()
+                self._owner = self._owner or await self._server.node_uid()
                 self._note_write(name)
-                await self._create(name, spec, owner)
+                await self._create(name, spec)
         except ApiServerError as error:
             self._failed(error, found)
         else:
@@ -404,9 +366,9 @@ class Publisher:
                 generation=self._generation,
             )
 
-    async def _create(self, name: str, spec: SliceSpec, owner: str) -> None:
+    async def _create(self, name: str, spec: SliceSpec) -> None:
         try:
-            self._took(spec, await self._server.create(name, spec, owner=owner))
+            self._took(spec, await self._server.create(name, spec, owner=self._owner))
         except ApiRefusedError as error:
             if error.reason != _TAKEN:
                 raise
@@ -489,10 +451,6 @@ class Publisher:
             self.failing_since = None
         elif self.failing_since is None:
             self.failing_since = self._clock.monotonic()
-
-    async def _owner_uid(self) -> str:
-        self._owner = self._owner or await self._server.node_uid()
-        return self._owner
 
     def _note_registration(self) -> None:
         """At a kubelet that has restarted, begin as after a start of the daemon."""

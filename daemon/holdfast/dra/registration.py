@@ -1,9 +1,9 @@
 """Keeps the DRA driver registered with kubelet, whatever happens to either side's sockets."""
 
 import hashlib
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import structlog
 from grpc import aio
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast._pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
 from holdfast.errors import HoldfastError, KubeletError
 from holdfast.host.proc.pidfd import listener
-from holdfast.kubelet.folder import FolderState, FolderWatch
+from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.socket import SocketServer
 from holdfast.ledger.instance import PluginFolderLock
 from holdfast.model.kubelet import Registration
@@ -34,6 +34,8 @@ SERVICES = (
 
 _MOST_OF_A_REFUSAL = 1000
 log = structlog.get_logger(__name__)
+
+_Call = aio.ServicerContext[Any, Any]
 
 _LONG = 3600.0
 _STOP_GRACE = 0.001
@@ -70,7 +72,7 @@ class Announcement(api_pb2_grpc.RegistrationServicer):
     async def GetInfo(  # noqa: N802
         self,
         request: api_pb2.InfoRequest,  # noqa: ARG002
-        context: aio.ServicerContext[api_pb2.InfoRequest, Awaitable[api_pb2.PluginInfo]],  # noqa: ARG002
+        context: _Call,  # noqa: ARG002
     ) -> api_pb2.PluginInfo:
         """Say who we are and where claims are prepared."""
         replies = self.replies.value
@@ -80,9 +82,7 @@ class Announcement(api_pb2_grpc.RegistrationServicer):
     async def NotifyRegistrationStatus(  # noqa: N802
         self,
         request: api_pb2.RegistrationStatus,
-        context: aio.ServicerContext[  # noqa: ARG002
-            api_pb2.RegistrationStatus, Awaitable[api_pb2.RegistrationStatusResponse]
-        ],
+        context: _Call,  # noqa: ARG002
     ) -> api_pb2.RegistrationStatusResponse:
         """Hear whether kubelet took us."""
         replies = self.replies.value
@@ -101,14 +101,6 @@ def _what_to_do(reason: str) -> str:
     if "version" in reason or "supported" in reason:
         return f"kubelet must know one of {', '.join(SERVICES[:2])}: Kubernetes 1.34 and later do"
     return "see kubelet's log"
-
-
-class Service(Protocol):
-    """A gRPC service of the driver."""
-
-    def add_to(self, server: aio.Server) -> None:
-        """Have *server* answer kubelet."""
-        ...
 
 
 class DriverTimes(Struct, frozen=True, kw_only=True):
@@ -134,12 +126,12 @@ class DriverRegistrar:
         driver: str,
         plugins: FolderWatch,
         registry: FolderWatch,
-        services: Sequence[Service],
+        services: Sequence[Callable[[aio.Server], None]],
         lane: Lane,
         clock: Clock,
         times: DriverTimes,
     ) -> None:
-        """Serve *services* on dra.sock in *plugins*, the folder of *driver* alone.
+        """Serve what *services* add on dra.sock in *plugins*, the folder of *driver* alone.
 
         Kubelet finds it by a socket in *registry*, its plugins_registry.
         """
@@ -203,7 +195,7 @@ class DriverRegistrar:
             (self._service, self._plugins, self._add_services),
             (self._door, self._registry, self._kubelet.add_to),
         ):
-            if not _in_place(server, await folder.refresh()):
+            if not (await folder.refresh()).has(server):
                 await server.stop(_STOP_GRACE)
                 await server.start(add)
                 await folder.refresh()  # `_over` compares what is published with our socket
@@ -211,7 +203,7 @@ class DriverRegistrar:
 
     def _add_services(self, server: aio.Server) -> None:
         for each in self._services:
-            each.add_to(server)
+            each(server)
 
     def _prepare(self) -> None:
         """Make our folder, and see that nobody else serves this driver; runs on the lane."""
@@ -266,7 +258,7 @@ class DriverRegistrar:
                 (self._service, self._plugins),
                 (self._door, self._registry),
             ):
-                if not _in_place(server, folder.state.value):
+                if not folder.state.value.has(server):
                     return f"our socket {server.path} was removed; serving and registering again"
             await changes.wait(_LONG if registered else left)
 
@@ -319,7 +311,3 @@ class DriverRegistrar:
 
     def _delays(self) -> Iterator[float]:
         return backoff(self._times.first_delay, self._times.last_delay)
-
-
-def _in_place(server: SocketServer, state: FolderState) -> bool:
-    return server.file is not None and state.sockets.get(server.path.name) == server.file

@@ -37,7 +37,7 @@ class ClaimServer:
     call would tell the pod's owner nothing, and kubelet that nothing was done.
     """
 
-    def __init__(self, door: Door, *, deadline: float) -> None:
+    def __init__(self, door: Door, *, deadline: float = DEADLINE) -> None:
         """Ask *door*; after *deadline* seconds its call is cancelled, and each claim gets an error.
 
         The door decides within 40 s.

@@ -3,10 +3,10 @@
 import base64
 import binascii
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -19,6 +19,8 @@ from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceId, PodUid, Re
 from holdfast.model.kubelet import CheckpointEntry
 
 _LARGEST = 16 * 1024 * 1024
+_ADVICE = "it is written at each allocation and each registration; restart kubelet if it stays so"
+T = TypeVar("T")
 
 
 class Promises(Protocol):
@@ -140,43 +142,54 @@ def parse(content: bytes, promises: Promises) -> Contents:
     )
 
 
-def read_whole(path: Path) -> tuple[bytes, FileId]:
-    """Return what one of kubelet's files has in it, and which file it was; raise OSError.
+def look_at(
+    path: Path,
+    understand: Callable[[bytes], T],
+    *,
+    what: str,
+    folder: str,
+    missing: str = "",
+    garbage: str,
+) -> tuple[CheckpointState, T | None, str, FileId | None]:
+    """Return what became of a look at one of kubelet's files, what it says, and what is wrong.
 
-    Of one that is too large there is one byte more than is ever understood.
+    And which file it was. *folder* of kubelet's is where it is; *missing* and *garbage* are what
+    to do about one that is not there, or that cannot be understood.
     """
-    with path.open("rb") as stream:
-        found = os.fstat(stream.fileno())
-        return stream.read(_LARGEST + 1), FileId.from_stat(found)
+    try:
+        with path.open("rb") as stream:
+            file = FileId.from_stat(os.fstat(stream.fileno()))
+            # Of one that is too large there is one byte more than is ever understood.
+            content = stream.read(_LARGEST + 1)
+    except FileNotFoundError:
+        problem = f"cannot read {what} {path}: there is no such file{missing}"
+        return CheckpointState.MISSING, None, problem, None
+    except OSError as error:
+        problem = (
+            f"cannot read {what} {path}: {error.strerror or error}; holdfast must run as root with "
+            f"kubelet's {folder} folder mounted"
+        )
+        return CheckpointState.UNREADABLE, None, problem, None
+    try:
+        return CheckpointState.READ, understand(content), "", file
+    except KubeletError as error:
+        problem = f"cannot understand {what} {path}: {error}; {garbage}"
+        return CheckpointState.GARBAGE, None, problem, file
 
 
 def read(path: Path, promises: Promises) -> Checkpoint:
     """Look at the checkpoint at *path*. Whatever is wrong with it is told, never raised."""
-    advice = (
-        "it is written at each allocation and each registration; restart kubelet if it stays so"
+    state, found, problem, file = look_at(
+        path,
+        lambda content: parse(content, promises),
+        what="kubelet's checkpoint",
+        folder="device-plugins",
+        missing=f"; {_ADVICE}",
+        garbage=_ADVICE,
     )
-    try:
-        content, file = read_whole(path)
-    except FileNotFoundError:
-        problem = f"cannot read kubelet's checkpoint {path}: there is no such file; {advice}"
-        return Checkpoint(state=CheckpointState.MISSING, problem=problem)
-    except OSError as error:
-        problem = (
-            f"cannot read kubelet's checkpoint {path}: {error.strerror or error}; holdfast must "
-            "run as root with kubelet's device-plugins folder mounted"
-        )
-        return Checkpoint(state=CheckpointState.UNREADABLE, problem=problem)
-    try:
-        contents = parse(content, promises)
-    except KubeletError as error:
-        problem = f"cannot understand kubelet's checkpoint {path}: {error}; {advice}"
-        return Checkpoint(state=CheckpointState.GARBAGE, problem=problem, file=file)
-    return Checkpoint(
-        state=CheckpointState.READ,
-        entries=contents.entries,
-        registered=contents.registered,
-        file=file,
-    )
+    if found is None:
+        return Checkpoint(state=state, problem=problem, file=file)
+    return Checkpoint(state=state, entries=found.entries, registered=found.registered, file=file)
 
 
 def _entry(entry: _Entry, promises: Promises) -> CheckpointEntry:

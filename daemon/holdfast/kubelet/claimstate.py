@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import KubeletError
-from holdfast.host.files.wholefile import FileId
-from holdfast.kubelet.checkpoint import CheckpointState, check_size, read_whole
+from holdfast.kubelet.checkpoint import CheckpointState, check_size, look_at
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
@@ -29,7 +28,6 @@ class ClaimState(Struct, frozen=True, kw_only=True):
     state: CheckpointState
     entries: tuple[ClaimEntry, ...] = ()
     problem: str = ""
-    file: FileId | None = None
 
 
 class _Device(Struct, frozen=True):
@@ -96,26 +94,15 @@ def parse(content: bytes) -> tuple[ClaimEntry, ...]:
 
 def read(path: Path) -> ClaimState:
     """Look at the record at *path*. Whatever is wrong with it is told, never raised."""
-    try:
-        content, file = read_whole(path)
-    except FileNotFoundError:
-        problem = f"cannot read kubelet's record of claims {path}: there is no such file"
-        return ClaimState(state=CheckpointState.MISSING, problem=problem)
-    except OSError as error:
-        problem = (
-            f"cannot read kubelet's record of claims {path}: {error.strerror or error}; holdfast "
-            "must run as root with kubelet's root folder mounted"
-        )
-        return ClaimState(state=CheckpointState.UNREADABLE, problem=problem)
-    try:
-        entries = parse(content)
-    except KubeletError as error:
-        problem = (
-            f"cannot understand kubelet's record of claims {path}: {error}; kubelet does not start "
-            "with it: drain the node, move the file away and restart kubelet"
-        )
-        return ClaimState(state=CheckpointState.GARBAGE, problem=problem, file=file)
-    return ClaimState(state=CheckpointState.READ, entries=entries, file=file)
+    state, entries, problem, _ = look_at(
+        path,
+        parse,
+        what="kubelet's record of claims",
+        folder="root",
+        garbage="kubelet does not start with it: drain the node, move the file away and restart "
+        "kubelet",
+    )
+    return ClaimState(state=state, entries=entries or (), problem=problem)
 
 
 def _entry(claim: _ClaimInfo) -> ClaimEntry:

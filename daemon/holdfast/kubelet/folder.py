@@ -10,9 +10,10 @@ from msgspec import Struct, field
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.files.wholefile import FileId
+from holdfast.kubelet.socket import SocketServer
 from holdfast.names import KUBELET_CHECKPOINT, KUBELET_SOCKET
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Changes, Watched
+from holdfast.runtime.watched import Changes, Nudges, Watched
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +28,10 @@ class FolderState(Struct, frozen=True, kw_only=True):
     checkpoint: FileId | None = None
     sockets: Mapping[str, FileId] = field(default_factory=dict)
     """Our own sockets, by file name."""
+
+    def has(self, server: SocketServer) -> bool:
+        """Tell whether the socket of *server*, which serves, lies at its path."""
+        return server.file is not None and self.sockets.get(server.path.name) == server.file
 
 
 class FolderWatch:
@@ -50,7 +55,7 @@ class FolderWatch:
         self._interval = interval
         self._watched: tuple[int, int] | None = None
         self._stop: Callable[[], None] = _nothing
-        self._events: Watched[int] = Watched(0)
+        self._events = Nudges()
         self.state: Watched[FolderState] = Watched(FolderState())
 
     @property
@@ -131,7 +136,7 @@ class FolderWatch:
         # Kubelet's temporary files come and go at each write: only the rename matters.
         elif name not in {KUBELET_SOCKET, KUBELET_CHECKPOINT} and not self._is_ours(name):
             return
-        self._events.set(self._events.value + 1)
+        self._events.nudge()
 
 
 def _nothing() -> None:

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import structlog
@@ -22,7 +22,6 @@ from holdfast.errors import (
     LaneStuckError,
     LedgerError,
 )
-from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.podresources import Traffic
 from holdfast.kubelet.socket import SocketServer, dial, what_went_wrong
 from holdfast.ledger.standings import DeviceStandings, EmptyPods
@@ -40,10 +39,8 @@ _LONG = 3600.0
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Request = TypeVar("Request")
-Response = TypeVar("Response")
+_Call = aio.ServicerContext[Any, Any]
 
-_LOOK_AGAIN = 3600.0
 _HEALTHY = "Healthy"
 _UNHEALTHY = "Unhealthy"
 
@@ -189,13 +186,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         """Serve *resource*."""
         self.resource = resource
         self.streams: Watched[Streams] = Watched(Streams())
-        self._offers = parts.offers
-        self._door = parts.door
-        self._traffic = parts.traffic
-        self._emptied = parts.emptied
-        self._calls = parts.calls
-        self._clock = parts.clock
-        self._deadlines = parts.deadlines
+        self._parts = parts
         self._serving: Watched[bool] = Watched(True)
         self._unfinished: set[asyncio.Task[ContainerGrant]] = set()
 
@@ -206,7 +197,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         pod that asks for the resource, and fail the start of one that has it by a claim.
         """
         return api_pb2.DevicePluginOptions(
-            pre_start_required=self.resource not in self._offers.value.ungated,
+            pre_start_required=self.resource not in self._parts.offers.value.ungated,
             get_preferred_allocation_available=True,
         )
 
@@ -214,7 +205,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         """Forget the streams so far: a new registration is about to be made."""
         streams = self.streams.value
         self.streams.set(replace(streams, era=streams.era + 1, opened=0, ended=0))
-        self._emptied.registered()
+        self._parts.emptied.registered()
 
     def open_streams(self) -> None:
         """Take ListAndWatch calls from now on."""
@@ -235,14 +226,14 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         """Return when no Allocate is in flight, or after *patience* seconds: each is a pod."""
         try:
             async with asyncio.timeout(patience):
-                await self._traffic.none_in_flight()
+                await self._parts.traffic.none_in_flight()
         except TimeoutError:
             log.warning("Allocate cut off at shutdown", resource=self.resource, patience=patience)
 
     async def GetDevicePluginOptions(  # noqa: N802
         self,
         request: api_pb2.Empty,  # noqa: ARG002
-        context: aio.ServicerContext[api_pb2.Empty, Awaitable[api_pb2.DevicePluginOptions]],  # noqa: ARG002
+        context: _Call,  # noqa: ARG002
     ) -> api_pb2.DevicePluginOptions:
         """Ask kubelet to call before each start, and to ask which devices go together."""
         return self.options()
@@ -250,7 +241,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     async def ListAndWatch(  # noqa: N802
         self,
         request: api_pb2.Empty,  # noqa: ARG002
-        context: aio.ServicerContext[api_pb2.Empty, AsyncIterator[api_pb2.ListAndWatchResponse]],
+        context: _Call,
     ) -> AsyncIterator[api_pb2.ListAndWatchResponse]:
         """Send the whole list now and whenever it has changed, always only the latest."""
         era = self.streams.value.era
@@ -258,24 +249,22 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         _when_over(context, lambda: self._stream_ended(era))
         sent: tuple[tuple[OfferedDevice, ...], int] | None = None
         while self._serving.value:
-            changes = Changes([self._offers, self._serving])
-            offers = self._offers.value
+            changes = Changes([self._parts.offers, self._serving])
+            offers = self._parts.offers.value
             latest = (offers.of(self.resource), offers.resend)
             if latest != sent:
                 sent = latest
-                yield device_list(latest[0])
+                yield api_pb2.ListAndWatchResponse(devices=[_device(each) for each in latest[0]])
             else:
-                await changes.wait(_LOOK_AGAIN)
+                await changes.wait(_LONG)
 
     async def GetPreferredAllocation(  # noqa: N802
         self,
         request: api_pb2.PreferredAllocationRequest,
-        context: aio.ServicerContext[  # noqa: ARG002
-            api_pb2.PreferredAllocationRequest, Awaitable[api_pb2.PreferredAllocationResponse]
-        ],
+        context: _Call,  # noqa: ARG002
     ) -> api_pb2.PreferredAllocationResponse:
         """Say which devices go together. Never an error: kubelet would leak the devices."""
-        began = self._clock.monotonic()
+        began = self._parts.clock.monotonic()
         response = api_pb2.PreferredAllocationResponse()
         for each in request.container_requests:
             response.container_responses.add(deviceIDs=self._preferred(each))
@@ -285,33 +274,31 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     async def Allocate(  # noqa: N802
         self,
         request: api_pb2.AllocateRequest,
-        context: aio.ServicerContext[api_pb2.AllocateRequest, Awaitable[api_pb2.AllocateResponse]],
+        context: _Call,
     ) -> api_pb2.AllocateResponse:
         """Grant devices, with exactly one answer for each container asked for."""
-        self._traffic.began()
+        self._parts.traffic.began()
         # When the answer has left, not when it is made: kubelet still waits until then.
-        _when_over(context, self._traffic.ended)
+        _when_over(context, self._parts.traffic.ended)
         work = self._allocate_all(request)
-        return await self._answer("Allocate", context, work, self._deadlines.allocate)
+        return await self._answer("Allocate", context, work, self._parts.deadlines.allocate)
 
     async def PreStartContainer(  # noqa: N802
         self,
         request: api_pb2.PreStartContainerRequest,
-        context: aio.ServicerContext[
-            api_pb2.PreStartContainerRequest, Awaitable[api_pb2.PreStartContainerResponse]
-        ],
+        context: _Call,
     ) -> api_pb2.PreStartContainerResponse:
         """Hold the container's start until its devices are free of others."""
         ids = tuple(DeviceId(id_) for id_ in request.devices_ids)
-        work = self._door.pre_start(self.resource, ids)
-        await self._answer("PreStartContainer", context, work, self._deadlines.gate)
+        work = self._parts.door.pre_start(self.resource, ids)
+        await self._answer("PreStartContainer", context, work, self._parts.deadlines.gate)
         return api_pb2.PreStartContainerResponse()
 
     async def _allocate_all(self, request: api_pb2.AllocateRequest) -> api_pb2.AllocateResponse:
         response = api_pb2.AllocateResponse()
         for each in request.container_requests:
             ids = tuple(DeviceId(id_) for id_ in each.devices_ids)
-            task = asyncio.create_task(self._door.allocate(self.resource, ids))
+            task = asyncio.create_task(self._parts.door.allocate(self.resource, ids))
             self._unfinished.add(task)
             task.add_done_callback(self._unfinished.discard)
             # What is being written down is written to its end, whoever stops waiting for it.
@@ -321,12 +308,12 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     async def _answer(
         self,
         call: str,
-        context: aio.ServicerContext[Request, Awaitable[Response]],
+        context: _Call,
         work: Coroutine[object, object, T],
         deadline: float,
     ) -> T:
         """Return what *work* returns; end the call with one status code for any error of it."""
-        began = self._clock.monotonic()
+        began = self._parts.clock.monotonic()
         patience = asyncio.timeout(deadline)
         try:
             async with patience:
@@ -364,7 +351,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         must_include = tuple(DeviceId(id_) for id_ in asked.must_include_deviceIDs)
         size = asked.allocation_size
         try:
-            chosen = self._door.preferred(self.resource, available, must_include, size)
+            chosen = self._parts.door.preferred(self.resource, available, must_include, size)
         except Exception:
             log.exception("GetPreferredAllocation failed", resource=self.resource)
             chosen = tuple(dict.fromkeys((*must_include, *sorted(available))))[: max(size, 0)]
@@ -382,8 +369,8 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         log.info("ListAndWatch stream closed", resource=self.resource, streams=streams.open - 1)
 
     def _observed(self, call: str, code: grpc.StatusCode, began: float) -> None:
-        seconds = self._clock.monotonic() - began
-        self._calls.called(self.resource, call, code.name, seconds)
+        seconds = self._parts.clock.monotonic() - began
+        self._parts.calls.called(self.resource, call, code.name, seconds)
 
 
 def _code_of(error: HoldfastError) -> grpc.StatusCode:
@@ -393,15 +380,10 @@ def _code_of(error: HoldfastError) -> grpc.StatusCode:
     return grpc.StatusCode.FAILED_PRECONDITION
 
 
-def _when_over(context: aio.ServicerContext[Request, Response], act: Callable[[], None]) -> None:
+def _when_over(context: _Call, act: Callable[[], None]) -> None:
     """Call *act* once the call of *context* is over: answered, failed or given up by its caller."""
     # The stub's callback type is a class where a protocol is meant; no function can satisfy it.
     context.add_done_callback(lambda _: act())  # type: ignore[arg-type]
-
-
-def device_list(devices: tuple[OfferedDevice, ...]) -> api_pb2.ListAndWatchResponse:
-    """Return *devices* as one message of ListAndWatch."""
-    return api_pb2.ListAndWatchResponse(devices=[_device(device) for device in devices])
 
 
 def container_answer(grant: ContainerGrant) -> api_pb2.ContainerAllocateResponse:
@@ -460,26 +442,14 @@ class PluginServer:
 
     def __init__(self, *, folder: Path, prefix: str, plugin: DevicePlugin, patience: float) -> None:
         """Serve *plugin* in *folder*; a stop waits *patience* seconds for Allocates in flight."""
-        path = socket_path(folder, prefix, plugin.resource)
-        self.name = path.name
         self._plugin = plugin
         self._patience = patience
-        self._socket = SocketServer(
-            path,
+        self.socket = SocketServer(
+            socket_path(folder, prefix, plugin.resource),
             hidden=f".{prefix}-{_digest(plugin.resource)}-",
             what=plugin.resource,
             advice="kubelet's plugin folder must be mounted writable",
         )
-
-    @property
-    def path(self) -> Path:
-        """Where our socket lies."""
-        return self._socket.path
-
-    @property
-    def file(self) -> FileId | None:
-        """Which socket is ours, while it is served."""
-        return self._socket.file
 
     async def start(self) -> None:
         """Serve, in place of whatever lies at our path; raise KubeletError when that cannot be."""
@@ -488,29 +458,31 @@ class PluginServer:
             api_pb2_grpc.add_DevicePluginServicer_to_server(self._plugin, server)
             self._plugin.open_streams()
 
-        await self._socket.start(add)
-        log.info("plugin socket opened", resource=self._plugin.resource, socket=str(self.path))
+        await self.socket.start(add)
+        path = str(self.socket.path)
+        log.info("plugin socket opened", resource=self._plugin.resource, socket=path)
 
     async def answers(self, deadline: float) -> None:
         """Dial our own socket as kubelet will; raise KubeletError when we do not answer there."""
-        if not self._socket.in_place:
-            raise KubeletError(f"cannot reach our own socket {self.path}: it is not there any more")
+        path = self.socket.path
+        if not self.socket.in_place:
+            raise KubeletError(f"cannot reach our own socket {path}: it is not there any more")
         try:
-            async with dial(self.path) as channel:
+            async with dial(path) as channel:
                 stub = api_pb2_grpc.DevicePluginStub(channel)
                 await stub.GetDevicePluginOptions(api_pb2.Empty(), timeout=deadline)
         except aio.AioRpcError as error:
             raise KubeletError(
-                f"cannot reach our own socket {self.path}: {what_went_wrong(error)}"
+                f"cannot reach our own socket {path}: {what_went_wrong(error)}"
             ) from error
 
     async def close(self) -> None:
         """End the streams, let Allocates in flight be answered, stop, and remove our socket."""
-        if self.file is None:
+        if self.socket.file is None:
             return
         await self._plugin.end_streams(_STREAMS_END)
         await self._plugin.allocates_answered(self._patience)
-        await self._socket.stop(_STOP_GRACE)
+        await self.socket.stop(_STOP_GRACE)
 
 
 def _digest(resource: ResourceName) -> str:

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -70,14 +71,14 @@ class PodResources:
         self._deadline = deadline
 
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator["ConnectedPods"]:
-        """Connect, and yield what sends a List at once; close at the end.
+    async def connected(self) -> AsyncIterator[Callable[[], Awaitable[tuple[ListedPod, ...]]]]:
+        """Connect, and yield what sends a List at once, see `_list`; close at the end.
 
         Raise KubeletError when nobody answers in time.
         """
         async with dial(self._socket) as channel:
             await self._connect(channel)
-            yield ConnectedPods(channel, self._socket, self._deadline)
+            yield partial(self._list, channel)
 
     async def _connect(self, channel: aio.Channel) -> None:
         problem = ""
@@ -97,24 +98,14 @@ class PodResources:
                 f"cannot list pods at {self._socket}: {problem}; is kubelet running?"
             )
 
-
-class ConnectedPods:
-    """An open connection to kubelet's list of pods."""
-
-    def __init__(self, channel: aio.Channel, socket: Path, deadline: Watched[float]) -> None:
-        """Ask by *channel*, which leads to *socket*."""
-        self._channel = channel
-        self._socket = socket
-        self._deadline = deadline
-
-    async def read_all(self) -> tuple[ListedPod, ...]:
+    async def _list(self, channel: aio.Channel) -> tuple[ListedPod, ...]:
         """Return the pods that kubelet has, with their devices; those without any too.
 
         Not without effect: kubelet first drops the devices of the pods that are over, and it may
         then lose an Allocate in flight. It has no UIDs and leaves out plain init containers. Raise
         KubeletError when kubelet is down, too busy or does not answer in time.
         """
-        stub = api_pb2_grpc.PodResourcesListerStub(self._channel)
+        stub = api_pb2_grpc.PodResourcesListerStub(channel)
         try:
             request = api_pb2.ListPodResourcesRequest()
             answer = await stub.List(request, timeout=self._deadline.value)

@@ -21,7 +21,7 @@ from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
-from holdfast.runtime.watched import Changes, Watched, pause
+from holdfast.runtime.watched import Changes, Nudges, Watched, pause
 from holdfast.settings.sections import QuestionSettings
 
 log = structlog.get_logger(__name__)
@@ -97,7 +97,7 @@ class ViewReader(KubeletReader):
         lane: Lane,
         clock: Clock,
         settings: Watched[QuestionSettings],
-        calm: float,
+        calm: float = CALM,
     ) -> None:
         """Publish to *view*; ask *pods*, and never while *traffic* has an Allocate in flight.
 
@@ -122,7 +122,7 @@ class ViewReader(KubeletReader):
         self._asking = False
         self._problem = Problem(log, "cannot ask kubelet for its pods")
         self._resent_at = float("-inf")
-        self._written_by_others: Watched[int] = Watched(0)
+        self._written_by_others = Nudges()
 
     def ask(self, reason: str) -> None:
         """Ask soon; *reason* is for the log. Requests made before the question begins are one."""
@@ -217,7 +217,7 @@ class ViewReader(KubeletReader):
 
     async def _question(self) -> None:
         kubelet = await self._lane.run(self._peer)
-        async with self._pods.connected() as connected:
+        async with self._pods.connected() as list_pods:
             await self._traffic.quiet(self._clock, seconds=self._calm)
             # Nothing is awaited from here to List: an Allocate that came in between would be in
             # flight, and kubelet may forget its answer (kubernetes#137534).
@@ -225,7 +225,7 @@ class ViewReader(KubeletReader):
             self._asking = True
             known = _owners(self.view.value.entries)
             began = self._clock.uptime()
-            pods = await connected.read_all()
+            pods = await list_pods()
         sent_at, silent = self._clock.uptime(), self._lists.silent
         if not silent:
             before = await self._file()
@@ -234,7 +234,7 @@ class ViewReader(KubeletReader):
             await self._written_since(before)
         # One call, and no wait before it is published: a look that somebody else takes meanwhile
         # would be newer, and a view that goes back in time lacks the pods that came since.
-        look, answered_by = await self._lane.run(self._read_and_who)
+        look, answered_by = await self._lane.run(lambda: (self._read_now(), self._peer()))
         if answered_by != kubelet:
             raise KubeletError("cannot ask kubelet for its pods: it was replaced meanwhile")
         if not self._is_answer(look) or silent is not self._lists.silent:
@@ -261,14 +261,11 @@ class ViewReader(KubeletReader):
             )
         )
         if came:
-            self._count_write()
+            self._written_by_others.nudge()
 
     def _is_answer(self, look: Checkpoint) -> bool:
         missing = look.state is CheckpointState.MISSING and self._lists.silent
         return look.state is CheckpointState.READ or missing
-
-    def _read_and_who(self) -> tuple[Checkpoint, ProcessId | None]:
-        return self._read_now(), self._peer()
 
     def _peer(self) -> ProcessId | None:
         return peer_of(self._folder.kubelet_socket, self._procfs)
@@ -351,10 +348,7 @@ class ViewReader(KubeletReader):
             < self._settings.value.timeout + self._settings.value.settle
         )
         if not self._asking and not ours_and_late:
-            self._count_write()
-
-    def _count_write(self) -> None:
-        self._written_by_others.set(self._written_by_others.value + 1)
+            self._written_by_others.nudge()
 
     def _note_problem(self, problem: str) -> None:
         self.view.set(replace(self.view.value, problem=problem))

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 import structlog
 from grpc import aio
@@ -15,13 +14,12 @@ from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.folder import FolderState, FolderWatch
 from holdfast.kubelet.plugin import DevicePlugin, PluginParts, PluginServer
 from holdfast.kubelet.socket import dial, what_went_wrong
-from holdfast.model.book.offers import Offers
 from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import Registration
 from holdfast.model.node.readiness import ReadinessCheck, check_openly
-from holdfast.runtime.clock import Clock, backoff
+from holdfast.runtime.clock import backoff
 from holdfast.runtime.problem import Problem
-from holdfast.runtime.watched import Changes, Watched
+from holdfast.runtime.watched import Changes, Watched, first_of
 
 log = structlog.get_logger(__name__)
 
@@ -65,28 +63,21 @@ class Registrar:
         The names of our sockets in *folder* begin with *prefix*.
         """
         self.registrations: Watched[Mapping[ResourceName, Registration]] = Watched({})
-        self._plugins = plugins
-        self._times = times
-        self._make = partial(
-            _OneResource,
-            folder=folder,
-            offers=plugins.offers,
-            prefix=prefix,
-            clock=plugins.clock,
-            times=times,
-            registrations=self.registrations,
-        )
+        self.plugins = plugins
+        self.times = times
+        self.folder = folder
+        self.prefix = prefix
         self._each: dict[ResourceName, _OneResource] = {}
 
     async def run(self) -> None:
         """Keep them all registered, until cancelled; then `close`."""
         tasks: dict[ResourceName, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
-            async for offers in self._plugins.offers.follow():
+            async for offers in self.plugins.offers.follow():
                 for resource in offers.devices:
                     if resource not in self._each:
-                        plugin = DevicePlugin(resource, self._plugins)
-                        one = self._each[resource] = self._make(plugin)
+                        plugin = DevicePlugin(resource, self.plugins)
+                        one = self._each[resource] = _OneResource(plugin, self)
                         name = f"register {resource}"
                         tasks[resource] = group.create_task(one.run(), name=name)
                 for resource in (self._each.keys() & offers.by_claims) - offers.devices.keys():
@@ -104,7 +95,7 @@ class Registrar:
     @property
     def resources(self) -> tuple[ResourceName, ...]:
         """The resources that kubelet is offered."""
-        return tuple(self._plugins.offers.value.devices)
+        return tuple(self.plugins.offers.value.devices)
 
     @property
     def states(self) -> dict[ResourceName, Registration]:
@@ -131,7 +122,7 @@ class Registrar:
         server = self._each[resource].server if resource in self._each else None
         if server is None:
             raise KubeletError(f"cannot reach our socket of {resource}: none is served yet")
-        await server.answers(self._times.value.own_answer)
+        await server.answers(self.times.value.own_answer)
 
     async def close(self) -> None:
         """End all streams, stop all servers and remove our sockets. `run` must be over."""
@@ -141,32 +132,16 @@ class Registrar:
 class _OneResource:
     """One resource's server and registration, kept alive by `run`."""
 
-    def __init__(
-        self,
-        plugin: DevicePlugin,
-        *,
-        folder: FolderWatch,
-        offers: Watched[Offers],
-        prefix: str,
-        clock: Clock,
-        times: Watched[RegistrationTimes],
-        registrations: Watched[Mapping[ResourceName, Registration]],
-    ) -> None:
-        """Register *plugin*, and publish each new state in *registrations*.
-
-        *offers* tell whether kubelet is to call before starts.
-        """
+    def __init__(self, plugin: DevicePlugin, registrar: Registrar) -> None:
+        """Register *plugin* for *registrar*, whose `registrations` get each new state."""
+        self._of = registrar
+        self._folder = registrar.folder
+        self._clock = registrar.plugins.clock
         self.server: PluginServer | None = None
         self._plugin = plugin
-        self._folder = folder
-        self._offers = offers
-        self._prefix = prefix
-        self._clock = clock
-        self._times = times
-        self._registrations = registrations
         self._problem = Problem(log, "not registered with kubelet", resource=plugin.resource)
         self._options = plugin.options()
-        self._state = Registration(since=clock.wall())
+        self._state = Registration(since=self._clock.wall())
         self._publish()
 
     async def run(self) -> None:
@@ -179,8 +154,10 @@ class _OneResource:
             await asyncio.gather(follower, return_exceptions=True)
 
     async def close(self) -> None:
-        """Stop serving and remove our socket; `run` must be over."""
-        await self._close_server()
+        """Stop serving and remove our socket; others may call it once `run` is over."""
+        if self.server is not None:
+            await self.server.close()
+            self.server = None  # not before: a close that was cut short is to be called again
 
     async def _keep(self) -> None:
         delays = self._delays()
@@ -194,7 +171,7 @@ class _OneResource:
                 await self._enrol(state)
                 began = self._clock.monotonic()
                 problem = await self._over(state)
-                if self._clock.monotonic() - began >= self._times.value.steady:
+                if self._clock.monotonic() - began >= self._of.times.value.steady:
                     delays = self._delays()
             except (KubeletError, LaneStuckError) as error:
                 problem = str(error)
@@ -202,7 +179,7 @@ class _OneResource:
             await self._pause(next(delays), state)
 
     def _delays(self) -> Iterator[float]:
-        return backoff(self._times.value.first_delay, self._times.value.last_delay)
+        return backoff(self._of.times.value.first_delay, self._of.times.value.last_delay)
 
     async def _enrol(self, state: FolderState) -> None:
         resource = self._plugin.resource
@@ -216,29 +193,24 @@ class _OneResource:
                 f"cannot register {resource}: there is no {self._folder.kubelet_socket} (waiting "
                 "for kubelet to start)"
             )
-        if self.server is None or state.sockets.get(self.server.name) != self.server.file:
+        if self.server is None or not state.has(self.server.socket):
             await self._serve()
             await self._folder.refresh()  # `_over` compares what is published with our socket
         if self.server is not None:
             # Kubelet dials the socket itself, and waits longer than we would. To dial it first
             # would only make a busy node register later; readiness dials it separately.
-            await self._register(self.server.name, state)
+            await self._register(self.server.socket.path.name, state)
 
     async def _serve(self) -> None:
-        await self._close_server()
+        await self.close()
         server = PluginServer(
             folder=self._folder.path,
-            prefix=self._prefix,
+            prefix=self._of.prefix,
             plugin=self._plugin,
-            patience=self._times.value.stop,
+            patience=self._of.times.value.stop,
         )
         await server.start()
         self.server = server
-
-    async def _close_server(self) -> None:
-        if self.server is not None:
-            await self.server.close()
-            self.server = None  # not before: a close that was cut short is to be called again
 
     async def _register(self, endpoint: str, state: FolderState) -> None:
         resource = self._plugin.resource
@@ -248,15 +220,9 @@ class _OneResource:
         replaced = asyncio.create_task(
             self._folder.state.until(lambda now: _another_kubelet(now, state))
         )
-        try:
-            await asyncio.wait({call, replaced}, return_when=asyncio.FIRST_COMPLETED)
-            if not call.done():
-                raise KubeletError(f"cannot register {resource}: kubelet was replaced meanwhile")
-            call.result()
-        finally:
-            call.cancel()
-            replaced.cancel()
-            await asyncio.gather(call, replaced, return_exceptions=True)
+        if call not in await first_of(call, replaced):
+            raise KubeletError(f"cannot register {resource}: kubelet was replaced meanwhile")
+        call.result()
         accepted = replace(self._state, registrations=self._state.registrations + 1)
         self._set(accepted)
         self._report(registered=True, problem="")
@@ -270,7 +236,7 @@ class _OneResource:
         try:
             async with dial(self._folder.kubelet_socket) as channel:
                 stub = api_pb2_grpc.RegistrationStub(channel)
-                await stub.Register(request, timeout=self._times.value.register)
+                await stub.Register(request, timeout=self._of.times.value.register)
         except aio.AioRpcError as error:
             raise KubeletError(
                 f"cannot register {resource} with kubelet: {what_went_wrong(error)}"
@@ -278,10 +244,10 @@ class _OneResource:
 
     async def _over(self, began_with: FolderState) -> str:
         """Return, with the reason, when the registration is good no longer."""
-        opened_by = self._clock.monotonic() + self._times.value.stream
+        opened_by = self._clock.monotonic() + self._of.times.value.stream
         server = self.server
         while True:
-            changes = Changes([self._plugin.streams, self._folder.state, self._offers])
+            changes = Changes([self._plugin.streams, self._folder.state, self._of.plugins.offers])
             streams, state = self._plugin.streams.value, self._folder.state.value
             left = opened_by - self._clock.monotonic()
             if streams.ended:
@@ -289,15 +255,15 @@ class _OneResource:
             if not streams.opened and left <= 0:
                 return (
                     f"kubelet accepted {self._plugin.resource} but opened no ListAndWatch stream "
-                    f"in {self._times.value.stream:g} s; see kubelet's log"
+                    f"in {self._of.times.value.stream:g} s; see kubelet's log"
                 )
             if _another_kubelet(state, began_with):
                 return f"{self._folder.kubelet_socket} was created again; registering again"
             if self._plugin.options() != self._options:
-                await self._close_server()
+                await self.close()
                 return "claims serve it: kubelet need not call before starts; registering again"
-            if server is not None and state.sockets.get(server.name) != server.file:
-                return f"our socket {server.path} was removed; serving and registering again"
+            if server is not None and not state.has(server.socket):
+                return f"our socket {server.socket.path} was removed; serving and registering again"
             await changes.wait(_LONG if streams.opened else left)
 
     async def _pause(self, seconds: float, tried: FolderState) -> None:
@@ -327,8 +293,8 @@ class _OneResource:
             self._publish()
 
     def _publish(self) -> None:
-        others = self._registrations.value
-        self._registrations.set({**others, self._plugin.resource: self._state})
+        others = self._of.registrations.value
+        self._of.registrations.set({**others, self._plugin.resource: self._state})
 
 
 def _another_kubelet(now: FolderState, before: FolderState) -> bool:

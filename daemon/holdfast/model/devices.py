@@ -79,6 +79,16 @@ class DeviceNode(Struct, frozen=True, kw_only=True, order=True):
     rdev: int
 
 
+def major(rdev: int) -> int:
+    """Return what os.major does: a number of the kernel's has its major in two places."""
+    return (rdev >> 8) & 0xFFF | (rdev >> 32) & ~0xFFF
+
+
+def minor(rdev: int) -> int:
+    """Return what os.minor does."""
+    return rdev & 0xFF | (rdev >> 12) & 0xFFFFFF00
+
+
 class Identity(Struct, frozen=True, kw_only=True):
     """What else a person calls a device: its own names first, then those of what it is part of.
 

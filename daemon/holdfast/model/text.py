@@ -27,5 +27,10 @@ def sized(count: int) -> str:
     return f"{count / size:.1f} {name}" if size > 1 else f"{count} B"
 
 
+def is_number(text: str) -> bool:
+    """Tell whether *text* is digits of ASCII, and nothing else."""
+    return text.isascii() and text.isdigit()
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from holdfast.model.devices import Fault, FaultKind
+from holdfast.model.devices import Fault, FaultKind, major, minor
 from holdfast.model.ids import PciAddress, ResourceName
 
 _BRIDGE_CLASS = 0x06
@@ -152,10 +152,8 @@ def chip_faults(slot: str, found: int, expected: int) -> tuple[Fault, ...]:
 
 
 def _number(rdev: int) -> str:
-    """Return a device number as people write it, by the kernel's own packing."""
-    major = (rdev >> 8) & 0xFFF | (rdev >> 32) & ~0xFFF
-    minor = rdev & 0xFF | (rdev >> 12) & ~0xFF & 0xFFFFFFFF
-    return f"{major}:{minor}"
+    """Return a device number as people write it."""
+    return f"{major(rdev)}:{minor(rdev)}"
 
 
 class PoolSpec(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.errors import LaneStuckError
 from holdfast.runtime.watched import Watched
@@ -29,7 +29,7 @@ class Lane:
         self._deadline = deadline if isinstance(deadline, Watched) else Watched(deadline)
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._closed = False
-        self._current: _Deadline | None = None
+        self._current: _Call[Any] | None = None
         self.latency = 0.0
         """How long the last finished call took, in seconds. May be read from any thread."""
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
@@ -123,10 +123,6 @@ class Lanes(Protocol):
     def open_lane(self, name: str, deadline: Watched[float]) -> Lane:
         """Return a new lane, of which every call may take *deadline* seconds."""
         ...
-
-
-class _Deadline(Protocol):
-    due: float
 
 
 class _Call(Generic[T]):

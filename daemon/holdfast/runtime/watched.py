@@ -113,12 +113,18 @@ async def pause(clock: Clock, settings: Watched[T], seconds: Callable[[T], float
     while (left := began + seconds(settings.value) - clock.monotonic()) > 0:
         sleep = asyncio.ensure_future(clock.sleep(left))
         change = asyncio.ensure_future(_beyond(settings, settings.version))
-        try:
-            await asyncio.wait((sleep, change), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleep.cancel()
-            change.cancel()
-            await asyncio.gather(sleep, change, return_exceptions=True)
+        await first_of(sleep, change)
+
+
+async def first_of(*works: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
+    """Return those of *works* that are over, once one is; the others are cancelled."""
+    try:
+        over, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in works:
+            each.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+    return over
 
 
 async def _beyond(value: Watched[Any], version: int) -> None:

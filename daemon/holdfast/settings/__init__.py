@@ -2,7 +2,7 @@
 
 from holdfast.settings.schema import schema
 from holdfast.settings.sections import Settings
-from holdfast.settings.sources import convert, known_paths, load, variable
+from holdfast.settings.sources import convert, known_paths, variable
 from holdfast.settings.types import plain
 
-__all__ = ["Settings", "convert", "known_paths", "load", "plain", "schema", "variable"]
+__all__ = ["Settings", "convert", "known_paths", "plain", "schema", "variable"]

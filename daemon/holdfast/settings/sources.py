@@ -77,7 +77,8 @@ class SettingsSources:
         in it that has no effect. Raise SettingsError with the path of the key.
         """
         theirs = theirs or {}
-        tree = _nvidias_file(_theirs_named(environ, theirs), known_paths(), told)
+        named = _theirs_named(environ, theirs)
+        tree = _theirs(read_mapping(Path(named)), named, told) if named else {}
         self._tree = _over(tree, read_mapping(file)) if file is not None else tree
         self._change = partial(_change, environ=environ, theirs=theirs, overrides=overrides or {})
         self._told = told
@@ -98,24 +99,11 @@ class SettingsSources:
         if document is None:
             return convert(self._change(self._tree))
         file = str(Path(self.own.named.folder) / document.name)
-        content = _document(document.text, file, known_paths(), self._told)
+        content = _document(document.text, file, self._told)
         try:
             return convert(self._change(_over(self._tree, content)))
         except SettingsError as error:
             raise SettingsError(f"{error} (with the document {file})") from error
-
-
-def load(
-    file: Path | None,
-    environ: Mapping[str, str],
-    overrides: Mapping[str, str] | None = None,
-    *,
-    theirs: Mapping[str, str] | None = None,
-    told: Callable[[str], None] = lambda _text: None,
-) -> Settings:
-    """Return the settings of `SettingsSources`, with the document of the remembered label."""
-    sources = SettingsSources(file, environ, overrides, theirs=theirs, told=told)
-    return sources.with_remembered_label().settings
 
 
 def for_start(
@@ -192,7 +180,7 @@ def _change(
     """Return *tree* with what variables, flags of NVIDIA's plugin and *overrides* set."""
     tree, paths = copy.deepcopy(tree), known_paths()
     for path, text in from_environment(environ).items():
-        _put(tree, path, text, paths)
+        _put(tree, path, text)
     by_variable = {variable(path): path for path in paths}
     for name, text in environ.items():
         if not name.startswith(_PREFIX) or _is_service_link(name, text):
@@ -200,18 +188,18 @@ def _change(
         if name not in by_variable:
             hint = _hint(name, by_variable)
             raise SettingsError(f"cannot use the environment variable {name}: {hint}")
-        _put(tree, by_variable[name], text, paths)
+        _put(tree, by_variable[name], text)
     for path, text in (from_flags(theirs, environ) | dict(overrides)).items():
         if path not in paths:
             raise SettingsError(f"cannot set {path}: {_hint(path, paths)}")
-        _put(tree, path, text, paths)
+        _put(tree, path, text)
     return tree
 
 
 def files(
     file: Path | None, environ: Mapping[str, str], theirs: Mapping[str, str]
 ) -> tuple[Path, ...]:
-    """Return the files that `load` reads."""
+    """Return the files that `SettingsSources` reads."""
     named = _theirs_named(environ, theirs)
     return (*((file,) if file else ()), *((Path(named),) if named else ()))
 
@@ -255,30 +243,22 @@ def known_paths(struct: type[Section] = Settings, prefix: str = "") -> Mapping[s
     return found
 
 
-def _nvidias_file(name: str, paths: Mapping[str, object], told: Callable[[str], None]) -> Tree:
-    return _theirs(read_mapping(Path(name)), name, paths, told) if name else {}
-
-
-def _theirs(
-    content: Tree, name: str, paths: Mapping[str, object], told: Callable[[str], None]
-) -> Tree:
+def _theirs(content: Tree, name: str, told: Callable[[str], None]) -> Tree:
     """Return what the *content* of a file of NVIDIA's format sets."""
     tree: Tree = {}
     read = from_file(content, name)
     for path, text in read.found.items():
-        _put(tree, path, text, paths)
+        _put(tree, path, text)
     for each in read.ignored:
         told(each)
     return tree
 
 
-def _document(
-    text: str, file: str, paths: Mapping[str, object], told: Callable[[str], None]
-) -> Tree:
+def _document(text: str, file: str, told: Callable[[str], None]) -> Tree:
     """Return what a named document sets, of whose *file* this is the *text*."""
     content = mapping(text, file)
     if not _THEIRS.isdisjoint(content):
-        return _theirs(content, file, paths, told)
+        return _theirs(content, file, told)
     if misplaced := next(_of_files_alone(content), None):
         raise SettingsError(
             f"cannot use {file}: {misplaced} is the same for every document; put it in the file of "
@@ -309,7 +289,7 @@ def _over(tree: Tree, other: Tree) -> Tree:
     return merged
 
 
-def _put(tree: Tree, path: str, text: str, paths: Mapping[str, object]) -> None:
+def _put(tree: Tree, path: str, text: str) -> None:
     *parents, last = path.split(".")
     for parent in parents:
         child = tree.get(parent)
@@ -318,7 +298,7 @@ def _put(tree: Tree, path: str, text: str, paths: Mapping[str, object]) -> None:
         elif not isinstance(child, dict):
             return  # an error of the file, which `convert` then names
         tree = child
-    tree[last] = _value(text, paths[path])
+    tree[last] = _value(text, known_paths()[path])
 
 
 def _value(text: str, kind: object) -> object:

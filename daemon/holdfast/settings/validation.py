@@ -60,9 +60,8 @@ def _paths(settings: Settings) -> Iterator[str]:
         path = PurePosixPath(text)
         if not path.is_absolute() or ".." in path.parts or "\0" in text:
             yield f"{key}: {text!r} is not an absolute path without '..'"
-    folder = settings.named.folder
-    if folder and not PurePosixPath(folder).is_absolute():
-        yield f"named.folder: {folder!r} is not an absolute path"
+    if folder := settings.named.folder:
+        yield from _relative("named.folder", folder)
     plugin_dir, state_dir = Path(kubelet.plugin_dir), Path(settings.state_dir)
     if plugin_dir == state_dir or plugin_dir in state_dir.parents:
         yield "stateDir: kubelet may clean its plugin folder; choose a folder outside of it"
@@ -83,6 +82,11 @@ def _paths(settings: Settings) -> Iterator[str]:
             f"{prefix!r}: its path would be longer than {LONGEST_SOCKET_PATH} bytes; choose a "
             "shorter one"
         )
+
+
+def _relative(key: str, text: str) -> Iterator[str]:
+    if not PurePosixPath(text).is_absolute():
+        yield f"{key}: {text!r} is not an absolute path"
 
 
 def _resources(settings: Settings) -> Iterator[str]:
@@ -146,13 +150,9 @@ def _driver_name(settings: Settings) -> Iterator[str]:
 
 def _dra(settings: Settings) -> Iterator[str]:
     dra = settings.dra
-    for key, text in {
-        "dra.kubeletRoot": dra.kubelet_root,
-        "dra.serviceAccount": dra.service_account,
-        "dra.claimState": dra.claim_file(),
-    }.items():
-        if not PurePosixPath(text).is_absolute():
-            yield f"{key}: {text!r} is not an absolute path"
+    yield from _relative("dra.kubeletRoot", dra.kubelet_root)
+    yield from _relative("dra.serviceAccount", dra.service_account)
+    yield from _relative("dra.claimState", dra.claim_file())
     registry = Path(dra.kubelet_root) / PLUGINS_REGISTRY / f"{dra.driver_name}-reg.sock"
     service = Path(dra.kubelet_root) / PLUGINS / dra.driver_name / DRA_SOCKET
     for path in (registry, service):
@@ -212,12 +212,10 @@ def _tpu(settings: Settings) -> Iterator[str]:
 
 def _gpu(settings: Settings) -> Iterator[str]:
     gpu = settings.gpu
-    for key, text in {
-        "gpu.driverRootOnHost": gpu.driver_root_on_host,
-        "gpu.cdiHookPath": gpu.cdi_hook_path,
-    }.items():
-        if text and not PurePosixPath(text).is_absolute():
-            yield f"{key}: {text!r} is not an absolute path"
+    if gpu.driver_root_on_host:
+        yield from _relative("gpu.driverRootOnHost", gpu.driver_root_on_host)
+    if gpu.cdi_hook_path:
+        yield from _relative("gpu.cdiHookPath", gpu.cdi_hook_path)
     prefix = gpu.cdi_annotation_prefix
     if _ANNOTATION_PREFIX.fullmatch(prefix) is None:
         yield (

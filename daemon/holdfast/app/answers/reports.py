@@ -10,9 +10,10 @@ from holdfast.model.book.claims import ClaimPhase, locks_of, phase_of, said_of_n
 from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.marks import Marks
 from holdfast.model.book.messages import BlockReason, sentence
+from holdfast.model.book.queue import missing
 from holdfast.model.book.standing import FreeFor, Standing, Standings
 from holdfast.model.devices import Device, ExcludedDevice, Inventory, told_of
-from holdfast.model.gate.gate import missing, told_queued, why_queued
+from holdfast.model.gate.gate import told_queued, why_queued
 from holdfast.model.ids import ClaimUid, DeviceName, PodUid, ResourceName
 from holdfast.model.node.memory import HolderMemory, Memory
 from holdfast.model.reclaim.handrelease import judge_by_hand
@@ -150,7 +151,7 @@ def lock_reports(book: Book, standings: Standings) -> list[Report]:
         }
         for allocation in book.queue()
         for name, keys in allocation.names()
-        if (lacks := missing(book, allocation, keys))
+        if (lacks := missing(book.holdings, allocation, keys))
     ]
     return locks + queued + admin_reports(book)
 
@@ -336,7 +337,7 @@ def _left_out_report(left: ExcludedDevice, book: Book) -> Report:
         "resource": device.name.resource,
         "id": device.name.id,
         "model": device.model,
-        "health": "ExcludedDevice",
+        "health": "LeftOut",
         "offered": False,
         "reasons": [left.reason],
         "faults": [],

@@ -1,7 +1,6 @@
 """Reports each disagreement between the ledger, kubelet's checkpoint and the kernel once."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import structlog
 from msgspec import Struct, field
@@ -31,14 +30,6 @@ from holdfast.settings.sections import DriftSettings
 log = structlog.get_logger(__name__)
 
 _LEAST_PAUSE = 0.1
-
-
-class ClaimSide(Protocol):
-    """What DRA knows of claims; see `app.wiring.dra`."""
-
-    def drift_facts(self) -> ClaimDriftFacts:
-        """Return what the ledger and kubelet say of claims."""
-        ...
 
 
 class _Period(Struct, frozen=True):
@@ -94,9 +85,9 @@ class DriftWatch:
         clock: Clock,
         settings: Watched[DriftSettings],
         pending_timeout: Watched[float],
-        claims: ClaimSide | None,
+        claims: Callable[[], ClaimDriftFacts | None],
     ) -> None:
-        """Compare what the other parts publish; *claims* is None where there is no DRA."""
+        """Compare what the other parts publish; *claims* returns None where there is no DRA."""
         self._claims = claims
         self._ledger = ledger
         self._view = view
@@ -129,7 +120,7 @@ class DriftWatch:
         elapsed, self._compared_at = now - self._compared_at, now
         facts = self._facts()
         found = disagreements(facts)
-        claims = None if self._claims is None else self._claims.drift_facts()
+        claims = self._claims()
         if claims is not None:
             found += claim_disagreements(claims)
         for each, seen in self._seen.items():

@@ -1,13 +1,13 @@
 """Follows memory: the daemon's own against its limit, and that of the processes with devices."""
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 import structlog
 
 from holdfast.errors import HoldfastError
 from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.own import give_back_memory
+from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.ids import DeviceName
 from holdfast.model.node.memory import HolderMemory, Memory, OwnMemory, is_tight, least, own_share
 from holdfast.model.use.holders import Holder
@@ -20,15 +20,6 @@ _BEAT = 15.0
 """Seconds between looks: four files for the daemon, and three for each cgroup with a device."""
 
 Held = Mapping[DeviceName, tuple[Holder, ...]]
-
-
-class Holders(Protocol):
-    """Knows who has devices; see `inuse.deviceuse`."""
-
-    @property
-    def holders(self) -> Held:
-        """Return the present holders."""
-        ...
 
 
 class MemoryWatch:
@@ -59,7 +50,7 @@ class MemoryWatch:
         holders = {each.process.pid: each for found in held.values() for each in found}
         return await self._lane.run(lambda: self._read(holders.values()))
 
-    async def run(self, use: Holders) -> None:
+    async def run(self, use: DeviceUse) -> None:
         """Look at every beat until cancelled, at the daemon and at those that *use* knows."""
         while True:
             try:

@@ -7,19 +7,18 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Protocol
 
 import structlog
 
+from holdfast.allocation.entry import Entry
+from holdfast.apiserver.events import NodeCondition, NodeEvents
 from holdfast.errors import ApiServerError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.book.book import Move
 from holdfast.model.events import (
-    Condition,
     History,
     KeptDevice,
-    Notice,
     StoredCondition,
     condition_of,
     due,
@@ -29,7 +28,6 @@ from holdfast.model.events import (
     notices,
     reclaims_in,
 )
-from holdfast.model.gate.gate import WaitReport
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Watched
@@ -41,51 +39,6 @@ _BEAT = 1.0
 _FIRST_PAUSE, _LAST_PAUSE = 5.0, 60.0
 
 
-class EventWriter(Protocol):
-    """Writes Events; see `apiserver.events`."""
-
-    async def write(self, notice: Notice, *, at: float) -> None:
-        """Write *notice*, which was so *at* (seconds since the epoch); raise ApiServerError."""
-        ...
-
-
-class ConditionOfNode(Protocol):
-    """Reads and writes the node's condition; see `apiserver.nodecondition`."""
-
-    async def read(self) -> StoredCondition:
-        """Return the condition as it is stored; raise ApiServerError."""
-        ...
-
-    async def write(self, condition: Condition, *, since: str, at: float) -> StoredCondition:
-        """Write *condition*, and return it as it is stored; raise ApiServerError."""
-        ...
-
-
-class WaitingPods(Protocol):
-    """Knows which pods wait at a door; see `allocation.entry`."""
-
-    def waiting(self, now: float) -> Iterable[WaitReport]:
-        """Return who waits at *now*, in monotonic seconds."""
-        ...
-
-
-class ConfigurationState(Protocol):
-    """Knows whether the configuration can be used; see `app.wiring.live`."""
-
-    @property
-    def refused(self) -> str:
-        """Return why it is not in use as it is now; empty: it is."""
-        ...
-
-
-class NoticeObserver(Protocol):
-    """Hears of what is written of waiting pods and held devices."""
-
-    def wrote_notice(self, about: str, written: bool) -> None:
-        """Hear of a try about a ``pod``, the ``node`` or its ``condition``; if it worked."""
-        ...
-
-
 class Notices:
     """Looks every second at what is to be told, and writes what is due."""
 
@@ -93,19 +46,21 @@ class Notices:
         self,
         *,
         ledger: Ledger,
-        entries: Iterable[WaitingPods],
+        entries: Iterable[Entry],
         standings: DeviceStandings,
         looked: asyncio.Event,
-        events: EventWriter,
-        condition: ConditionOfNode,
+        events: NodeEvents,
+        condition: NodeCondition,
         clock: Clock,
         patience: Watched[float],
-        configuration: ConfigurationState,
-        observer: NoticeObserver,
+        refused: Callable[[], str],
+        wrote: Callable[[str, bool], None],
     ) -> None:
         """Tell of devices that are not free for *patience* seconds, once the node was *looked* at.
 
-        Pods wait at each of *entries*.
+        Pods wait at each of *entries*. *refused* returns why the configuration as it is now is not
+        in use; empty: it is. *wrote* hears of each try about a ``pod``, the ``node`` or its
+        ``condition``, and whether it worked.
         """
         self._ledger = ledger
         self._entries = tuple(entries)
@@ -115,8 +70,8 @@ class Notices:
         self._condition = condition
         self._clock = clock
         self._patience = patience
-        self._configuration = configuration
-        self._observer = observer
+        self._refused = refused
+        self._wrote = wrote
         self._history: History = {}
         self._reclaims = reclaims_in(ledger.book.value)
         self._stored: StoredCondition | None = None
@@ -131,7 +86,7 @@ class Notices:
         """Look, and write what is due, until cancelled."""
         await self._looked.wait()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat("EventWriter", self._tell), name="EventWriter")
+            group.create_task(self._repeat("Events", self._tell), name="Events")
             group.create_task(self._repeat("node condition", self._show), name="node condition")
 
     async def _repeat(self, what: str, act: Callable[[], Awaitable[bool]]) -> None:
@@ -161,8 +116,7 @@ class Notices:
         self._reclaims = self._reclaims.lately(now)
         book, done = self._ledger.book.value, self._reclaims.done.values()
         waiting = [each for entry in self._entries for each in entry.waiting(now)]
-        refused = self._configuration.refused
-        found = notices(book, waiting, self._kept(), done, refused)
+        found = notices(book, waiting, self._kept(), done, self._refused())
         wanted = due(found, self._history, now)
         for notice in wanted:
             about = "node" if notice.pod is None else "pod"
@@ -201,6 +155,6 @@ class Notices:
         try:
             yield
         except ApiServerError:
-            self._observer.wrote_notice(about, False)
+            self._wrote(about, False)
             raise
-        self._observer.wrote_notice(about, True)
+        self._wrote(about, True)

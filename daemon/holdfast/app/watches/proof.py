@@ -47,13 +47,9 @@ class LedgerProof:
         """Prove *ledger*."""
         self._ledger = ledger
         self._clock = clock
-        self._problem = Problem(log, "ledger cannot be written")
+        self.problem = Problem(log, "ledger cannot be written")
+        """Why the last proof failed."""
         self._told, self._told_at = "", clock.monotonic()
-
-    @property
-    def problem(self) -> str:
-        """Return why the last proof failed, empty where it did not."""
-        return self._problem.text
 
     def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether the last test write succeeded, and that was recently."""
@@ -78,7 +74,7 @@ class LedgerProof:
         """Check once, and log what has changed since the last time."""
         # A commit may have failed between two proofs, and a proof may have succeeded that nobody
         # waited for any more.
-        before, problem = self._ledger.problem or self._problem.text, ""
+        before, problem = self._ledger.problem or self.problem.text, ""
         try:
             if told := await self._ledger.prove(deadline=DEADLINE):
                 reason = "; ".join(told)
@@ -89,7 +85,7 @@ class LedgerProof:
             raise
         except HoldfastError as error:
             problem = str(error)
-        self._problem.set(problem)
+        self.problem.set(problem)
         if before and not problem:
             log.info("ledger can be written again", before=before)
 

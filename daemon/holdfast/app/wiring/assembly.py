@@ -64,7 +64,7 @@ class Assembly(Struct, frozen=True, kw_only=True):
 
     def take_up(self, settings: Settings) -> None:
         """Use *settings*, which differ from those in use only in keys that are live."""
-        self.core.live.put(settings)
+        self.core.live.in_use.set(settings)
         self.discovery.scanner.look_again()
 
     def stuck_calls(self) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _watches(
             clock=clock,
             settings=live.drift,
             pending_timeout=live.allocate.part(lambda now: now.pending_timeout),
-            claims=dra,
+            claims=lambda: None if dra is None else dra.drift_facts(),
         ),
         memory=MemoryWatch(MemoryReader(host.root), lane=host.lanes["pods"], clock=clock),
         proof=LedgerProof(core.ledger, clock=clock),

@@ -17,16 +17,17 @@ from holdfast.app.wiring.parts import (
     KubeletParts,
     ReclaimParts,
     build_entry,
+    build_folder,
 )
 from holdfast.discovery.source import Sources
-from holdfast.dra.claimdoor import LONGEST, ClaimDoor
+from holdfast.dra.claimdoor import ClaimDoor
 from holdfast.dra.door import Offer
-from holdfast.dra.healthserver import SEND_EVERY, HealthServer
+from holdfast.dra.healthserver import HealthServer
 from holdfast.dra.preparation import POLL, ClaimPreparation, ClaimRelease
-from holdfast.dra.publisher import WRITE_EVERY, NodePool, Publisher, SliceMirror
+from holdfast.dra.publisher import NodePool, Publisher, SliceMirror
 from holdfast.dra.records import ClaimRecords, ClaimSight
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
-from holdfast.dra.server import DEADLINE, ClaimServer
+from holdfast.dra.server import ClaimServer
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
@@ -34,7 +35,6 @@ from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import read
-from holdfast.kubelet.folder import FolderWatch
 from holdfast.model.book.claims import claims_left
 from holdfast.model.book.drift import ClaimDriftFacts
 from holdfast.model.dra.advertised import AdvertisedDevice
@@ -115,7 +115,6 @@ class DraParts:
             advertised=self._sight.advertised,
             standings=core.standings,
             clock=core.clock,
-            send_every=SEND_EVERY,
         )
         self._written = Nudges()
         self.records = ClaimRecords(
@@ -133,15 +132,15 @@ class DraParts:
             clock=core.clock,
         )
         self.door = self._door(claims, discovery.sources, kubelet, reclaim)
-        service = ClaimServer(self.door, deadline=DEADLINE)
+        service = ClaimServer(self.door)
         root = Path(dra.kubelet_root)
-        self._plugins = self._watch(root / PLUGINS / self.driver, "")
-        self._registry = self._watch(root / PLUGINS_REGISTRY, self.driver)
+        self._plugins = build_folder(core, root / PLUGINS / self.driver, "")
+        self._registry = build_folder(core, root / PLUGINS_REGISTRY, self.driver)
         self.registrar = DriverRegistrar(
             driver=self.driver,
             plugins=self._plugins,
             registry=self._registry,
-            services=(service, health),
+            services=(service.add_to, health.add_to),
             lane=host.lanes["kubelet"],
             clock=core.clock,
             times=DriverTimes(),
@@ -263,7 +262,6 @@ class DraParts:
                 observer=core.metrics.claims,
             ),
             clock=core.clock,
-            longest=LONGEST,
         )
 
     def _publisher(self, slices: NodeSlices, sources: Sources) -> Publisher:
@@ -289,15 +287,4 @@ class DraParts:
             clock=core.clock,
             observer=core.metrics.claims,
             publishes=core.settings.has_dra(),
-            write_every=WRITE_EVERY,
-        )
-
-    def _watch(self, folder: Path, prefix: str) -> FolderWatch:
-        core = self._core
-        return FolderWatch(
-            folder=folder,
-            prefix=prefix,
-            paths=core.host.paths,
-            lane=core.host.lanes["kubelet"],
-            interval=core.live.kubelet.part(lambda now: now.poll),
         )

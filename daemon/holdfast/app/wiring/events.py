@@ -39,7 +39,7 @@ class ClusterEvents:
             condition=NodeCondition(self.server, node=node),
             clock=core.clock,
             patience=core.live.withhold_after,
-            configuration=core.live,
-            observer=claims,
+            refused=lambda: core.live.refused,
+            wrote=claims.wrote_notice,
         )
         core.ledger.observe(self.notices)

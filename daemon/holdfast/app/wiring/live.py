@@ -72,10 +72,6 @@ class LiveSettings:
         if found.document is not None and not found.instead:
             self.document = f"document {found.document.name}"
 
-    def put(self, settings: Settings) -> None:
-        """Publish *settings*, which differ from those before only in keys that are live."""
-        self.in_use.set(settings)
-
 
 class RuleNames(DeviceNames):
     """Knows what the rules for devices make of each: its name, its API, what may be ended."""

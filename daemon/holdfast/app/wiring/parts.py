@@ -13,7 +13,7 @@ from holdfast.allocation.gate import Gate
 from holdfast.allocation.specwriter import CdiSpecs, SpecWriters
 from holdfast.app.wiring.core import Core
 from holdfast.app.wiring.live import LiveSettings
-from holdfast.discovery.scanner import Preparation, Scanner
+from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.source import Sources
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
@@ -24,9 +24,8 @@ from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import DEADLINES, DeviceDoor, Ids, Offering, PluginParts
 from holdfast.kubelet.podresources import PodResources, Traffic
-from holdfast.kubelet.reader import CALM, DeviceLists, ViewReader
+from holdfast.kubelet.reader import DeviceLists, ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
-from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.book.places import place
 from holdfast.model.devices import Inventory
@@ -55,25 +54,6 @@ VENDORS: tuple[Vendor, ...] = (
 """The adapters of this daemon, one line each; of a device that two find the first one's counts."""
 
 _LONG = 3600.0
-
-
-class DevicePreparation(Preparation):
-    """Does what has to be done about devices, in order."""
-
-    def __init__(self, ledger: Ledger, specs: CdiSpecs, sources: Sources) -> None:
-        """Record in *ledger*, write *specs*, then have *sources* prepare theirs."""
-        self._ledger = ledger
-        self._specs = specs
-        self._sources = sources
-
-    async def prepared(self, found: Inventory) -> Inventory:
-        """Write the CDI specs of what discovery *found* before it is published.
-
-        Record where its cards are, too: a lock of a card excludes all that gives the card away.
-        """
-        await self._ledger.apply_if_changing(partial(place, found=found.cards))
-        await self._specs.publish(found)
-        return await self._sources.prepare(found)
 
 
 class PluginLists(DeviceLists):
@@ -181,6 +161,13 @@ def build_discovery(core: Core, vendors: Iterable[Vendor]) -> DiscoveryParts:
         inventory=core.inventory,
         view=core.view,
     )
+
+    async def prepare(found: Inventory) -> Inventory:
+        # Before it is published. A lock of a card excludes all that gives the card away.
+        await core.ledger.apply_if_changing(partial(place, found=found.cards))
+        await specs.publish(found)
+        return await sources.prepare(found)
+
     scanner = Scanner(
         host.root,
         Sysfs(host.root),
@@ -189,7 +176,7 @@ def build_discovery(core: Core, vendors: Iterable[Vendor]) -> DiscoveryParts:
         sources=sources,
         book=core.ledger.book,
         names=core.naming,
-        preparation=DevicePreparation(core.ledger, specs, sources),
+        prepare=prepare,
         inventory=core.inventory,
         settings=live.discovery,
     )
@@ -219,16 +206,21 @@ def build_discovery(core: Core, vendors: Iterable[Vendor]) -> DiscoveryParts:
     return DiscoveryParts(sources=sources, specs=specs, scanner=scanner, look=look, use=use)
 
 
+def build_folder(core: Core, folder: Path, prefix: str) -> FolderWatch:
+    """Build what watches a *folder* of kubelet's, in which our sockets' names have *prefix*."""
+    return FolderWatch(
+        folder=folder,
+        prefix=prefix,
+        paths=core.host.paths,
+        lane=core.host.lanes["kubelet"],
+        interval=core.live.kubelet.part(lambda now: now.poll),
+    )
+
+
 def build_kubelet_side(core: Core, sources: Sources) -> KubeletParts:
     """Build what reads kubelet's checkpoint and sends device lists."""
     host, kubelet, live = core.host, core.settings.kubelet, core.live.kubelet
-    folder = FolderWatch(
-        folder=Path(kubelet.plugin_dir),
-        prefix=f"{kubelet.socket_prefix}-",
-        paths=host.paths,
-        lane=host.lanes["kubelet"],
-        interval=live.part(lambda now: now.poll),
-    )
+    folder = build_folder(core, Path(kubelet.plugin_dir), f"{kubelet.socket_prefix}-")
     traffic = Traffic()
     offering = Offering(standings=core.standings, inventory=core.inventory)
     reader = ViewReader(
@@ -246,7 +238,6 @@ def build_kubelet_side(core: Core, sources: Sources) -> KubeletParts:
         lane=host.lanes["kubelet"],
         clock=core.clock,
         settings=live.part(lambda now: now.question),
-        calm=CALM,
     )
     return KubeletParts(folder=folder, traffic=traffic, offering=offering, reader=reader)
 

@@ -13,7 +13,6 @@ from holdfast.model.book.book import (
     Book,
     ClaimRecord,
     DeviceLock,
-    Holdings,
     LockState,
     Move,
     Phase,
@@ -53,20 +52,18 @@ class Draft:
         """When it is decided, in seconds since the epoch, for people alone."""
         self.uptime = uptime
         """The same moment, in seconds since the machine booted."""
-        self._boot = boot
+        self.boot = boot
+        """The boot of the machine that it is decided in."""
         self._fence = book.fence
         self._last_allocation = book.last_allocation
-        self._holdings = book.holdings.copy()
+        self.holdings = book.holdings.copy()
+        """The Allocations and the locks with the changes so far; only read them."""
         self._pods = dict(book.pods)
         self._claims = dict(book.claims)
-        self._marks = book.marks
+        self.marks = book.marks
+        """The marks with the changes so far."""
         self._kept = dict(book.kept)
         self._moves: list[Move] = []
-
-    @property
-    def boot(self) -> BootId:
-        """Return the boot of the machine that the decision is made in."""
-        return self._boot
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -74,25 +71,15 @@ class Draft:
         return tuple(self._moves)
 
     @property
-    def holdings(self) -> Holdings:
-        """Return the Allocations and the locks with the changes so far; only read them."""
-        return self._holdings
-
-    @property
     def locks(self) -> Mapping[DeviceName, DeviceLock]:
         """Return the locks with the changes so far, by device."""
-        return MappingProxyType(self._holdings.locks)
-
-    @property
-    def marks(self) -> Marks:
-        """Return the marks with the changes so far."""
-        return self._marks
+        return MappingProxyType(self.holdings.locks)
 
     @property
     def book(self) -> Book:
         """Return the book with the changes so far; the same object if nothing changed."""
         if self._latest is None:
-            holdings = self._holdings.copy()
+            holdings = self.holdings.copy()
             book = Book(
                 fence=self._fence,
                 last_allocation=self._last_allocation,
@@ -100,7 +87,7 @@ class Draft:
                 locks=holdings.locks,
                 pods=dict(self._pods),
                 claims=dict(self._claims),
-                marks=self._marks,
+                marks=self.marks,
                 kept=dict(self._kept),
             )
             book.take(holdings)
@@ -116,7 +103,7 @@ class Draft:
 
     def is_as(self, lock: DeviceLock) -> bool:
         """Return whether *lock* is unchanged since it was read: each move has a new fence."""
-        now = self._holdings.locks.get(lock.device)
+        now = self.holdings.locks.get(lock.device)
         return now is not None and now.fence == lock.fence
 
     def allocate(
@@ -140,7 +127,7 @@ class Draft:
             resource=resource,
             devices=dict(sorted(devices.items())),
             created_at=self.now,
-            boot=self._boot,
+            boot=self.boot,
             checkpoint=checkpoint,
             answered_at=self.uptime if answered_at is None else answered_at,
             phase=phase,
@@ -149,13 +136,13 @@ class Draft:
         )
         self._put(allocation)
         if pod is not None:
-            self.note_pod(PodRecord(uid=pod, boot=self._boot), only_new=True)
+            self.note_pod(PodRecord(uid=pod, boot=self.boot), only_new=True)
         return allocation
 
     def identify(self, allocation: Allocation, pod: PodUid) -> None:
         """Write down whose *allocation* is, on its locks too."""
-        self._put(replace(self._holdings.allocations[allocation.id], pod=pod))
-        self.note_pod(PodRecord(uid=pod, boot=self._boot), only_new=True)
+        self._put(replace(self.holdings.allocations[allocation.id], pod=pod))
+        self.note_pod(PodRecord(uid=pod, boot=self.boot), only_new=True)
         for lock in self._locks_of(allocation):
             if lock.pod != pod:
                 self._put_lock(replace(lock, pod=pod))
@@ -165,9 +152,9 @@ class Draft:
 
         Kubelet replays its answers after a reboot: from its first start on it is of this boot.
         """
-        now = self._holdings.allocations[allocation.id]
-        if now.boot != self._boot:
-            now = replace(now, boot=self._boot, answered_at=self.uptime)
+        now = self.holdings.allocations[allocation.id]
+        if now.boot != self.boot:
+            now = replace(now, boot=self.boot, answered_at=self.uptime)
         self._put(replace(now, phase=Phase.ACTIVE, started_at=self.uptime))
         for lock in self._locks_of(allocation):
             if not lock.started:
@@ -176,9 +163,9 @@ class Draft:
     def end(self, allocation: Allocation, evidence: str) -> None:
         """Take *allocation* out of the book; the locks it alone has start to be released."""
         self._latest = None
-        self._holdings.drop(allocation.id)
+        self.holdings.drop(allocation.id)
         for lock in self._locks_of(allocation):
-            on_it = self._holdings.on(lock.keys)
+            on_it = self.holdings.on(lock.keys)
             heir = next((other for other in on_it if same_holder(other, lock)), None)
             if heir is not None:
                 self._put_lock(replace(lock, allocation=heir.id))
@@ -192,7 +179,7 @@ class Draft:
         unused = [lock for lock in self._locks_of(allocation) if not lock.started]
         self.end(allocation, evidence)
         for lock in unused:
-            if self._holdings.locks[lock.device].state is LockState.RELEASING:
+            if self.holdings.locks[lock.device].state is LockState.RELEASING:
                 self.move(lock.device, LockState.FREE, "it never passed the gate")
 
     def lock(
@@ -231,7 +218,7 @@ class Draft:
 
         `allocation` has it from now on; its pod does not change.
         """
-        lock = self._holdings.locks[device]
+        lock = self.holdings.locks[device]
         moved = replace(
             lock,
             allocation=allocation,
@@ -244,7 +231,7 @@ class Draft:
         """Give a lock to *allocation*, from any former one."""
         handed = replace(
             lock,
-            boot=self._boot,
+            boot=self.boot,
             allocation=allocation.id,
             pod=allocation.pod,
             claim=allocation.claim,
@@ -261,7 +248,7 @@ class Draft:
     def note(self, lock: DeviceLock, evidence: str) -> None:
         """Write a start on a HELD lock into the history; the lock stays whose it is."""
         self._enter(
-            replace(lock, fence=self._next_fence(), evidence=evidence, boot=self._boot), lock.state
+            replace(lock, fence=self._next_fence(), evidence=evidence, boot=self.boot), lock.state
         )
 
     def pass_on(self, lock: DeviceLock, pod: PodUid, evidence: str) -> None:
@@ -271,18 +258,18 @@ class Draft:
     def mark(self, marks: Marks) -> None:
         """Withhold by hand what *marks* say, and nothing else."""
         self._latest = None
-        self._marks = marks
+        self.marks = marks
 
     def keep(self, topic: str, texts: Mapping[str, str]) -> None:
         """Keep *texts* of *topic*, and drop all else that was kept of it."""
         self._latest = None
         others = {name: each for name, each in self._kept.items() if name != topic}
         self._kept = others | {topic: dict(texts)} if texts else others
-        self._holdings = self._holdings.placed(places_of(self._kept.get(CARDS, {})))
+        self.holdings = self.holdings.placed(places_of(self._kept.get(CARDS, {})))
 
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record in the history of *device* what a person asked for; its lock does not change."""
-        lock = next(iter(self._holdings.locks_on(keys)), None)
+        lock = next(iter(self.holdings.locks_on(keys)), None)
         state = lock.state if lock is not None else LockState.FREE
         self._moves.append(
             Move(
@@ -330,7 +317,7 @@ class Draft:
             state=state,
             fence=self._next_fence(),
             since=self.now,
-            boot=self._boot,
+            boot=self.boot,
             evidence=evidence,
         )
 
@@ -355,29 +342,29 @@ class Draft:
 
         Its own pod may have a card and a replica of it, where it was shared in between.
         """
-        same = self._holdings.locks.get(device)
-        for lock in (*self._holdings.locks_on(keys), *([] if same is None else [same])):
+        same = self.holdings.locks.get(device)
+        for lock in (*self.holdings.locks_on(keys), *([] if same is None else [same])):
             own = of is not None and same_holder(lock, of)
             if lock is not of and (lock is same or not own or lock.keys & keys):
                 message = f"cannot lock {device}: {lock.device} has the same hardware"
                 raise LedgerError(message)
 
     def _locks_of(self, allocation: Allocation) -> list[DeviceLock]:
-        found = self._holdings.locks_on(allocation.keys)
+        found = self.holdings.locks_on(allocation.keys)
         return [lock for lock in found if lock.allocation == allocation.id]
 
     def _put(self, allocation: Allocation) -> None:
         self._latest = None
-        self._holdings.put(allocation)
+        self.holdings.put(allocation)
 
     def _put_lock(self, lock: DeviceLock) -> None:
         self._latest = None
-        self._holdings.put_lock(lock)
+        self.holdings.put_lock(lock)
 
     def _enter(self, lock: DeviceLock, before: LockState) -> None:
         self._latest = None
         if lock.state is LockState.FREE:
-            self._holdings.drop_lock(lock.device)
+            self.holdings.drop_lock(lock.device)
         else:
             self._put_lock(lock)
         self._moves.append(

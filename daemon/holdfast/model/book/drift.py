@@ -48,15 +48,10 @@ class Drift(Enum):
     """By the kernel, somebody else uses a device than who it was granted to."""
 
 
-_WITHOUT_CHECKPOINT = frozenset(
-    each.value
-    for each in (
-        Drift.HELD_BY_ANOTHER,
-        Drift.CLAIM_NOT_RECORDED,
-        Drift.CLAIM_UNKNOWN,
-        Drift.CLAIM_OTHER_DEVICES,
-    )
+_OF_CLAIMS = frozenset(
+    {Drift.CLAIM_NOT_RECORDED.value, Drift.CLAIM_UNKNOWN.value, Drift.CLAIM_OTHER_DEVICES.value}
 )
+_WITHOUT_CHECKPOINT = _OF_CLAIMS | {Drift.HELD_BY_ANOTHER.value}
 """The kinds of which kubelet's checkpoint is no side."""
 
 
@@ -325,11 +320,6 @@ class ClaimDriftFacts(Struct, frozen=True, kw_only=True):
     devices: Mapping[str, tuple[DeviceName, ...]] = field(default_factory=dict)
 
 
-_KINDS = frozenset(
-    {Drift.CLAIM_NOT_RECORDED.value, Drift.CLAIM_UNKNOWN.value, Drift.CLAIM_OTHER_DEVICES.value}
-)
-
-
 def claim_disagreements(facts: ClaimDriftFacts) -> tuple[Disagreement, ...]:
     """Return every disagreement, in a stable order; none where kubelet's record cannot be read."""
     if facts.entries is None:
@@ -341,7 +331,7 @@ def claim_disagreements(facts: ClaimDriftFacts) -> tuple[Disagreement, ...]:
 
 def claims_undecided(each: Disagreement, facts: ClaimDriftFacts | None) -> bool:
     """Return whether *facts* neither confirm a disagreement nor show that it has ended."""
-    return each.kind in _KINDS and facts is not None and facts.entries is None
+    return each.kind in _OF_CLAIMS and facts is not None and facts.entries is None
 
 
 def _not_recorded(

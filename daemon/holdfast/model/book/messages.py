@@ -393,7 +393,7 @@ def of_lock(
     left = tuple(each for each in holders if each.pod in pods)
     if lock.state is LockState.FOREIGN or (holders and not left):
         return _of_strangers(device, holders, book)
-    given_up = lock.state is LockState.QUARANTINED
+    reason = "" if blocked is None else blocked.brief or blocked.reason
     if left:
         names |= _program(left)
         message = _ENDED[lock.state]
@@ -401,13 +401,12 @@ def of_lock(
             names["after"] = _seconds(ends_after, left)
         elif message is Message.LEFT_OPEN:
             message = Message.LEFT_OBSERVED
-        return FilledMessage(message=message, device=device, names=names)
-    reason = "" if blocked is None else blocked.brief or blocked.reason
-    if given_up:
+    elif lock.state is LockState.QUARANTINED:
         names["reason"] = reason or "what it left behind has not ended"
-        return FilledMessage(message=Message.QUARANTINED_LOCK, device=device, names=names)
-    names["reason"] = reason
-    message = Message.NOT_FREE if reason else Message.RELEASING
+        message = Message.QUARANTINED_LOCK
+    else:
+        names["reason"] = reason
+        message = Message.NOT_FREE if reason else Message.RELEASING
     return FilledMessage(message=message, device=device, names=names)
 
 

@@ -328,7 +328,7 @@ def over(facts: AllocationFacts) -> str | None:
         return _identified(allocation, allocation.pod, facts)
     if view.entries_of(allocation.resource, allocation.ids):
         return None
-    others = _pods_naming(allocation, view)
+    others = {each.pod for each in view.entries_naming(allocation.resource, allocation.ids)}
     if others and facts.allocated_again:
         return f"its devices were allocated again, to pod {', '.join(sorted(others))}"
     if allocation.phase is Phase.ACTIVE:
@@ -381,11 +381,6 @@ def _unread(allocation: Allocation, facts: AllocationFacts) -> str | None:
     elif allocation.pod is not None and facts.cgroup_gone:
         why = f"the cgroup of pod {allocation.pod} is gone"
     return None if why is None else f"{why} (unverified: kubelet's checkpoint cannot be read)"
-
-
-def _pods_naming(allocation: Allocation, view: KubeletView) -> frozenset[PodUid]:
-    naming = view.entries_naming(allocation.resource, allocation.ids)
-    return frozenset(entry.pod for entry in naming)
 
 
 def _adopt(draft: Draft, observed: Observation) -> None:

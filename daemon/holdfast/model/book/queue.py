@@ -34,17 +34,25 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
     sides: dict[Side, list[Allocation]] = {}
     for allocation in queue:
         for device, keys in allocation.names():
-            missing = keys - _had_by(draft, allocation, keys)
-            if not missing or missing & wanted or _is_withheld(draft, allocation, missing):
+            lacks = missing(holdings, allocation, keys)
+            if not lacks or lacks & wanted or _is_withheld(draft, allocation, lacks):
                 continue
             # On the same card in another way.
-            against = rivals(missing, holdings.places)
+            against = rivals(lacks, holdings.places)
             rival = (each for side in against for each in sides.get(side, ()))
             if all(same_holder(each, allocation) for each in rival):
-                _lock_for(draft, allocation, device, missing)
+                _lock_for(draft, allocation, device, lacks)
         wanted |= allocation.keys
         for side in sides_of(allocation.keys, holdings.places):
             sides.setdefault(side, []).append(allocation)
+
+
+def missing(
+    holdings: Holdings, allocation: Allocation, keys: frozenset[HardwareKey]
+) -> frozenset[HardwareKey]:
+    """Return which of *keys* neither *allocation* nor another of its holder has a lock on."""
+    own = (lock.keys for lock in holdings.locks_on(keys) if _is_own(lock, allocation))
+    return keys.difference(*own)
 
 
 def first_before(
@@ -68,26 +76,17 @@ def _why_withheld(book: Book, allocation: Allocation, keys: frozenset[HardwareKe
     return why_withheld(book, keys, book.started(allocation))
 
 
-def _had_by(
-    draft: Draft, allocation: Allocation, keys: frozenset[HardwareKey]
-) -> frozenset[HardwareKey]:
-    """Return what *allocation*, or another of its pod, has in locks on *keys*."""
-    return frozenset().union(
-        *(lock.keys for lock in draft.holdings.locks_on(keys) if _is_own(lock, allocation))
-    )
-
-
 def _lock_for(
-    draft: Draft, allocation: Allocation, device: DeviceName, missing: frozenset[HardwareKey]
+    draft: Draft, allocation: Allocation, device: DeviceName, lacks: frozenset[HardwareKey]
 ) -> None:
-    """Lock *missing*, which its pod does not have yet, if those who have it yield."""
+    """Lock *lacks*, which its pod does not have yet, if those who have it yield."""
     # Its pod may have had the card in another way, before it was shared.
-    found = draft.holdings.locks_on(missing)
+    found = draft.holdings.locks_on(lacks)
     in_the_way = [lock for lock in found if not _is_own(lock, allocation)]
     if not all(_yields(draft, lock, allocation) for lock in in_the_way):
         return
     same = draft.locks.get(device)
-    if same in in_the_way and same.keys == missing:
+    if same in in_the_way and same.keys == lacks:
         draft.hand(same, allocation, "the older Allocation goes first")
         return
     part = None if same in in_the_way else same
@@ -98,9 +97,9 @@ def _lock_for(
         draft.move(lock.device, LockState.RELEASING, "an older Allocation has the hardware")
         draft.move(lock.device, LockState.FREE, "it never passed the gate")
     if part is None:
-        draft.lock(device, missing, allocation, "allocated")
+        draft.lock(device, lacks, allocation, "allocated")
     else:  # it has grown, or its pod has had a part of it under another name
-        draft.grow(part, missing, "more of its hardware")
+        draft.grow(part, lacks, "more of its hardware")
 
 
 def _yields(draft: Draft, lock: DeviceLock, senior: Allocation) -> bool:

@@ -10,10 +10,9 @@ from holdfast.model.book.book import Allocation, Book, DeviceLock
 from holdfast.model.book.messages import FilledMessage, Message
 from holdfast.model.book.standing import belongs_to, quarantines_on, why_withheld
 from holdfast.model.cards import replicas_in
-from holdfast.model.devices import Device
+from holdfast.model.devices import Device, major, minor
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import ClaimResult, PrepareAnswer, PreparedDevice
-from holdfast.model.gate.cdi import major, minor
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey, ResourceName

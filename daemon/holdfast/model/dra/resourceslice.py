@@ -20,21 +20,18 @@ def label(device: DeviceName) -> str:
     It is made of the last part of the resource and the id, which names the silicon (a PCI address
     or a UUID). Names that would be too long end with a digest.
     """
-    kind, id_ = (_OTHER.sub("-", each.lower()).strip("-") for each in _parts(device))
+    parts = device.resource.rpartition("/")[2], device.id
+    kind, id_ = (_OTHER.sub("-", each.lower()).strip("-") for each in parts)
     name = id_ if id_.startswith(f"{kind}-") else f"{kind}-{id_}"
     return fitted(name, str(device))
 
 
-def fitted(name: str, full: str) -> str:
+def fitted(name: str, full: str, *, longest: int = _LONGEST, digits: int = _DIGEST) -> str:
     """Return *name*, shortened where it is too long, with a digest of *full* at its end."""
-    if len(name) <= _LONGEST:
+    if len(name) <= longest:
         return name
-    digest = hashlib.sha256(full.encode()).hexdigest()[:_DIGEST]
-    return f"{name[: _LONGEST - _DIGEST - 1].rstrip('-')}-{digest}"
-
-
-def _parts(device: DeviceName) -> tuple[str, str]:
-    return device.resource.rpartition("/")[2], device.id
+    digest = hashlib.sha256(full.encode()).hexdigest()[:digits]
+    return f"{name[: longest - digits - 1].rstrip('-.')}-{digest}"
 
 
 class _Wire(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -1,6 +1,5 @@
 """From the node's devices to its ResourceSlices, and from what is stored to what is written."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -24,6 +23,7 @@ from holdfast.model.dra.resourceslice import (
     SliceSpec,
     Taint,
     ValidRange,
+    fitted,
 )
 from holdfast.model.ids import DeviceName, HardwareKey, PciAddress
 
@@ -293,10 +293,7 @@ def kept_of(sent: SliceContent, stored: SliceContent) -> SliceFields:
 def slice_name(driver: str, node: str, place: int) -> str:
     """Return the name of the pool's slice number *place*; a second slice cannot have it too."""
     name = f"{place:05x}-{driver}-{node}"
-    if len(name) <= _LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
-    return f"{name[: _LONGEST_NAME - _DIGEST - 1].rstrip('-.')}-{digest}"
+    return fitted(name, name, longest=_LONGEST_NAME, digits=_DIGEST)
 
 
 def another_name(name: str, salt: str) -> str:

@@ -5,11 +5,11 @@ Names that kubelet replays after a reboot still lead to the right chip; the path
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory, major, minor
 from holdfast.model.grants import VFIO_CONTAINER
 from holdfast.model.ids import DeviceName, ResourceName
 
@@ -64,15 +64,20 @@ def explained(inventory: Inventory, rivals: Mapping[str, str]) -> PublishedSpecs
     explanation when there are two.
     """
     nodes = {cdi_name(each.name): each.nodes for each in inventory.devices if can_be_named(each)}
-    ambiguous = sorted(nodes.keys() & rivals.keys())
-    problem = ""
-    if ambiguous:
-        problem = (
-            f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} describes it as well, and runtimes "
-            "then use neither; remove that file"
-        )
     return PublishedSpecs(
-        nodes={name: each for name, each in nodes.items() if name not in rivals}, problem=problem
+        nodes={name: each for name, each in nodes.items() if name not in rivals},
+        problem=told_twice(nodes.keys(), rivals),
+    )
+
+
+def told_twice(names: Iterable[str], rivals: Mapping[str, str]) -> str:
+    """Return which of *names* files of others explain too, and what to do; empty: none."""
+    ambiguous = sorted(name for name in names if name in rivals)
+    if not ambiguous:
+        return ""
+    return (
+        f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} describes it as well, and runtimes "
+        "then use neither; remove that file"
     )
 
 
@@ -120,13 +125,3 @@ def _nodes(device: Device) -> list[dict[str, object]]:
         # Its number is the runtime's to look up: it does not change with the groups.
         nodes.append({"path": VFIO_CONTAINER, "fileMode": _MODE, "permissions": "rw"})
     return nodes
-
-
-def major(rdev: int) -> int:
-    """Return what os.major does: a number of the kernel's has its major in two places."""
-    return (rdev >> 8) & 0xFFF | (rdev >> 32) & ~0xFFF
-
-
-def minor(rdev: int) -> int:
-    """Return what os.minor does."""
-    return rdev & 0xFF | (rdev >> 12) & 0xFFFFFF00

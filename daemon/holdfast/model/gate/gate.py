@@ -1,6 +1,6 @@
 """Whose container is about to start, and what whoever asks for hardware has to wait for."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,7 +11,6 @@ from holdfast.model.book.book import (
     DeviceLock,
     LockState,
     Phase,
-    same_holder,
     same_pod,
 )
 from holdfast.model.book.draft import Draft
@@ -24,7 +23,7 @@ from holdfast.model.book.messages import (
     of_reason,
     sentence,
 )
-from holdfast.model.book.queue import first_before, settle
+from holdfast.model.book.queue import first_before, missing, settle
 from holdfast.model.book.standing import belongs_to, said_of_withheld, why_withheld
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
@@ -45,24 +44,9 @@ class WaitReport(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-def missing(
-    book: Book, allocation: Allocation, keys: frozenset[HardwareKey]
-) -> frozenset[HardwareKey]:
-    """Return which of *keys* neither *allocation* nor another of its holder has a lock on."""
-    own = (
-        lock.keys
-        for lock in book.locks_on(keys)
-        if lock.allocation == allocation.id or same_holder(lock, allocation)
-    )
-    return keys.difference(*own)
-
-
 def why_queued(book: Book, allocation: Allocation, keys: frozenset[HardwareKey]) -> str:
     """Return what *allocation* waits for to get *keys*, which are missing."""
-    rights = Rights(
-        keys=keys, own=frozenset(), started=book.started(allocation), queued=(allocation,)
-    )
-    obstacle = why_not_yet(rights, book)
+    obstacle = _before(book, allocation, keys)
     return "" if obstacle is None else obstacle.text
 
 
@@ -71,17 +55,20 @@ def told_queued(book: Book, allocation: Allocation, seen: Mapping[DeviceName, Bl
 
     *seen* is what was last seen to keep devices from being free.
     """
-    lacks = missing(book, allocation, allocation.keys)
-    rights = Rights(
-        keys=lacks, own=frozenset(), started=book.started(allocation), queued=(allocation,)
-    )
-    obstacle = why_not_yet(rights, book)
+    lacks = missing(book.holdings, allocation, allocation.keys)
+    obstacle = _before(book, allocation, lacks)
     if obstacle is None:
         return ""
     devices = [(name, keys & lacks) for name, keys in allocation.names()]
     said, kept = said_of(obstacle, devices, seen.get, book)
     asked = Demand(what="", devices=tuple(name for name, _ in devices), kept=kept)
     return sentence(said, asked)
+
+
+def _before(book: Book, allocation: Allocation, lacks: frozenset[HardwareKey]) -> "Obstacle | None":
+    started = book.started(allocation)
+    rights = Rights(keys=lacks, own=frozenset(), started=started, queued=(allocation,))
+    return why_not_yet(rights, book)
 
 
 class Passage(Struct, frozen=True, kw_only=True):
@@ -356,19 +343,14 @@ def _started(passage: Passage, caller: Caller, book: Book) -> frozenset[Hardware
 def _others(passage: Passage, caller: Caller, book: Book) -> list[Allocation]:
     same = _allocations_of(passage, book)
     own = same[0].id if len(same) == 1 else caller.allocation
-    return [
-        each for each in _in_line(book, book.holdings.contending(passage.keys)) if each.id != own
-    ]
+    others = (each for each in book.holdings.contending(passage.keys) if each.id != own)
+    return sorted(others, key=book.rank)
 
 
 def _allocations_of(passage: Passage, book: Book) -> list[Allocation]:
     naming = book.holdings.naming(passage.resource, passage.devices)
     same = (each for each in naming if each.ids == set(passage.devices) and each.claim is None)
-    return _in_line(book, same)
-
-
-def _in_line(book: Book, allocations: Iterable[Allocation]) -> list[Allocation]:
-    return sorted(allocations, key=book.rank)
+    return sorted(same, key=book.rank)
 
 
 def locked_devices(book: Book, keys: frozenset[HardwareKey]) -> tuple[DeviceName, ...]:

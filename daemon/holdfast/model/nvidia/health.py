@@ -125,7 +125,7 @@ def after_observation(
             unanswered=state.unanswered + 1,
         )
     awaits = _awaits(observed.condition, before=state.awaits)
-    again = _driver_began_again(state, observed)
+    again = observed.reloaded or bool(state.driver and observed.driver != state.driver)
     reset = again or bool(state.awaits - awaits)
     xids = tuple(
         left
@@ -245,10 +245,6 @@ def _moved(record: XidRecord, now: float) -> XidRecord:
 def _attributed(record: XidRecord, observed: GpuObservation) -> XidRecord:
     """Return *record* as this GPU's own, if it is of an unnamed GPU and this one is lost."""
     return replace(record, suspected=False) if observed.condition.lost in _LOST else record
-
-
-def _driver_began_again(state: GpuState, observed: GpuObservation) -> bool:
-    return observed.reloaded or bool(state.driver and observed.driver != state.driver)
 
 
 def _awaits(condition: GpuCondition, *, before: frozenset[str] = frozenset()) -> frozenset[str]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from holdfast.model.devices import Device
+from holdfast.model.gate.cdi import told_twice
 from holdfast.model.gate.promise import Breach, listed
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import CheckpointEntry
@@ -50,17 +51,10 @@ def found_in(described: NodeSpecs, rivals: Mapping[str, str]) -> GpuNames:
     *rivals* are names that files of others explain too, each with such a file: a runtime takes no
     explanation when there are two.
     """
-    ambiguous = sorted((described.devices.keys() | described.beside) & rivals.keys())
-    problem = ""
-    if ambiguous:
-        problem = (
-            f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} describes it as well, and runtimes "
-            "then use neither; remove that file"
-        )
     return GpuNames(
         devices={name: id_ for name, id_ in described.devices.items() if name not in rivals},
         beside=described.beside - rivals.keys(),
-        problem=problem,
+        problem=told_twice(described.devices.keys() | described.beside, rivals),
     )
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
+from operator import itemgetter
 from typing import Self
 
 from msgspec import Struct, field
@@ -178,7 +179,7 @@ class _Search(Struct, frozen=True, kw_only=True):
                     more.append((worth + gain, (*taken, place)))
                 again = 0
             if left == 1:
-                yield max(more, key=_worth)
+                yield max(more, key=itemgetter(0))
             else:
                 stack += reversed(more)
 
@@ -216,10 +217,6 @@ class _Search(Struct, frozen=True, kw_only=True):
         for other, near in enumerate(row):
             gains[other] += by * near
         return own
-
-
-def _worth(way: tuple[int, tuple[int, ...]]) -> int:
-    return way[0]
 
 
 def _near(one: Device, other: Device, topology: GpuTopology) -> int:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.nvidia.gpu import GpuCondition, GpuEvent, GpuEventKind
+from holdfast.model.text import is_number
 
 IGNORED = frozenset({13, 31, 43, 45, 68, 109})
 """Errors of applications, as NVIDIA's plugin ignores them unless DP_ENABLE_HEALTHCHECKS names them.
@@ -224,9 +225,7 @@ def xid_checks(disable: str = "", enable: str = "") -> XidChecks:
         none=bool(_EVERY & {*off}),
         all=bool(_EVERY & {*on}),
         conditions="all" not in off or bool(_EVERY & {*on}),
-        malformed=tuple(
-            word for word in (*off, *on) if word not in _EVERY and not _is_number(word)
-        ),
+        malformed=tuple(word for word in (*off, *on) if word not in _EVERY and not is_number(word)),
     )
 
 
@@ -238,11 +237,7 @@ def _words(text: str) -> list[str]:
 
 
 def _numbers(words: Iterable[str]) -> frozenset[int]:
-    return frozenset(int(word) for word in words if _is_number(word))
-
-
-def _is_number(word: str) -> bool:
-    return word.isascii() and word.isdigit()
+    return frozenset(int(word) for word in words if is_number(word))
 
 
 def labels_of(event: GpuEvent, *, condemns: bool) -> tuple[str, str, str]:

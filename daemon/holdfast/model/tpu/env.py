@@ -7,6 +7,7 @@ from itertools import repeat
 
 from msgspec import Struct, field
 
+from holdfast.model.text import is_number
 from holdfast.model.tpu.generations import (
     CHIP_BOUNDS,
     TpuGeneration,
@@ -227,11 +228,11 @@ def parse_tpu_env(text: str) -> TpuEnvFile:
             problems.append(f"line {number} of tpu-env cannot be read: {_shown(line)}")
             continue
         values[match["key"]] = value
-    hostnames = _checked(values, problems, "WORKER_HOSTNAMES", _is_hostnames)
+    hostnames = _checked(values, problems, "WORKER_HOSTNAMES", _HOSTNAMES.fullmatch)
     facts = TpuHostFacts(
-        topology=_checked(values, problems, "TOPOLOGY", _is_topology),
-        accelerator_type=_checked(values, problems, "ACCELERATOR_TYPE", _is_accelerator_type),
-        worker_id=_checked(values, problems, "WORKER_ID", _is_number),
+        topology=_checked(values, problems, "TOPOLOGY", parse_topology),
+        accelerator_type=_checked(values, problems, "ACCELERATOR_TYPE", _ACCELERATOR.fullmatch),
+        worker_id=_checked(values, problems, "WORKER_ID", is_number),
         worker_hostnames=tuple(hostnames.split(",")) if hostnames else (),
         ici_resiliency=_flag(values, problems),
     )
@@ -253,7 +254,7 @@ def _unquoted(value: str) -> str | None:
 
 
 def _checked(
-    values: Mapping[str, str], problems: list[str], key: str, sound: Callable[[str], bool]
+    values: Mapping[str, str], problems: list[str], key: str, sound: Callable[[str], object]
 ) -> str | None:
     """Return the value of *key*, also written with TPU_ before it; empty counts as absent."""
     usable = None
@@ -264,22 +265,6 @@ def _checked(
         elif value and usable is None:
             usable = value
     return usable
-
-
-def _is_topology(value: str) -> bool:
-    return parse_topology(value) is not None
-
-
-def _is_accelerator_type(value: str) -> bool:
-    return _ACCELERATOR.fullmatch(value) is not None
-
-
-def _is_number(value: str) -> bool:
-    return value.isascii() and value.isdigit()
-
-
-def _is_hostnames(value: str) -> bool:
-    return _HOSTNAMES.fullmatch(value) is not None
 
 
 def _is_flag(value: str) -> bool:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from holdfast.model.devices import DeviceKind
 from holdfast.model.ids import PciAddress, ResourceName
+from holdfast.model.text import is_number
 
 TPU_RESOURCE = ResourceName("google.com/tpu")
 """The resource name that GKE gives TPU chips, and ours unless it is configured otherwise."""
@@ -193,7 +194,7 @@ def parse_topology(text: str) -> tuple[int, ...] | None:
     parts = text.strip().lower().split("x")
     if len(parts) not in (2, 3):
         return None
-    if not all(part.isascii() and part.isdigit() and 0 < len(part) < 6 for part in parts):  # noqa: PLR2004 - no real topology has a side of a million chips
+    if not all(is_number(part) and len(part) < 6 for part in parts):  # noqa: PLR2004 - no real topology has a side of a million chips
         return None
     sides = tuple(int(part) for part in parts)
     return sides if math.prod(sides) else None
