@@ -8,7 +8,6 @@ from msgspec import Struct, field
 
 from holdfast.apiserver.client import ApiServer
 from holdfast.apiserver.wire import MERGE_PATCH, ApiRequest
-from holdfast.model.book.book import PodRecord
 from holdfast.model.events import CONDITION, Condition, Notice, StoredCondition
 from holdfast.model.text import printable
 
@@ -34,7 +33,11 @@ class NodeEvents:
 
         Raise ApiServerError when that fails; within 5 s.
         """
-        about = self._node_reference() if notice.pod is None else _pod_reference(notice.pod)
+        # Kubelet, too, has the name for a uid here, and `kubectl describe node` looks for both.
+        about = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node}
+        if (pod := notice.pod) is not None:
+            about = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
+            about["namespace"] = pod.namespace
         when = rfc3339(at)
         # As client-go does for objects without a namespace.
         namespace = about.get("namespace", "default")
@@ -60,20 +63,6 @@ class NodeEvents:
             body=msgspec.json.encode(event),
         )
         await self._server.ask(request, msgspec.Raw, deadline=_DEADLINE)
-
-    def _node_reference(self) -> dict[str, Any]:
-        # Kubelet, too, has the name for a uid here, and `kubectl describe node` looks for both.
-        return {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node}
-
-
-def _pod_reference(pod: PodRecord) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": pod.name,
-        "namespace": pod.namespace,
-        "uid": pod.uid,
-    }
 
 
 def rfc3339(at: float) -> str:

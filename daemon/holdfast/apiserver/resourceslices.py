@@ -36,6 +36,8 @@ class _ListMetadata(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _List(Struct, frozen=True, kw_only=True):
+    """A page of slices, or a bookmark, which has only the metadata."""
+
     metadata: _ListMetadata
     items: tuple[ResourceSlice, ...] | None = None
 
@@ -46,10 +48,6 @@ class _UidMetadata(Struct, frozen=True, kw_only=True):
 
 class _NodeUid(Struct, frozen=True, kw_only=True):
     metadata: _UidMetadata
-
-
-class _Bookmark(Struct, frozen=True, kw_only=True):
-    metadata: _ListMetadata
 
 
 class NodeSlices:
@@ -87,7 +85,7 @@ class NodeSlices:
         observe = self._server.observer.asked_server
         async for event in watch(self._server, self._all, version, observe=observe):
             if event.type == "BOOKMARK":
-                bookmark = decoded(bytes(event.object), _Bookmark)
+                bookmark = decoded(bytes(event.object), _List)
                 yield SliceEvent(version=bookmark.metadata.resource_version)
             else:
                 found = decoded(bytes(event.object), ResourceSlice)
