@@ -15,7 +15,7 @@ from holdfast.doctor.containerd.facts import (
 )
 from holdfast.doctor.finding import Node
 from holdfast.doctor.nvidia.facts import LowLevel, loaded_version, low_level
-from holdfast.doctor.programs import Ask, find_program, is_program
+from holdfast.doctor.programs import Ask, find_program
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import text_or_empty
 from holdfast.host.pci.sysfs import Sysfs
@@ -158,7 +158,7 @@ def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> 
     return ShimConfig(
         path=path,
         binary=binary,
-        binary_missing=bool(binary) and not _program(node, binary, folders),
+        binary_missing=bool(binary) and not find_program(node, binary, folders),
         flags={name: value for name, value in flags.items() if isinstance(value, str)},
         odd=tuple(name for name, value in flags.items() if not isinstance(value, str)),
     )
@@ -178,14 +178,8 @@ def _runsc(node: Node, runtimes: tuple[SandboxRuntime, ...], folders: tuple[str,
     for runtime in runtimes:
         told = runtime.config.binary if runtime.config is not None else ""
         if RUNSC in told:
-            return _program(node, told, folders)
+            return find_program(node, told, folders)
     return find_program(node, RUNSC, folders)
-
-
-def _program(node: Node, name: str, folders: tuple[str, ...]) -> str:
-    if "/" in name:
-        return name if is_program(node, name) else ""
-    return find_program(node, name, folders)
 
 
 def release_of(said: str) -> Release | None:
