@@ -105,10 +105,6 @@ class CriConfig(Struct, frozen=True, kw_only=True):
     disabled_in: str = ""
     """The file that turns off containerd's part for Kubernetes; empty if it is on."""
 
-    def runtime(self, name: str) -> RuntimeTable | None:
-        """Return the runtime called *name*."""
-        return next((found for found in self.runtimes if found.name == name), None)
-
 
 class IgnoredTable(Struct, frozen=True, kw_only=True):
     """A table that containerd does not read from that file."""
