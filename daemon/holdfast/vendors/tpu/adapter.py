@@ -92,12 +92,7 @@ class Tpus(Source):
             addresses = [address for device in devices for address in device.functions]
             return ContainerGrant(envs=pool_variables(resource, addresses))
         on_host = len(inventory.found_as(self._resource))
-        facts, _ = resolve(
-            generation,
-            on_host=on_host,
-            configured=self._configured,
-            from_file=self._from_file().facts,
-        )
+        facts, _ = self._resolved(generation, on_host)
         nodes = tuple(each.numa_node for each in devices if each.numa_node is not None)
         variables = environment(
             generation, granted=len(devices), on_host=on_host, facts=facts, numa_nodes=nodes
@@ -111,11 +106,18 @@ class Tpus(Source):
         generation = self._generation_of(chip)
         if generation is None:
             return ()
+        _, problems = self._resolved(generation, on_host)
+        return problems
+
+    def _resolved(
+        self, generation: TpuGeneration, on_host: int
+    ) -> tuple[TpuHostFacts, tuple[str, ...]]:
+        """Return what is known of this host, and what is said of it and cannot be used."""
         file = self._from_file()
-        _, problems = resolve(
+        facts, problems = resolve(
             generation, on_host=on_host, configured=self._configured, from_file=file.facts
         )
-        return (*problems, *file.problems)
+        return facts, (*problems, *file.problems)
 
     def labels(self, inventory: Inventory) -> Mapping[str, str]:
         """Return of which generation the chips are, and what is known of their slice."""
@@ -127,12 +129,7 @@ class Tpus(Source):
         generation = self._generation_of(offered[0]) if offered else None
         if generation is None:
             return {}
-        facts, _ = resolve(
-            generation,
-            on_host=len(chips),
-            configured=self._configured,
-            from_file=self._from_file().facts,
-        )
+        facts, _ = self._resolved(generation, len(chips))
         return tpu_labels(generation, chips=len(offered), facts=facts, gke=self._gke_keys.value)
 
     def advertised(self, devices: Sequence[Device]) -> "tuple[AdvertisedDevice, ...]":
