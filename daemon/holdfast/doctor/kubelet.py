@@ -78,7 +78,9 @@ def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
     except HostError as error:
         yield _OTHER_PLUGINS.warn(str(error), remedy="run the doctor as root")
         return
-    yield from _rivals(node, folder, names)
+    yield from list(_rivals(node, folder, names)) or [
+        _OTHER_PLUGINS.ok(f"no known plugin in {folder} advertises what holdfast does")
+    ]
     yield from _dra_drivers(node)
     if node.live:
         yield from _ours(node, folder, names)
@@ -101,9 +103,7 @@ def _served(
 
 
 def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]:
-    found = False
     for rival, path, pid in _served(node, folder, names, RIVALS):
-        found = True
         reason = f"{rival.who} serves {path}" + (f", pid {pid}" if pid else "")
         if not node.live:
             reason = f"{path} is a socket of {rival.who}; a copy does not tell whether it is served"
@@ -113,8 +113,6 @@ def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Findin
             "resource replace each other in kubelet, and neither knows what the other granted",
             fails=node.live,
         )
-    if not found:
-        yield _OTHER_PLUGINS.ok(f"no known plugin in {folder} advertises what holdfast does")
 
 
 def _dra_drivers(node: Node) -> Iterator[Finding]:
@@ -195,7 +193,9 @@ def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
     yield _CHECKPOINT.ok(
         f"{path} has {pods} pods with devices; only kubelet can check its checksum"
     )
-    yield from _strangers(contents, settings)
+    yield from list(_strangers(contents, settings)) or [
+        _OTHER_DEVICES.ok("the checkpoint has no devices of other plugins")
+    ]
     yield _version(folder, contents, settings)
 
 
@@ -261,11 +261,9 @@ def _is_replica(id_: str) -> bool:
 
 
 def _strangers(contents: Contents, settings: Settings) -> Iterator[Finding]:
-    found = False
     for resource, ids in sorted(contents.registered.items()):
         odd = sorted(each for each in ids if stranger(resource, each, settings))
         if odd:
-            found = True
             yield _OTHER_DEVICES.fail(
                 f"kubelet has {resource} from another plugin, with the devices "
                 f"{some(odd)}: the plugin that registers last has the resource",
@@ -279,14 +277,11 @@ def _strangers(contents: Contents, settings: Settings) -> Iterator[Finding]:
         if not all(map(_is_replica, strange)):
             had.setdefault(entry.resource, set()).add(entry.pod)
     for name, pods in sorted(had.items()):
-        found = True
         yield _OTHER_DEVICES.warn(
             f"pods {some(sorted(pods))} have {name} from another plugin: holdfast "
             "knows none of these ids",
             remedy="delete these pods once, so that they get devices from holdfast",
         )
-    if not found:
-        yield _OTHER_DEVICES.ok("the checkpoint has no devices of other plugins")
 
 
 def _version(folder: Path, contents: Contents, settings: Settings) -> Finding:

@@ -131,7 +131,7 @@ def _misread(facts: ContainerdFacts) -> Iterator[Finding]:
         what = _and(f"runtimes.{name}" for name in ignored.runtimes) or "enable_cdi"
         sure = "" if facts.major else " 1.x"
         yield _TABLES.warn_or_fail(
-            f"{ignored.path} (version = {ignored.version}) has {what} below "
+            f"{ignored.file.path} (version = {ignored.file.version}) has {what} below "
             f'plugins."{ignored.plugin}", where containerd{sure} {silently}: pods '
             "that ask for it are refused",
             remedy=f'move it below plugins."{ignored.read}", or give the file the version of that '
