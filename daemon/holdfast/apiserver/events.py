@@ -70,11 +70,7 @@ def rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class _NodeJson(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Read from Kubernetes' JSON; other fields are left out."""
-
-
-class _Condition(_NodeJson, frozen=True, kw_only=True):
+class _Condition(Struct, frozen=True, kw_only=True, rename="camel"):
     type: str
     status: str = ""
     reason: str = ""
@@ -82,11 +78,11 @@ class _Condition(_NodeJson, frozen=True, kw_only=True):
     last_transition_time: str | None = None
 
 
-class _NodeConditions(_NodeJson, frozen=True, kw_only=True):
+class _NodeConditions(Struct, frozen=True, kw_only=True):
     conditions: tuple[_Condition, ...] | None = None
 
 
-class _NodeWithConditions(_NodeJson, frozen=True, kw_only=True):
+class _NodeWithConditions(Struct, frozen=True, kw_only=True):
     status: _NodeConditions = field(default_factory=_NodeConditions)
 
 

@@ -105,14 +105,13 @@ class NodeSlices:
         reference = OwnerReference(
             api_version="v1", kind="Node", name=self._node, uid=owner, controller=True
         )
-        made = _slice(SliceMetadata(name=name, owner_references=(reference,)), spec)
-        return await self._write("POST", made, _PATH)
+        metadata = SliceMetadata(name=name, owner_references=(reference,))
+        return await self._write("POST", _PATH, metadata, spec)
 
     async def update(self, stored: ResourceSlice, spec: SliceSpec) -> ResourceSlice:
         """Give *stored* another spec unless it has changed since; return it as it is stored."""
-        return await self._write(
-            "PUT", _slice(stored.metadata, spec), (*_PATH, stored.metadata.name)
-        )
+        metadata = stored.metadata
+        return await self._write("PUT", (*_PATH, metadata.name), metadata, spec)
 
     async def delete(self, stored: ResourceSlice) -> None:
         """Remove *stored* unless it has changed since; raise ObjectGoneError if it is gone."""
@@ -134,21 +133,18 @@ class NodeSlices:
         await self._server.ask(request, msgspec.Raw, deadline=_DEADLINE)
 
     async def _write(
-        self, method: str, made: ResourceSlice, path: tuple[str, ...]
+        self, method: str, path: tuple[str, ...], metadata: SliceMetadata, spec: SliceSpec
     ) -> ResourceSlice:
+        made = ResourceSlice(
+            api_version=_GROUP_VERSION, kind="ResourceSlice", metadata=metadata, spec=spec
+        )
         request = ApiRequest(
-            about=f"ResourceSlice {made.metadata.name}",
+            about=f"ResourceSlice {metadata.name}",
             method=method,
             path=path,
             body=msgspec.json.encode(made),
         )
         return await self._server.ask(request, ResourceSlice, deadline=_DEADLINE)
-
-
-def _slice(metadata: SliceMetadata, spec: SliceSpec) -> ResourceSlice:
-    return ResourceSlice(
-        api_version=_GROUP_VERSION, kind="ResourceSlice", metadata=metadata, spec=spec
-    )
 
 
 class _ClaimJson(Struct, frozen=True, kw_only=True, rename="camel"):
