@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host.nvidia.driver import read_mig_caps
+from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.root import HostRoot
 
 DEVICES = """\
@@ -43,7 +43,7 @@ def _root(folder: Path, *, devices: str | None = DEVICES, minors: str | None = M
 
 
 def test_a_slice_has_the_node_of_its_gpu_instance_and_its_own(tmp_path: Path) -> None:
-    caps = read_mig_caps(_root(tmp_path))
+    caps = NvidiaFiles(_root(tmp_path)).mig_caps()
     nodes = caps.nodes(0, 1, 1)
     assert [node.path for node in nodes] == [
         "/dev/nvidia-caps/nvidia-cap12",
@@ -56,23 +56,23 @@ def test_a_slice_has_the_node_of_its_gpu_instance_and_its_own(tmp_path: Path) ->
 def test_a_slice_that_the_driver_could_not_have_has_no_nodes(
     tmp_path: Path, place: tuple[int, int, int]
 ) -> None:
-    assert read_mig_caps(_root(tmp_path)).nodes(*place) == ()
+    assert NvidiaFiles(_root(tmp_path)).mig_caps().nodes(*place) == ()
 
 
 @pytest.mark.parametrize(("devices", "minors"), [(None, None), (DEVICES, None), (None, MINORS)])
 def test_without_the_drivers_files_there_are_no_nodes(
     tmp_path: Path, devices: str | None, minors: str | None
 ) -> None:
-    caps = read_mig_caps(_root(tmp_path, devices=devices, minors=minors))
+    caps = NvidiaFiles(_root(tmp_path, devices=devices, minors=minors)).mig_caps()
     assert caps.nodes(0, 1, 0) == ()
 
 
 def test_lines_that_say_something_else_are_passed_over(tmp_path: Path) -> None:
     odd = "gpu0/gi1/access\ngpu-1/gi1/access 3\n\x00\ngpu0/gi1/ci0/access 9 9\n" + MINORS
-    assert len(read_mig_caps(_root(tmp_path, minors=odd)).minors) == 5
+    assert len(NvidiaFiles(_root(tmp_path, minors=odd)).mig_caps().minors) == 5
 
 
 def test_a_file_that_cannot_be_read_means_no_nodes(tmp_path: Path) -> None:
     root = _root(tmp_path, minors=None)
     (root.proc / "driver/nvidia-caps/mig-minors").mkdir()
-    assert read_mig_caps(root).nodes(0, 1, 0) == ()
+    assert NvidiaFiles(root).mig_caps().nodes(0, 1, 0) == ()

@@ -104,8 +104,8 @@ ConfigPath = "/etc/containerd/runsc.toml"
 BinaryName = "/usr/bin/x"
 """
     config = cri_config(files(text), major=1)
-    found = config.runtime("runsc")
-    assert found is not None
+    (found,) = config.runtimes
+    assert found.name == "runsc"
     assert found.runtime_type == "io.containerd.runsc.v1"
     assert found.type_url == "io.containerd.runsc.v1.options"
     assert found.config_path == "/etc/containerd/runsc.toml"
@@ -115,7 +115,6 @@ BinaryName = "/usr/bin/x"
     assert config.enable_cdi is True
     assert config.cdi_spec_dirs == ("/etc/cdi",)
     assert config.disabled_in == ""
-    assert config.runtime("runc") is None
 
 
 def test_what_nobody_set_is_known_not_to_be_set() -> None:

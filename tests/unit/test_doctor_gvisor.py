@@ -182,7 +182,7 @@ def test_a_runsc_that_no_table_starts_is_named() -> None:
     ("config", "table", "level"),
     [
         pytest.param(CONFIG, TABLE, Level.OK, id="as it should be"),
-        pytest.param(None, TABLE, Level.OK, id="none"),
+        pytest.param(ShimConfig(), TABLE, Level.OK, id="none"),
         pytest.param(replace(CONFIG, problem="it is not TOML"), TABLE, Level.FAIL, id="no TOML"),
         pytest.param(replace(CONFIG, odd=("nvproxy",)), TABLE, Level.FAIL, id="not a text"),
         pytest.param(CONFIG, replace(TABLE, type_url=""), Level.FAIL, id="no TypeUrl"),
@@ -192,7 +192,7 @@ def test_a_runsc_that_no_table_starts_is_named() -> None:
     ],
 )
 def test_the_shim_must_be_able_to_read_its_configuration(
-    config: ShimConfig | None, table: RuntimeTable, level: Level
+    config: ShimConfig, table: RuntimeTable, level: Level
 ) -> None:
     (found,) = shim_config_findings(SandboxRuntime(table=table, config=config))
     assert found.level is level

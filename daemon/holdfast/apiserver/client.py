@@ -153,6 +153,13 @@ def decoded(body: bytes, kind: type[T]) -> T:
         ) from error
 
 
+def understood(request: ApiRequest, answer: ApiResponse, kind: type[T]) -> T:
+    """Return *answer* as a *kind*; raise ApiRefusedError where it is no success."""
+    if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+        raise refusal(request, answer)
+    return decoded(answer.body, kind)
+
+
 def refusal(request: ApiRequest, answer: ApiResponse) -> ApiRefusedError:
     """Return the error for an *answer* that is no success, with the server's own words."""
     try:

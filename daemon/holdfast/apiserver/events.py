@@ -8,7 +8,6 @@ from msgspec import Struct, field
 
 from holdfast.apiserver.client import ApiServer
 from holdfast.apiserver.wire import MERGE_PATCH, ApiRequest
-from holdfast.model.book.book import PodRecord
 from holdfast.model.events import CONDITION, Condition, Notice, StoredCondition
 from holdfast.model.text import printable
 
@@ -34,7 +33,11 @@ class NodeEvents:
 
         Raise ApiServerError when that fails; within 5 s.
         """
-        about = self._node_reference() if notice.pod is None else _pod_reference(notice.pod)
+        # Kubelet, too, has the name for a uid here, and `kubectl describe node` looks for both.
+        about = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node}
+        if (pod := notice.pod) is not None:
+            about = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
+            about["namespace"] = pod.namespace
         when = rfc3339(at)
         # As client-go does for objects without a namespace.
         namespace = about.get("namespace", "default")
@@ -61,31 +64,13 @@ class NodeEvents:
         )
         await self._server.ask(request, msgspec.Raw, deadline=_DEADLINE)
 
-    def _node_reference(self) -> dict[str, Any]:
-        # Kubelet, too, has the name for a uid here, and `kubectl describe node` looks for both.
-        return {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node}
-
-
-def _pod_reference(pod: PodRecord) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": pod.name,
-        "namespace": pod.namespace,
-        "uid": pod.uid,
-    }
-
 
 def rfc3339(at: float) -> str:
     """Return *at*, in seconds since the epoch, as Kubernetes writes times."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class _NodeJson(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Read from Kubernetes' JSON; other fields are left out."""
-
-
-class _Condition(_NodeJson, frozen=True, kw_only=True):
+class _Condition(Struct, frozen=True, kw_only=True, rename="camel"):
     type: str
     status: str = ""
     reason: str = ""
@@ -93,11 +78,11 @@ class _Condition(_NodeJson, frozen=True, kw_only=True):
     last_transition_time: str | None = None
 
 
-class _NodeConditions(_NodeJson, frozen=True, kw_only=True):
+class _NodeConditions(Struct, frozen=True, kw_only=True):
     conditions: tuple[_Condition, ...] | None = None
 
 
-class _NodeWithConditions(_NodeJson, frozen=True, kw_only=True):
+class _NodeWithConditions(Struct, frozen=True, kw_only=True):
     status: _NodeConditions = field(default_factory=_NodeConditions)
 
 

@@ -1,12 +1,12 @@
 """Reads and follows the labels of this node."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from http import HTTPStatus
+from contextlib import closing
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.apiserver.client import ApiServer, decoded, refusal
+from holdfast.apiserver.client import ApiServer, decoded, understood
 from holdfast.apiserver.watch import watch
 from holdfast.apiserver.wire import Access, ApiRequest, Wire
 from holdfast.model.dra.outcomes import ApiOutcome
@@ -63,14 +63,10 @@ class NodeOnServer:
 
 def labels_now(access: Access, node: str, clock: Clock, *, timeout: float) -> Labels:
     """Return the labels of *node*, without an event loop; raise ApiServerError after *timeout*."""
-    request, wire = _request(node), Wire(access, clock)
-    try:
+    request = _request(node)
+    with closing(Wire(access, clock)) as wire:
         answer = wire.exchange(request, timeout)
-    finally:
-        wire.close()
-    if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
-        raise refusal(request, answer)
-    return decoded(answer.body, _NodeWithLabels).metadata.labels
+    return understood(request, answer, _NodeWithLabels).metadata.labels
 
 
 def _request(node: str) -> ApiRequest:

@@ -36,6 +36,8 @@ class _ListMetadata(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _List(Struct, frozen=True, kw_only=True):
+    """A page of slices, or a bookmark, which has only the metadata."""
+
     metadata: _ListMetadata
     items: tuple[ResourceSlice, ...] | None = None
 
@@ -46,10 +48,6 @@ class _UidMetadata(Struct, frozen=True, kw_only=True):
 
 class _NodeUid(Struct, frozen=True, kw_only=True):
     metadata: _UidMetadata
-
-
-class _Bookmark(Struct, frozen=True, kw_only=True):
-    metadata: _ListMetadata
 
 
 class NodeSlices:
@@ -87,7 +85,7 @@ class NodeSlices:
         observe = self._server.observer.asked_server
         async for event in watch(self._server, self._all, version, observe=observe):
             if event.type == "BOOKMARK":
-                bookmark = decoded(bytes(event.object), _Bookmark)
+                bookmark = decoded(bytes(event.object), _List)
                 yield SliceEvent(version=bookmark.metadata.resource_version)
             else:
                 found = decoded(bytes(event.object), ResourceSlice)
@@ -107,14 +105,13 @@ class NodeSlices:
         reference = OwnerReference(
             api_version="v1", kind="Node", name=self._node, uid=owner, controller=True
         )
-        made = _slice(SliceMetadata(name=name, owner_references=(reference,)), spec)
-        return await self._write("POST", made, _PATH)
+        metadata = SliceMetadata(name=name, owner_references=(reference,))
+        return await self._write("POST", _PATH, metadata, spec)
 
     async def update(self, stored: ResourceSlice, spec: SliceSpec) -> ResourceSlice:
         """Give *stored* another spec unless it has changed since; return it as it is stored."""
-        return await self._write(
-            "PUT", _slice(stored.metadata, spec), (*_PATH, stored.metadata.name)
-        )
+        metadata = stored.metadata
+        return await self._write("PUT", (*_PATH, metadata.name), metadata, spec)
 
     async def delete(self, stored: ResourceSlice) -> None:
         """Remove *stored* unless it has changed since; raise ObjectGoneError if it is gone."""
@@ -136,21 +133,18 @@ class NodeSlices:
         await self._server.ask(request, msgspec.Raw, deadline=_DEADLINE)
 
     async def _write(
-        self, method: str, made: ResourceSlice, path: tuple[str, ...]
+        self, method: str, path: tuple[str, ...], metadata: SliceMetadata, spec: SliceSpec
     ) -> ResourceSlice:
+        made = ResourceSlice(
+            api_version=_GROUP_VERSION, kind="ResourceSlice", metadata=metadata, spec=spec
+        )
         request = ApiRequest(
-            about=f"ResourceSlice {made.metadata.name}",
+            about=f"ResourceSlice {metadata.name}",
             method=method,
             path=path,
             body=msgspec.json.encode(made),
         )
         return await self._server.ask(request, ResourceSlice, deadline=_DEADLINE)
-
-
-def _slice(metadata: SliceMetadata, spec: SliceSpec) -> ResourceSlice:
-    return ResourceSlice(
-        api_version=_GROUP_VERSION, kind="ResourceSlice", metadata=metadata, spec=spec
-    )
 
 
 class _ClaimJson(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -48,7 +48,6 @@ async def watch(
     when *version* is too old, ApiServerError when the watch fails.
     """
     reader = _Reader(server, _asking(request, version), observe)
-    reader.start()
     try:
         while (event := await reader.next()) is not None:
             yield event
@@ -68,7 +67,7 @@ def _asking(request: ApiRequest, version: str) -> ApiRequest:
 
 
 class _Reader:
-    """The thread, and what it read. `start`, `next` and `stop` belong to the event loop."""
+    """The thread, and what it read. `next` and `stop` belong to the event loop."""
 
     def __init__(
         self, server: ApiServer, request: ApiRequest, observe: Callable[[ApiOutcome], None]
@@ -80,8 +79,6 @@ class _Reader:
         self._read: asyncio.Queue[WatchEvent | Exception | None] = asyncio.Queue()
         self._room = threading.Semaphore(_MOST_WAITING)
         self._stopped = False
-
-    def start(self) -> None:
         threading.Thread(target=self._work, name="api-watch", daemon=True).start()
 
     async def next(self) -> WatchEvent | None:

@@ -15,9 +15,9 @@ from holdfast.cli.options import (
     with_folder,
     with_output,
     with_settings,
-    with_watch,
+    with_view,
 )
-from holdfast.cli.tables import PROGRAMS, Row, Rows, say, show, show_document
+from holdfast.cli.tables import PROGRAMS, Row, Rows, say, show, show_document, show_report
 from holdfast.cli.views import (
     DEVICES,
     HISTORY,
@@ -59,19 +59,14 @@ def show_config(
 @click.option(
     "--all", "every", is_flag=True, help="Also list the checks that pass, each on its own line."
 )
-@with_watch
-@with_folder
-@with_output
+@with_view
 def status(folder: Path, output: str | None, *, every: bool) -> None:
     """Show what is wrong first, then the devices.
 
     Exits with 1 if a readiness check fails.
     """
     report: Row = ask_daemon(folder, "status", lambda problem: _down().status(folder, problem))
-    if output in PROGRAMS:
-        show_document(report, output)
-    else:
-        say(*status_lines(report, every=every, wide=output is not None))
+    show_report(report, output, lambda: status_lines(report, every=every, wide=output is not None))
     if not all(check["passes"] for check in report["checks"]):
         raise click.exceptions.Exit(1)
 
@@ -85,10 +80,7 @@ def reload_configuration(folder: Path, output: str | None) -> None:
     Exits with 1 if it cannot be used; the former configuration then stays in use.
     """
     answer = ask_daemon(folder, "reload")
-    if output in PROGRAMS:
-        show_document(answer, output)
-    else:
-        say(*reload_lines(answer))
+    show_report(answer, output, lambda: reload_lines(answer))
     if answer["problem"]:
         raise HoldfastError(f"cannot reload the configuration: {answer['problem']}")
 
@@ -102,9 +94,7 @@ def debug(folder: Path, output: str | None) -> None:
 
 
 @click.command(epilog=example("holdfast devices -o wide"))
-@with_watch
-@with_folder
-@with_output
+@with_view
 def devices(folder: Path, output: str | None) -> None:
     """List the devices with their health, lock and pod."""
     rows: Rows = ask_daemon(folder, "devices", lambda _: _down().devices(folder))
@@ -112,9 +102,7 @@ def devices(folder: Path, output: str | None) -> None:
 
 
 @click.command(epilog=example("holdfast locks --watch"))
-@with_watch
-@with_folder
-@with_output
+@with_view
 def locks(folder: Path, output: str | None) -> None:
     """List which pod or claim has which device, what waits for it, and what happens next."""
     rows: Rows = ask_daemon(folder, "locks", lambda _: _down().locks(folder))
@@ -122,9 +110,7 @@ def locks(folder: Path, output: str | None) -> None:
 
 
 @click.command(epilog=example("holdfast holders -o json"))
-@with_watch
-@with_folder
-@with_output
+@with_view
 def holders(folder: Path, output: str | None) -> None:
     """Scan for the processes that hold devices.
 
@@ -163,9 +149,7 @@ def _past(_context: click.Context, _option: click.Parameter, text: str | None) -
     type=click.Path(path_type=Path, allow_dash=True),
     help="Draw who had which device when into FILE, as SVG; - is the standard output.",
 )
-@with_watch
-@with_folder
-@with_output
+@with_view
 def history(
     *,
     folder: Path,
@@ -199,9 +183,7 @@ def history(
 
 @click.command("why", epilog=example("holdfast why default/train-1"))
 @click.argument("name")
-@with_watch
-@with_folder
-@with_output
+@with_view
 def show_why(folder: Path, name: str, output: str | None) -> None:
     """Show all that keeps a device, pod or claim called NAME waiting, and what would end that.
 
@@ -219,10 +201,7 @@ def show_why(folder: Path, name: str, output: str | None) -> None:
         holders = None
     answers = Answers(devices=devices, locks=rows, holders=holders)
     report = why(name, answers)
-    if output in PROGRAMS:
-        show_document(report, output)
-    else:
-        say(*why_lines(report, answers, wide=output is not None))
+    show_report(report, output, lambda: why_lines(report, answers, wide=output is not None))
 
 
 COMMANDS = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.options import example, settings_sources, with_output, with_settings
-from holdfast.cli.tables import PROGRAMS, passing, say, show_document
+from holdfast.cli.tables import passing, show_report
 from holdfast.errors import HoldfastError, SettingsError
 
 if TYPE_CHECKING:  # no other command needs them
@@ -76,17 +76,15 @@ def doctor(
     node = Node(settings=settings, root=root, runtime_handlers=handlers)
     found = [first, *examine(node)]
     counts = Counter(finding.level for finding in found)
-    if output in PROGRAMS:
-        report = {
-            "root": str(root),
-            "counts": {level.value: counts[level] for level in Level},
-            "findings": [asdict(finding) for finding in found],
-        }
-        show_document(report, output)
-    else:
-        told = ", ".join(f"{counts[level]} {level.value}" for level in Level)
-        where = "" if str(root) == "/" else f"; read only files below {root}"
-        say(told + where, *(_all_lines(found) if every or output else _lines(found)))
+    report = {
+        "root": str(root),
+        "counts": {level.value: counts[level] for level in Level},
+        "findings": [asdict(finding) for finding in found],
+    }
+    told = ", ".join(f"{counts[level]} {level.value}" for level in Level)
+    where = "" if str(root) == "/" else f"; read only files below {root}"
+    lines = _all_lines(found) if every or output else _lines(found)
+    show_report(report, output, lambda: [told + where, *lines])
     if counts[Level.FAIL] or (strict and counts[Level.WARN]):
         raise click.exceptions.Exit(1)
 

@@ -155,6 +155,11 @@ def with_folder(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_config(with_set(with_state(found)))
 
 
+def with_view(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --watch, what `with_folder` adds, and --output to *command*, which shows something."""
+    return with_watch(with_folder(with_output(command)))
+
+
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the same options to *command*, which gets the file as `config` and all keys to change.
 

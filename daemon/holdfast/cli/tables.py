@@ -6,7 +6,7 @@ import sys
 import textwrap
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -48,14 +48,17 @@ def show(
     rows: Rows, columns: Sequence[str], output: str | None, short: Callable[[Rows], list[str]]
 ) -> None:
     """Print *rows*: as *short* shows them, their *columns* in full, or everything for programs."""
+    if output is not None and not any(row.get("claim") for row in rows):
+        columns = [each for each in columns if each not in _CLAIMS]
+    show_report(rows, output, lambda: table(rows, columns).split("\n") if output else short(rows))
+
+
+def show_report(report: object, output: str | None, lines: Callable[[], Iterable[str]]) -> None:
+    """Print *report* for programs if *output* is a form of theirs, or else *lines* for people."""
     if output in PROGRAMS:
-        show_document(rows, output)
-    elif output is not None:
-        if not any(row.get("claim") for row in rows):
-            columns = [each for each in columns if each not in _CLAIMS]
-        say(*table(rows, columns).split("\n"))
+        show_document(report, output)
     else:
-        say(*short(rows))
+        say(*lines())
 
 
 def show_document(content: object, output: str | None) -> None:
@@ -122,7 +125,7 @@ class Names:
         self._known = found
         alike: dict[str, set[str]] = {}
         for device in {device for row in rows for device in _devices_in(row)}:
-            alike.setdefault(_id(device), set()).add(device)
+            alike.setdefault(device_id(device), set()).add(device)
         self._short = {device: id_ for id_, of in alike.items() if len(of) == 1 for device in of}
         full = {f"{name} ({uid})": name for uid, name in found.items()}
         self._spelled = self._short | found | full
@@ -149,7 +152,7 @@ class Names:
 
     def device(self, row: Row) -> str:
         """Return the row's device: its id, or the full name where two have the same id."""
-        return self.called(_device(row))
+        return self.called(device_of(row))
 
     def called(self, device: object) -> str:
         """Return *device* so."""
@@ -179,7 +182,8 @@ def utc(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(moment))
 
 
-def _device(row: Mapping[str, Any]) -> str:
+def device_of(row: Row) -> str:
+    """Return the full name of the row's device; empty where it has none."""
     if row.get("device") is None and row.get("resource") is not None:
         return f"{row['resource']}/{row.get('id')}"
     return str(row.get("device") or "")
@@ -187,14 +191,11 @@ def _device(row: Mapping[str, Any]) -> str:
 
 def _devices_in(row: Row) -> list[str]:
     told = row.get("devices")
-    return [
-        _device(row),
-        *(told if isinstance(told, list) else ()),
-        *(row.get("adminDevices") or ()),
-    ]
+    listed = told if isinstance(told, list) else ()
+    return [device_of(row), *listed, *(row.get("adminDevices") or ())]
 
 
-def _id(device: str) -> str:
+def device_id(device: str) -> str:
     """Return the id of a device; its resource has one slash."""
     return device.split("/", 2)[-1]
 

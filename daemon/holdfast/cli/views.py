@@ -176,7 +176,8 @@ def status_lines(report: Row, *, every: bool = False, wide: bool = False) -> lis
     lines += map(_rule_line, report["rules"])
     if report["noDevices"]:
         lines.append("NO DEVICES on this node: `holdfast doctor` looks for the cause")
-    lines += _resource_lines(report["resources"])
+    columns = [(name.upper(), field(name)) for name in _RESOURCES]
+    lines += short_table(report["resources"], columns)
     if report["claims"]:
         lines += _claim_lines(report["claims"], wide=wide)
     if every or wide:
@@ -184,10 +185,6 @@ def status_lines(report: Row, *, every: bool = False, wide: bool = False) -> lis
     elif passed:
         lines += passing(each["name"] for each in passed)
     return lines
-
-
-def _resource_lines(rows: Rows) -> list[str]:
-    return short_table(rows, [(name.upper(), field(name)) for name in _RESOURCES])
 
 
 def _claim_lines(rows: Rows, *, wide: bool) -> list[str]:

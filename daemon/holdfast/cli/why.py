@@ -5,7 +5,7 @@ import textwrap
 
 from msgspec import Struct
 
-from holdfast.cli.tables import WIDTH, Names, Row, Rows, ago
+from holdfast.cli.tables import WIDTH, Names, Row, Rows, ago, device_id, device_of
 from holdfast.errors import HoldfastError
 from holdfast.model.text import printable
 
@@ -72,8 +72,8 @@ def why_lines(report: Row, answers: Answers, *, wide: bool) -> list[str]:
 
 def _meant(text: str, answers: Answers) -> list[tuple[str, str, str]]:
     """Return the kind, key and full name of each that *text* may mean."""
-    devices = {_name(row) for row in answers.devices} | {row["device"] for row in answers.locks}
-    exact = {each for each in devices if text in {each, _id(each)}}
+    devices = {device_of(row) for row in answers.devices} | {row["device"] for row in answers.locks}
+    exact = {each for each in devices if text in {each, device_id(each)}}
     pods: dict[str, str] = {}
     claims: dict[str, str] = {}
     for row in (*answers.locks, *answers.devices):
@@ -87,7 +87,9 @@ def _meant(text: str, answers: Answers) -> list[tuple[str, str, str]]:
             if text in {uid, name, name.partition("/")[2]}
         ]
     if not found and len(text) >= _FEWEST:
-        begun = (each for each in devices if each.startswith(text) or _id(each).startswith(text))
+        begun = (
+            each for each in devices if each.startswith(text) or device_id(each).startswith(text)
+        )
         found = [("device", each, each) for each in sorted(begun)]
     return found
 
@@ -106,7 +108,7 @@ def _unclear(text: str, found: list[tuple[str, str, str]]) -> str:
 
 def _device(device: str, answers: Answers) -> Row:
     """Return everything that keeps one device, in the order in which it has to end."""
-    row = next((each for each in answers.devices if _name(each) == device), {})
+    row = next((each for each in answers.devices if device_of(each) == device), {})
     on = row.get("lockDevice") or device
     lock = next((each for each in answers.locks if each["device"] == on and _holds(each)), {})
     faults = row.get("faults") or []
@@ -197,11 +199,3 @@ def _uid_and_name(text: str) -> tuple[str, str]:
     """Split ``namespace/name (uid)``, of which the name may be missing."""
     named = _NAMED.fullmatch(text)
     return (named[2], named[1]) if named else (text, "")
-
-
-def _name(row: Row) -> str:
-    return f"{row['resource']}/{row['id']}"
-
-
-def _id(device: str) -> str:
-    return device.split("/", 2)[-1]

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError, decoded, refusal
+from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError, understood
 from holdfast.apiserver.wire import MERGE_PATCH, Access, ApiRequest, Wire, in_cluster, node_name
 from holdfast.doctor.finding import Check, Finding, Node, some
 from holdfast.doctor.kubelet import DRA_DRIVERS
@@ -97,13 +97,6 @@ class _Version(Struct, frozen=True, kw_only=True, rename="camel"):
     git_version: str = ""
 
 
-class NodeObject(Struct, frozen=True, kw_only=True):
-    """What the Node object says: kubelet's version, and what device plugins advertise."""
-
-    kubelet: str
-    allocatable: Mapping[str, str]
-
-
 class _Verdict(Struct, frozen=True, kw_only=True):
     allowed: bool = False
 
@@ -116,13 +109,15 @@ class _NodeInfo(Struct, frozen=True, kw_only=True, rename="camel"):
     kubelet_version: str = ""
 
 
-class _NodeStatus(Struct, frozen=True, kw_only=True, rename="camel"):
+class NodeStatus(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the Node object says: kubelet's version, and what device plugins advertise."""
+
     node_info: _NodeInfo = field(default_factory=_NodeInfo)
     allocatable: Mapping[str, str] = field(default_factory=dict)
 
 
 class _NodeBody(Struct, frozen=True, kw_only=True):
-    status: _NodeStatus = field(default_factory=_NodeStatus)
+    status: NodeStatus = field(default_factory=NodeStatus)
 
 
 class _Slices(Struct, frozen=True, kw_only=True):
@@ -152,14 +147,10 @@ class Cluster:
         """Return which of *rights* the token does not have, by the server's own word."""
         return tuple(each for each in rights if not self._allowed(each))
 
-    def node(self, name: str) -> NodeObject:
+    def node(self, name: str) -> NodeStatus:
         """Return what the Node *name* says."""
-        found = self._ask(
-            ApiRequest(about=f"Node {name}", path=("api", "v1", "nodes", name)), _NodeBody
-        )
-        return NodeObject(
-            kubelet=found.status.node_info.kubelet_version, allocatable=found.status.allocatable
-        )
+        request = ApiRequest(about=f"Node {name}", path=("api", "v1", "nodes", name))
+        return self._ask(request, _NodeBody).status
 
     def touch_status(self, name: str) -> None:
         """Ask for a patch of the status of Node *name* that changes nothing."""
@@ -230,10 +221,7 @@ class Cluster:
         return self._ask(request, _Review).status.allowed
 
     def _ask(self, request: ApiRequest, kind: type[T]) -> T:
-        answer = self._wire.exchange(request, _PATIENCE)
-        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
-            raise refusal(request, answer)
-        return decoded(answer.body, kind)
+        return understood(request, self._wire.exchange(request, _PATIENCE), kind)
 
 
 def cluster_findings(
@@ -277,7 +265,12 @@ def dra_server_findings(node: Node) -> Iterator[Finding]:
     """Yield what the API server says, as the token of the service account may ask it."""
 
     def find(cluster: Cluster) -> Iterator[Finding]:
-        yield from _rights(cluster)
+        yield _rights(
+            _RBAC,
+            cluster.lacking(RIGHTS),
+            setting="dra.enabled",
+            may="do what the daemon asks of the API server",
+        )
         name = node_name(node.settings.dra.node_name, os.environ)
         yield from _of_node(cluster, node.settings, name)
         yield from _of_slices(cluster, node, name)
@@ -292,21 +285,19 @@ def dra_server_findings(node: Node) -> Iterator[Finding]:
     )
 
 
-def _rights(cluster: Cluster) -> Iterator[Finding]:
-    lacking = cluster.lacking(RIGHTS)
+def _rights(check: Check, lacking: Sequence[Right], *, setting: str, may: str) -> Finding:
     if lacking:
-        yield _RBAC.fail(
+        return check.fail(
             f"the service account may not {', '.join(map(str, lacking))}",
-            remedy="set dra.enabled: true in the chart's values, or give it these rights: "
+            remedy=f"set {setting}: true in the chart's values, or give it these rights: "
             "deploy/README.md has the reason of each",
         )
-    else:
-        yield _RBAC.ok("the service account may do what the daemon asks of the API server")
+    return check.ok(f"the service account may {may}")
 
 
 def _of_node(cluster: Cluster, settings: Settings, name: str) -> Iterator[Finding]:
     try:
-        facts = cluster.node(name)
+        status = cluster.node(name)
     except ApiObjectGoneError:
         yield _NODE_NAME.fail(
             f"the cluster has no Node {name}: slices and claims are of other nodes",
@@ -317,8 +308,10 @@ def _of_node(cluster: Cluster, settings: Settings, name: str) -> Iterator[Findin
     except ApiRefusedError:
         return  # the row `rbac` says so
     yield _NODE_NAME.ok(f"the cluster has the Node {name}")
-    yield _release(facts.kubelet)
-    yield from _plugins(facts, settings)
+    yield _release(status.node_info.kubelet_version)
+    yield from list(_plugins(status, settings)) or [
+        _DEVICE_PLUGIN.ok("no device plugin advertises what is served by DRA")
+    ]
 
 
 def _release(version: str) -> Finding:
@@ -342,25 +335,15 @@ def _release(version: str) -> Finding:
     return _KUBELET.ok(f"kubelet is {version}")
 
 
-def _plugins(facts: NodeObject, settings: Settings) -> Iterator[Finding]:
-    bad = False
-    for resource in sorted(_resources(settings)):
-        if (count := facts.allocatable.get(resource, "0")) != "0":
-            bad = True
+def _plugins(status: NodeStatus, settings: Settings) -> Iterator[Finding]:
+    served = (each.names for each in settings.served if each.enabled and each.api == "dra")
+    for resource in sorted(chain.from_iterable(served)):
+        if (count := status.allocatable.get(resource, "0")) != "0":
             yield _DEVICE_PLUGIN.fail(
                 f"a device plugin advertises {count} of {resource} on this node, which holdfast "
                 "serves by DRA: the scheduler counts the same hardware twice",
                 remedy="remove the device plugin from this node, or set `api: device-plugin`",
             )
-    if not bad:
-        yield _DEVICE_PLUGIN.ok("no device plugin advertises what is served by DRA")
-
-
-def _resources(settings: Settings) -> Iterator[str]:
-    """Yield each resource that is served by DRA, by the name that pods know it by."""
-    for each in settings.served:
-        if each.enabled and each.api == "dra":
-            yield from each.names
 
 
 def _of_slices(cluster: Cluster, node: Node, name: str) -> Iterator[Finding]:
@@ -444,27 +427,15 @@ def _fields(keeps: Callable[[], SliceFields], *, shares: bool) -> Finding:
             remedy="see that the role and the ValidatingAdmissionPolicy of the chart are those of "
             "this daemon: its ServiceAccount, its node, its driver",
         )
-    lost = {
-        gate: text
-        for gate, text, is_lost in (
-            (
-                "DRADeviceTaints",
-                "taints: a device that is held is left out of the slices instead",
-                not kept.taints,
-            ),
-            (
-                "DRAPartitionableDevices",
-                "counters: no TPU shapes are offered, only single chips",
-                not kept.counters,
-            ),
-            (
-                "DRAConsumableCapacity",
-                "allowMultipleAllocations: a shared GPU is given to one claim at a time",
-                shares and not kept.shares,
-            ),
+    lost: dict[str, str] = {}
+    if not kept.taints:
+        lost["DRADeviceTaints"] = "taints: a device that is held is left out of the slices instead"
+    if not kept.counters:
+        lost["DRAPartitionableDevices"] = "counters: no TPU shapes are offered, only single chips"
+    if shares and not kept.shares:
+        lost["DRAConsumableCapacity"] = (
+            "allowMultipleAllocations: a shared GPU is given to one claim at a time"
         )
-        if is_lost
-    }
     if lost:
         return _FIELDS.warn(
             f"the API server drops fields of ResourceSlices: {'; '.join(lost.values())}",
@@ -480,7 +451,12 @@ def event_server_findings(node: Node) -> Iterator[Finding]:
 
     def find(cluster: Cluster) -> Iterator[Finding]:
         lacking = cluster.lacking(EVENT_RIGHTS)
-        yield _event_rights(tuple(map(str, lacking)))
+        yield _rights(
+            _EVENT_RBAC,
+            lacking,
+            setting="config.events.enabled",
+            may="write Events and the status of nodes",
+        )
         if not lacking:
             yield _own_node(cluster, node_name(node.settings.dra.node_name, os.environ))
 
@@ -492,16 +468,6 @@ def event_server_findings(node: Node) -> Iterator[Finding]:
         without="no Event is written: set config.events.enabled: true",
         until="no Event is written",
     )
-
-
-def _event_rights(lacking: tuple[str, ...]) -> Finding:
-    if lacking:
-        return _EVENT_RBAC.fail(
-            f"the service account may not {', '.join(lacking)}",
-            remedy="set config.events.enabled: true in the chart's values, or give it these "
-            "rights: deploy/README.md has the reason of each",
-        )
-    return _EVENT_RBAC.ok("the service account may write Events and the status of nodes")
 
 
 def _own_node(cluster: Cluster, name: str) -> Finding:

@@ -63,14 +63,12 @@ def nodes_without_mode(node: Node, folders: Sequence[str] | None) -> tuple[str, 
 
     Some releases of gVisor panic on such a node. Files that cannot be read count as having none.
     """
-    return tuple(_files(node, CDI_DIRS if folders is None else folders))
-
-
-def _files(node: Node, folders: Sequence[str]) -> Iterator[str]:
-    for folder in folders:
-        for name in names_or_empty(node.path(folder)):
-            if name.endswith((".json", ".yaml")) and any(_bare(_spec(node, f"{folder}/{name}"))):
-                yield f"{folder}/{name}"
+    return tuple(
+        f"{folder}/{name}"
+        for folder in (CDI_DIRS if folders is None else folders)
+        for name in names_or_empty(node.path(folder))
+        if name.endswith((".json", ".yaml")) and any(_bare(_spec(node, f"{folder}/{name}")))
+    )
 
 
 def _spec(node: Node, path: str) -> object:

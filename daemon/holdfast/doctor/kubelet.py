@@ -2,7 +2,7 @@
 
 import re
 import stat
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -37,7 +37,6 @@ _KUBELETS = frozenset(
     {"kubelet", "hyperkube", "kubelite", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s"}
 )
 """Programs that are a kubelet, or that have one in them."""
-_UNASKED = "this is a copy of a node, so it was not asked"
 
 
 class RivalHardware(Struct, frozen=True, kw_only=True):
@@ -79,7 +78,9 @@ def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
     except HostError as error:
         yield _OTHER_PLUGINS.warn(str(error), remedy="run the doctor as root")
         return
-    yield from _rivals(node, folder, names)
+    yield from list(_rivals(node, folder, names)) or [
+        _OTHER_PLUGINS.ok(f"no known plugin in {folder} advertises what holdfast does")
+    ]
     yield from _dra_drivers(node)
     if node.live:
         yield from _ours(node, folder, names)
@@ -102,9 +103,7 @@ def _served(
 
 
 def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]:
-    found = False
     for rival, path, pid in _served(node, folder, names, RIVALS):
-        found = True
         reason = f"{rival.who} serves {path}" + (f", pid {pid}" if pid else "")
         if not node.live:
             reason = f"{path} is a socket of {rival.who}; a copy does not tell whether it is served"
@@ -114,8 +113,6 @@ def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Findin
             "resource replace each other in kubelet, and neither knows what the other granted",
             fails=node.live,
         )
-    if not found:
-        yield _OTHER_PLUGINS.ok(f"no known plugin in {folder} advertises what holdfast does")
 
 
 def _dra_drivers(node: Node) -> Iterator[Finding]:
@@ -196,7 +193,9 @@ def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
     yield _CHECKPOINT.ok(
         f"{path} has {pods} pods with devices; only kubelet can check its checksum"
     )
-    yield from _strangers(contents, settings)
+    yield from list(_strangers(contents, settings)) or [
+        _OTHER_DEVICES.ok("the checkpoint has no devices of other plugins")
+    ]
     yield _version(folder, contents, settings)
 
 
@@ -262,11 +261,9 @@ def _is_replica(id_: str) -> bool:
 
 
 def _strangers(contents: Contents, settings: Settings) -> Iterator[Finding]:
-    found = False
     for resource, ids in sorted(contents.registered.items()):
         odd = sorted(each for each in ids if stranger(resource, each, settings))
         if odd:
-            found = True
             yield _OTHER_DEVICES.fail(
                 f"kubelet has {resource} from another plugin, with the devices "
                 f"{some(odd)}: the plugin that registers last has the resource",
@@ -280,14 +277,11 @@ def _strangers(contents: Contents, settings: Settings) -> Iterator[Finding]:
         if not all(map(_is_replica, strange)):
             had.setdefault(entry.resource, set()).add(entry.pod)
     for name, pods in sorted(had.items()):
-        found = True
         yield _OTHER_DEVICES.warn(
             f"pods {some(sorted(pods))} have {name} from another plugin: holdfast "
             "knows none of these ids",
             remedy="delete these pods once, so that they get devices from holdfast",
         )
-    if not found:
-        yield _OTHER_DEVICES.ok("the checkpoint has no devices of other plugins")
 
 
 def _version(folder: Path, contents: Contents, settings: Settings) -> Finding:
@@ -326,7 +320,16 @@ def kubelet_findings(node: Node) -> Iterator[Finding]:
         )
         return
     yield _folder(node, folder)
-    kubelet = yield from _socket(node, folder / KUBELET_SOCKET)
+    told, kubelet = _socket(
+        node,
+        _KUBELET_SOCKET,
+        folder / KUBELET_SOCKET,
+        missing="no plugin can register",
+        start="start kubelet; if it runs, set kubelet.pluginDir to where it has its socket",
+        silent="kubelet is down, and its socket is left over",
+        forbidden="run the doctor as root; with SELinux, under a type such as spc_t",
+    )
+    yield told
     yield from _process(node, kubelet)
     yield _pod_resources(node, kubelet)
     yield from checkpoint_findings(folder, node.settings)
@@ -369,33 +372,33 @@ def _folder(node: Node, folder: Path) -> Finding:
     return _PLUGIN_FOLDER.ok(f"{folder} is there{on}")
 
 
-def _socket(node: Node, path: Path) -> Generator[Finding, None, int | None]:
-    """Yield what was found of kubelet's socket; return the pid behind it, None if there is none."""
+def _socket(
+    node: Node,
+    check: Check,
+    path: Path,
+    *,
+    missing: str,
+    start: str,
+    silent: str,
+    forbidden: str = "run the doctor as root",
+) -> tuple[Finding, int | None]:
+    """Return what was found of a socket of kubelet's, and the pid behind it, None without one.
+
+    *missing* and *silent* say what follows if it is not there or nobody answers; *start* and
+    *forbidden* are what to do if it is not there or may not be connected to.
+    """
     if not path.exists():
-        yield _KUBELET_SOCKET.fail(
-            f"{path} is not there: no plugin can register",
-            remedy="start kubelet; if it runs, set kubelet.pluginDir to where it has its socket",
-        )
-        return None
+        return check.fail(f"{path} is not there: {missing}", remedy=start), None
     if not node.live:
-        yield _KUBELET_SOCKET.ok(f"{path} is there; {_UNASKED}")
-        return None
+        return check.ok(f"{path} is there; this is a copy of a node, so it was not asked"), None
     answer = ask_socket(path)
     if answer.forbidden:
-        yield _KUBELET_SOCKET.warn(
-            f"no permission to connect to {path}",
-            remedy="run the doctor as root; with SELinux, under a type such as spc_t",
-        )
-        return None
+        return check.warn(f"no permission to connect to {path}", remedy=forbidden), None
     if answer.problem:
-        yield _KUBELET_SOCKET.fail(
-            f"{path} is there, but nobody answers ({answer.problem}): kubelet is down, and "
-            "its socket is left over",
-            remedy="start kubelet, and read its log: journalctl -u kubelet",
-        )
-        return None
-    yield _KUBELET_SOCKET.ok(f"{path} answers")
-    return answer.pid
+        reason = f"{path} is there, but nobody answers ({answer.problem}): {silent}"
+        remedy = "start kubelet, and read its log: journalctl -u kubelet"
+        return check.fail(reason, remedy=remedy), None
+    return check.ok(f"{path} answers"), answer.pid
 
 
 def _process(node: Node, pid: int | None) -> Iterator[Finding]:
@@ -442,27 +445,18 @@ def root_dir(arguments: tuple[str, ...]) -> Path:
 def _pod_resources(node: Node, kubelet: int | None) -> Finding:
     path = node.path(node.settings.kubelet.pod_resources_socket)
     without = "holdfast cannot tell which pods kubelet counts, and reclaims nothing"
-    if not path.exists():
-        return _POD_RESOURCES.fail(
-            f"{path} is not there: {without}",
-            remedy="set kubelet.podResourcesSocket: it is pod-resources/kubelet.sock below "
-            "kubelet's --root-dir; if the daemon runs in a container, mount that folder",
-        )
-    if not node.live:
-        return _POD_RESOURCES.ok(f"{path} is there; {_UNASKED}")
-    answer = ask_socket(path)
-    if answer.forbidden:
+    told, pid = _socket(
+        node,
+        _POD_RESOURCES,
+        path,
+        missing=without,
+        start="set kubelet.podResourcesSocket: it is pod-resources/kubelet.sock below kubelet's "
+        "--root-dir; if the daemon runs in a container, mount that folder",
+        silent=without,
+    )
+    if kubelet and pid and pid != kubelet:
         return _POD_RESOURCES.warn(
-            f"no permission to connect to {path}", remedy="run the doctor as root"
-        )
-    if answer.problem:
-        return _POD_RESOURCES.fail(
-            f"{path} is there, but nobody answers ({answer.problem}): {without}",
-            remedy="start kubelet, and read its log: journalctl -u kubelet",
-        )
-    if kubelet and answer.pid and answer.pid != kubelet:
-        return _POD_RESOURCES.warn(
-            f"pid {answer.pid} answers on {path}, but pid {kubelet} on kubelet's own socket",
+            f"pid {pid} answers on {path}, but pid {kubelet} on kubelet's own socket",
             remedy="let kubelet.pluginDir and kubelet.podResourcesSocket name the same kubelet's",
         )
-    return _POD_RESOURCES.ok(f"{path} answers")
+    return told

@@ -82,15 +82,15 @@ def run(command: Sequence[str], *, patience: float = _PATIENCE) -> ProgramOutput
 
 
 def find_program(node: Node, name: str, folders: Iterable[str]) -> str:
-    """Return the path on the node of the first program called *name*; empty if there is none."""
-    for folder in folders:
-        path = f"{folder.rstrip('/')}/{name}"
-        if is_program(node, path):
-            return path
-    return ""
+    """Return the path on the node of the first program called *name*; empty if there is none.
+
+    A *name* with a slash is a path, and looked for in no folder.
+    """
+    paths = [name] if "/" in name else (f"{folder.rstrip('/')}/{name}" for folder in folders)
+    return next((path for path in paths if _is_program(node, path)), "")
 
 
-def is_program(node: Node, path: str) -> bool:
+def _is_program(node: Node, path: str) -> bool:
     """Tell whether *path* is an executable file."""
     try:
         found = node.path(path).stat()

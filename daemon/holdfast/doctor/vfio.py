@@ -39,7 +39,6 @@ _READABLE = Check("vfio", "readable")
 _CHIP = Check("vfio", "chip")
 _ACCELERATOR = 0x12
 """The PCI class of processing accelerators."""
-_OTHERS = stat.S_IROTH | stat.S_IWOTH
 _RESCAN = "rescan the PCI bus, or restart the machine"
 _DEVICES = Check("vfio", "devices")
 _IOMMU = Check("vfio", "iommu")
@@ -169,7 +168,7 @@ def _mode(node: Node, facts: VfioDeviceNode) -> Iterator[Finding]:
     if facts.found is None:
         return
     mode = stat.S_IMODE(node.host.node(facts.path).stat().st_mode)
-    if mode & _OTHERS:
+    if mode & _ANYBODY:
         yield _NODE.warn(
             f"{facts.path} has mode {mode:o}: any process of the host can open the device "
             "without holdfast, which then finds it busy",

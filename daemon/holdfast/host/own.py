@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import re
 import resource
 from pathlib import Path
@@ -60,7 +61,7 @@ def privileges(root: HostRoot, process: str = "self") -> Privileges:
         label=label.strip("\0"),
         whole_cgroup_tree=_whole_tree(home / "root", root.cgroup),
         cgroup_writable=_writable(seen, root.cgroup),
-        unified=_exists(home / "root" / str(root.cgroup).lstrip("/") / "cgroup.controllers"),
+        unified=os.path.exists(home / "root" / str(root.cgroup).lstrip("/") / "cgroup.controllers"),
         devices_writable=_writable(seen, root.sys / "devices"),
         bus_writable=_writable(seen, root.sys / "bus/pci"),
         pods_devices_only=_in_unprivileged_pod(root, process, sight),
@@ -109,13 +110,6 @@ def _in_unprivileged_pod(root: HostRoot, process: str, sight: Visibility) -> boo
 def _writable(seen: tuple[Mount, ...], path: Path) -> bool | None:
     mount = mount_of(seen, str(path))
     return None if mount is None else mount.writable
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False
 
 
 def _same(link: Path, expected: str) -> bool | None:

@@ -149,10 +149,6 @@ def _age(of: Readings, since: Iterator[float]) -> float:
     return max(0.0, of.now - min(since, default=of.now))
 
 
-def _oldest_quarantine(of: Readings) -> float:
-    return _age(of, (each.mark.at for each in of.book.marks.quarantines.values()))
-
-
 def _allocations(of: Readings) -> Series:
     phases = Counted(each.phase for each in of.book.allocations.values())
     return {(phase.value,): phases[phase] for phase in Phase}
@@ -223,7 +219,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "holdfast_quarantined_by_hand_oldest_seconds",
         "How long ago the oldest quarantine by hand began; 0 if there is none.",
-        _oldest_quarantine,
+        lambda of: _age(of, (each.mark.at for each in of.book.marks.quarantines.values())),
     ),
     Measure(
         "holdfast_gate_waiting",

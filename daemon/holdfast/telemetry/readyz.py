@@ -26,11 +26,6 @@ class Readiness(Struct, frozen=True, kw_only=True):
     posted: tuple[CheckState, ...]
     at: float
 
-    @property
-    def ready(self) -> bool:
-        """Tell whether every check passes."""
-        return all(each.check.passes for each in self.posted)
-
 
 class Board:
     """The loop's heartbeat and the readiness checks. Only the loop writes them."""
@@ -67,28 +62,25 @@ class Board:
         self.readiness = Readiness(posted=tuple(posted), at=now)
 
 
-def check_rows(readiness: Readiness, now: float | None = None) -> list[Row]:
+def check_rows(readiness: Readiness) -> list[Row]:
     """Return one row for each check.
 
     ``forSeconds``: how long it has passed or failed; ``seenSecondsAgo``: the age of its fact, null
     for a fact that is always current.
     """
-    now = time.monotonic() if now is None else now
+    now = time.monotonic()
     return [_row(each.check, now, since=each.since) for each in readiness.posted]
 
 
-def public_rows(readiness: Readiness, now: float | None = None) -> list[Row]:
+def public_rows(readiness: Readiness) -> list[Row]:
     """Return the same rows, with only the public part of each reason."""
-    rows = check_rows(readiness, now)
-    return [
-        {**row, "reason": _public(each.check)}
-        for row, each in zip(rows, readiness.posted, strict=True)
-    ]
+    both = zip(check_rows(readiness), readiness.posted, strict=True)
+    return [{**row, "reason": _public(each.check)} for row, each in both]
 
 
-def freshness(readiness: Readiness, stall: float, now: float | None = None) -> Row:
+def freshness(readiness: Readiness, stall: float) -> Row:
     """Return the check that the other checks are not outdated."""
-    now = time.monotonic() if now is None else now
+    now = time.monotonic()
     age = now - readiness.at
     reason = "" if age <= stall else f"the event loop last updated them {age:.1f} s ago"
     check = ReadinessCheck(

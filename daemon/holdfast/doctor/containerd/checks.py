@@ -13,7 +13,7 @@ from holdfast.doctor.containerd.facts import (
     lost_runtimes,
 )
 from holdfast.doctor.finding import Check, Finding, Node
-from holdfast.doctor.programs import Ask, ask_for, find_program, is_program
+from holdfast.doctor.programs import Ask, ask_for, find_program
 from holdfast.settings import Settings
 
 _CONFIG = Check("containerd", "config")
@@ -131,7 +131,7 @@ def _misread(facts: ContainerdFacts) -> Iterator[Finding]:
         what = _and(f"runtimes.{name}" for name in ignored.runtimes) or "enable_cdi"
         sure = "" if facts.major else " 1.x"
         yield _TABLES.warn_or_fail(
-            f"{ignored.path} (version = {ignored.version}) has {what} below "
+            f"{ignored.file.path} (version = {ignored.file.version}) has {what} below "
             f'plugins."{ignored.plugin}", where containerd{sure} {silently}: pods '
             "that ask for it are refused",
             remedy=f'move it below plugins."{ignored.read}", or give the file the version of that '
@@ -207,9 +207,10 @@ def handler_findings(facts: ContainerdFacts, handlers: tuple[str, ...]) -> Itera
 def cdi_finding(facts: ContainerdFacts, settings: Settings) -> Finding:
     """Return whether containerd looks up devices by CDI name, and in holdfast's folder."""
     needed = handed_over_by_name(settings)
-    on = facts.cri.enable_cdi if facts.cri.enable_cdi is not None else _default(facts.major)
+    on, said = facts.cri.enable_cdi, "enable_cdi says so"
+    if on is None:
+        on, said = None if facts.major is None else facts.major > 1, "it is the default"
     folders = facts.cri.cdi_spec_dirs if facts.cri.cdi_spec_dirs is not None else CDI_DIRS
-    said = "enable_cdi says so" if facts.cri.enable_cdi is not None else "it is the default"
     where = f'plugins."{NEW if (facts.major or 1) > 1 else OLD}"'
     asker = "a pod's claim needs it" if CLAIMS in needed else "deviceListStrategy asks for it"
     asked = asker if needed else "no setting needs it"
@@ -240,22 +241,13 @@ def binary_findings(facts: ContainerdFacts, node: Node) -> Iterator[Finding]:
     """Yield each runtime whose BinaryName is not on the node."""
     for runtime in facts.cri.runtimes:
         name = runtime.binary
-        found = (
-            is_program(node, name)
-            if name.startswith("/")
-            else not name or bool(find_program(node, name, facts.folders))
-        )
-        if not found:
+        if name and not find_program(node, name, facts.folders):
+            where = "" if "/" in name else f" in {_and(facts.folders)}"
             yield _BINARIES.fail(
                 f"runtimes.{runtime.name} in {runtime.path} has BinaryName {name}, and there "
-                "is no such "
-                f"program{'' if name.startswith('/') else f' in {_and(facts.folders)}'}",
+                f"is no such program{where}",
                 remedy=f"install it, or correct BinaryName, {_RESTART}",
             )
-
-
-def _default(major: int | None) -> bool | None:
-    return None if major is None else major > 1
 
 
 def _plain(folder: str) -> str:

@@ -105,16 +105,11 @@ class CriConfig(Struct, frozen=True, kw_only=True):
     disabled_in: str = ""
     """The file that turns off containerd's part for Kubernetes; empty if it is on."""
 
-    def runtime(self, name: str) -> RuntimeTable | None:
-        """Return the runtime called *name*."""
-        return next((found for found in self.runtimes if found.name == name), None)
-
 
 class IgnoredTable(Struct, frozen=True, kw_only=True):
     """A table that containerd does not read from that file."""
 
-    path: str
-    version: int
+    file: ConfigFile
     plugin: str
     runtimes: tuple[str, ...]
     read: str
@@ -158,13 +153,7 @@ def ignored_tables(files: Sequence[ConfigFile], *, major: int) -> Iterator[Ignor
             found = file.plugin(plugin)
             runtimes = tuple(table(table(found, "containerd"), "runtimes"))
             if plugin not in read and (runtimes or "enable_cdi" in found):
-                yield IgnoredTable(
-                    path=file.path,
-                    version=file.version,
-                    plugin=plugin,
-                    runtimes=runtimes,
-                    read=read[0],
-                )
+                yield IgnoredTable(file=file, plugin=plugin, runtimes=runtimes, read=read[0])
 
 
 def lost_runtimes(files: Sequence[ConfigFile]) -> tuple[str, ...]:
@@ -370,7 +359,9 @@ def read_configuration(
 
     *started_with* is the file on containerd's command line, if known.
     """
-    first = started_with or next((place for place in PLACES if _is_file(node, place)), "")
+    # Not Path.is_file, which raises where we may not look.
+    there = (place for place in PLACES if os.path.isfile(node.path(place)))  # noqa: PTH113 - so
+    first = started_with or next(there, "")
     if not first:
         return Configuration()
     files: list[ConfigFile] = []
@@ -438,10 +429,3 @@ def _found(node: Node, importer: str, asked: str) -> tuple[str, ...]:
         found = node.root.glob(absolute.lstrip("/"))
         return tuple(sorted(f"/{path.relative_to(node.root)}" for path in found))
     return tuple(sorted(f"{folder}/{path.name}" for path in node.path(folder).glob(name)))
-
-
-def _is_file(node: Node, path: str) -> bool:
-    try:
-        return node.path(path).is_file()
-    except OSError:
-        return False

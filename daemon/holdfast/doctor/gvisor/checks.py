@@ -89,9 +89,8 @@ def tpu_findings(facts: GvisorFacts) -> Iterator[Finding]:
 
 def _tpuproxy(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
     name = runtime.table.name
-    if runtime.on("tpuproxy"):
-        path = runtime.config.path if runtime.config else ""
-        return _TPUPROXY.ok(f"tpuproxy is on for runtimes.{name} in {path}")
+    if runtime.config.on("tpuproxy"):
+        return _TPUPROXY.ok(f"tpuproxy is on for runtimes.{name} in {runtime.config.path}")
     if facts.release is not None and facts.release >= TPU_BY_ITSELF:
         return _TPUPROXY.ok(f"{facts.release} turns tpuproxy on by itself")
     which = str(facts.release) if facts.release else "a runsc of unknown release"
@@ -144,7 +143,7 @@ def gpu_findings(facts: GvisorFacts, settings: Settings) -> Iterator[Finding]:
 
 def _driver(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
     """Return whether runsc knows the loaded driver; only the exact version works."""
-    told = "" if runtime.config is None else runtime.config.flags.get("nvproxy-driver-version", "")
+    told = runtime.config.flags.get("nvproxy-driver-version", "")
     version = told or facts.driver
     if not facts.drivers:
         why = facts.drivers_problem or "there is no runsc to ask"
@@ -164,7 +163,7 @@ def _driver(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
     known = some(facts.drivers[::-1], _SHOWN)
     reason = f"{facts.runsc} does not know NVIDIA's driver {version} (it knows {known})"
     remedy = f"install a runsc that lists {version}, or one of the drivers of {_LISTED}"
-    if runtime.on("nvproxy-allow-unsupported-driver"):
+    if runtime.config.on("nvproxy-allow-unsupported-driver"):
         return _NVPROXY_DRIVER.warn(
             f"{reason}; nvproxy-allow-unsupported-driver lets it try some unsupported ones",
             remedy=remedy,
@@ -179,7 +178,7 @@ def _driver(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
 def _libraries(runtime: SandboxRuntime, settings: Settings) -> Finding:
     """Return whether something brings the driver's libraries into a sandbox."""
     strategies = settings.gpu.device_list_strategy
-    binary = runtime.config.binary if runtime.config is not None else ""
+    binary = runtime.config.binary
     if any(strategy.startswith("cdi") for strategy in strategies):
         return _LIBRARIES.ok("GPUs are handed over by CDI, which brings the driver's libraries")
     if PROGRAM in binary:
@@ -262,7 +261,7 @@ def shim_config_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
     """Yield whether the shim can read the configuration that the table names."""
     table, config = runtime.table, runtime.config
     where = f"runtimes.{table.name} in {table.path}"
-    if config is None:
+    if not config.path:
         yield _SHIM_CONFIG.ok(
             f"{where} has no ConfigPath, and no shim configuration lies where the shim looks: "
             "runsc runs with its defaults"
@@ -294,7 +293,7 @@ def shim_config_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
 def low_level_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
     """Yield whether nvidia-container-runtime, if the shim starts it, starts runsc."""
     found, config = runtime.low_level, runtime.config
-    if found is None or config is None:
+    if found is None:
         return
     if found.problem:
         yield _LOW_LEVEL_RUNTIME.fail(
@@ -326,7 +325,7 @@ def program_findings(facts: GvisorFacts) -> Iterator[Finding]:
         yield _SHIM.fail(reason, remedy=remedy)
     for runtime in facts.runtimes:
         config = runtime.config
-        if config is not None and config.binary_missing:
+        if config.binary_missing:
             yield _RUNSC.fail(
                 f"{config.path} has binary_name {config.binary}, but there is no such program",
                 remedy=f"install it, or correct binary_name in {config.path}",
@@ -348,10 +347,7 @@ def mappings_finding(facts: GvisorFacts) -> Finding:
         )
     if count >= _MAPPINGS:
         return _MAX_MAP_COUNT.ok(f"vm.max_map_count is {count}")
-    if any(
-        runtime.config is not None and runtime.config.flags.get("host-settings") == "enforce"
-        for runtime in facts.runtimes
-    ):
+    if any(each.config.flags.get("host-settings") == "enforce" for each in facts.runtimes):
         return _MAX_MAP_COUNT.ok(
             f"vm.max_map_count is {count}, and host-settings=enforce lets runsc raise it"
         )

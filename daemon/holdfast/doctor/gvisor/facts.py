@@ -15,7 +15,7 @@ from holdfast.doctor.containerd.facts import (
 )
 from holdfast.doctor.finding import Node
 from holdfast.doctor.nvidia.facts import LowLevel, loaded_version, low_level
-from holdfast.doctor.programs import Ask, find_program, is_program
+from holdfast.doctor.programs import Ask, find_program
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import text_or_empty
 from holdfast.host.pci.sysfs import Sysfs
@@ -46,7 +46,8 @@ class Release(Struct, frozen=True, kw_only=True, order=True):
 class ShimConfig(Struct, frozen=True, kw_only=True):
     """What a table's runsc.toml says; `problem` is why it cannot be read."""
 
-    path: str
+    path: str = ""
+    """Empty if there is none."""
     problem: str = ""
     binary: str = ""
     """binary_name: what the shim runs in place of runsc."""
@@ -63,16 +64,12 @@ class ShimConfig(Struct, frozen=True, kw_only=True):
 
 
 class SandboxRuntime(Struct, frozen=True, kw_only=True):
-    """A runtime table for gVisor, with the configuration of its shim if it has one."""
+    """A runtime table for gVisor, with the configuration of its shim."""
 
     table: RuntimeTable
-    config: ShimConfig | None = None
+    config: ShimConfig = ShimConfig()
     low_level: LowLevel | None = None
     """What it starts through nvidia-container-runtime; None if it does not start that."""
-
-    def on(self, flag: str) -> bool:
-        """Tell whether a flag of runsc is set for it."""
-        return self.config is not None and self.config.on(flag)
 
 
 class GvisorFacts(Struct, frozen=True, kw_only=True):
@@ -142,13 +139,13 @@ def is_gvisor(runtime: RuntimeTable) -> bool:
     return any(name in text for text in texts for name in _NAMES)
 
 
-def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> ShimConfig | None:
-    """Return the configuration of a table's shim; None if it has none."""
+def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> ShimConfig:
+    """Return the configuration of a table's shim."""
     path = runtime.config_path or next(
         (path for path in _SHIM_CONFIGS if node.path(path).is_file()), ""
     )
     if not path:
-        return None
+        return ShimConfig()
     read = read_toml(node, path)
     if isinstance(read, UnreadableFile):
         return ShimConfig(path=path, problem=read.reason)
@@ -158,7 +155,7 @@ def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> 
     return ShimConfig(
         path=path,
         binary=binary,
-        binary_missing=bool(binary) and not _program(node, binary, folders),
+        binary_missing=bool(binary) and not find_program(node, binary, folders),
         flags={name: value for name, value in flags.items() if isinstance(value, str)},
         odd=tuple(name for name, value in flags.items() if not isinstance(value, str)),
     )
@@ -166,26 +163,14 @@ def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> 
 
 def _sandbox_runtime(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> SandboxRuntime:
     config = shim_config(node, runtime, folders)
-    return SandboxRuntime(
-        table=runtime,
-        config=config,
-        low_level=low_level(node, config.binary, folders) if config is not None else None,
-    )
+    low = low_level(node, config.binary, folders)
+    return SandboxRuntime(table=runtime, config=config, low_level=low)
 
 
 def _runsc(node: Node, runtimes: tuple[SandboxRuntime, ...], folders: tuple[str, ...]) -> str:
     """Return the runsc that the shim starts, or that a wrapper finds; empty if there is none."""
-    for runtime in runtimes:
-        told = runtime.config.binary if runtime.config is not None else ""
-        if RUNSC in told:
-            return _program(node, told, folders)
-    return find_program(node, RUNSC, folders)
-
-
-def _program(node: Node, name: str, folders: tuple[str, ...]) -> str:
-    if "/" in name:
-        return name if is_program(node, name) else ""
-    return find_program(node, name, folders)
+    told = (runtime.config.binary for runtime in runtimes)
+    return find_program(node, next((each for each in told if RUNSC in each), RUNSC), folders)
 
 
 def release_of(said: str) -> Release | None:

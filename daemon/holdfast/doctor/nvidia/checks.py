@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from holdfast.doctor.containerd.facts import (
     ContainerdFacts,
-    RuntimeTable,
     UnreadableFile,
     containerd_facts,
     read_toml,
@@ -80,7 +79,8 @@ def toolkit_facts(node: Node, containerd: ContainerdFacts) -> ToolkitFacts:
         for each in containerd.cri.runtimes
         if PROGRAM in each.binary
         or PROGRAM in each.runtime_type
-        or (is_gvisor(each) and PROGRAM in _wrapper(node, each, containerd.folders))
+        # gVisor's shim may run it in place of runsc.
+        or (is_gvisor(each) and PROGRAM in shim_config(node, each, containerd.folders).binary)
     )
     config = next((path for path in CONFIGS if node.path(path).is_file()), "")
     read = read_toml(node, config) if config else None
@@ -97,12 +97,6 @@ def toolkit_facts(node: Node, containerd: ContainerdFacts) -> ToolkitFacts:
         variables=said.get(_VARIABLES) is not False,
         mounts=said.get(_MOUNTS) is True,
     )
-
-
-def _wrapper(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> str:
-    """Return what gVisor's shim runs in place of runsc; empty if it runs runsc itself."""
-    config = shim_config(node, runtime, folders)
-    return config.binary if config is not None else ""
 
 
 def toolkit_findings(facts: ToolkitFacts, gpu: GpuSettings) -> Iterator[Finding]:
@@ -175,7 +169,10 @@ def nvidia_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
         return
     yield _library(facts)
     yield from _roots(facts, node)
-    yield from _nodes(facts, copied=not node.live)
+    if facts.root.root is not None:
+        yield from list(_nodes(facts, copied=not node.live)) or [
+            _NODES.ok(f"{len(facts.nodes)} nodes have the major numbers of /proc/devices")
+        ]
     yield _fabric_manager(facts)
     yield _persistenced(facts)
     toolkit = toolkit_facts(node, containerd_facts(node, ask or ask_for(node)))
@@ -254,22 +251,17 @@ def _roots(facts: NvidiaFacts, node: Node) -> Iterator[Finding]:
 
 def _nodes(facts: NvidiaFacts, *, copied: bool) -> Iterator[Finding]:
     """Yield the nodes that are missing, or that an earlier driver left."""
-    if facts.root.root is None:
-        return
     make = _make_nodes(facts)
-    wrong = False
     for each in facts.nodes:
         if each.wanted is None or each.major == each.wanted:
             continue
         if each.major is not None:
-            wrong = True
             yield _NODES.fail(
                 f"{each.path} has major {each.major}, and the kernel gave its driver "
                 f"{each.wanted} (/proc/devices): an earlier driver left it",
                 remedy=f"remove {each.path}, then {make}",
             )
         elif each.needed:
-            wrong = True
             why = "CUDA needs it" if each.unified else "the kernel has this GPU"
             yield _NODES.warn_or_fail(
                 f"there is no {each.path}, and {why}",
@@ -277,14 +269,11 @@ def _nodes(facts: NvidiaFacts, *, copied: bool) -> Iterator[Finding]:
                 fails=not (copied or each.unified),
             )
     if any(each.unified and each.wanted is None for each in facts.nodes):
-        wrong = True
         yield _NODES.warn(
             "/proc/devices has no nvidia-uvm: CUDA programs cannot start before that module is "
             "loaded",
             remedy=make,
         )
-    if not wrong:
-        yield _NODES.ok(f"{len(facts.nodes)} nodes have the major numbers of /proc/devices")
 
 
 def _make_nodes(facts: NvidiaFacts) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from holdfast.doctor.containerd.facts import UnreadableFile, read_toml, table
 from holdfast.doctor.finding import Node
-from holdfast.doctor.programs import find_program, is_program, running
+from holdfast.doctor.programs import find_program, running
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import device_major, names_or_empty, read_bytes, text_or_empty
 from holdfast.host.nvidia.driver import MOUNTED, NvidiaFiles
@@ -90,11 +90,7 @@ def low_level(node: Node, program: str, folders: tuple[str, ...]) -> LowLevel | 
 
 
 def _first(node: Node, names: tuple[str, ...], folders: tuple[str, ...]) -> str:
-    for name in names:
-        found = name if "/" in name else find_program(node, name, folders)
-        if found and is_program(node, found):
-            return found
-    return ""
+    return next(filter(None, (find_program(node, name, folders) for name in names)), "")
 
 
 class NvidiaDeviceNode(Struct, frozen=True, kw_only=True):

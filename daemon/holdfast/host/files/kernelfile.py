@@ -115,6 +115,15 @@ def device_number(path: str | Path) -> int | None:
     return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
 
 
+def file_identity(path: str | Path) -> tuple[int, int] | None:
+    """Return the filesystem and the inode of the file at *path*; None if none can be seen."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def rdev_in(path: str | Path) -> int | None:
     """Return the device number that a file of sysfs has as ``MAJOR:MINOR``; None without one."""
     match = _NUMBER.fullmatch(text_or_empty(path))

@@ -67,7 +67,10 @@ class DeviceNumbers:
         *folder* is an open directory that *path* starts from. None if *path* cannot be looked at.
         """
         if self.waits:
-            return _by_stat(folder, path)
+            status = _stat(path, folder)
+            if status is None:
+                return None
+            return status.st_rdev if stat.S_ISCHR(status.st_mode) else 0
         if self._ask(_AT_FDCWD if folder is None else folder, path):
             return None
         words = self._words
@@ -100,16 +103,18 @@ class DeviceNumbers:
         if rdev is None:
             return None
         if self.waits:
-            return _file_at(path, rdev)
+            status = _stat(path)
+            if status is None:
+                return None
+            return FileAt(rdev=rdev, filesystem=status.st_dev, inode=status.st_ino)
         words = self._words
         inode = int.from_bytes(words[_INODE : _INODE + 2].tobytes(), sys.byteorder)
         filesystem = os.makedev(words[_DEV_MAJOR], words[_DEV_MINOR])
         return FileAt(rdev=rdev, filesystem=filesystem, inode=inode)
 
     def _by_stat_of_open_file(self, folder: int, name: bytes) -> int | None:
-        try:
-            status = os.stat(name, dir_fd=folder)
-        except OSError:
+        status = _stat(name, folder)
+        if status is None:
             return None
         self._waited = status.st_mode
         if stat.S_ISCHR(status.st_mode):
@@ -127,13 +132,10 @@ def _filesystem_of_anonymous_files() -> int | None:
     Such files have no type so far, which no document promises. An eventfd is on the same one.
     """
     try:
-        opened = os.eventfd(0)
+        with os.fdopen(os.eventfd(0), "rb", buffering=0) as opened:
+            return os.minor(os.fstat(opened.fileno()).st_dev)
     except OSError:  # no more files can be opened, or a seccomp profile forbids it
         return None
-    try:
-        return os.minor(os.fstat(opened).st_dev)
-    finally:
-        os.close(opened)
 
 
 class FileAt(Struct, frozen=True, kw_only=True):
@@ -144,20 +146,11 @@ class FileAt(Struct, frozen=True, kw_only=True):
     inode: int
 
 
-def _file_at(path: bytes, rdev: int) -> FileAt | None:
+def _stat(path: bytes, folder: int | None = None) -> os.stat_result | None:
     try:
-        status = os.stat(path)
+        return os.stat(path, dir_fd=folder)
     except OSError:
         return None
-    return FileAt(rdev=rdev, filesystem=status.st_dev, inode=status.st_ino)
-
-
-def _by_stat(folder: int | None, path: bytes) -> int | None:
-    try:
-        status = os.stat(path, dir_fd=folder)
-    except OSError:
-        return None
-    return status.st_rdev if stat.S_ISCHR(status.st_mode) else 0
 
 
 class Mount(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import (
     device_major,
     device_number,
+    file_identity,
     link_or_none,
     names_or_empty,
     rdev_in,
@@ -146,8 +147,15 @@ class NvidiaFiles:
         return found if found is not None and os.major(found) == root.control else None
 
     def mig_caps(self) -> MigCaps:
-        """Return which nodes let a process use a MIG slice; none if that cannot be read."""
-        return read_mig_caps(self._root)
+        """Return which nodes let a process use a MIG slice; none without a driver that has MIG."""
+        minors: dict[tuple[int, int, int | None], int] = {}
+        for line in text_or_empty(self._root.proc / _MIG_MINORS).splitlines():
+            # "gpu3/gi7/access 30" or "gpu3/gi7/ci0/access 31"; "config 1", "monitor 2" are no slice
+            match = _MIG_MINOR.fullmatch(line.strip())
+            if match is not None:
+                gpu, gi, ci, minor = match.groups()
+                minors[int(gpu), int(gi), None if ci is None else int(ci)] = int(minor)
+        return MigCaps(major=self._procfs.char_major(_CAPS), minors=minors)
 
     def control(self, root: RootFacts) -> tuple[str, ...]:
         """Return the nodes that every user of GPUs needs, if they exist, by their host paths.
@@ -235,7 +243,7 @@ class NvidiaFiles:
                 host=host,
                 control=device_major(folder / "nvidiactl"),
                 own=own,
-                place=_place(folder),
+                place=file_identity(folder),
                 nodev=on is not None and not on.devices,
                 # The kernel's own devtmpfs is shared; a runtime makes each container its own tmpfs.
                 private=own and on is not None and on.kind == "tmpfs",
@@ -246,14 +254,6 @@ class NvidiaFiles:
             yield Path(self._dev_root) / "dev", f"{self._dev_root_on_host.rstrip('/')}/dev"
         yield self._root.dev, "/dev"
         yield self._root.run / OPERATOR / "dev", f"/run/{OPERATOR}/dev"
-
-
-def _place(folder: Path) -> tuple[int, int] | None:
-    try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _resolved(root: Path, path: str) -> Path | None:
@@ -267,19 +267,5 @@ def driver_load(root: HostRoot) -> int | None:
 
     It is the inode of the module's folder in sysfs, which is never used again.
     """
-    try:
-        return (root.sys / "module/nvidia").stat().st_ino
-    except OSError:
-        return None
-
-
-def read_mig_caps(root: HostRoot) -> MigCaps:
-    """Return the capabilities below *root*; none without a driver that knows MIG."""
-    minors: dict[tuple[int, int, int | None], int] = {}
-    for line in text_or_empty(root.proc / _MIG_MINORS).splitlines():
-        # "gpu3/gi7/access 30" or "gpu3/gi7/ci0/access 31"; "config 1" and "monitor 2" are no slice.
-        match = _MIG_MINOR.fullmatch(line.strip())
-        if match is not None:
-            gpu, gi, ci, minor = match.groups()
-            minors[int(gpu), int(gi), None if ci is None else int(ci)] = int(minor)
-    return MigCaps(major=Procfs(root).char_major(_CAPS), minors=minors)
+    found = file_identity(root.sys / "module/nvidia")
+    return None if found is None else found[1]

@@ -91,7 +91,6 @@ class DriverWatch:
         self.load = ""
         """What tells this load of the driver from any other, as of the last look."""
         self._anew = False
-        self._monotonic = clock.monotonic
         self._ready: bool | None = None
         self._leave = left
         self._asked_to_leave = ""
@@ -150,8 +149,8 @@ class DriverWatch:
 
     async def _rest(self) -> None:
         """Wait for the next reading; a driver container that stops leaves no time to wait for."""
-        began = self._monotonic()
-        while (left := began + self._rescan.value - self._monotonic()) > 0:
+        began = self._clock.monotonic()
+        while (left := began + self._rescan.value - self._clock.monotonic()) > 0:
             if not self._ready:
                 await pause(self._clock, self._rescan, float)
             elif not self._files.ready:
@@ -193,24 +192,14 @@ class DriverWatch:
         driver = self._files.facts()
         leaving = self._must_leave(driver)
         if leaving is not None:
-            self._close()
-            # Who else has it open here lets go when this is heard; nobody begins it before.
-            self._anew = True
-            return _DriverLook(
-                reading=GpuReading(state=DriverState.NOT_READY, reason=leaving.reason)
-            )
+            return self._without_nvml(DriverState.NOT_READY, leaving.reason)
         if not driver.present:
-            self._close()
-            self._anew = True
             reason = "the kernel has no NVIDIA driver (no /proc/driver/nvidia)"
-            return _DriverLook(reading=GpuReading(state=DriverState.ABSENT, reason=reason))
+            return self._without_nvml(DriverState.ABSENT, reason)
         if self._open is not None and driver.load != self.load:
-            # Whatever NVML still answers is about a driver that is gone. Who else has it open here
-            # lets go of it when this is heard.
-            self._close()
-            self._anew = True
+            # Whatever NVML still answers is about a driver that is gone.
             reason = "the driver was reloaded or replaced: NVML is started again"
-            return _DriverLook(reading=GpuReading(state=DriverState.NOT_READY, reason=reason))
+            return self._without_nvml(DriverState.NOT_READY, reason)
         self.load = driver.load
         try:
             library = self._begun(str(driver.libraries[0]) if driver.libraries else "")
@@ -244,11 +233,20 @@ class DriverWatch:
         links = library.links(uuids) if others else None
         return _DriverLook(reading=reading, facts=facts, links=links)
 
+    def _without_nvml(self, state: DriverState, reason: str) -> _DriverLook:
+        """Let NVML go, and return a look without it; on the lane.
+
+        Who else has it open here lets go when this is heard; nobody begins it before.
+        """
+        self._close()
+        self._anew = True
+        return _DriverLook(reading=GpuReading(state=state, reason=reason))
+
     def _must_leave(self, driver: DriverFacts) -> NvmlRelease | None:
         """Return why NVML is to be let go now, if it is; on the lane."""
         reason, self._asked_to_leave = self._asked_to_leave, ""
         asked = NvmlRelease(reason=reason, load=driver.load) if reason else self._leave
-        self._leave = leave(asked, driver, was_ready=self._ready, now=self._monotonic())
+        self._leave = leave(asked, driver, was_ready=self._ready, now=self._clock.monotonic())
         self._ready = driver.ready
         return self._leave
 

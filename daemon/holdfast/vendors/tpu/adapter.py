@@ -92,7 +92,7 @@ class Tpus(Source):
             addresses = [address for device in devices for address in device.functions]
             return ContainerGrant(envs=pool_variables(resource, addresses))
         on_host = len(inventory.found_as(self._resource))
-        facts, _ = self._resolve(generation, on_host, self._from_file())
+        facts, _ = self._resolved(generation, on_host)
         nodes = tuple(each.numa_node for each in devices if each.numa_node is not None)
         variables = environment(
             generation, granted=len(devices), on_host=on_host, facts=facts, numa_nodes=nodes
@@ -106,16 +106,18 @@ class Tpus(Source):
         generation = self._generation_of(chip)
         if generation is None:
             return ()
-        file = self._from_file()
-        _, problems = self._resolve(generation, on_host, file)
-        return (*problems, *file.problems)
+        _, problems = self._resolved(generation, on_host)
+        return problems
 
-    def _resolve(
-        self, generation: TpuGeneration, on_host: int, file: TpuEnvFile
+    def _resolved(
+        self, generation: TpuGeneration, on_host: int
     ) -> tuple[TpuHostFacts, tuple[str, ...]]:
-        return resolve(
+        """Return what is known of this host, and what is said of it and cannot be used."""
+        file = self._from_file()
+        facts, problems = resolve(
             generation, on_host=on_host, configured=self._configured, from_file=file.facts
         )
+        return facts, (*problems, *file.problems)
 
     def labels(self, inventory: Inventory) -> Mapping[str, str]:
         """Return of which generation the chips are, and what is known of their slice."""
@@ -127,7 +129,7 @@ class Tpus(Source):
         generation = self._generation_of(offered[0]) if offered else None
         if generation is None:
             return {}
-        facts, _ = self._resolve(generation, len(chips), self._from_file())
+        facts, _ = self._resolved(generation, len(chips))
         return tpu_labels(generation, chips=len(offered), facts=facts, gke=self._gke_keys.value)
 
     def advertised(self, devices: Sequence[Device]) -> "tuple[AdvertisedDevice, ...]":

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from holdfast.host.files.kernelfile import file_identity
 from holdfast.model.ids import PciAddress
 from holdfast.model.nvidia.gpu import GpuProblem
 
@@ -105,13 +106,7 @@ def _unheard_of(path: Path, number: int) -> str:
 
 def _identity(path: Path | None) -> tuple[int, int] | None:
     """Return what tells one file from another; no new file gets that of a mapped one."""
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    return None if path is None else file_identity(path)
 
 
 def supported(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - as pynvml

@@ -1,6 +1,7 @@
 """One NVML library: which GPUs there are, how they are linked and used, and their events."""
 
 import ctypes
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
@@ -101,13 +102,6 @@ _NO_SLICE = 0xFFFFFFFF
 """The GPU instance in an event that is about the whole GPU."""
 
 
-def traits(uuids: Iterable[str]) -> Mapping[str, GpuTraits]:
-    """Return what the GPUs *uuids* are; what one does not tell is empty."""
-    version = answered(pynvml.nvmlSystemGetCudaDriverVersion_v2) or 0
-    cuda = f"{version // 1000}.{version % 1000 // 10}" if version else ""
-    return {uuid: _traits(uuid, cuda) for uuid in uuids}
-
-
 def _traits(uuid: str, cuda: str) -> GpuTraits:
     handle = answered(pynvml.nvmlDeviceGetHandleByUUID, uuid)
     if handle is None:
@@ -127,35 +121,6 @@ def _traits(uuid: str, cuda: str) -> GpuTraits:
         virtual=answered(pynvml.nvmlDeviceGetVirtualizationMode, handle)
         == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
     )
-
-
-def links(uuids: Iterable[str]) -> GpuLinks:
-    """Return how the GPUs *uuids* are connected; a GPU that does not answer has no links."""
-    handles: dict[str, Handle] = {}
-    for uuid in sorted(uuids):
-        handle = answered(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        if handle is not None:
-            handles[uuid] = handle
-    buses = {answered(bus, handle): uuid for uuid, handle in handles.items()}
-    pci: dict[tuple[str, str], Link] = {}
-    for one, other in combinations(handles, 2):
-        level = answered(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other])
-        pci[one, other] = Link.UNKNOWN if level is None else _LINKS.get(level, Link.UNKNOWN)
-    nvlinks: dict[tuple[str, str], int] = {}
-    switched: set[str] = set()
-    for uuid, handle in handles.items():
-        for link, up in (answered(nvlinks_of, handle) or {}).items():
-            if not up:
-                continue
-            kind = answered(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-            if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-                switched.add(uuid)
-                continue
-            far = answered(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-            peer = None if far is None else buses.get(answered(address, far))
-            if peer is not None and uuid < peer:  # each link has two ends
-                nvlinks[uuid, peer] = nvlinks.get((uuid, peer), 0) + 1
-    return GpuLinks(pci=pci, nvlinks=nvlinks, switched=frozenset(switched))
 
 
 def peer_of(handle: Handle, link: int) -> PciAddress | None:
@@ -328,11 +293,34 @@ class Nvml:
 
     def links(self, uuids: Iterable[str]) -> GpuLinks:
         """Return how the GPUs *uuids* are connected; a GPU that does not answer has no links."""
-        return links(uuids)
+        asked = ((uuid, answered(pynvml.nvmlDeviceGetHandleByUUID, uuid)) for uuid in sorted(uuids))
+        handles = {uuid: handle for uuid, handle in asked if handle is not None}
+        buses = {answered(bus, handle): uuid for uuid, handle in handles.items()}
+        pci: dict[tuple[str, str], Link] = {}
+        for (one, near), (other, far) in combinations(handles.items(), 2):
+            level = answered(pynvml.nvmlDeviceGetTopologyCommonAncestor, near, far)
+            pci[one, other] = Link.UNKNOWN if level is None else _LINKS.get(level, Link.UNKNOWN)
+        nvlinks: Counter[tuple[str, str]] = Counter()
+        switched: set[str] = set()
+        for uuid, handle in handles.items():
+            for link, up in (answered(nvlinks_of, handle) or {}).items():
+                if not up:
+                    continue
+                kind = answered(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+                if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                    switched.add(uuid)
+                    continue
+                end = answered(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+                peer = None if end is None else buses.get(answered(address, end))
+                if peer is not None and uuid < peer:  # each link has two ends
+                    nvlinks[uuid, peer] += 1
+        return GpuLinks(pci=pci, nvlinks=nvlinks, switched=frozenset(switched))
 
     def traits(self, uuids: Iterable[str]) -> Mapping[str, GpuTraits]:
-        """Return what the GPUs *uuids* are; a GPU that does not answer has none."""
-        return traits(uuids)
+        """Return what the GPUs *uuids* are; what one does not tell is empty."""
+        version = answered(pynvml.nvmlSystemGetCudaDriverVersion_v2) or 0
+        cuda = f"{version // 1000}.{version % 1000 // 10}" if version else ""
+        return {uuid: _traits(uuid, cuda) for uuid in uuids}
 
     def subscribe(self, uuids: Iterable[str]) -> Mapping[str, str]:
         """Subscribe to the GPUs' events; return why some GPUs have none, by UUID.
