@@ -61,10 +61,12 @@ async def one(kind: str, choice: Choice, library: Path, chance: random.Random, t
     return kind
 
 
-def attempt(place: str, kind: str, choice: Choice, library: Path, tally: Tally) -> None:
+def attempt(
+    runner: asyncio.Runner, place: str, kind: str, choice: Choice, library: Path, tally: Tally
+) -> None:
     """Try one, and note the violation if there is one."""
     try:
-        asyncio.run(one(kind, choice, library, random.Random(place), tally))
+        runner.run(one(kind, choice, library, random.Random(place), tally))
     except AssertionError as error:
         tally.violations.append(f"matrix: SEED={place} ({kind}) {error}\n  of {space.told(choice)}")
 
@@ -79,13 +81,13 @@ def main() -> int:
     first, _, only = (options.seed or str(random.randrange(1 << 16))).partition(".")
     end = time.monotonic() + 60 * options.minutes if options.minutes else None
     tally = Tally()
-    with tempfile.TemporaryDirectory(prefix="hm-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hm-") as folder, asyncio.Runner() as runner:
         library = nvml.build(Path(folder))
         for place, kind, choice in tried(int(first), int(only) if only else None):
             if time.monotonic() > end if end is not None else place >= options.number and not only:
                 break
             before = len(tally.violations)
-            attempt(f"{first}.{place}", kind, choice, library, tally)
+            attempt(runner, f"{first}.{place}", kind, choice, library, tally)
             print(
                 *tally.violations[before:],
                 sep="\n",

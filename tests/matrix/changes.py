@@ -4,23 +4,29 @@ import asyncio
 import random
 import shutil
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from fakes.controlplane import control_plane
 from fakes.namednode import Cluster
-from fakes.stage import Stage, asks
+from fakes.stage import Stage
 from matrix import oracle, space
-from matrix.run import ViolationError, World, promised, refusal, until_offered, world
+from matrix.run import until_offered
 from matrix.space import Choice
-from simulated.pods import Phase, Pod, PodSpec
+from matrix.world import ViolationError, World, plug, promised, refusal, world
+from simulated.pods import Phase, Pod
 
 _QUEUE = 4
 _WAYS = ("reload", "crash", "restart")
+_MEANWHILE = ("", "", "driver", "mig", "unplug", "kubelet")
+"""What else happens: the driver goes and comes, MIG's layout or the hardware changes, or kubelet
+restarts."""
 
 
 async def changes(before: Choice, after: Choice, library: Path, chance: random.Random) -> bool:
     """Go from one choice to another of the same node; return False where either is refused."""
-    way, pause = chance.choice(_WAYS), chance.random() / 2
+    way, pauses = chance.choice(_WAYS), [chance.random() / 2 for _ in range(2)]
+    meanwhile = chance.choice(_MEANWHILE)
     async with world(after, library) as made:
         if await refusal(made) is not None:
             return False
@@ -30,41 +36,127 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
         made.show(before)
         if await refusal(made) is not None:
             return False
-        had = oracle.foretold(before)
-        await until_offered(made, had)
-        names = chance.sample(sorted(had), min(2, len(had)))
-        holders = [await _begin(made, name, f"holder-{name}") for name in names]
-        mine = {pod.uid: made.ids(pod, name) for pod, name in zip(holders, names, strict=True)}
-        held = dict.fromkeys({each for ids in mine.values() for each in ids}, "held")
+        await until_offered(made, before)
+        story = _Story(made, f"{way}, {meanwhile or 'nothing else'}", chance)
+        await story.begin(before, opens=meanwhile != "unplug")
 
         made.adopt(after)
+        else_ = asyncio.create_task(_MEANS[meanwhile](made, after, chance))
         if way != "reload":
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pauses[0])
+            made.kill()
+        if way == "restart":
+            await made.come_up(way)
+            await asyncio.sleep(pauses[1])
             made.kill()
         if way == "restart" or made.process.poll() is not None:
-            said = await refusal(made)
-            if said is not None:
-                raise ViolationError(f"{way}: the daemon cannot start again: {said}")
+            await made.come_up(way)
+        await else_
         await promised(made, _taken_up(made), f"{way}: the change is taken up")
-        await promised(made, made.until_locks(held), f"{way}: what pods have stays theirs")
-        dead = [pod.spec.name for pod in holders if pod.phase is not Phase.RUNNING]
-        if dead:
-            raise ViolationError(f"{way}: {dead} ended (nothing is made worse)")
-
-        wanted = oracle.foretold(after)
-        for pod, name in zip(holders, names, strict=True):
-            await _queue(made, pod, name, {each.id for each in wanted.get(name, ())})
-        await promised(made, made.until_free(), f"{way}: in the end all is free")
-        made.show(after)
-        await until_offered(made, wanted)
+        await story.end(after)
         return True
 
 
-async def _begin(made: World, resource: str, name: str) -> Pod:
-    spec = PodSpec(name=name, containers=(asks(resource, 1),))
-    pod = await made.kubelet.submit(spec)
-    if pod.phase is not Phase.FAILED:
-        await promised(made, made.running(pod), f"start: {name} runs (nobody waits for ever)")
+class _Story:
+    """Pods that have something while all changes, one that ends then, and who comes after them."""
+
+    def __init__(self, made: World, what: str, chance: random.Random) -> None:
+        self.made, self._what, self._chance = made, what, chance
+        self._holders: list[tuple[Pod, str]] = []
+        self._held: dict[str, str] = {}
+        self._ending: asyncio.Task[None] | None = None
+
+    async def begin(self, before: Choice, *, opens: bool) -> None:
+        """Let two pods run, and a third one begin to end."""
+        had = sorted({**oracle.foretold(before), **oracle.published(before)})
+        names = self._chance.sample(had, min(2, len(had)))
+        for name in names:
+            pod = await _begin(self.made, name, f"holder-{len(self._holders)}", opens=opens)
+            if pod is not None:
+                self._holders.append((pod, name))
+        self._held = await self.made.locks()
+        if set(self._held.values()) - {"held"}:
+            raise ViolationError(f"start: locks {self._held} while pods run")
+        over = await _begin(self.made, names[0], "ending", opens=opens) if names else None
+        if over is not None:
+            self._ending = asyncio.create_task(self.made.end(over))
+
+    async def end(self, after: Choice) -> None:
+        """See that pods kept what they had, and let all end as a fresh start does."""
+        made, what = self.made, self._what
+        if self._ending is not None:
+            await promised(made, self._ending, f"{what}: what was ending ends")
+        held = made.until_locks(self._held)
+        await promised(made, held, f"{what}: what pods have stays theirs")
+        dead = [pod.spec.name for pod, _ in self._holders if pod.phase is not Phase.RUNNING]
+        if dead:
+            raise ViolationError(f"{what}: {dead} ended (nothing is made worse)")
+        offered = {**oracle.foretold(after), **oracle.published(after)}
+        for pod, name in self._holders:
+            stays = {getattr(each, "name", "") or each.id for each in offered.get(name, ())}
+            await _queue(made, pod, name, stays)
+        await promised(made, made.until_free(), f"{what}: in the end all is free")
+        made.show(after)
+        await until_offered(made, after)
+
+
+async def _nothing(made: World, after: Choice, chance: random.Random) -> None:
+    pass
+
+
+async def _driver(made: World, after: Choice, chance: random.Random) -> None:
+    """Unload NVIDIA's driver and load it again."""
+    if after["node.gpus"]:
+        made.gpus.leave()
+        await asyncio.sleep(chance.random())
+        made.load_driver()
+
+
+async def _mig(made: World, after: Choice, chance: random.Random) -> None:
+    """Divide the GPUs as they are in the end, while pods have them as they were."""
+    await asyncio.sleep(chance.random())
+    made.show(after)
+
+
+async def _unplug(made: World, after: Choice, chance: random.Random) -> None:
+    """Take a function that is on VFIO out of the node, and put it in again."""
+    there = [
+        each
+        for each in oracle.hardware(after)
+        if each.path.startswith("/dev/vfio/") and each.model != "tpu7x" and each.kind != "gpu"
+    ]
+    if not there or after["node.functions"] in {"virtual", "gpu"}:
+        return
+    thing = chance.choice(there)
+    made.node.tree.unplug(thing.id)
+    made.node.tree.drop_group_node(int(Path(thing.path).name))
+    await asyncio.sleep(chance.random())
+    plug(made.node, thing)
+
+
+async def _kubelet(made: World, after: Choice, chance: random.Random) -> None:
+    """Restart kubelet."""
+    await made.kubelet.stop()
+    made.another_kubelet()
+    await asyncio.sleep(chance.random())
+    await made.kubelet.start()
+
+
+_MEANS: dict[str, Callable[[World, Choice, random.Random], Awaitable[None]]] = {
+    "": _nothing,
+    "driver": _driver,
+    "mig": _mig,
+    "unplug": _unplug,
+    "kubelet": _kubelet,
+}
+
+
+async def _begin(made: World, resource: str, name: str, **work: object) -> Pod | None:
+    """Let a pod run; return None where there is no device for it."""
+    pod = await made.ask(name, resource, claim=True, **work)
+    if pod is None or pod.phase is Phase.FAILED:
+        return None
+    await promised(made, made.running(pod), f"start: {name} runs (nobody waits for ever)")
     return pod
 
 
@@ -72,12 +164,13 @@ async def _queue(made: World, pod: Pod, resource: str, stays: set[str]) -> None:
     """Let pod follow pod: what is to leave may go to one more, and then to nobody."""
     late = 0
     for number in range(_QUEUE):
-        left = made.ids(pod, resource) - stays
+        left = set(made.has(pod, resource)) - stays
         await made.end(pod)
-        pod = await _begin(made, resource, f"next-{number}")
-        if pod.phase is Phase.FAILED:
+        following = await _begin(made, resource, f"next-{number}")
+        if following is None:
             return
-        late += bool(left & made.ids(pod, resource))
+        pod = following
+        late += bool(left & set(made.has(pod, resource)))
     await made.end(pod)
     if late > 1:
         raise ViolationError(
@@ -158,7 +251,8 @@ async def _read(node: Stage, label: str) -> None:
 def another(choice: Choice, chance: random.Random) -> Choice:
     """Return another choice for the same node; its GPUs may be divided in another way."""
     made = space.usable(space.at_random(chance, keep=0.85))
-    here = {name: value for name, value in choice.items() if name.startswith("node.")}
+    same_ = lambda name: name.startswith("node.") or name == "dra.driverName"
+    here = {name: value for name, value in choice.items() if same_(name)}
     same = len(choice["node.gpus"])
     layouts = [each for each in space.axes()["node.gpus"] if len(each) == same]
     divided = chance.choice(layouts) if chance.random() < 0.3 else choice["node.gpus"]
