@@ -61,12 +61,10 @@ async def one(kind: str, choice: Choice, library: Path, chance: random.Random, t
     return kind
 
 
-def attempt(
-    runner: asyncio.Runner, place: str, kind: str, choice: Choice, library: Path, tally: Tally
-) -> None:
+async def attempt(place: str, kind: str, choice: Choice, library: Path, tally: Tally) -> None:
     """Try one, and note the violation if there is one."""
     try:
-        runner.run(one(kind, choice, library, random.Random(place), tally))
+        await one(kind, choice, library, random.Random(place), tally)
     except AssertionError as error:
         tally.violations.append(f"matrix: SEED={place} ({kind}) {error}\n  of {space.told(choice)}")
 
@@ -87,7 +85,7 @@ def main() -> int:
             if time.monotonic() > end if end is not None else place >= options.number and not only:
                 break
             before = len(tally.violations)
-            attempt(runner, f"{first}.{place}", kind, choice, library, tally)
+            runner.run(attempt(f"{first}.{place}", kind, choice, library, tally))
             print(
                 *tally.violations[before:],
                 sep="\n",

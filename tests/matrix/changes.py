@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fakes.controlplane import control_plane
 from fakes.namednode import Cluster
-from fakes.stage import Stage
+from fakes.stage import Stage, end
 from matrix import oracle, space
 from matrix.run import until_offered
 from matrix.space import Choice
@@ -38,7 +38,7 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
             return False
         await until_offered(made, before)
         story = _Story(made, f"{way}, {meanwhile or 'nothing else'}", chance)
-        await story.begin(before, opens=meanwhile != "unplug")
+        await story.begin(before, stands=meanwhile != "unplug")
 
         made.adopt(after)
         else_ = asyncio.create_task(_MEANS[meanwhile](made, after, chance))
@@ -65,27 +65,61 @@ class _Story:
         self._holders: list[tuple[Pod, str]] = []
         self._held: dict[str, str] = {}
         self._ending: asyncio.Task[None] | None = None
+        self._former: Pod | None = None
+        self._waiting: Pod | None = None
 
-    async def begin(self, before: Choice, *, opens: bool) -> None:
-        """Let two pods run, and a third one begin to end."""
+    async def begin(self, before: Choice, *, stands: bool) -> None:
+        """Let two pods run, one wait for what another has left, and one begin to end.
+
+        Unless the hardware *stands*, no process has it open: the kernel would not let it go.
+        """
+        made = self.made
         had = sorted({**oracle.foretold(before), **oracle.published(before)})
-        names = self._chance.sample(had, min(2, len(had)))
+        names = self._chance.sample(had, min(3, len(had)))
+        behind = next((each for each in names if _can_be_left(before, each)), "") if stands else ""
+        names = [each for each in names if each != behind][:2]
         for name in names:
-            pod = await _begin(self.made, name, f"holder-{len(self._holders)}", opens=opens)
+            pod = await _begin(made, name, f"holder-{len(self._holders)}", opens=stands)
             if pod is not None:
                 self._holders.append((pod, name))
-        self._held = await self.made.locks()
+        self._held = await made.locks()
         if set(self._held.values()) - {"held"}:
             raise ViolationError(f"start: locks {self._held} while pods run")
-        over = await _begin(self.made, names[0], "ending", opens=opens) if names else None
+        if behind:
+            await self._let_wait(behind, len(oracle.foretold(before)[behind]))
+        over = None
+        if names:
+            over = await _begin(made, names[0], "ending", opens=stands, patient=False)
         if over is not None:
-            self._ending = asyncio.create_task(self.made.end(over))
+            self._ending = asyncio.create_task(made.end(over))
+
+    async def _let_wait(self, resource: str, count: int) -> None:
+        """Let a pod leave a process on all of a resource that the next pod wants."""
+        made = self.made
+        self._former = await made.ask("former", resource, count, opens=True, orphan=count)
+        if self._former is None or self._former.phase is Phase.FAILED:
+            raise ViolationError(f"allocate: {count} of {resource} are not given")
+        await promised(made, made.running(self._former), "start: former runs")
+        await made.end(self._former)
+        waiting = await made.ask("waiting", resource, count)
+        # Kubelet refuses it where it was told that the devices are not free, by withholdAfter.
+        self._waiting = waiting if waiting and waiting.phase is not Phase.FAILED else None
+
+    async def _no_longer_waits(self) -> None:
+        """End what was left, upon which who waits for it starts."""
+        if self._former is not None:
+            end(*self.made.orphans(self._former))
+        if self._waiting is not None:
+            runs = self.made.running(self._waiting)
+            await promised(self.made, runs, f"{self._what}: who waits starts in the end")
+            await self.made.end(self._waiting)
 
     async def end(self, after: Choice) -> None:
         """See that pods kept what they had, and let all end as a fresh start does."""
         made, what = self.made, self._what
         if self._ending is not None:
             await promised(made, self._ending, f"{what}: what was ending ends")
+        await self._no_longer_waits()
         held = made.until_locks(self._held)
         await promised(made, held, f"{what}: what pods have stays theirs")
         dead = [pod.spec.name for pod, _ in self._holders if pod.phase is not Phase.RUNNING]
@@ -98,6 +132,12 @@ class _Story:
         await promised(made, made.until_free(), f"{what}: in the end all is free")
         made.show(after)
         await until_offered(made, after)
+
+
+def _can_be_left(choice: Choice, resource: str) -> bool:
+    """Tell whether what keeps such a device is seen at its node alone, and comes by the plugin."""
+    offers = oracle.foretold(choice).get(resource, ())
+    return bool(offers) and not any(each.path.startswith("/dev/nvidia") for each in offers)
 
 
 async def _nothing(made: World, after: Choice, chance: random.Random) -> None:
@@ -120,12 +160,11 @@ async def _mig(made: World, after: Choice, chance: random.Random) -> None:
 
 async def _unplug(made: World, after: Choice, chance: random.Random) -> None:
     """Take a function that is on VFIO out of the node, and put it in again."""
-    there = [
-        each
-        for each in oracle.hardware(after)
-        if each.path.startswith("/dev/vfio/") and each.model != "tpu7x" and each.kind != "gpu"
-    ]
-    if not there or after["node.functions"] in {"virtual", "gpu"}:
+    # A chip of tpu7x and a GPU with its sound are more functions than one.
+    single = {"tpu": after["node.tpus"][0] != "tpu7x", "pool": after["node.functions"] != "gpu"}
+    on_vfio = [each for each in oracle.hardware(after) if each.path.startswith("/dev/vfio/")]
+    there = [each for each in on_vfio if single.get(each.kind)]
+    if not there:
         return
     thing = chance.choice(there)
     made.node.tree.unplug(thing.id)
@@ -251,8 +290,12 @@ async def _read(node: Stage, label: str) -> None:
 def another(choice: Choice, chance: random.Random) -> Choice:
     """Return another choice for the same node; its GPUs may be divided in another way."""
     made = space.usable(space.at_random(chance, keep=0.85))
-    same_ = lambda name: name.startswith("node.") or name == "dra.driverName"
-    here = {name: value for name, value in choice.items() if same_(name)}
+    # Claims of the former name have to end before the driver's name changes (docs/configuration.md).
+    here = {
+        name: value
+        for name, value in choice.items()
+        if name.startswith("node.") or name == "dra.driverName"
+    }
     same = len(choice["node.gpus"])
     layouts = [each for each in space.axes()["node.gpus"] if len(each) == same]
     divided = chance.choice(layouts) if chance.random() < 0.3 else choice["node.gpus"]

@@ -49,9 +49,11 @@ def _values(choice: Choice) -> dict[str, Any]:
 
 
 def _config(choice: Choice) -> dict[str, Any]:
-    mine = choice if choice["node.by"] == "file" else {
-        path: value for path, value in choice.items() if path not in THEIRS
-    }
+    mine = (
+        choice
+        if choice["node.by"] == "file"
+        else {path: value for path, value in choice.items() if path not in THEIRS}
+    )
     return space.tree(dict(mine))
 
 
@@ -81,7 +83,11 @@ def _mounts(choice: Choice) -> Iterator[tuple[str, bool]]:
     rules = choice["devices"]
     resets = any(each.get("reset") == "afterForcedRelease" for each in rules)
     resets = resets or choice["reclaim.reset"] != "never" or choice["reclaim.rebind"]
-    by_name = choice["gpu.enabled"] and any("cdi" in each for each in choice["gpu.deviceListStrategy"])
+    by_name = choice["gpu.enabled"] and any(
+        "cdi" in each for each in choice["gpu.deviceListStrategy"]
+    )
+    if choice["node.by"] == "nvidia":
+        yield "/etc/holdfast-named", False
     yield "/var/lib/holdfast", True
     yield "/var/lib/kubelet/device-plugins", True
     yield "/var/lib/kubelet/pod-resources", False
@@ -117,19 +123,24 @@ def _ends(choice: Choice) -> bool:
 
 def _lost(choice: Choice, found: list[dict[str, Any]]) -> Iterator[str]:
     """Yield which settings do not reach the daemon, and which resources have no class."""
-    text = one(found, "ConfigMap") if choice["node.by"] == "file" else next(
-        each for each in found if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
+    text = (
+        one(found, "ConfigMap")
+        if choice["node.by"] == "file"
+        else next(
+            each for each in found if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
+        )
     )
     yield from _differs(_config(choice), yaml.safe_load(text["data"]["config.yaml"]), "")
     classes = {
-        each["spec"].get("extendedResourceName")
+        each["spec"].get("extendedResourceName"): each["spec"]["selectors"][0]["cel"]["expression"]
         for each in found
         if each["kind"] == "DeviceClass"
     }
     for resource in oracle.published(choice):
-        # A slice is chosen by its profile, and has no resource of its own.
-        if resource not in classes and not resource.startswith("nvidia.com/mig-"):
-            yield f"no DeviceClass stands for {resource}"
+        chosen = f'.resource == "{oracle.attribute(resource)}"'
+        # A slice is chosen by its profile; no class stands for its resource.
+        if chosen not in classes.get(resource, "") and not resource.startswith("nvidia.com/mig-"):
+            yield f"no DeviceClass stands for {resource}: {classes}"
 
 
 def _differs(wanted: Mapping[str, Any], there: Mapping[str, Any], path: str) -> Iterator[str]:

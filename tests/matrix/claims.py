@@ -43,7 +43,8 @@ class Cluster:
             self.store.delete(Place(kind=TEMPLATES, namespace=_SPACE, name=name))
         told = f'device.attributes["{driver}"]'
         for resource in oracle.published(choice):
-            chosen = f'has({told}.resource) && {told}.resource == "{resource}"'
+            name = oracle.attribute(resource)
+            chosen = f'has({told}.resource) && {told}.resource == "{name}"'
             self._add_class(resource, driver, chosen, extendedResourceName=resource)
         for shape in oracle.shapes(choice):
             self._add_class(shape, driver, f'has({told}.shape) && {told}.shape == "{shape}"')

@@ -60,9 +60,7 @@ def hardware(choice: Choice) -> Iterator[Thing]:
         names = (("pci", address), ("index", path.rpartition("/")[2].removeprefix("accel")))
         # A chip of several functions is called by its slot.
         id_ = address.partition(".")[0] if generation == "tpu7x" else address
-        yield Thing(
-            kind="tpu", id=id_, path=path, card=address, names=names, model=generation
-        )
+        yield Thing(kind="tpu", id=id_, path=path, card=address, names=names, model=generation)
     for address, group in _OF_FUNCTIONS[choice["node.functions"]]:
         path = f"/dev/vfio/{group}"
         model = "10de:2330" if choice["node.functions"] == "gpu" else "1234:0011"
@@ -95,10 +93,13 @@ def hardware(choice: Choice) -> Iterator[Thing]:
 
 
 class Published(Struct, frozen=True, kw_only=True):
-    """A device of a ResourceSlice: which of it a claim can have, one of `offers` each."""
+    """A device of a ResourceSlice: which of it a claim can have, one of `offers` each.
+
+    `told` is its attribute `resource`.
+    """
 
     name: str
-    resource: str
+    told: str
     offers: tuple[Offer, ...]
 
 
@@ -115,12 +116,17 @@ def published(choice: Choice) -> dict[str, tuple[Published, ...]]:
         found[resource] = tuple(
             Published(
                 name=_label(resource, id_),
-                resource=resource,
+                told=attribute(resource),
                 offers=tuple(each for each in offers if each.card == id_),
             )
             for id_ in ids
         )
     return found
+
+
+def attribute(text: str) -> str:
+    """Return what the API server takes of a text: docs/dra.md, at most 64 bytes."""
+    return text[:64]
 
 
 def shapes(choice: Choice) -> dict[str, int]:

@@ -14,6 +14,7 @@ from simulated.pods import Phase, Pod
 
 async def refuses(choice: Choice, wrong: Refused, library: Path) -> None:
     """See that the daemon does not start with *wrong*, names its key, and makes nothing."""
+    choice = {**choice, **wrong.also}
     async with world(choice, library) as made:
         section = made.settings
         *sections, last = wrong.path.split(".")
@@ -69,14 +70,14 @@ async def end_to_end(made: World, choice: Choice, chance: random.Random) -> None
     for resource, devices in oracle.published(choice).items():
         by_name = {each.name: each.offers for each in devices}
         for count in dict.fromkeys((1, len(devices))):
-            claim = count == 1 and chance.random() < 0.5  # noqa: PLR2004 - as often as not
+            claim = count == 1 and chance.random() < 0.5
             await _one_after_another(made, resource, count, by_name, claim=claim)
         if len(devices[0].offers) > 1:
             await _share(made, resource, sum(len(each.offers) for each in devices))
     for shape in oracle.shapes(choice):
         pod = await _runs(made, shape, 1, claim=True)
         await _ends(made, pod)
-    if chance.random() < 0.3:  # noqa: PLR2004 - of each resource the way is long enough
+    if chance.random() < 0.3:
         await made.again()
         await until_offered(made, choice)
 
@@ -136,8 +137,9 @@ async def _outlives(made: World, pod: Pod, resource: str, count: int) -> None:
 
 
 def _tells(choice: Choice) -> bool:
-    """Tell whether who waits is told of by Events: sandboxes that may be ended may end before."""
-    return bool(choice["events.enabled"]) and choice["reclaim.sandboxGrace"] != "0s"
+    """Tell whether an Event says who waits: one start does so for 2 s, and nothing is ended then."""
+    lasts = choice["gate.wait"] == "5s" and choice["reclaim.sandboxGrace"] != "0s"
+    return bool(choice["events.enabled"]) and lasts
 
 
 async def _ends(made: World, pod: Pod) -> None:
@@ -177,8 +179,8 @@ async def until_offered(made: World, choice: Choice) -> None:
     wanted = oracle.foretold(choice)
     ids = {resource: {each.id for each in offers} for resource, offers in wanted.items()}
     claimed = {
-        each.name: (resource, len(each.offers) if each.offers[0].shared else 0)
-        for resource, devices in oracle.published(choice).items()
+        each.name: (each.told, len(each.offers) if each.offers[0].shared else 0)
+        for devices in oracle.published(choice).values()
         for each in devices
     }
     boxes = oracle.shapes(choice)

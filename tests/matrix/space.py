@@ -90,7 +90,7 @@ def _rule(resource: str = "", **rest: Any) -> dict[str, Any]:
 
 _OTHERS: Mapping[str, tuple[Any, ...]] = {
     "kubelet.socketPrefix": ("holdfast", "hf"),
-    "tpu.resourceName": (TPU, "example.com/chip"),
+    "tpu.resourceName": (TPU, "example.com/chip", f"{'a' * 60}.example.com/{'b' * 30}"),
     "tpu.topology": ("", "2x4"),
     "tpu.acceleratorType": ("", "v5litepod-8"),
     "tpu.workerId": (None, 0, 1),
@@ -141,7 +141,10 @@ _OTHERS: Mapping[str, tuple[Any, ...]] = {
         [_rule(pci="0000:00:05.0", exclude=True), _rule("example.com/one", pci="0000:00:06.0")],
         [_rule(pci="*", reclaimMode="observe", reset="never", ignoreHealth=True)],
         [_rule(pci="*", reclaimMode="terminate", reset="afterForcedRelease")],
-        [_rule("example.com/gpu", uuid="*", api=DRA), _rule("example.com/c", pci="*:05.0", api=DRA)],
+        [
+            _rule("example.com/gpu", uuid="*", api=DRA),
+            _rule("example.com/c", pci="*:05.0", api=DRA),
+        ],
         [_rule("example.com/gpu", uuid="*", api="device-plugin")],
     ),
     "history.perDevice": (200, 1),
@@ -193,11 +196,12 @@ _NODES: Mapping[str, tuple[Any, ...]] = {
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """A value that cannot work, and the key that has to be named."""
+    """A value that cannot work beside what it says *also*, and the key that has to be named."""
 
     path: str
     value: Any
     key: str
+    also: Choice = {}
 
 
 WRONG = (
@@ -224,10 +228,32 @@ WRONG = (
         key="sharing.timeSlicing.resources[0].replicas",
     ),
     Refused(path="kubelet.socketPrefix", value="kubelet", key="kubelet.socketPrefix"),
+    Refused(path="dra.driverName", value="Its", key="dra.driverName", also={"tpu.api": DRA}),
     Refused(
-        path="tpu.resourceName",
-        value=f"{'a' * 60}.example.com/{'b' * 63}",
-        key="resourceName",
+        path="devices",
+        value=[_rule("example.com/gpu", uuid="*")],
+        key="devices[0].api",
+        also={"gpu.api": DRA},
+    ),
+    Refused(
+        path="devices",
+        value=[_rule(GPU, uuid="*", api="device-plugin")],
+        key="devices[0].api",
+        also={"gpu.api": DRA, "tpu.api": DRA},
+    ),
+    Refused(
+        path="pools",
+        value=[
+            {"resourceName": VF, "devices": ["1234:*"], "api": DRA},
+            {"resourceName": VF, "classes": ["0108"]},
+        ],
+        key="pools",
+    ),
+    Refused(
+        path="gpu.deviceListStrategy",
+        value=["cdi-annotations"],
+        key="gpu.deviceListStrategy",
+        also={"gpu.api": DRA},
     ),
 )
 

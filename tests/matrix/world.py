@@ -156,11 +156,19 @@ class World(Stage):
         return self.runtime.given.get(pod.uid, set())
 
     async def ask(
-        self, name: str, what: str, count: int = 1, *, claim: bool = False, **work: Any
+        self,
+        name: str,
+        what: str,
+        count: int = 1,
+        *,
+        claim: bool = False,
+        patient: bool = True,
+        **work: Any,
     ) -> Pod | None:
         """Submit a pod with *count* of a resource or shape, None where it finds no place.
 
-        Where claims bring it, a *claim* of the pod's own does, or else the scheduler makes it.
+        Where claims bring it, a *claim* of the pod's own does, or else the scheduler makes it. Who
+        is not *patient* wants its place at once.
         """
         work = {"opens": not self.choice["node.sandbox"], **work}
         if what not in {**oracle.published(self.choice), **oracle.shapes(self.choice)}:
@@ -175,14 +183,16 @@ class World(Stage):
 
         def placed() -> bool:
             found[0] = self.cluster.placed(name, Workload(**work))
-            return found[0] is not None
+            return found[0] is not None or not patient
 
         try:
             await self.until(placed, f"{name} to find a place")
         except AssertionError:
+            found[0] = None
+        if found[0] is None:
             self.cluster.delete(name)
             return None
-        return await self.kubelet.submit(found[0]) if found[0] is not None else None
+        return await self.kubelet.submit(found[0])
 
     def has(self, pod: Pod, resource: str) -> list[str]:
         """Return what a pod has of a resource: ids of kubelet's, or names of claimed devices."""
@@ -315,14 +325,11 @@ def _build(node: SimulatedNode, choice: Choice) -> None:
             continue
         for function in range(2 if generation == "tpu7x" else 1):
             node.tree.tpu(f"{address}.{function}", group=10 + place, device=device)
+    if choice["node.functions"] == "virtual":
+        node.tree.function(_CARD, vendor=_OTHERS, device=0x11, class_code=0x010802, driver="nvme")
     for thing in oracle.hardware(choice):
         if thing.kind == "pool":
             plug(node, thing)
-    if choice["node.functions"] == "virtual":
-        node.tree.function(_CARD, vendor=_OTHERS, device=0x11, class_code=0x010802, driver="nvme")
-        for place, thing in enumerate(each for each in oracle.hardware(choice) if each.kind == "pool"):
-            (node.tree.path(thing.id) / "physfn").symlink_to(node.tree.path(_CARD))
-            (node.tree.path(_CARD) / f"virtfn{place}").symlink_to(node.tree.path(thing.id))
 
 
 def plug(node: SimulatedNode, thing: oracle.Thing) -> None:
@@ -338,6 +345,8 @@ def plug(node: SimulatedNode, thing: oracle.Thing) -> None:
             node.tree.function(address, vendor=_NVIDIA, device=device, class_code=code, group=group)
     else:
         node.tree.function(thing.id, vendor=_OTHERS, device=0x11, class_code=0x010802, group=group)
+        if node.tree.path(_CARD).exists() and thing.id != _CARD:
+            (node.tree.path(thing.id) / "physfn").symlink_to(node.tree.path(_CARD))
 
 
 async def refusal(made: World) -> str | None:

@@ -81,7 +81,9 @@ class SimulatedGpus:
         lines = []
         for card in self.stub.cards:
             for name in (f"gpu{card.minor}/gi{number}" for number in range(instances)):
-                lines += [f"{each}/access {self._capability(each)}" for each in (name, f"{name}/ci0")]
+                lines += [
+                    f"{each}/access {self._capability(each)}" for each in (name, f"{name}/ci0")
+                ]
         self.add_capabilities(*lines, major=self._major())
 
     def _capability(self, name: str) -> int:

@@ -58,8 +58,8 @@ def device_findings(found: Privileges, settings: Settings) -> Iterator[Finding]:
     yield _DEVICE_NODES.warn(
         f"{why}, so reclaim.reset has no effect: a device that was released by force is checked, "
         "but not reset" + (f"; {gate}" if opens else ""),
-        remedy="set privileged: true for the daemon's container, or reclaim.reset, and reset of each "
-        "rule of devices, to never",
+        remedy="set privileged: true for the daemon's container, or reclaim.reset, and reset of "
+        "each rule of devices, to never",
     )
 
 
