@@ -130,7 +130,7 @@ def test_with_everything_turned_on_it_has_all_that_the_doctor_looks_for() -> Non
 
 
 def test_where_nothing_is_ended_it_may_neither_signal_others_nor_write_to_cgroups() -> None:
-    values = {"config": {"reclaim": {"mode": "observe"}}}
+    values: dict[str, Any] = {"config": {"reclaim": {"mode": "observe"}}}
 
     assert "KILL" not in set(_may(values))
     assert _mount(values, "/host/cgroup")["readOnly"] is True

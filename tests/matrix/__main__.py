@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from matrix import changes, run, space
+from matrix import changes, chart, run, space
 from matrix.space import Choice
 from simulated import nvml
 
-_KINDS = ("pairs", "pairs", "change", "random", "refused", "change", "label")
+_DRAWN = 5
+"""How many combinations the chart is held against at one place."""
+_KINDS = ("pairs", "pairs", "change", "random", "refused", "change", "label", "chart")
 """What the numbers from 0 on are, over and over."""
 
 
@@ -52,6 +54,11 @@ async def one(kind: str, choice: Choice, library: Path, chance: random.Random, t
         tally.refused += not await changes.changes(
             choice, changes.another(choice, chance), library, chance
         )
+    elif kind == "chart":
+        for _ in range(_DRAWN):  # nothing is started
+            tally.combinations += 1
+            drawn = {**space.usable(space.at_random(chance, keep=0.5)), "node.by": "file"}
+            chart.judge(drawn, chart.verdict(drawn))
     elif kind == "refused":
         tally.combinations += 1
         await run.refuses(space.plain(), chance.choice(space.WRONG), library)

@@ -4,8 +4,9 @@ import asyncio
 import random
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from fakes.controlplane import control_plane
 from fakes.namednode import Cluster
@@ -125,10 +126,10 @@ class _Story:
         dead = [pod.spec.name for pod, _ in self._holders if pod.phase is not Phase.RUNNING]
         if dead:
             raise ViolationError(f"{what}: {dead} ended (nothing is made worse)")
-        offered = {**oracle.foretold(after), **oracle.published(after)}
         for pod, name in self._holders:
-            stays = {getattr(each, "name", "") or each.id for each in offered.get(name, ())}
-            await _queue(made, pod, name, stays)
+            offered = {each.id for each in oracle.foretold(after).get(name, ())}
+            claimed = {each.name for each in oracle.published(after).get(name, ())}
+            await _queue(made, pod, name, offered | claimed)
         await promised(made, made.until_free(), f"{what}: in the end all is free")
         made.show(after)
         await until_offered(made, after)
@@ -181,7 +182,7 @@ async def _kubelet(made: World, after: Choice, chance: random.Random) -> None:
     await made.kubelet.start()
 
 
-_MEANS: dict[str, Callable[[World, Choice, random.Random], Awaitable[None]]] = {
+_MEANS: dict[str, Callable[[World, Choice, random.Random], Coroutine[None, None, None]]] = {
     "": _nothing,
     "driver": _driver,
     "mig": _mig,
@@ -190,7 +191,7 @@ _MEANS: dict[str, Callable[[World, Choice, random.Random], Awaitable[None]]] = {
 }
 
 
-async def _begin(made: World, resource: str, name: str, **work: object) -> Pod | None:
+async def _begin(made: World, resource: str, name: str, **work: Any) -> Pod | None:
     """Let a pod run; return None where there is no device for it."""
     pod = await made.ask(name, resource, claim=True, **work)
     if pod is None or pod.phase is Phase.FAILED:

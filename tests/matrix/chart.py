@@ -9,7 +9,9 @@ from typing import Any
 
 import yaml
 
-from chart.rendering import RefusedError, container, objects, one, pod
+from chart.rendering import RefusedError, objects, one
+from holdfast.errors import SettingsError
+from holdfast.settings import convert
 from matrix import oracle, space
 from matrix.space import DRA, Choice
 from matrix.world import THEIRS, ViolationError, theirs
@@ -21,23 +23,36 @@ def judge(choice: Choice, refused: str | None) -> None:
     """Raise ViolationError where the chart takes what the daemon refuses, or the other way round."""
     if importlib.util.find_spec("helm_python") is None:
         return
-    values = _values(choice)
     try:
-        found = objects(values)
+        found = objects(_values(choice))
     except RefusedError as error:
         if refused is None:
             raise ViolationError(
-                f"chart: it refuses what the daemon takes: {str(error)[-600:]}"
+                f"chart: it refuses what the daemon takes: {str(error)[-600:]} {space.told(choice)}"
             ) from error
         return
     if refused is not None:
         # Of a file of NVIDIA's plugin it says only whether it can be parsed.
         if choice["node.by"] == "file":
-            raise ViolationError(f"chart: it takes what the daemon refuses: {refused!r}")
+            raise ViolationError(
+                f"chart: it takes what the daemon refuses: {refused!r} {space.told(choice)}"
+            )
         return
-    missing = [*_missing(choice, values), *_lost(choice, found)]
+    missing = [*_missing(choice, found), *_lost(choice, found)]
     if missing:
-        raise ViolationError(f"chart: {missing} (mounts and capabilities follow from the settings)")
+        raise ViolationError(
+            f"chart: {missing} (mounts and capabilities follow from the settings) "
+            f"{space.told(choice)}"
+        )
+
+
+def verdict(choice: Choice) -> str | None:
+    """Return why the daemon would not start with our file of *choice*, without starting it."""
+    try:
+        convert(space.tree(choice))
+    except SettingsError as error:
+        return str(error)
+    return None
 
 
 def _values(choice: Choice) -> dict[str, Any]:
@@ -63,9 +78,10 @@ def _claims(choice: Choice) -> bool:
     return DRA in (*apis, *(each.get("api") for each in (*choice["pools"], *choice["devices"])))
 
 
-def _missing(choice: Choice, values: Mapping[str, Any]) -> Iterator[str]:
+def _missing(choice: Choice, found: list[dict[str, Any]]) -> Iterator[str]:
     """Yield what a pod of the chart's lacks."""
-    main, whole = container(values), pod(values)
+    whole = one(found, "DaemonSet")["spec"]["template"]["spec"]
+    (main,) = whole["containers"]
     mounts = {each["mountPath"]: bool(each.get("readOnly")) for each in main["volumeMounts"]}
     for path, writable in _mounts(choice):
         if path not in mounts:

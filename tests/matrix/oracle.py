@@ -64,8 +64,8 @@ def hardware(choice: Choice) -> Iterator[Thing]:
     for address, group in _OF_FUNCTIONS[choice["node.functions"]]:
         path = f"/dev/vfio/{group}"
         model = "10de:2330" if choice["node.functions"] == "gpu" else "1234:0011"
-        names = (("pci", address), ("index", str(group)), ("model", model))
-        yield Thing(kind="pool", id=address, path=path, card=address, names=names)
+        of_function = (("pci", address), ("index", str(group)), ("model", model))
+        yield Thing(kind="pool", id=address, path=path, card=address, names=of_function)
     for place, layout in enumerate(choice["node.gpus"]):
         uuid, address = gpu_uuid(place), f"0000:{0x10 + place:02x}:00.0"
         path = f"/dev/nvidia{place}"
