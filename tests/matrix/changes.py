@@ -205,7 +205,7 @@ async def _queue(made: World, pod: Pod, resource: str, stays: set[str]) -> None:
     late = 0
     for number in range(_QUEUE):
         left = set(made.has(pod, resource)) - stays
-        await made.end(pod)
+        await promised(made, made.end(pod), f"end: kubelet ends {pod.spec.name}")
         following = await _begin(made, resource, f"next-{number}")
         if following is None:
             return

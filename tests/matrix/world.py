@@ -373,5 +373,6 @@ async def promised(made: World, wait: Any, promise: str) -> None:
     except ViolationError:
         raise
     except AssertionError as error:
+        _check(made.runtime)
         text = str(error).splitlines()[0]
         raise ViolationError(f"{promise}: {text}; locks {await made.locks()}") from error
