@@ -226,3 +226,14 @@ def test_the_class_of_a_long_resource_chooses_by_what_an_attribute_has_room_for(
     (selector,) = spec["selectors"]
     (told,) = re.findall('resource == "([^"]*)"', selector["cel"]["expression"])
     assert told == texts(resource=resource)["resource"].text
+
+
+def test_the_resource_of_a_rule_has_a_class_where_all_hardware_comes_by_claims() -> None:
+    rules = [{"match": {"index": 0}, "resource": "example.com/debug"}]
+    name = "debug.example.com.holdfast.dev"
+    assert name in _classes(_only(tpu={"api": "dra"}, gpu={"api": "dra"}, devices=rules))
+    pool = {"resourceName": "a.b/c", "devices": ["1:2"], "api": "dra"}
+    only = {"enabled": False}
+    assert name in _classes(_only(tpu=only, gpu=only, pools=[pool], devices=rules))
+    by_plugin = [{**rules[0], "api": "device-plugin"}]
+    assert name not in _classes(_only(tpu={"api": "dra"}, devices=by_plugin))

@@ -65,7 +65,7 @@ class _Story:
         self.made, self._what, self._chance = made, what, chance
         self._holders: list[tuple[Pod, str]] = []
         self._held: dict[str, str] = {}
-        self._ending: asyncio.Task[None] | None = None
+        self._ending: Pod | None = None
         self._former: Pod | None = None
         self._waiting: Pod | None = None
 
@@ -88,11 +88,10 @@ class _Story:
             raise ViolationError(f"start: locks {self._held} while pods run")
         if behind:
             await self._let_wait(behind, len(oracle.foretold(before)[behind]))
-        over = None
         if names:
-            over = await _begin(made, names[0], "ending", opens=stands, patient=False)
-        if over is not None:
-            self._ending = asyncio.create_task(made.end(over))
+            self._ending = await _begin(made, names[0], "ending", opens=stands, patient=False)
+        if self._ending is not None:
+            made.let_end(self._ending)
 
     async def _let_wait(self, resource: str, count: int) -> None:
         """Let a pod leave a process on all of a resource that the next pod wants."""
@@ -118,8 +117,9 @@ class _Story:
     async def end(self, after: Choice) -> None:
         """See that pods kept what they had, and let all end as a fresh start does."""
         made, what = self.made, self._what
-        if self._ending is not None:
-            await promised(made, self._ending, f"{what}: what was ending ends")
+        if (ending := self._ending) is not None:
+            over = made.until(lambda: ending.stopped, "the pod that was ending to be over")
+            await promised(made, over, f"{what}: what was ending ends")
         await self._no_longer_waits()
         held = made.until_locks(self._held)
         await promised(made, held, f"{what}: what pods have stays theirs")

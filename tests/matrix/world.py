@@ -205,6 +205,11 @@ class World(Stage):
         made.at_work()
         made.opens_the_group()
 
+    def let_end(self, pod: Pod) -> None:
+        """Delete a pod, and do not wait."""
+        self.cluster.delete(pod.spec.name)
+        self.kubelet.delete(pod, grace=0.0)
+
     async def end(self, pod: Pod, *, grace: float = 0.0) -> None:
         """Delete a pod, and return when kubelet has done so."""
         self.cluster.delete(pod.spec.name)
