@@ -1,5 +1,6 @@
 """What `dra.enabled` brings is what claims take, for the hardware that they are to get, and no more."""
 
+import re
 from typing import Any
 
 import kubernetes_validate
@@ -7,6 +8,7 @@ import pytest
 
 from chart.rendering import RefusedError, container, objects, one, pod, render, settings
 from holdfast.doctor.apiserver import RIGHTS
+from holdfast.model.dra.advertised import texts
 
 _POOL = {"resourceName": "example.com/nvme_X", "devices": ["8086:*"], "api": "dra"}
 _DRA: dict[str, Any] = {
@@ -214,3 +216,24 @@ def test_rights_are_given_to_no_account_that_other_pods_have() -> None:
 
     found = objects({**_DRA, "serviceAccount": {"create": False, "name": "mine"}})
     assert one(found, "ClusterRoleBinding")["subjects"][0]["name"] == "mine"
+
+
+def test_the_class_of_a_long_resource_chooses_by_what_an_attribute_has_room_for() -> None:
+    resource = f"{'a' * 50}.example.com/{'b' * 50}"
+    values = _only(tpu={"api": "dra", "resourceName": resource})
+    spec = _classes(values)["tpu.holdfast.dev"]
+    assert spec["extendedResourceName"] == resource
+    (selector,) = spec["selectors"]
+    (told,) = re.findall('resource == "([^"]*)"', selector["cel"]["expression"])
+    assert told == texts(resource=resource)["resource"].text
+
+
+def test_the_resource_of_a_rule_has_a_class_where_all_hardware_comes_by_claims() -> None:
+    rules = [{"match": {"index": 0}, "resource": "example.com/debug"}]
+    name = "debug.example.com.holdfast.dev"
+    assert name in _classes(_only(tpu={"api": "dra"}, gpu={"api": "dra"}, devices=rules))
+    pool = {"resourceName": "a.b/c", "devices": ["1:2"], "api": "dra"}
+    only = {"enabled": False}
+    assert name in _classes(_only(tpu=only, gpu=only, pools=[pool], devices=rules))
+    by_plugin = [{**rules[0], "api": "device-plugin"}]
+    assert name not in _classes(_only(tpu={"api": "dra"}, devices=by_plugin))

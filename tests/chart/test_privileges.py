@@ -30,6 +30,7 @@ _ALL: dict[str, Any] = {
     },
 }
 """Everything turned on that makes it may more; but for `host.dev`, which takes /dev/vfio's place."""
+_FIRST: dict[str, Any] = {"match": {"index": 0}}
 _WHOLE_DEV: dict[str, Any] = {"config": {"host": {"dev": "/host/dev"}}}
 
 
@@ -93,6 +94,7 @@ def test_it_has_the_capabilities_whose_lack_the_daemon_tells() -> None:
     [
         {},
         {"reclaim": {"mode": "observe"}},
+        {"reclaim": {"mode": "observe"}, "devices": [{**_FIRST, "reclaimMode": "terminate"}]},
         {"gpu": {"migStrategy": "mixed"}},
         {"reclaim": {"mode": "observe"}, "gpu": {"enabled": False, "migStrategy": "mixed"}},
     ],
@@ -128,10 +130,12 @@ def test_with_everything_turned_on_it_has_all_that_the_doctor_looks_for() -> Non
 
 
 def test_where_nothing_is_ended_it_may_neither_signal_others_nor_write_to_cgroups() -> None:
-    values = {"config": {"reclaim": {"mode": "observe"}}}
+    values: dict[str, Any] = {"config": {"reclaim": {"mode": "observe"}}}
 
     assert "KILL" not in set(_may(values))
     assert _mount(values, "/host/cgroup")["readOnly"] is True
+    values["config"]["devices"] = [{**_FIRST, "reclaimMode": "terminate"}]
+    assert _mount(values, "/host/cgroup")["readOnly"] is False
     assert _mount({}, "/host/cgroup")["readOnly"] is False
 
 
@@ -140,6 +144,8 @@ def test_where_nothing_is_ended_it_may_neither_signal_others_nor_write_to_cgroup
     [
         ({}, set()),
         ({"reclaim": {"reset": "afterForcedRelease"}}, {"/sys/devices"}),
+        ({"devices": [{**_FIRST, "reset": "afterForcedRelease"}]}, {"/sys/devices"}),
+        ({"devices": [{**_FIRST, "reset": "never"}]}, set()),
         ({"reclaim": {"rebind": True}}, {"/sys/devices", "/sys/bus/pci"}),
     ],
 )

@@ -31,6 +31,7 @@ class GvisorSandbox:
 
     def __init__(self, stage: Stage, pod: Pod, device: Path) -> None:
         self.id = f"sandbox-of-{pod.spec.name}"
+        self._work = f"work-of-{pod.spec.name}"
         self._stage, self._pod = stage, pod
         self._files = RuntimeFolder(stage.node.root.run)
         arguments = ("--root=/run/containerd/runsc/k8s.io", "boot", "--bundle=/b", self.id)
@@ -59,12 +60,12 @@ class GvisorSandbox:
     def idle(self) -> None:
         """Let the runtime's files say that nothing but pause runs."""
         self._files.bundle(self.id, spec("sandbox", self.id, uid=self._pod.uid))
-        self._files.bundle("work", "").unlink()
+        self._files.bundle(self._work, "").unlink()
 
     def at_work(self) -> None:
         """Let them say that a container runs in it."""
         self.idle()
-        self._files.bundle("work", spec("container", self.id, uid=self._pod.uid))
+        self._files.bundle(self._work, spec("container", self.id, uid=self._pod.uid))
 
     def end_shim(self) -> None:
         """End the shim alone; the sandbox lives on as an orphan."""

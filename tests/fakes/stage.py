@@ -20,6 +20,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.settings import convert
 from holdfast.settings.sources import LoadedSettings
 from holdfast.vendors.context import Vendor
+from simulated.dramanager import DraManager
 from simulated.node import SimulatedNode
 from simulated.pods import Container, Phase, Pod, PodSpec, Workload
 from simulated.podworker import KubeletTimes
@@ -87,6 +88,7 @@ class Stage(simulated.stage.Stage):
         times: KubeletTimes,
         environment: Mapping[str, str],
         own_process: bool,
+        dra: DraManager | None = None,
     ) -> None:
         super().__init__(
             folder,
@@ -95,6 +97,7 @@ class Stage(simulated.stage.Stage):
             settings=settings,
             times=times,
             environment=environment,
+            dra=dra,
         )
         self.clock = NodeClock()
         self._own_process = own_process

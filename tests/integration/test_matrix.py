@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix import oracle, run, space
+from matrix import changes, chart, oracle, run, space
 from matrix.__main__ import tried
 from simulated import nvml
 
@@ -26,7 +26,7 @@ _CHOICES = {
     ),
     "chips by name, and functions in a pool": _of(
         node__tpus=("v6e", 8),
-        node__functions=2,
+        node__functions="whole",
         deviceListStrategy="cdi",
         pools=[{"resourceName": space.VF, "devices": ["1234:*"]}],
     ),
@@ -49,12 +49,55 @@ _CHOICES = {
             {"name": space.GPU, "replicas": 3},
         ],
     ),
+    "chips and virtual functions by claims": _of(
+        node__tpus=("v5e", 4),
+        node__functions="virtual",
+        tpu__api="dra",
+        pools=[{"resourceName": space.VF, "devices": ["1234:*"], "api": "dra"}],
+    ),
+    "a GPU that claims share": _of(
+        node__gpus=((),),
+        gpu__api="dra",
+        sharing__timeSlicing__resources=[{"name": space.GPU, "replicas": 2}],
+    ),
+    "slices by CDI name": _of(
+        node__gpus=(space.MIXED,),
+        gpu__migStrategy="mixed",
+        gpu__deviceListStrategy=["cdi-cri"],
+    ),
+    "a sandbox that outlives its pod": _of(
+        node__tpus=("v5e", 1),
+        node__sandbox="leaks",
+        events__enabled=True,
+        gate__wait="5s",
+    ),
 }
 
 
 @pytest.mark.parametrize("choice", _CHOICES.values(), ids=_CHOICES)
 async def test_what_is_accepted_serves(choice: space.Choice, library: Path) -> None:
     assert await run.serves(choice, library, random.Random(1))
+
+
+async def test_what_pods_have_stays_theirs_when_its_hardware_comes_by_claims(
+    library: Path,
+) -> None:
+    node = {"node__tpus": ("v5e", 4), "node__gpus": ((),)}
+    after = _of(**node, tpu__api="dra", gpu__api="dra")
+    assert await changes.changes(_of(**node), after, library, random.Random(3))
+
+
+def test_the_chart_takes_what_the_daemon_takes_and_refuses_what_it_refuses() -> None:
+    rule = {"match": {"uuid": "*"}, "resource": "example.com/gpu"}
+    choices = (
+        _of(tpu__api="dra", devices=[{**rule, "api": "dra"}], events__enabled=True),
+        _of(tpu__api="dra", devices=[rule]),
+        _of(node__by="nvidia", gpu__migStrategy="mixed", gpu__deviceListStrategy=["cdi-cri"]),
+    )
+    verdicts = [chart.verdict(each) for each in choices]
+    assert [each is None for each in verdicts] == [True, False, True]
+    for each, verdict in zip(choices, verdicts, strict=True):
+        chart.judge(each, verdict)
 
 
 @pytest.mark.parametrize("wrong", space.WRONG[:3], ids=lambda each: each.path)

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from matrix import changes, run, space
+from matrix import changes, chart, run, space
 from matrix.space import Choice
 from simulated import nvml
 
-_KINDS = ("pairs", "pairs", "change", "random", "refused", "change", "label")
+_DRAWN = 5
+"""How many combinations the chart is held against at one place."""
+_KINDS = ("pairs", "pairs", "change", "random", "refused", "change", "label", "chart")
 """What the numbers from 0 on are, over and over."""
 
 
@@ -52,6 +54,11 @@ async def one(kind: str, choice: Choice, library: Path, chance: random.Random, t
         tally.refused += not await changes.changes(
             choice, changes.another(choice, chance), library, chance
         )
+    elif kind == "chart":
+        for _ in range(_DRAWN):  # nothing is started
+            tally.combinations += 1
+            drawn = {**space.usable(space.at_random(chance, keep=0.5)), "node.by": "file"}
+            chart.judge(drawn, chart.verdict(drawn))
     elif kind == "refused":
         tally.combinations += 1
         await run.refuses(space.plain(), chance.choice(space.WRONG), library)
@@ -61,10 +68,10 @@ async def one(kind: str, choice: Choice, library: Path, chance: random.Random, t
     return kind
 
 
-def attempt(place: str, kind: str, choice: Choice, library: Path, tally: Tally) -> None:
+async def attempt(place: str, kind: str, choice: Choice, library: Path, tally: Tally) -> None:
     """Try one, and note the violation if there is one."""
     try:
-        asyncio.run(one(kind, choice, library, random.Random(place), tally))
+        await one(kind, choice, library, random.Random(place), tally)
     except AssertionError as error:
         tally.violations.append(f"matrix: SEED={place} ({kind}) {error}\n  of {space.told(choice)}")
 
@@ -79,13 +86,13 @@ def main() -> int:
     first, _, only = (options.seed or str(random.randrange(1 << 16))).partition(".")
     end = time.monotonic() + 60 * options.minutes if options.minutes else None
     tally = Tally()
-    with tempfile.TemporaryDirectory(prefix="hm-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hm-") as folder, asyncio.Runner() as runner:
         library = nvml.build(Path(folder))
         for place, kind, choice in tried(int(first), int(only) if only else None):
             if time.monotonic() > end if end is not None else place >= options.number and not only:
                 break
             before = len(tally.violations)
-            attempt(f"{first}.{place}", kind, choice, library, tally)
+            runner.run(attempt(f"{first}.{place}", kind, choice, library, tally))
             print(
                 *tally.violations[before:],
                 sep="\n",

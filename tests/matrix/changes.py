@@ -4,23 +4,30 @@ import asyncio
 import random
 import shutil
 import tempfile
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from fakes.controlplane import control_plane
 from fakes.namednode import Cluster
-from fakes.stage import Stage, asks
+from fakes.stage import Stage, end
 from matrix import oracle, space
-from matrix.run import ViolationError, World, promised, refusal, until_offered, world
+from matrix.run import until_offered
 from matrix.space import Choice
-from simulated.pods import Phase, Pod, PodSpec
+from matrix.world import ViolationError, World, plug, promised, refusal, world
+from simulated.pods import Phase, Pod
 
 _QUEUE = 4
 _WAYS = ("reload", "crash", "restart")
+_MEANWHILE = ("", "", "driver", "mig", "unplug", "kubelet")
+"""What else happens: the driver goes and comes, MIG's layout or the hardware changes, or kubelet
+restarts."""
 
 
 async def changes(before: Choice, after: Choice, library: Path, chance: random.Random) -> bool:
     """Go from one choice to another of the same node; return False where either is refused."""
-    way, pause = chance.choice(_WAYS), chance.random() / 2
+    way, pauses = chance.choice(_WAYS), [chance.random() / 2 for _ in range(2)]
+    meanwhile = chance.choice(_MEANWHILE)
     async with world(after, library) as made:
         if await refusal(made) is not None:
             return False
@@ -30,41 +37,166 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
         made.show(before)
         if await refusal(made) is not None:
             return False
-        had = oracle.foretold(before)
-        await until_offered(made, had)
-        names = chance.sample(sorted(had), min(2, len(had)))
-        holders = [await _begin(made, name, f"holder-{name}") for name in names]
-        mine = {pod.uid: made.ids(pod, name) for pod, name in zip(holders, names, strict=True)}
-        held = dict.fromkeys({each for ids in mine.values() for each in ids}, "held")
+        await until_offered(made, before)
+        story = _Story(made, f"{way}, {meanwhile or 'nothing else'}", chance)
+        await story.begin(before, stands=meanwhile != "unplug")
 
         made.adopt(after)
+        else_ = asyncio.create_task(_MEANS[meanwhile](made, after, chance))
         if way != "reload":
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pauses[0])
+            made.kill()
+        if way == "restart":
+            await made.come_up(way)
+            await asyncio.sleep(pauses[1])
             made.kill()
         if way == "restart" or made.process.poll() is not None:
-            said = await refusal(made)
-            if said is not None:
-                raise ViolationError(f"{way}: the daemon cannot start again: {said}")
+            await made.come_up(way)
+        await else_
         await promised(made, _taken_up(made), f"{way}: the change is taken up")
-        await promised(made, made.until_locks(held), f"{way}: what pods have stays theirs")
-        dead = [pod.spec.name for pod in holders if pod.phase is not Phase.RUNNING]
-        if dead:
-            raise ViolationError(f"{way}: {dead} ended (nothing is made worse)")
-
-        wanted = oracle.foretold(after)
-        for pod, name in zip(holders, names, strict=True):
-            await _queue(made, pod, name, {each.id for each in wanted.get(name, ())})
-        await promised(made, made.until_free(), f"{way}: in the end all is free")
-        made.show(after)
-        await until_offered(made, wanted)
+        await story.end(after)
         return True
 
 
-async def _begin(made: World, resource: str, name: str) -> Pod:
-    spec = PodSpec(name=name, containers=(asks(resource, 1),))
-    pod = await made.kubelet.submit(spec)
-    if pod.phase is not Phase.FAILED:
-        await promised(made, made.running(pod), f"start: {name} runs (nobody waits for ever)")
+class _Story:
+    """Pods that have something while all changes, one that ends then, and who comes after them."""
+
+    def __init__(self, made: World, what: str, chance: random.Random) -> None:
+        self.made, self._what, self._chance = made, what, chance
+        self._holders: list[tuple[Pod, str]] = []
+        self._held: dict[str, str] = {}
+        self._ending: Pod | None = None
+        self._former: Pod | None = None
+        self._waiting: Pod | None = None
+
+    async def begin(self, before: Choice, *, stands: bool) -> None:
+        """Let two pods run, one wait for what another has left, and one begin to end.
+
+        Unless the hardware *stands*, no process has it open: the kernel would not let it go.
+        """
+        made = self.made
+        had = sorted({**oracle.foretold(before), **oracle.published(before)})
+        names = self._chance.sample(had, min(3, len(had)))
+        behind = next((each for each in names if _can_be_left(before, each)), "") if stands else ""
+        names = [each for each in names if each != behind][:2]
+        for name in names:
+            pod = await _begin(made, name, f"holder-{len(self._holders)}", opens=stands)
+            if pod is not None:
+                self._holders.append((pod, name))
+        self._held = await made.locks()
+        if set(self._held.values()) - {"held"}:
+            raise ViolationError(f"start: locks {self._held} while pods run")
+        if behind:
+            await self._let_wait(behind, len(oracle.foretold(before)[behind]))
+        if names:
+            self._ending = await _begin(made, names[0], "ending", opens=stands, patient=False)
+        if self._ending is not None:
+            made.let_end(self._ending)
+
+    async def _let_wait(self, resource: str, count: int) -> None:
+        """Let a pod leave a process on all of a resource that the next pod wants."""
+        made = self.made
+        self._former = await made.ask("former", resource, count, opens=True, orphan=count)
+        if self._former is None or self._former.phase is Phase.FAILED:
+            raise ViolationError(f"allocate: {count} of {resource} are not given")
+        await promised(made, made.running(self._former), "start: former runs")
+        await made.end(self._former)
+        waiting = await made.ask("waiting", resource, count)
+        # Kubelet refuses it where it was told that the devices are not free, by withholdAfter.
+        self._waiting = waiting if waiting and waiting.phase is not Phase.FAILED else None
+
+    async def _no_longer_waits(self) -> None:
+        """End what was left, upon which who waits for it starts."""
+        if self._former is not None:
+            end(*self.made.orphans(self._former))
+        if self._waiting is not None:
+            runs = self.made.running(self._waiting)
+            await promised(self.made, runs, f"{self._what}: who waits starts in the end")
+            await self.made.end(self._waiting)
+
+    async def end(self, after: Choice) -> None:
+        """See that pods kept what they had, and let all end as a fresh start does."""
+        made, what = self.made, self._what
+        if (ending := self._ending) is not None:
+            over = made.until(lambda: ending.stopped, "the pod that was ending to be over")
+            await promised(made, over, f"{what}: what was ending ends")
+        await self._no_longer_waits()
+        held = made.until_locks(self._held)
+        await promised(made, held, f"{what}: what pods have stays theirs")
+        dead = [pod.spec.name for pod, _ in self._holders if pod.phase is not Phase.RUNNING]
+        if dead:
+            raise ViolationError(f"{what}: {dead} ended (nothing is made worse)")
+        for pod, name in self._holders:
+            offered = {each.id for each in oracle.foretold(after).get(name, ())}
+            claimed = {each.name for each in oracle.published(after).get(name, ())}
+            await _queue(made, pod, name, offered | claimed)
+        await promised(made, made.until_free(), f"{what}: in the end all is free")
+        made.show(after)
+        await until_offered(made, after)
+
+
+def _can_be_left(choice: Choice, resource: str) -> bool:
+    """Tell whether what keeps such a device is seen at its node alone, and comes by the plugin."""
+    offers = oracle.foretold(choice).get(resource, ())
+    return bool(offers) and not any(each.path.startswith("/dev/nvidia") for each in offers)
+
+
+async def _nothing(made: World, after: Choice, chance: random.Random) -> None:
+    pass
+
+
+async def _driver(made: World, after: Choice, chance: random.Random) -> None:
+    """Unload NVIDIA's driver and load it again."""
+    if after["node.gpus"]:
+        made.gpus.leave()
+        await asyncio.sleep(chance.random())
+        made.load_driver()
+
+
+async def _mig(made: World, after: Choice, chance: random.Random) -> None:
+    """Divide the GPUs as they are in the end, while pods have them as they were."""
+    await asyncio.sleep(chance.random())
+    made.show(after)
+
+
+async def _unplug(made: World, after: Choice, chance: random.Random) -> None:
+    """Take a function that is on VFIO out of the node, and put it in again."""
+    # A chip of tpu7x and a GPU with its sound are more functions than one.
+    single = {"tpu": after["node.tpus"][0] != "tpu7x", "pool": after["node.functions"] != "gpu"}
+    on_vfio = [each for each in oracle.hardware(after) if each.path.startswith("/dev/vfio/")]
+    there = [each for each in on_vfio if single.get(each.kind)]
+    if not there:
+        return
+    thing = chance.choice(there)
+    made.node.tree.unplug(thing.id)
+    made.node.tree.drop_group_node(int(Path(thing.path).name))
+    await asyncio.sleep(chance.random())
+    plug(made.node, thing)
+
+
+async def _kubelet(made: World, after: Choice, chance: random.Random) -> None:
+    """Restart kubelet."""
+    await made.kubelet.stop()
+    made.another_kubelet()
+    await asyncio.sleep(chance.random())
+    await made.kubelet.start()
+
+
+_MEANS: dict[str, Callable[[World, Choice, random.Random], Coroutine[None, None, None]]] = {
+    "": _nothing,
+    "driver": _driver,
+    "mig": _mig,
+    "unplug": _unplug,
+    "kubelet": _kubelet,
+}
+
+
+async def _begin(made: World, resource: str, name: str, **work: Any) -> Pod | None:
+    """Let a pod run; return None where there is no device for it."""
+    pod = await made.ask(name, resource, claim=True, **work)
+    if pod is None or pod.phase is Phase.FAILED:
+        return None
+    await promised(made, made.running(pod), f"start: {name} runs (nobody waits for ever)")
     return pod
 
 
@@ -72,12 +204,13 @@ async def _queue(made: World, pod: Pod, resource: str, stays: set[str]) -> None:
     """Let pod follow pod: what is to leave may go to one more, and then to nobody."""
     late = 0
     for number in range(_QUEUE):
-        left = made.ids(pod, resource) - stays
-        await made.end(pod)
-        pod = await _begin(made, resource, f"next-{number}")
-        if pod.phase is Phase.FAILED:
+        left = set(made.has(pod, resource)) - stays
+        await promised(made, made.end(pod), f"end: kubelet ends {pod.spec.name}")
+        following = await _begin(made, resource, f"next-{number}")
+        if following is None:
             return
-        late += bool(left & made.ids(pod, resource))
+        pod = following
+        late += bool(left & set(made.has(pod, resource)))
     await made.end(pod)
     if late > 1:
         raise ViolationError(
@@ -158,7 +291,12 @@ async def _read(node: Stage, label: str) -> None:
 def another(choice: Choice, chance: random.Random) -> Choice:
     """Return another choice for the same node; its GPUs may be divided in another way."""
     made = space.usable(space.at_random(chance, keep=0.85))
-    here = {name: value for name, value in choice.items() if name.startswith("node.")}
+    # Claims of the former name have to end before the driver's name changes (docs/configuration.md).
+    here = {
+        name: value
+        for name, value in choice.items()
+        if name.startswith("node.") or name == "dra.driverName"
+    }
     same = len(choice["node.gpus"])
     layouts = [each for each in space.axes()["node.gpus"] if len(each) == same]
     divided = chance.choice(layouts) if chance.random() < 0.3 else choice["node.gpus"]

@@ -1,9 +1,11 @@
 """What the documents promise of a combination: which devices pods are offered, and what they reach.
 
-It is written from docs/nvidia.md, docs/configuration.md and docs/tpu.md, and shares no code with
-the daemon. `foretold` is the whole of it; `run` holds the daemon against it.
+It is written from docs/nvidia.md, docs/configuration.md, docs/tpu.md and docs/dra.md, and shares no
+code with the daemon. `foretold` is what kubelet has, `published` what the scheduler has; `run` holds
+the daemon against them.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -11,9 +13,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from matrix.space import EMPTY, GPU, PART, Choice
+from matrix.space import DRA, EMPTY, GPU, PART, Choice
 
 _MODEL = "NVIDIA H100 80GB HBM3"
+_OF_FUNCTIONS = {
+    "": (),
+    "whole": (("0000:40:00.0", 40), ("0000:40:00.1", 41)),
+    "virtual": (("0000:40:00.1", 41), ("0000:40:00.2", 42)),
+    "gpu": (("0000:60:00.0", 60),),
+}
+"""The address and the IOMMU group of each. The card of virtual functions is not on VFIO."""
 
 
 class Thing(Struct, frozen=True, kw_only=True):
@@ -27,6 +36,7 @@ class Thing(Struct, frozen=True, kw_only=True):
     names: tuple[tuple[str, str], ...]
     """By what rules of `devices` can match it: the key, and a text."""
     profile: str = ""
+    model: str = ""
     in_mig_mode: bool = False
 
 
@@ -50,12 +60,12 @@ def hardware(choice: Choice) -> Iterator[Thing]:
         names = (("pci", address), ("index", path.rpartition("/")[2].removeprefix("accel")))
         # A chip of several functions is called by its slot.
         id_ = address.partition(".")[0] if generation == "tpu7x" else address
-        yield Thing(kind="tpu", id=id_, path=path, card=address, names=names)
-    for place in range(choice["node.functions"]):
-        address = f"0000:40:00.{place}"
-        path = f"/dev/vfio/{40 + place}"
-        names = (("pci", address), ("index", str(40 + place)))
-        yield Thing(kind="pool", id=address, path=path, card=address, names=names)
+        yield Thing(kind="tpu", id=id_, path=path, card=address, names=names, model=generation)
+    for address, group in _OF_FUNCTIONS[choice["node.functions"]]:
+        path = f"/dev/vfio/{group}"
+        model = "10de:2330" if choice["node.functions"] == "gpu" else "1234:0011"
+        of_function = (("pci", address), ("index", str(group)), ("model", model))
+        yield Thing(kind="pool", id=address, path=path, card=address, names=of_function)
     for place, layout in enumerate(choice["node.gpus"]):
         uuid, address = gpu_uuid(place), f"0000:{0x10 + place:02x}:00.0"
         path = f"/dev/nvidia{place}"
@@ -82,8 +92,65 @@ def hardware(choice: Choice) -> Iterator[Thing]:
             )
 
 
+class Published(Struct, frozen=True, kw_only=True):
+    """A device of a ResourceSlice: which of it a claim can have, one of `offers` each.
+
+    `told` is its attribute `resource`.
+    """
+
+    name: str
+    told: str
+    offers: tuple[Offer, ...]
+
+
 def foretold(choice: Choice) -> dict[str, tuple[Offer, ...]]:
     """Return what kubelet is to be offered, by resource."""
+    return _offered(choice, "device-plugin")
+
+
+def published(choice: Choice) -> dict[str, tuple[Published, ...]]:
+    """Return what claims can have, by resource; boxes of chips are left out."""
+    found: dict[str, tuple[Published, ...]] = {}
+    for resource, offers in _offered(choice, DRA).items():
+        ids = dict.fromkeys(each.card for each in offers)
+        found[resource] = tuple(
+            Published(
+                name=_label(resource, id_),
+                told=attribute(resource),
+                offers=tuple(each for each in offers if each.card == id_),
+            )
+            for id_ in ids
+        )
+    return found
+
+
+def attribute(text: str) -> str:
+    """Return what the API server takes of a text: docs/dra.md, at most 64 bytes."""
+    return text[:64]
+
+
+def shapes(choice: Choice) -> dict[str, int]:
+    """Return the boxes that the chips make, each with how many there are; a host of 4 or of 8."""
+    offers = _offered(choice, DRA).get(choice["tpu.resourceName"], ())
+    count = len(offers) if len(offers) == choice["node.tpus"][1] else 0
+    return {4: {"2x2": 1}, 8: {"2x2": 2, "2x4": 1}}.get(count, {}) if _flat(choice) else {}
+
+
+def _flat(choice: Choice) -> bool:
+    """Tell whether the generation is one of which docs/dra.md names boxes of two dimensions."""
+    return choice["node.tpus"][0] in {"v5e", "v6e"}
+
+
+def _label(resource: str, id_: str) -> str:
+    """Return what a device is called: of a GPU or a slice by its UUID, of others by their place."""
+    kind, own = (
+        re.sub("[^a-z0-9]+", "-", each.lower()) for each in (resource.rpartition("/")[2], id_)
+    )
+    return own if own.startswith(f"{kind}-") else f"{kind}-{own}"
+
+
+def _offered(choice: Choice, api: str) -> dict[str, tuple[Offer, ...]]:
+    """Return what comes to pods by *api*, by resource."""
     found: dict[str, list[Offer]] = {}
     for thing, resource in _named(choice):
         rule = _rule(choice, thing)
@@ -94,6 +161,8 @@ def foretold(choice: Choice) -> dict[str, tuple[Offer, ...]]:
         count, name = 1, target
         if thing.kind in {"gpu", "slice"} and target == resource:
             count, name = _shared(choice, resource)
+        if _api(choice, name) != api:
+            continue
         for number in range(count):
             id_ = thing.id if count == 1 else f"{thing.id}::{number}"
             found.setdefault(name, []).append(
@@ -131,13 +200,12 @@ def labels(choice: Choice) -> dict[str, str]:
 def _named(choice: Choice) -> Iterator[tuple[Thing, str]]:  # noqa: C901 - a table of cases
     """Yield what is advertised at all, under its own name."""
     things = list(hardware(choice))
-    pools = [each for each in choice["pools"] if _in_pool(each)]
     single = _single(choice)
     for thing in things:
         if thing.kind == "tpu" and choice["tpu.enabled"]:
             yield thing, choice["tpu.resourceName"]
-        elif thing.kind == "pool" and pools:
-            yield thing, pools[0]["resourceName"]
+        elif thing.kind == "pool":
+            yield from ((thing, pool["resourceName"]) for pool in _pools(choice, thing)[:1])
         elif thing.kind not in {"gpu", "slice"} or not choice["gpu.enabled"]:
             continue
         elif choice["gpu.migStrategy"] == "none":
@@ -177,12 +245,32 @@ def _shared(choice: Choice, resource: str) -> tuple[int, str]:
     return 1, resource
 
 
-def _in_pool(pool: dict[str, Any]) -> bool:
-    return all(
-        any(fnmatchcase(text, pattern) for pattern in pool[key])
-        for key, text in (("devices", "1234:0011"), ("addresses", "0000:40:00.0"))
-        if key in pool
-    ) and all("010802".startswith(each) for each in pool.get("classes", ()))
+def _api(choice: Choice, resource: str) -> str:
+    """Return by which API pods get *resource*: its section's, its rule's, or that of all."""
+    owned = [(choice["tpu.resourceName"], choice["tpu.api"])] if choice["tpu.enabled"] else []
+    owned += [(each["resourceName"], each.get("api", "device-plugin")) for each in choice["pools"]]
+    if choice["gpu.enabled"] and resource.startswith((GPU, "nvidia.com/mig-")):
+        owned.append((resource, choice["gpu.api"]))
+    of_rule = [each.get("api") for each in choice["devices"] if each.get("resource") == resource]
+    all_ = [choice[f"{kind}.api"] for kind in ("tpu", "gpu") if choice[f"{kind}.enabled"]]
+    all_ += [each.get("api", "device-plugin") for each in choice["pools"]]
+    return str(dict(owned).get(resource) or next(filter(None, of_rule), all_[0]))
+
+
+def _pools(choice: Choice, thing: Thing) -> list[dict[str, Any]]:
+    """Return the pools that a function belongs to."""
+    names = dict(thing.names)
+    code = "030200" if names["model"].startswith("10de") else "010802"
+    return [
+        pool
+        for pool in choice["pools"]
+        if all(
+            any(fnmatchcase(names[name], pattern) for pattern in pool[key])
+            for key, name in (("devices", "model"), ("addresses", "pci"))
+            if key in pool
+        )
+        and all(code.startswith(each) for each in pool.get("classes", ()))
+    ]
 
 
 def _rule(choice: Choice, thing: Thing) -> dict[str, Any] | None:

@@ -15,8 +15,10 @@ from msgspec import Struct
 from holdfast.settings.sources import known_paths
 from holdfast.settings.types import Duration, Interval
 
-GPU, SHARED, TPU, VF = "nvidia.com/gpu", "nvidia.com/gpu.shared", "google.com/tpu", "example.com/vf"
+GPU, SHARED, TPU = "nvidia.com/gpu", "nvidia.com/gpu.shared", "google.com/tpu"
+VF, MACHINE = "example.com/vf", "example.com/gpu-vm"
 _SMALL = "nvidia.com/mig-1g.10gb"
+DRA = "dra"
 Choice = dict[str, Any]
 """A value for each axis, by its name: the path of a key, or what begins with ``node.``."""
 
@@ -37,10 +39,10 @@ FIXED: Mapping[str, str] = {
     "tpu.envFile": "a file of the machine's image",
     "named": "the axis node.by, and changes of labels",
     "allocate.commitTimeout": "says only how long a slow disk may take",
-    "tpu.api": "claims have their own tests",
-    "gpu.api": "claims have their own tests",
-    "dra": "claims have their own tests",
-    "events": "needs an API server",
+    "dra.nodeName": "the stage's",
+    "dra.kubeletRoot": "the stage's",
+    "dra.claimState": "the stage's",
+    "dra.serviceAccount": "the stage's",
     "liveness.loopStall": "the stage has no port",
 }
 """Keys and sections that are no axes, and why."""
@@ -48,6 +50,7 @@ FIXED: Mapping[str, str] = {
 _SHORT = ("200ms", "1s")
 _TIMES: Mapping[str, tuple[str, ...]] = {
     "allocate.pendingTimeout": ("60s", "30s"),
+    "dra.unprepareWait": ("120s", "0s"),
     "drift.beat": ("60s", "1s"),
     "drift.settle": ("30s", "0s"),
     "gate.wait": ("500ms", "0s", "5s"),
@@ -87,7 +90,7 @@ def _rule(resource: str = "", **rest: Any) -> dict[str, Any]:
 
 _OTHERS: Mapping[str, tuple[Any, ...]] = {
     "kubelet.socketPrefix": ("holdfast", "hf"),
-    "tpu.resourceName": (TPU, "example.com/chip"),
+    "tpu.resourceName": (TPU, "example.com/chip", f"{'a' * 60}.example.com/{'b' * 30}"),
     "tpu.topology": ("", "2x4"),
     "tpu.acceleratorType": ("", "v5litepod-8"),
     "tpu.workerId": (None, 0, 1),
@@ -122,6 +125,12 @@ _OTHERS: Mapping[str, tuple[Any, ...]] = {
         [{"resourceName": VF, "devices": ["1234:*"]}],
         [{"resourceName": VF, "addresses": ["0000:40:*"]}, {"resourceName": VF, "classes": ["99"]}],
         [{"resourceName": VF, "classes": ["0108"]}],
+        [{"resourceName": VF, "devices": ["1234:*"], "api": DRA}],
+        [
+            {"resourceName": VF, "classes": ["0108"]},
+            {"resourceName": MACHINE, "devices": ["10de:2330"], "api": DRA},
+        ],
+        [{"resourceName": MACHINE, "devices": ["10de:2330"]}],
     ),
     "devices": (
         [],
@@ -131,8 +140,15 @@ _OTHERS: Mapping[str, tuple[Any, ...]] = {
         [_rule(model="* MIG *"), _rule("nvidia.com/h100", model="*H100*", uuid="*")],
         [_rule(pci="0000:00:05.0", exclude=True), _rule("example.com/one", pci="0000:00:06.0")],
         [_rule(pci="*", reclaimMode="observe", reset="never", ignoreHealth=True)],
+        [_rule(pci="*", reclaimMode="terminate", reset="afterForcedRelease")],
+        [
+            _rule("example.com/gpu", uuid="*", api=DRA),
+            _rule("example.com/c", pci="*:05.0", api=DRA),
+        ],
+        [_rule("example.com/gpu", uuid="*", api="device-plugin")],
     ),
     "history.perDevice": (200, 1),
+    "dra.driverName": ("holdfast.dev", "gpu.nvidia.com"),
 }
 """The values of keys that are text, numbers or lists."""
 
@@ -166,19 +182,26 @@ _NODES: Mapping[str, tuple[Any, ...]] = {
         (EMPTY, WHOLE),
         (MIXED, SEVEN, WHOLE),
     ),
-    "node.functions": (0, 2),
+    "node.functions": ("", "whole", "virtual", "gpu"),
+    "node.sandbox": ("", "gvisor", "leaks"),
     "node.root": ("settings", "operator", "environment", "container"),
     "node.by": ("file", "nvidia"),
 }
-"""The hardware, where its driver is, and which file brings the settings: ours, or one of NVIDIA's."""
+"""The hardware, how pods run on it, where its driver is, and which file brings the settings.
+
+`node.functions`: two PCI functions, two virtual functions of one card, or a GPU that is on VFIO.
+`node.sandbox`: programs run in gVisor's sandboxes; of one that leaks, pods' sandboxes outlive them.
+`node.by`: our file, or one of NVIDIA's.
+"""
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """A value that cannot work, and the key that has to be named."""
+    """A value that cannot work beside what it says *also*, and the key that has to be named."""
 
     path: str
     value: Any
     key: str
+    also: Choice = {}
 
 
 WRONG = (
@@ -205,22 +228,47 @@ WRONG = (
         key="sharing.timeSlicing.resources[0].replicas",
     ),
     Refused(path="kubelet.socketPrefix", value="kubelet", key="kubelet.socketPrefix"),
+    Refused(path="dra.driverName", value="Its", key="dra.driverName", also={"tpu.api": DRA}),
     Refused(
-        path="tpu.resourceName",
-        value=f"{'a' * 60}.example.com/{'b' * 63}",
-        key="resourceName",
+        path="devices",
+        value=[_rule("example.com/gpu", uuid="*")],
+        key="devices[0].api",
+        also={"gpu.api": DRA},
+    ),
+    Refused(
+        path="devices",
+        value=[_rule(GPU, uuid="*", api="device-plugin")],
+        key="devices[0].api",
+        also={"gpu.api": DRA, "tpu.api": DRA},
+    ),
+    Refused(
+        path="pools",
+        value=[
+            {"resourceName": VF, "devices": ["1234:*"], "api": DRA},
+            {"resourceName": VF, "classes": ["0108"]},
+        ],
+        key="pools",
+    ),
+    Refused(
+        path="gpu.deviceListStrategy",
+        value=["cdi-annotations"],
+        key="gpu.deviceListStrategy",
+        also={"gpu.api": DRA},
     ),
 )
 
 
 _OFTEN = (
     "devices",
+    "events.enabled",
+    "gpu.api",
     "gpu.deviceListStrategy",
     "gpu.migStrategy",
     "labels.enabled",
     "pools",
     "sharing.timeSlicing.renameByDefault",
     "sharing.timeSlicing.resources",
+    "tpu.api",
 )
 """What decides which devices there are, and how they are told: seldom plain."""
 
@@ -295,13 +343,8 @@ def at_random(chance: random.Random, keep: float = 0.7) -> Choice:
 
 
 def usable(choice: Choice) -> Choice:
-    """Return *choice* without what the settings refuse by name, or the simulated node cannot show.
-
-    Slices come to a CDI spec by the driver's capability files, which this node has not.
-    """
+    """Return *choice* without what the settings refuse by name."""
     made = dict(choice)
-    if any(each.startswith("cdi") for each in made["gpu.deviceListStrategy"]):
-        made["node.gpus"] = tuple(WHOLE for _ in made["node.gpus"])
     if made["reclaim.mode"] == "observe":
         made["reclaim.leakedSandbox"] = "report"
     if made["kubelet.question.minInterval"] == "1s":

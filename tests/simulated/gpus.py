@@ -26,6 +26,8 @@ class SimulatedGpus:
     control: Path
     stub: Node = field(default_factory=lambda: Node(init=NOT_LOADED))
     """What NVML answers; the driver is not there at first."""
+    _capabilities: dict[str, int] = field(default_factory=dict)
+    """The minor number of each capability that has a node."""
 
     def __post_init__(self) -> None:
         self.show(self.stub)
@@ -46,7 +48,7 @@ class SimulatedGpus:
             if not self.node.node(path).exists():
                 self.node.tree.terminal(path)
         # The nodes are terminals, so that their major is the driver's on this node.
-        major = os.major(self.node.node(_SHARED[0]).stat().st_rdev)
+        major = self._major()
         drivers = "".join(f"{major} {name}\n" for name in ("nvidia", "nvidiactl", "nvidia-uvm"))
         proc = self.node.root.proc
         (proc / "devices").write_text(f"Character devices:\n{drivers}\nBlock devices:\n")
@@ -66,13 +68,38 @@ class SimulatedGpus:
         shutil.rmtree(self.node.root.proc / _PROC)
         self.show(replace(self.stub, init=NOT_LOADED))
 
-    def add_capabilities(self, *lines: str) -> None:
+    def add_capabilities(self, *lines: str, major: int = 237) -> None:
         """Let the driver have these capabilities of MIG slices."""
         devices = self.node.root.proc / "devices"
-        devices.write_text(devices.read_text().replace(":\n", ":\n237 nvidia-caps\n", 1))
+        devices.write_text(devices.read_text().replace(":\n", f":\n{major} nvidia-caps\n", 1))
         folder = self.node.root.proc / "driver/nvidia-caps"
         folder.mkdir(exist_ok=True)
         (folder / "mig-minors").write_text("\n".join(lines))
+
+    def make_capabilities(self, instances: int) -> None:
+        """Let each GPU have so many GPU instances with one compute instance, each with its node."""
+        lines = []
+        for card in self.stub.cards:
+            for name in (f"gpu{card.minor}/gi{number}" for number in range(instances)):
+                lines += [
+                    f"{each}/access {self._capability(each)}" for each in (name, f"{name}/ci0")
+                ]
+        self.add_capabilities(*lines, major=self._major())
+
+    def _capability(self, name: str) -> int:
+        """Return the minor number of a capability's node, which is a terminal."""
+        if name not in self._capabilities:
+            folder = self.node.root.dev / "nvidia-caps"
+            folder.mkdir(exist_ok=True)
+            made = f"/dev/nvidia-caps/{name.replace('/', '-')}"
+            minor = os.minor(self.node.tree.terminal(made))
+            self.node.node(made).rename(folder / f"nvidia-cap{minor}")
+            self._capabilities[name] = minor
+        return self._capabilities[name]
+
+    def _major(self) -> int:
+        """Return the major number of this node's terminals, which is the driver's on it."""
+        return os.major(self.node.node(_SHARED[0]).stat().st_rdev)
 
     def add_imex_channel(self) -> None:
         """Let the node have IMEX channel 0."""

@@ -186,3 +186,15 @@ def test_a_label_confines_unless_it_is_known_to_allow_all(label: str, verdict: b
 def test_every_need_has_a_name_of_its_own_and_says_what_is_lost_and_what_to_do() -> None:
     assert len({need.check for need in NEEDS}) == len(NEEDS)
     assert all(need.lost and need.remedy and need.privilege for need in NEEDS)
+
+
+def test_what_a_rule_for_one_device_asks_for_is_looked_for_as_if_it_were_for_all() -> None:
+    own = {"match": {"index": 0}, "reclaimMode": "terminate", "reset": "afterForcedRelease"}
+    found = replace(_without(5), cgroup_writable=False, devices_writable=False)
+    lacks = dict.fromkeys(("kill", "cgroup-writable", "sys-writable"), Level.FAIL)
+    assert _told(found, {**_OBSERVER, "devices": [own]}) == lacks
+
+    confined = replace(_EVERYTHING, pods_devices_only=True)
+    settings = convert({"gate": {"exclusiveOpen": False}, "devices": [own]})
+    (told,) = device_findings(confined, settings)
+    assert told.level is Level.WARN

@@ -601,6 +601,12 @@ def test_the_drivers_root_is_where_nvidias_variables_say_that_it_is_mounted(tmp_
     assert roots({"CONFIG_FILE": str(theirs), **host}) == ("/mounted", "/run/nvidia/driver")
     theirs.write_text("flags: {nvidiaDriverRoot: /run/nvidia/driver}\n")
     assert roots({"CONFIG_FILE": str(theirs), **mounted}) == ("/mounted", "/run/nvidia/driver")
+    theirs.write_text("flags: {migStrategy: mixed}\n")
+    assert roots({"CONFIG_FILE": str(theirs), **mounted}) == ("/mounted", "/"), "it says nothing"
+    ours = tmp_path / "ours.yaml"
+    ours.write_text("gpu: {driverRootOnHost: /run/nvidia/driver}\n")
+    assert roots(mounted, ours) == ("/mounted", "/run/nvidia/driver")
+    assert roots({"CONFIG_FILE": str(theirs), **mounted}, ours) == roots(mounted, ours)
 
 
 def test_the_newer_of_nvidias_two_names_for_the_hook_wins() -> None:

@@ -11,7 +11,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.model.node.privileges import Privileges
 from holdfast.names import CONTROL_SOCKET
 from holdfast.settings import Settings
-from holdfast.settings.needs import NEEDS, Need
+from holdfast.settings.needs import NEEDS, Need, resets
 
 _SUBJECT = Check("privileges", "subject")
 _DEVICE_NODES = Check("privileges", "device-nodes")
@@ -42,8 +42,8 @@ def judge(found: Privileges, settings: Settings, *, is_daemon: bool) -> Iterator
 
 def device_findings(found: Privileges, settings: Settings) -> Iterator[Finding]:
     """Yield whether VFIO's nodes may be opened, if *settings* ask for something that opens them."""
-    opens, resets = settings.gate.exclusive_open, settings.reclaim.reset != "never"
-    if not opens and not resets:
+    opens, is_reset = settings.gate.exclusive_open, resets(settings)
+    if not opens and not is_reset:
         return
     if not found.pods_devices_only:
         known = found.pods_devices_only is False
@@ -52,13 +52,14 @@ def device_findings(found: Privileges, settings: Settings) -> Iterator[Finding]:
         return
     why = "a container without privileges may not open VFIO's nodes"
     gate = "gate.exclusiveOpen has no effect: a full look at all processes decides instead"
-    if not resets:
+    if not is_reset:
         yield _DEVICE_NODES.ok(f"{why}, so {gate}")
         return
     yield _DEVICE_NODES.warn(
         f"{why}, so reclaim.reset has no effect: a device that was released by force is checked, "
         "but not reset" + (f"; {gate}" if opens else ""),
-        remedy="set privileged: true for the daemon's container, or reclaim.reset: never",
+        remedy="set privileged: true for the daemon's container, or reclaim.reset, and reset of "
+        "each rule of devices, to never",
     )
 
 

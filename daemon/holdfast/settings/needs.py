@@ -41,12 +41,19 @@ def _sees_hidden(found: Privileges) -> bool | None:
     return not any("hidepid" in text for text in found.sight.hides)
 
 
+def resets(settings: Settings) -> bool:
+    """Tell whether some device is reset, by the section reclaim or by a rule of its own."""
+    rules = (each.reset for each in settings.devices)
+    return "afterForcedRelease" in (settings.reclaim.reset, *rules)
+
+
 def _terminates(settings: Settings) -> bool:
-    return settings.reclaim.mode == "terminate"
+    rules = (each.reclaim_mode for each in settings.devices)
+    return "terminate" in (settings.reclaim.mode, *rules)
 
 
-def _resets(settings: Settings) -> bool:
-    return settings.reclaim.reset != "never" or settings.reclaim.rebind
+def _writes_devices(settings: Settings) -> bool:
+    return resets(settings) or settings.reclaim.rebind
 
 
 def _capability(name: str) -> str:
@@ -124,7 +131,8 @@ NEEDS: tuple[Need, ...] = (
         lost="another user's orphan gets no SIGTERM: its pod's cgroup is killed without a grace "
         "period. If that is not possible (cgroup v1, a read-only tree), the orphan stays and its "
         "device is quarantined",
-        remedy=f"{_capability('KILL')}, or set reclaim.mode: observe",
+        remedy=f"{_capability('KILL')}, or set reclaim.mode, and reclaimMode of each "
+        "rule of devices, to observe",
         asked=_terminates,
     ),
     Need(
@@ -132,7 +140,8 @@ NEEDS: tuple[Need, ...] = (
         privilege="volumeMounts.cgroup.readOnly",
         has=lambda found: found.cgroup_writable if found.unified else True,
         lost="orphans are ended one by one, not together: a program that forks fast enough stays",
-        remedy="mount the host's cgroup tree writable, or set reclaim.mode: observe",
+        remedy="mount the host's cgroup tree writable, or set reclaim.mode, and reclaimMode of "
+        "each rule of devices, to observe",
         asked=_terminates,
     ),
     Need(
@@ -140,9 +149,9 @@ NEEDS: tuple[Need, ...] = (
         privilege="volumeMounts.sys-devices",
         has=lambda found: found.devices_writable,
         lost="no PCI function is reset, and none that lost its driver is bound again",
-        remedy="mount the host's /sys/devices writable, or set reclaim.reset: never and "
-        "reclaim.rebind: false",
-        asked=_resets,
+        remedy="mount the host's /sys/devices writable, or set reclaim.reset, and reset of each "
+        "rule of devices, to never, and reclaim.rebind: false",
+        asked=_writes_devices,
     ),
     Need(
         check="bus-writable",

@@ -139,23 +139,16 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     for name in names:
         if name in environ:
             found |= _meaning(name, environ[name], f"the environment variable {name}")
-    if not environ.get(CONFIG_FILE):  # which may say what the host calls it
-        _with_root_on_host(found)
     return found
 
 
-def from_flags(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what NVIDIA's flags set, by path; raise SettingsError. *given* is by flag.
-
-    *environ* has the variables that count where there is no flag.
-    """
+def from_flags(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what NVIDIA's flags set, by path; raise SettingsError. *given* is by flag."""
     found: dict[str, str] = {}
     for flag, text in given.items():
         name = _SHORTER.get(flag, flag.replace("-", "_").upper())
         if name != CONFIG_FILE:
             found |= _meaning(name, text, f"--{flag}")
-    if not environ.keys() & {"NVIDIA_DRIVER_ROOT", CONFIG_FILE} and "config-file" not in given:
-        _with_root_on_host(found)
     return found
 
 
@@ -191,7 +184,7 @@ def from_file(content: Mapping[str, object], file: str) -> FileSettings:
         elif value is not None:
             name = _IN_FILE[_BY_LOWER[lower]]
             found |= _meaning(name, _text(name, value, where), where)
-    _with_root_on_host(found)
+    found |= {path: text for path, text in root_on_host(found).items() if path not in found}
     from holdfast.settings.nvidia_resources import rules_from  # noqa: PLC0415 - memory
 
     if rules := rules_from(content, file):
@@ -199,10 +192,9 @@ def from_file(content: Mapping[str, object], file: str) -> FileSettings:
     return FileSettings(found=found, ignored=tuple(ignored))
 
 
-def _with_root_on_host(found: dict[str, str]) -> None:
-    """Add the default of NVIDIA_DRIVER_ROOT where *found* has the container's path alone."""
-    if found.get("gpu.driverRoot"):
-        found.setdefault("gpu.driverRootOnHost", "/")
+def root_on_host(found: Mapping[str, str]) -> dict[str, str]:
+    """Return the default of NVIDIA_DRIVER_ROOT, for where *found* has the container's path."""
+    return {"gpu.driverRootOnHost": "/"} if found.get("gpu.driverRoot") else {}
 
 
 def _sharing(path: str, value: object, file: str, ignored: list[str]) -> dict[str, str]:

@@ -174,7 +174,7 @@ NVIDIA's plugin only that it can be parsed. Takes a list: the document's text, a
     ? request.userInfo.extra["authentication.kubernetes.io/node-name"][0] : ""
 {{- end -}}
 
-{{/* The names of the resources whose `api` is dra, as a list in JSON. */}}
+{{/* The names of the resources whose `api` is dra, as a list in JSON; a rule without one goes by that of all hardware. */}}
 {{- define "holdfast.claimed" -}}
 {{- $settings := include "holdfast.settings" . | fromJson -}}
 {{- $names := list -}}
@@ -188,8 +188,15 @@ NVIDIA's plugin only that it can be parsed. Takes a list: the document's text, a
 {{- range $settings.pools -}}
 {{- if eq (default "device-plugin" .api) "dra" -}}{{- $names = append $names .resourceName -}}{{- end -}}
 {{- end -}}
+{{- $apis := dict -}}
+{{- if $settings.tpu.enabled -}}{{- $_ := set $apis $settings.tpu.api true -}}{{- end -}}
+{{- if $settings.gpu.enabled -}}{{- $_ := set $apis $settings.gpu.api true -}}{{- end -}}
+{{- range $settings.pools -}}{{- $_ := set $apis (default "device-plugin" .api) true -}}{{- end -}}
+{{- $only := eq (keys $apis | join ",") "dra" -}}
 {{- range $settings.devices -}}
-{{- if eq (default "" .api) "dra" -}}{{- $names = append $names .resource -}}{{- end -}}
+{{- $hardware := or (eq (toString .resource) $settings.tpu.resourceName) (hasPrefix "nvidia.com/" (toString .resource)) -}}
+{{- $same := and .resource (not .api) $only (not $hardware) -}}
+{{- if or (eq (default "" .api) "dra") $same -}}{{- $names = append $names .resource -}}{{- end -}}
 {{- end -}}
 {{- uniq $names | toJson -}}
 {{- end -}}

@@ -1,0 +1,167 @@
+"""Holds the chart against a combination: it takes what the daemon takes, and gives what it needs.
+
+What is needed is written from the table in deploy/README.md. Without Helm's engine nothing is held.
+"""
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from chart.rendering import RefusedError, objects, one
+from holdfast.errors import SettingsError
+from holdfast.settings import convert
+from matrix import oracle, space
+from matrix.space import DRA, Choice
+from matrix.world import THEIRS, ViolationError, theirs
+
+_REGISTRY = "/var/lib/kubelet/plugins_registry"
+
+
+def judge(choice: Choice, refused: str | None) -> None:
+    """Raise ViolationError where the chart takes what the daemon refuses, or the other way round."""
+    if importlib.util.find_spec("helm_python") is None:
+        return
+    try:
+        found = objects(_values(choice))
+    except RefusedError as error:
+        if refused is None:
+            raise ViolationError(
+                f"chart: it refuses what the daemon takes: {str(error)[-600:]} {space.told(choice)}"
+            ) from error
+        return
+    if refused is not None:
+        # Of a file of NVIDIA's plugin it says only whether it can be parsed.
+        if choice["node.by"] == "file":
+            raise ViolationError(
+                f"chart: it takes what the daemon refuses: {refused!r} {space.told(choice)}"
+            )
+        return
+    missing = [*_missing(choice, found), *_lost(choice, found)]
+    if missing:
+        raise ViolationError(
+            f"chart: {missing} (mounts and capabilities follow from the settings) "
+            f"{space.told(choice)}"
+        )
+
+
+def verdict(choice: Choice) -> str | None:
+    """Return why the daemon would not start with our file of *choice*, without starting it."""
+    try:
+        convert(space.tree(choice))
+    except SettingsError as error:
+        return str(error)
+    return None
+
+
+def _values(choice: Choice) -> dict[str, Any]:
+    """Return the values by which an administrator gives nodes the settings of *choice*."""
+    config = _config(choice)
+    if choice["node.by"] == "nvidia":
+        config["map"] = {"default": yaml.safe_dump(theirs(choice))}
+    return {"config": config, "dra": {"enabled": _claims(choice)}}
+
+
+def _config(choice: Choice) -> dict[str, Any]:
+    mine = (
+        choice
+        if choice["node.by"] == "file"
+        else {path: value for path, value in choice.items() if path not in THEIRS}
+    )
+    return space.tree(dict(mine))
+
+
+def _claims(choice: Choice) -> bool:
+    """Tell whether some hardware, there or not, comes by claims."""
+    apis = [choice[f"{kind}.api"] for kind in ("tpu", "gpu") if choice[f"{kind}.enabled"]]
+    return DRA in (*apis, *(each.get("api") for each in (*choice["pools"], *choice["devices"])))
+
+
+def _missing(choice: Choice, found: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield what a pod of the chart's lacks."""
+    whole = one(found, "DaemonSet")["spec"]["template"]["spec"]
+    (main,) = whole["containers"]
+    mounts = {each["mountPath"]: bool(each.get("readOnly")) for each in main["volumeMounts"]}
+    for path, writable in _mounts(choice):
+        if path not in mounts:
+            yield f"{path} is not mounted"
+        elif writable and mounts[path]:
+            yield f"{path} is mounted read-only"
+    has = main["securityContext"]["capabilities"]["add"]
+    yield from (f"{each} is not among {has}" for each in _capabilities(choice) if each not in has)
+    if (_claims(choice) or choice["events.enabled"]) and not whole["automountServiceAccountToken"]:
+        yield "there is no token"
+
+
+def _mounts(choice: Choice) -> Iterator[tuple[str, bool]]:
+    """Yield which folders the daemon needs, and whether it writes there."""
+    rules = choice["devices"]
+    resets = any(each.get("reset") == "afterForcedRelease" for each in rules)
+    resets = resets or choice["reclaim.reset"] != "never" or choice["reclaim.rebind"]
+    by_name = choice["gpu.enabled"] and any(
+        "cdi" in each for each in choice["gpu.deviceListStrategy"]
+    )
+    if choice["node.by"] == "nvidia":
+        yield "/etc/holdfast-named", False
+    yield "/var/lib/holdfast", True
+    yield "/var/lib/kubelet/device-plugins", True
+    yield "/var/lib/kubelet/pod-resources", False
+    yield "/host/cgroup", _ends(choice)
+    if choice["tpu.enabled"] or choice["pools"]:
+        yield "/dev/vfio", False
+    if resets:
+        yield "/sys/devices", True
+    if choice["reclaim.rebind"]:
+        yield "/sys/bus/pci", True
+    if by_name or choice["deviceListStrategy"] == "cdi" or _claims(choice):
+        yield "/var/run/cdi", True
+    if choice["labels.enabled"]:
+        yield "/etc/kubernetes/node-feature-discovery/features.d", True
+    if _claims(choice):
+        yield _REGISTRY, True
+        yield f"/var/lib/kubelet/plugins/{choice['dra.driverName']}", True
+
+
+def _capabilities(choice: Choice) -> Iterator[str]:
+    yield from ("SYS_PTRACE", "DAC_READ_SEARCH")
+    if _ends(choice):
+        yield "KILL"
+    if choice["gpu.enabled"] and choice["gpu.migStrategy"] != "none":
+        yield "SYS_ADMIN"
+
+
+def _ends(choice: Choice) -> bool:
+    """Tell whether leftovers on any device are ended."""
+    rules = {each.get("reclaimMode") for each in choice["devices"]}
+    return choice["reclaim.mode"] == "terminate" or "terminate" in rules
+
+
+def _lost(choice: Choice, found: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield which settings do not reach the daemon, and which resources have no class."""
+    text = (
+        one(found, "ConfigMap")
+        if choice["node.by"] == "file"
+        else next(
+            each for each in found if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
+        )
+    )
+    yield from _differs(_config(choice), yaml.safe_load(text["data"]["config.yaml"]), "")
+    classes = {
+        each["spec"].get("extendedResourceName"): each["spec"]["selectors"][0]["cel"]["expression"]
+        for each in found
+        if each["kind"] == "DeviceClass"
+    }
+    for resource in oracle.published(choice):
+        chosen = f'.resource == "{oracle.attribute(resource)}"'
+        # A slice is chosen by its profile; no class stands for its resource.
+        if chosen not in classes.get(resource, "") and not resource.startswith("nvidia.com/mig-"):
+            yield f"no DeviceClass stands for {resource}: {classes}"
+
+
+def _differs(wanted: Mapping[str, Any], there: Mapping[str, Any], path: str) -> Iterator[str]:
+    for key, value in wanted.items():
+        if isinstance(value, dict):
+            yield from _differs(value, there.get(key, {}), f"{path}{key}.")
+        elif there.get(key) != value:
+            yield f"config.{path}{key} is {there.get(key)!r}, not {value!r}"

@@ -1,0 +1,383 @@
+"""The node of a combination: its hardware, its kubelet and cluster, the daemon, and how pods run."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from msgspec.structs import replace
+
+from fakes.controlplane import control_plane
+from fakes.sandboxes import GvisorSandbox
+from fakes.stage import Stage, WatchfulRuntime, asks
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from matrix import oracle, space
+from matrix.claims import Cluster
+from matrix.space import Choice
+from simulated import nvml
+from simulated.cdi import resolve
+from simulated.gpus import NOT_LOADED, SimulatedGpus
+from simulated.node import SimulatedNode
+from simulated.pods import Container, Pod, PodSpec, Workload
+from simulated.podstatus import PodStatuses
+from simulated.podworker import KubeletTimes
+from simulated.stage import running
+
+_TIMES = KubeletTimes(retry_first=0.1, retry=0.3, finished=0.1, sync=0.5, unprepare=0.5)
+_VISIBLE, _MOUNTS = "NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices/"
+_PCI = {"v2": 0x27, "v3": 0x27, "v4": 0x5E, "v5p": 0x62, "v5e": 0x63, "v6e": 0x6F, "tpu7x": 0x76}
+_NVIDIA, _OTHERS = 0x10DE, 0x1234
+_CARD = "0000:40:00.0"
+_INSTANCES = 7
+THEIRS: Mapping[str, tuple[str, ...]] = {
+    "gpu.migStrategy": ("flags", "migStrategy"),
+    "gpu.deviceListStrategy": ("flags", "plugin", "deviceListStrategy"),
+    "gpu.deviceIdStrategy": ("flags", "plugin", "deviceIDStrategy"),
+    "gpu.passDeviceSpecs": ("flags", "plugin", "passDeviceSpecs"),
+    "sharing.timeSlicing.renameByDefault": ("sharing", "timeSlicing", "renameByDefault"),
+    "sharing.timeSlicing.failRequestsGreaterThanOne": (
+        "sharing",
+        "timeSlicing",
+        "failRequestsGreaterThanOne",
+    ),
+    "sharing.timeSlicing.resources": ("sharing", "timeSlicing", "resources"),
+}
+"""What a file of NVIDIA's format says, by our key."""
+
+
+class ViolationError(AssertionError):
+    """A promise was not kept: the step, what was expected, and by which promise."""
+
+
+class _Runtime(WatchfulRuntime):
+    """Follows NVIDIA's variable, mounts and annotations; of GPUs who shares trespasses on nobody."""
+
+    given: dict[str, set[str]]
+    sandboxes: dict[str, GvisorSandbox]
+    leaks = False
+    """Sandboxes outlive the pods that they were made for."""
+
+    async def start(
+        self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
+    ) -> None:
+        for text in grant.annotations.values():
+            for name in text.split(","):
+                grant.cdi_devices.add(name=name)
+        names = [each.name for each in grant.cdi_devices]
+        variables = {**grant.envs, **resolve(self._cdi, names).variables}
+        told = {*variables.get(_VISIBLE, "").split(",")}
+        told |= {each.container_path.removeprefix(_MOUNTS) for each in grant.mounts}
+        told |= {each.partition("=")[2] for each in names}
+        paths = self.paths(grant)
+        own = [path for path in paths if path.startswith(("/dev/vfio", "/dev/accel"))]
+        taken = [path for path in own if self.node.tree.in_use(path)]
+        if taken:
+            self.trespasses.append(f"{pod.spec.name} started on {taken}, which somebody has open")
+        self.given[pod.uid] = told | set(paths)
+        await super(WatchfulRuntime, self).start(pod, container, grant)
+
+    async def stop(self, pod: Pod, grace: float) -> None:
+        await super().stop(pod, grace)
+        sandbox = self.sandboxes.get(pod.uid)
+        if sandbox is not None and self.leaks:
+            sandbox.idle()
+        elif sandbox is not None:
+            self.end_sandbox(pod)
+
+    def end_sandbox(self, pod: Pod) -> None:
+        """End what is left of a pod's sandbox."""
+        sandbox = self.sandboxes.pop(pod.uid, None)
+        if sandbox is not None:
+            sandbox.close()
+
+
+class World(Stage):
+    """The node of a choice, its kubelet, and the daemon."""
+
+    runtime: _Runtime
+    gpus: SimulatedGpus
+    cluster: Cluster
+    choice: Choice
+    limit = 40.0
+
+    def adopt(self, choice: Choice) -> None:
+        """Write the files that say what *choice* says."""
+        self.choice = choice
+        made = space.tree(choice)
+        if choice["node.by"] == "nvidia":
+            made.pop("sharing", None)
+            for path in THEIRS:
+                if path.startswith("gpu."):
+                    made["gpu"].pop(path.removeprefix("gpu."), None)
+        _place(self.folder / "nvidia.yaml", theirs(choice))
+        if choice["node.root"] == "settings":
+            made["gpu"]["driverRoot"] = str(self.folder / "driver")
+        own = self.settings["kubelet"]
+        keep = {key: own[key] for key in ("pluginDir", "podResourcesSocket")}
+        fixed = {key: self.settings[key] for key in ("stateDir", "host", "http", "cdi")}
+        made["labels"]["folder"] = str(self.folder / "features.d")
+        made["dra"] |= self.cluster.settings()
+        self.settings = {**made, **fixed, "kubelet": {**made["kubelet"], **keep}}
+        self.cluster.adopt(choice)
+        _place(self.config, self.settings)
+
+    def show(self, choice: Choice) -> None:
+        """Let NVML have the GPUs of *choice*, each divided as it says."""
+        cards = nvml.cards(len(choice["node.gpus"]))
+        cards = tuple(
+            replace(card, mig=int(layout != ()), slices=tuple(_slices(place, layout)))
+            for place, (card, layout) in enumerate(zip(cards, choice["node.gpus"], strict=True))
+        )
+        self.gpus.show(replace(self.gpus.stub, cards=cards))
+
+    def load_driver(self) -> None:
+        """Load NVIDIA's driver, with the nodes of all that it may have."""
+        self.gpus.load()
+        self.gpus.make_capabilities(_INSTANCES)
+
+    async def again(self) -> None:
+        """End the daemon as a crash does, and start it; it has to come up."""
+        self.kill()
+        await self.come_up("restart")
+
+    async def come_up(self, after: str) -> None:
+        """Start the daemon, which always can."""
+        said = await refusal(self)
+        if said is not None:
+            raise ViolationError(f"{after}: the daemon cannot start again: {said}")
+
+    def answer(self, pod: Pod) -> set[str]:
+        """Return what the container was given: names, indexes and paths."""
+        return self.runtime.given.get(pod.uid, set())
+
+    async def ask(
+        self,
+        name: str,
+        what: str,
+        count: int = 1,
+        *,
+        claim: bool = False,
+        patient: bool = True,
+        **work: Any,
+    ) -> Pod | None:
+        """Submit a pod with *count* of a resource or shape, None where it finds no place.
+
+        Where claims bring it, a *claim* of the pod's own does, or else the scheduler makes it. Who
+        is not *patient* wants its place at once.
+        """
+        work = {"opens": not self.choice["node.sandbox"], **work}
+        if what not in {**oracle.published(self.choice), **oracle.shapes(self.choice)}:
+            return await self.kubelet.submit(
+                PodSpec(name=name, containers=(asks(what, count, **work),))
+            )
+        if claim:
+            self.cluster.claims(name, what)
+        else:
+            self.cluster.wants(name, what, count)
+        found: list[PodSpec | None] = [None]
+
+        def placed() -> bool:
+            found[0] = self.cluster.placed(name, Workload(**work))
+            return found[0] is not None or not patient
+
+        try:
+            await self.until(placed, f"{name} to find a place")
+        except AssertionError:
+            found[0] = None
+        if found[0] is None:
+            self.cluster.delete(name)
+            return None
+        return await self.kubelet.submit(found[0])
+
+    def has(self, pod: Pod, resource: str) -> list[str]:
+        """Return what a pod has of a resource: ids of kubelet's, or names of claimed devices."""
+        return self.cluster.has(pod) if pod.spec.claims else sorted(self.ids(pod, resource))
+
+    def put_in_sandbox(self, pod: Pod, path: str) -> None:
+        """Let the program of *pod* be in a sandbox, which has the device at *path* open."""
+        made = GvisorSandbox(self, pod, self.node.node(path))
+        self.runtime.sandboxes[pod.uid] = made
+        made.at_work()
+        made.opens_the_group()
+
+    def let_end(self, pod: Pod) -> None:
+        """Delete a pod, and do not wait."""
+        self.cluster.delete(pod.spec.name)
+        self.kubelet.delete(pod, grace=0.0)
+
+    async def end(self, pod: Pod, *, grace: float = 0.0) -> None:
+        """Delete a pod, and return when kubelet has done so."""
+        self.cluster.delete(pod.spec.name)
+        await super().end(pod, grace=grace)
+
+
+def theirs(choice: Choice) -> dict[str, Any]:
+    """Return NVIDIA's file of a choice; without any keys where it has none."""
+    made: dict[str, Any] = {"version": "v1"}
+    for path, keys in THEIRS.items() if choice["node.by"] == "nvidia" else ():
+        if path.startswith("sharing.") and not choice["sharing.timeSlicing.resources"]:
+            continue
+        section = made
+        for each in keys[:-1]:
+            section = section.setdefault(each, {})
+        section[keys[-1]] = choice[path]
+    return made
+
+
+def _place(file: Path, content: Mapping[str, Any]) -> None:
+    draft = file.with_suffix(".new")
+    draft.write_text(yaml.safe_dump(json.loads(json.dumps(content))))
+    draft.replace(file)
+
+
+def _slices(place: int, layout: Sequence[str]) -> list[nvml.Slice]:
+    if layout == space.EMPTY:
+        return []
+    found = []
+    for number, profile in enumerate(layout):
+        part = "c." in profile
+        instance = int(profile.partition(".")[2][0] if part else profile[0])
+        own = int(profile[0])
+        uuid = oracle.slice_uuid(place, number)
+        made = nvml.Slice(uuid, gi=number, profile=profile, slices=(instance, own))
+        found.append(made)
+    return found
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="hm-", dir="/tmp"))
+    try:
+        for each in ("cdi", "features.d"):
+            (folder / each).mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def world(choice: Choice, library: Path) -> AsyncIterator[World]:
+    """Yield the node of *choice*; the daemon is not started."""
+    with _folder() as folder, control_plane(folder) as plane:
+        node = SimulatedNode(folder / "node", chips=0)
+        _build(node, choice)
+        driver = node.root.run / "nvidia/driver" if choice["node.root"] == "operator" else None
+        driver = driver or folder / "driver"
+        (driver / "usr/lib64").mkdir(parents=True)
+        shutil.copy2(library, driver / "usr/lib64" / nvml.LIBRARY)
+        (driver / "usr/lib64/libcuda.so.550.54.15").touch()
+        environment = {
+            nvml.CONTROL: str(folder / "nvml"),
+            "KUBERNETES_SERVICE_HOST": plane.access.host,
+            "KUBERNETES_SERVICE_PORT": str(plane.access.port),
+        }
+        if choice["node.by"] == "nvidia":
+            environment["CONFIG_FILE"] = str(folder / "nvidia.yaml")
+        if choice["node.root"] == "environment":
+            environment["NVIDIA_DRIVER_ROOT"] = str(driver)
+        elif choice["node.root"] == "container":
+            environment["CONTAINER_DRIVER_ROOT"] = str(driver)
+        cluster = Cluster(plane, folder / "kl")
+        runtime = _Runtime(node, folder / "cdi")
+        runtime.given, runtime.sandboxes = {}, {}
+        runtime.leaks = choice["node.sandbox"] == "leaks"
+        settings = {"http": {"port": 0}, "cdi": {"specDir": str(folder / "cdi")}}
+        made = World(
+            folder,
+            runtime,
+            settings=settings,
+            times=_TIMES,
+            environment=environment,
+            own_process=True,
+            dra=cluster.dra,
+        )
+        made.cluster = cluster
+        made.kubelet.tell = PodStatuses(cluster.store, cluster.scheduler).tell
+        made.gpus = SimulatedGpus(node, folder / "nvml", nvml.Node(init=NOT_LOADED))
+        made.show(choice)
+        made.adopt(choice)
+        async with running(made):
+            if choice["node.gpus"]:
+                made.load_driver()
+                made.gpus.add_imex_channel()
+            try:
+                yield made
+                _check(runtime)
+            finally:
+                for sandbox in runtime.sandboxes.values():
+                    sandbox.close()
+
+
+def _check(runtime: _Runtime) -> None:
+    if runtime.trespasses:
+        raise ViolationError(
+            f"start: {runtime.trespasses[0]} (a container starts on a device that nobody else has)"
+        )
+
+
+def _build(node: SimulatedNode, choice: Choice) -> None:
+    generation, count = choice["node.tpus"]
+    for place in range(count):
+        address, device = f"0000:00:{5 + place:02x}", _PCI[generation]
+        if oracle.is_accel(generation):
+            subsystem = {"v2": 0x4E, "v3": 0x4F}.get(generation, 0)
+            node.tree.accel(f"{address}.0", place, device=device, subsystem=subsystem)
+            continue
+        for function in range(2 if generation == "tpu7x" else 1):
+            node.tree.tpu(f"{address}.{function}", group=10 + place, device=device)
+    if choice["node.functions"] == "virtual":
+        node.tree.function(_CARD, vendor=_OTHERS, device=0x11, class_code=0x010802, driver="nvme")
+    for thing in oracle.hardware(choice):
+        if thing.kind == "pool":
+            plug(node, thing)
+
+
+def plug(node: SimulatedNode, thing: oracle.Thing) -> None:
+    """Put a function of a pool into the node, or a chip with VFIO."""
+    group = int(Path(thing.path).name)
+    if thing.kind == "tpu":
+        node.tree.tpu(thing.id, group=group, device=_PCI[thing.model])
+    elif dict(thing.names)["model"].startswith("10de"):
+        for address, device, code in (
+            (thing.id, 0x2330, 0x030200),
+            (thing.id.replace(".0", ".1"), 0x22A3, 0x040300),
+        ):
+            node.tree.function(address, vendor=_NVIDIA, device=device, class_code=code, group=group)
+    else:
+        node.tree.function(thing.id, vendor=_OTHERS, device=0x11, class_code=0x010802, group=group)
+        if node.tree.path(_CARD).exists() and thing.id != _CARD:
+            (node.tree.path(thing.id) / "physfn").symlink_to(node.tree.path(_CARD))
+
+
+async def refusal(made: World) -> str | None:
+    """Start the daemon; return why it refuses to, None once it answers."""
+    made.start()
+
+    async def decided() -> bool:
+        return made.process.poll() is not None or await made.asked("status") is not None
+
+    end = asyncio.get_running_loop().time() + made.limit
+    while not await decided():
+        if asyncio.get_running_loop().time() > end:
+            raise ViolationError("start: the daemon neither refuses nor answers")
+        await asyncio.sleep(0.02)
+    if made.process.poll() is None:
+        return None
+    return (made.log.strip().splitlines() or [""])[-1]
+
+
+async def promised(made: World, wait: Any, promise: str) -> None:
+    """Await what is promised; raise ViolationError with the promise where it does not come."""
+    try:
+        await wait
+    except ViolationError:
+        raise
+    except AssertionError as error:
+        _check(made.runtime)
+        text = str(error).splitlines()[0]
+        raise ViolationError(f"{promise}: {text}; locks {await made.locks()}") from error
