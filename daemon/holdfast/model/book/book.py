@@ -351,6 +351,18 @@ class Holdings:
             devices |= dict.fromkeys(sorted(self._locks_on_side.get(side, ())))
         return [self.locks[device] for device in devices]
 
+    def are_locked(self, keys: Collection[HardwareKey]) -> bool:
+        """Tell whether a lock excludes any of *keys*, under any resource name."""
+        if not self._lock_on.keys().isdisjoint(keys):
+            return True
+        on_side = self._locks_on_side
+        return bool(on_side) and not rivals(keys, self.places).isdisjoint(on_side)
+
+    def concern(self, name: DeviceName, keys: Collection[HardwareKey]) -> bool:
+        """Tell whether an Allocation or a lock is on the device called *name*, or on its *keys*."""
+        named = (name.resource, name.id) in self._naming or name in self.locks
+        return named or self.are_locked(keys)
+
     def rank(self, allocation: Allocation) -> tuple[int, int]:
         """Return its place in the queue: all Allocations of a pod have the place of the oldest."""
         own = self._of_pod.get(allocation.pod, ()) if allocation.pod is not None else ()
