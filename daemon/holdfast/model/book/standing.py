@@ -472,12 +472,8 @@ def _crowded(facts: NodeFacts) -> Mapping[HardwareKey, str]:
     book = facts.book
     had = {key for lock in book.locks.values() for key in lock.keys if is_replica(key)}
     had |= {key for each in book.allocations.values() for key in each.keys if is_replica(key)}
-    offered: dict[HardwareKey, dict[HardwareKey, None]] = {}
-    for device in facts.inventory.devices:
-        for key in filter(is_replica, device.keys):
-            offered.setdefault(whole_of(key), {})[key] = None
     found: dict[HardwareKey, str] = {}
-    for whole, keys in offered.items():
+    for whole, keys in facts.inventory.replicas.items():
         taken = {key for key in had if whole_of(key) == whole}
         most, now = len(keys), len(taken)
         why = f"{now} shares of the same hardware are in use, and the settings allow {most}"
