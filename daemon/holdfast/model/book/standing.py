@@ -317,7 +317,7 @@ def standings(facts: NodeFacts, before: Standings) -> Standings:
 def _is_still_idle(known: Standing, device: Device | None, facts: NodeFacts) -> bool:
     """Tell whether nobody has *device*, as when its *known* standing was made: that one stays.
 
-    On a large node this is so of most, and making each anew would take ten times as long.
+    On a large node this is so of most, and to make each again would take ten times as long.
     """
     name = known.name
     return (
