@@ -131,7 +131,7 @@ class Notices:
         """Look, and write what is due, until cancelled."""
         await self._looked.wait()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat("EventWriter", self._tell), name="EventWriter")
+            group.create_task(self._repeat("Events", self._tell), name="Events")
             group.create_task(self._repeat("node condition", self._show), name="node condition")
 
     async def _repeat(self, what: str, act: Callable[[], Awaitable[bool]]) -> None:
