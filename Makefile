@@ -67,7 +67,8 @@ help:
 	@echo "make guards   remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make hostile  attacks on a node by real processes in cgroups beside the daemon; as root (ATTACK= selects)"
 	@echo "make mutants  change the rules line by line, and see a test fail each time (N= samples, FILE= selects)"
-	@echo "make bench    measure beside floors and against reaches; writes build/bench.json (FIGURES= selects)"
+	@echo "make bench    measure beside floors and against reaches; writes build/bench.json (FIGURES= selects),"
+	@echo "              and without it the table in docs/decisions/speed.md"
 	@echo "make soak     let pods come and go for MINUTES= (60); writes build/soak.json and a plot, build/soak.png"
 	@echo "make chart    check the chart; write its schema, docs/configuration.md, docs/messages.md and the manifests"
 	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
@@ -136,6 +137,7 @@ mutants: $(STAMP)
 bench: $(STAMP) $(RUNTIME)/.installed
 	GRPC_VERBOSITY=ERROR PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
 		--output build/bench.json $(FIGURES)
+	$(if $(FIGURES),,PYTHONPATH=daemon:tests $(PY) -m bench.page build/bench.json docs/decisions/speed.md)
 
 soak: $(STAMP) $(RUNTIME)/.installed
 	GRPC_VERBOSITY=ERROR PYTHONPATH=daemon:tests $(PY) -m bench.soak --python $(RUNTIME)/bin/python \

@@ -136,11 +136,14 @@ def _part(place: Place, name: str) -> Place:
 
 
 async def idle_huge(place: Place) -> list[Figure]:
-    """Measure the same on a huge node."""
-    return [await _idle(place, HUGE, "idle_cpu_percent_5000")]
+    """Measure the same on a huge node, and at the same time a daemon at whose gate a start waits."""
+    async with asyncio.TaskGroup() as group:
+        huge = group.create_task(_idle(_part(place, "huge"), HUGE, "idle_cpu_percent_5000"))
+        gate = group.create_task(_waiting(_part(place, "gate")))
+    return [huge.result(), gate.result()]
 
 
-async def waiting(place: Place) -> list[Figure]:
+async def _waiting(place: Place) -> Figure:
     """Measure the processor time of a daemon at whose gate a start waits for its own pod."""
     async with _crowded(place, BUSY, reclaim={"mode": "observe"}) as made:
         work = Workload(runs_for=0.2, orphan=1)
@@ -160,7 +163,7 @@ async def waiting(place: Place) -> list[Figure]:
         starts = pod.starts
     if starts > 1:
         raise RuntimeError("the start that was to wait has passed")
-    return [share]
+    return share
 
 
 async def _idle_many(place: Place, *, chips: int = 256) -> list[Figure]:
@@ -281,10 +284,8 @@ async def _allocate_and_start(made: Rig) -> tuple[float, float]:
     kubelet = made.kubelet
     plugin = kubelet.devices.plugin(TPU)
     ids = sorted(kubelet.devices.endpoints[TPU].devices)
-    request = api.AllocateRequest()
-    request.container_requests.add(devices_ids=ids)
     began = time.perf_counter()
-    await plugin.Allocate(request)
+    await made.allocate(*ids)
     allocated = time.perf_counter() - began
     kubelet.count(TPU, *ids)
     began = time.perf_counter()

@@ -9,12 +9,15 @@ from pathlib import Path
 
 from bench.figures import Figure, Floor
 from bench.floors import DAEMON, bare_plugin, interpreter, run, synced_file, timed
-from bench.rig import SOON, Place, Rig, cpu_seconds, peak_mib, resident_mib, rig
+from bench.rig import SOON, TPU, Place, Rig, cpu_seconds, peak_mib, resident_mib, rig
 from simulated.pods import Pod
 
 _POD_PROCESSES = 20
 _SETTLED = 2.0
 """Seconds after a registration, until what the start has needed is given back."""
+_SOON = 0.3
+"""Seconds within which all that follows an Allocate is done."""
+ALLOCATED = (8, 64, 512)
 _BARE_MEMORY = "the memory of a bare grpc.aio plugin"
 _HOLD = "import os, sys, time; os.open(sys.argv[1], 258); print(flush=True); time.sleep(1e6)"
 
@@ -118,6 +121,33 @@ async def many_devices(place: Place, *, chips: int = 512) -> list[Figure]:
             note=f"VmHWM two seconds after it registered {chips} devices",
         )
     ]
+
+
+async def allocate_cpu(place: Place, *, n: int = 64) -> list[Figure]:
+    """Measure the CPU of an Allocate over gRPC, and of all that follows, with few devices and many.
+
+    One device after the other is given, without a pause, and no pod comes for it.
+    """
+    async with bare_plugin(place) as bare:
+        before = cpu_seconds(bare.pid)
+        for _ in range(n):
+            await bare.allocate()
+        answered = (cpu_seconds(bare.pid) - before) * 1000 / n
+    floor = Floor(what="the call to a bare grpc.aio plugin, CPU time", samples=[answered])
+    found = []
+    for devices in ALLOCATED:
+        async with rig(place, chips=devices) as made:
+            await asyncio.sleep(_SETTLED)
+            ids = sorted(made.kubelet.devices.endpoints[TPU].devices)[:n]
+            before = cpu_seconds(made.process.pid)
+            for id_ in ids:
+                await made.allocate(id_)
+            await asyncio.sleep(_SOON)
+            used = (cpu_seconds(made.process.pid) - before) * 1000 / len(ids)
+        note = f"CPU time of one of {len(ids)} calls in a row, {devices} devices, with what follows"
+        name = f"allocate_cpu_{devices}"
+        found.append(Figure(name=name, samples=[used], floor=floor, note=note))
+    return found
 
 
 async def command_line(place: Place, *, n: int = 20) -> list[Figure]:

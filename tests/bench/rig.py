@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated import nvml
 from simulated.gpunode import GpuNode
 from simulated.node import SimulatedNode
@@ -74,6 +75,12 @@ class Rig(Stage):
     def registered(self) -> bool:
         """Tell whether kubelet would grant every chip and GPU."""
         return all(len(self.healthy(resource)) == count for resource, count in self._wanted.items())
+
+    async def allocate(self, *chips: str) -> None:
+        """Ask the daemon for *chips*, for one container, as kubelet does."""
+        request = api.AllocateRequest()
+        request.container_requests.add(devices_ids=chips)
+        await self.kubelet.devices.plugin(TPU).Allocate(request)
 
     async def metric(self, name: str) -> float:
         """Return the value of a metric without labels."""

@@ -79,6 +79,7 @@ _MEASURES: dict[Measure, tuple[str, ...]] = {
     ),
     daemon.start_with_gpus: ("start_to_registered_8_gpus", "rss_mib"),
     daemon.many_devices: ("rss_mib_512_peak",),
+    daemon.allocate_cpu: tuple(f"allocate_cpu_{devices}" for devices in daemon.ALLOCATED),
     reload.reload: ("reload_applied", "reload_restart"),
     daemon.last_exit: ("exit_to_free",),
     daemon.pod_kill: ("pod_kill_to_free",),
@@ -86,12 +87,11 @@ _MEASURES: dict[Measure, tuple[str, ...]] = {
     crowded.gate: ("prestart_free", "allocate_rpc"),
     crowded.gate_huge: ("prestart_free_5000",),
     crowded.scan: ("scan_5000", "scan_5000_loop_late"),
-    crowded.waiting: ("gate_wait_cpu_percent",),
     slices.publish: ("dra_publish_64", "dra_health_to_taint"),
     claims.prepare: ("dra_prepare_free", "dra_unprepare_to_free"),
     claims.memory: ("dra_rss_mib",),
     crowded.idle: ("idle_cpu_percent", "idle_cpu_percent_256", "loop_stall_256"),
-    crowded.idle_huge: ("idle_cpu_percent_5000",),
+    crowded.idle_huge: ("idle_cpu_percent_5000", "gate_wait_cpu_percent"),
 }
 _LIMIT = 300.0
 """Seconds after which a measure is given up: one that hangs does not keep the others."""

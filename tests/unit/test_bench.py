@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from bench.figures import Figure, Floor, save, show
 from bench.growth import Growth
+from bench.page import _BEGIN, _END, with_table
 from bench.rig import Place
 from bench.run import measure_each
 
@@ -39,6 +42,21 @@ def test_a_figure_is_saved_with_its_reach_and_its_floor(tmp_path: Path) -> None:
 def test_the_table_says_what_is_missed() -> None:
     table = show([_figure("good", 1.0, reach=2.0), _figure("slow", 3.0, reach=2.0)])
     assert [line.split()[-1] for line in table.splitlines()[1:3]] == ["met", "MISSED"]
+
+
+def test_the_table_of_a_page_is_renewed_and_the_rest_of_it_stays(tmp_path: Path) -> None:
+    page = f"before\n{_BEGIN}| old |\n{_END}after\n"
+    save([_figure("one", 1.0, 3.25, reach=0.5)], {"two": "a reason"}, tmp_path / "bench.json")
+    figures = json.loads((tmp_path / "bench.json").read_text())
+    written = with_table(page, figures)
+    assert written.splitlines()[4:6] == [
+        "| `one` | 1 ms | 3.25 ms | p50 0.5 | 0.5 | missed |",
+        "| `two` | not measured | | | | |",
+    ]
+    assert (written.splitlines()[0], written.splitlines()[-1]) == ("before", "after")
+    assert with_table(written, figures) == written
+    with pytest.raises(ValueError, match="lacks the lines"):
+        with_table("a page", figures)
 
 
 async def test_a_figure_that_cannot_be_measured_fails_alone(tmp_path: Path) -> None:

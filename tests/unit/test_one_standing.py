@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _DAEMON = Path(__file__).parents[2] / "daemon/holdfast"
-_QUESTIONS = frozenset({"lock_on", "locks_on", "why_withheld", "quarantines_on", "belongs_to"})
+_QUESTIONS = frozenset(
+    {"are_locked", "lock_on", "locks_on", "why_withheld", "quarantines_on", "belongs_to"}
+)
 """What a standing is made of. Whoever asks one of these has begun to write a second truth."""
 _DECIDES = {
     "model/book/": "moves locks within a commit, and makes the standings",

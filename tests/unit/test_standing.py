@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from fakes.books import (
     BOOT,
     HALF,
+    NAMES,
     NOW,
     WHOLE,
     X,
@@ -254,6 +255,47 @@ def test_what_has_not_changed_is_the_same_standing() -> None:
     assert after.by_name[D1] is before.by_name[D1]
     assert after.by_name[D0] != before.by_name[D0]
     assert after.by_name[D0].since == before.by_name[D0].since == 5.0
+
+
+_SHARES = {DeviceId(f"G::{n}"): frozenset({replica_key("G", n)}) for n in (0, 1)}
+_SHARED = replace(inventory({WHOLE: _SHARES}), names=NAMES)
+_MOMENTS = [
+    NodeFacts(book=book(), inventory=NODE),
+    NodeFacts(book=locked(LockState.RELEASING), inventory=NODE),
+    NodeFacts(book=book(lock(LockState.HELD, H0)), inventory=NODE),
+    NodeFacts(book=book(lock(LockState.HELD, keys=keys("z"))), inventory=NODE),
+    NodeFacts(book=book_of(allocated(silicon(d0="z"), pod=X)), inventory=NODE),
+    NodeFacts(book=book(), inventory=NODE, view=NEEDED),
+    NodeFacts(book=book(marks=QUARANTINE), inventory=NODE),
+    NodeFacts(book=book(marks=DRAIN), inventory=NODE),
+    NodeFacts(book=book(), inventory=NODE, uncommitted_for=9.0),
+    NodeFacts(book=book(), inventory=NODE, by_claims=frozenset({WHOLE})),
+    NodeFacts(book=book(), inventory=node(faults=(ILL,))),
+    NodeFacts(book=book(), inventory=replace(NODE, devices=NODE.devices[1:])),
+    NodeFacts(book=book(), inventory=replace(_SHARED, devices=_SHARED.shared_cards)),
+    NodeFacts(book=book(), inventory=_SHARED),
+    *(
+        NodeFacts(
+            book=book_of(allocated({DeviceId("was"): frozenset({key})}, pod=X)),
+            inventory=_SHARED,
+        )
+        for key in (card_key("G"), replica_key("G", 7))
+    ),
+]
+
+
+@pytest.mark.parametrize("after", _MOMENTS)
+@pytest.mark.parametrize("first", _MOMENTS)
+def test_a_standing_that_is_kept_is_the_one_that_would_be_made(
+    first: NodeFacts, after: NodeFacts
+) -> None:
+    before = standings(replace(first, now=5.0), Standings())
+    unsure = {name: replace(each) for name, each in before.by_name.items()}
+    for each in unsure.values():
+        each.__dict__["idle"] = False
+    later = replace(after, now=6.0)
+    made = standings(later, replace(before, by_name=unsure))
+    assert standings(later, before) == made
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,7 @@ class DeviceStandings:
 
     def _depend_on_time(self) -> bool:
         """Tell whether they may change although none of their sources does."""
-        return self._ledger.failing_since is not None or any(
-            each.uncommitted or (each.kept and not each.overdue) for each in self.latest.value
-        )
+        return self._ledger.failing_since is not None or self.latest.value.depend_on_time
 
     @property
     def _settle_after(self) -> float:

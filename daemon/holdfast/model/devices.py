@@ -15,6 +15,7 @@ from holdfast.model.cards import (
     Places,
     card_of,
     id_of,
+    is_replica,
     replica_of,
     replicas_in,
     whole_of,
@@ -207,6 +208,15 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         names = (self.names.whole(each.name) for each in self.devices if replicas_in(each.keys))
         found = (self.get(name) for name in dict.fromkeys(names))
         return tuple(device for device in found if device is not None)
+
+    @cached_property
+    def replicas(self) -> Mapping[HardwareKey, Mapping[HardwareKey, None]]:
+        """Return the keys of the replicas of each whole that is shared, in order."""
+        found: dict[HardwareKey, dict[HardwareKey, None]] = {}
+        for device in self.devices:
+            for key in filter(is_replica, device.keys):
+                found.setdefault(whole_of(key), {})[key] = None
+        return found
 
     @cached_property
     def cards(self) -> Mapping[str, PciAddress]:

@@ -21,6 +21,8 @@ class Watched(Generic[T]):
         self._version = 0
         self._changed = asyncio.Event()
         self._parts: tuple[Callable[[T], None], ...] = ()
+        self.waiting: set[asyncio.Future[bool]] = set()
+        """Who waits for the first change of this value and of others; see `Changes`."""
 
     @property
     def value(self) -> T:
@@ -40,6 +42,8 @@ class Watched(Generic[T]):
             # A new event for each change: whoever holds the old one wakes, however late it runs.
             self._changed.set()
             self._changed = asyncio.Event()
+            for each in self.waiting:
+                _answer(each, changed=True)
             for publish in self._parts:
                 publish(value)
 
@@ -95,16 +99,28 @@ class Changes:
 
         Tell whether there was one.
         """
-        waits = [asyncio.ensure_future(_beyond(value, seen)) for value, seen in self._seen]
+        if self._any():
+            await asyncio.sleep(0)  # whoever changes a value in each turn leaves others theirs
+            return True
+        loop = asyncio.get_running_loop()
+        first: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(timeout, lambda: _answer(first, changed=False))
+        for value, _ in self._seen:
+            value.waiting.add(first)
         try:
-            changed, _ = await asyncio.wait(
-                waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-            )
+            return await first
         finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
-        return bool(changed)
+            timer.cancel()
+            for value, _ in self._seen:
+                value.waiting.discard(first)
+
+    def _any(self) -> bool:
+        return any(value.version != seen for value, seen in self._seen)
+
+
+def _answer(waiting: "asyncio.Future[bool]", *, changed: bool) -> None:
+    if not waiting.done():
+        waiting.set_result(changed)
 
 
 async def pause(clock: Clock, settings: Watched[T], seconds: Callable[[T], float]) -> None:

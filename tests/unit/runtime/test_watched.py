@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from holdfast.runtime.watched import Watched, pause
+from holdfast.runtime.watched import Changes, Watched, pause
 from manual_clock import ManualClock
 from waiting import until
 
@@ -98,3 +98,50 @@ async def test_a_pause_ends_when_its_settings_say_so_also_after_they_have_change
     settings.set(10.0)
     await clock.advance(0.0)
     assert paused.done()
+
+
+async def test_the_first_change_of_several_values_is_seen_before_and_while_it_is_waited_for() -> (
+    None
+):
+    one, other = Watched(0), Watched(0)
+    before = Changes([one, other])
+    other.set(1)
+    assert await before.wait(60)
+
+    meanwhile = [asyncio.create_task(Changes([one, other]).wait(60)) for _ in range(2)]
+    await asyncio.sleep(0)
+    one.set(1)
+    other.set(2)
+    assert await asyncio.gather(*meanwhile) == [True, True]
+    assert not await Changes([one, other]).wait(0)
+
+
+async def test_who_waits_no_more_is_forgotten() -> None:
+    one, other = Watched(0), Watched(0)
+    given_up = asyncio.create_task(Changes([one, other]).wait(60))
+    await asyncio.sleep(0)
+    assert one.waiting == other.waiting != set()
+    given_up.cancel()
+    one.set(1)
+    await asyncio.gather(given_up, return_exceptions=True)
+    assert given_up.cancelled()
+    await Changes([one, other]).wait(0)
+    assert one.waiting == other.waiting == set()
+
+
+async def test_who_changes_a_value_in_each_turn_leaves_others_theirs() -> None:
+    watched = Watched(0)
+
+    async def restless() -> None:
+        while True:
+            changes = Changes([watched])
+            watched.set(watched.value + 1)
+            await changes.wait(60)
+
+    task = asyncio.create_task(restless())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert watched.value > 0

@@ -234,6 +234,7 @@ class Holdings:
         "_of_pod",
         "_on_key",
         "_on_side",
+        "_rivals_of",
         "allocations",
         "locks",
         "places",
@@ -256,6 +257,7 @@ class Holdings:
         self._of_claim: _Index[ClaimUid, int] = {}
         self._lock_on: dict[HardwareKey, DeviceName] = {}
         self._locks_on_side: _Index[Side, DeviceName] = {}
+        self._rivals_of: dict[frozenset[HardwareKey], set[Side]] = {}
         for allocation in allocations:
             self.put(allocation)
         for lock in locks:
@@ -350,6 +352,20 @@ class Holdings:
         for side in sorted(rivals(keys, self.places)):
             devices |= dict.fromkeys(sorted(self._locks_on_side.get(side, ())))
         return [self.locks[device] for device in devices]
+
+    def are_locked(self, keys: frozenset[HardwareKey]) -> bool:
+        """Tell whether a lock excludes any of *keys*, the keys of a device, under any resource."""
+        if not self._lock_on.keys().isdisjoint(keys):
+            return True
+        sides = self._rivals_of.get(keys)
+        if sides is None:
+            sides = self._rivals_of[keys] = rivals(keys, self.places)
+        return not self._locks_on_side.keys().isdisjoint(sides)
+
+    def concern(self, name: DeviceName, keys: frozenset[HardwareKey]) -> bool:
+        """Tell whether an Allocation or a lock is on the device called *name*, or on its *keys*."""
+        named = (name.resource, name.id) in self._naming or name in self.locks
+        return named or self.are_locked(keys)
 
     def rank(self, allocation: Allocation) -> tuple[int, int]:
         """Return its place in the queue: all Allocations of a pod have the place of the oldest."""

@@ -104,7 +104,7 @@ def hand_to_true_owner(draft: Draft, lock: DeviceLock, facts: KernelFacts) -> No
 
 def unlocked(devices: Iterable[Device], book: Book) -> tuple[Device, ...]:
     """Return those of *devices* that no lock excludes: they were granted to nobody."""
-    return tuple(each for each in devices if book.lock_on(each.keys) is None)
+    return tuple(each for each in devices if not book.holdings.are_locked(each.keys))
 
 
 def call_foreign(draft: Draft, device: Device, reason: str) -> None:

@@ -175,6 +175,12 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
         return "uncommitted" if self.uncommitted else ""
 
     @cached_property
+    def idle(self) -> bool:
+        """Tell whether nobody has it or waits for it, and nothing keeps it from a new pod."""
+        withheld = self.withheld or self.crowded or self.uncommitted
+        return self.listed and not (self.lock or self.needed or self.granted or withheld)
+
+    @cached_property
     def free_for(self) -> FreeFor:
         """Return which pods may be given it now."""
         if not self.healthy:
@@ -243,6 +249,11 @@ class Standings(Struct, frozen=True, kw_only=True, dict=True):
         return self._listed.get(resource, ())
 
     @cached_property
+    def depend_on_time(self) -> bool:
+        """Tell whether one of them changes in a while although nothing else does."""
+        return any(each.uncommitted or (each.kept and not each.overdue) for each in self)
+
+    @cached_property
     def listed(self) -> tuple[Standing, ...]:
         """Return those of the devices that the node has by the settings as they are."""
         return tuple(each for each in self.by_name.values() if each.listed)
@@ -286,16 +297,36 @@ def standings(facts: NodeFacts, before: Standings) -> Standings:
     found: dict[DeviceName, Standing] = {}
     listed = {device.name: device for device in facts.inventory.devices}
     crowded = _crowded(facts)
+    may_idle = not (facts.book.marks or facts.uncommitted_for)
     for name, device in (*listed.items(), *_others(facts, listed)):
         known, full = before.get(name), "" if device is None else _any_of(device.keys, crowded)
-        latest = _standing(facts, name, device, known, listed=name in listed, crowded=full)
-        found[name] = known if known == latest else latest
+        is_listed = name in listed
+        if may_idle and is_listed and not full and known and _is_still_idle(known, device, facts):
+            found[name] = known
+        else:
+            found[name] = _standing(facts, name, device, known, listed=is_listed, crowded=full)
     leaving = {name for name, each in before.by_name.items() if each.leaving}
     return Standings(
         by_name=found,
         by_claims=facts.by_claims,
         names=facts.inventory.names,
         left=before.left | leaving,
+    )
+
+
+def _is_still_idle(known: Standing, device: Device | None, facts: NodeFacts) -> bool:
+    """Tell whether nobody has *device*, as when its *known* standing was made: that one stays.
+
+    On a large node this is so of most, and to make each again would take ten times as long.
+    """
+    name = known.name
+    return (
+        known.idle
+        and device is not None
+        and known.device == device
+        and known.by_claims is (name.resource in facts.by_claims)
+        and not facts.book.holdings.concern(name, device.keys)
+        and not facts.view.pods_with(name)
     )
 
 
@@ -327,6 +358,7 @@ def _standing(
     listed: bool,
     crowded: str,
 ) -> Standing:
+    """Return the standing of the device; the one from *before* where it is the same."""
     book, now = facts.book, facts.now
     given = [  # by kubelet to pods
         each for each in book.holdings.naming(name.resource, [name.id]) if each.claim is None
@@ -347,7 +379,7 @@ def _standing(
     )
     patience = facts.settle_after if by_claims else facts.withhold_after
     kept_since = now if went_on is None else went_on.kept_since
-    return Standing(
+    latest = Standing(
         name=name,
         device=device,
         listed=listed,
@@ -374,6 +406,7 @@ def _standing(
         uncommitted=facts.uncommitted_for > patience,
         obstacle=None if lock is None else facts.obstacles.get(lock.device),
     )
+    return before if before is not None and before == latest else latest
 
 
 def _said(name: DeviceName, lock: DeviceLock, facts: NodeFacts) -> FilledMessage:
@@ -439,12 +472,8 @@ def _crowded(facts: NodeFacts) -> Mapping[HardwareKey, str]:
     book = facts.book
     had = {key for lock in book.locks.values() for key in lock.keys if is_replica(key)}
     had |= {key for each in book.allocations.values() for key in each.keys if is_replica(key)}
-    offered: dict[HardwareKey, dict[HardwareKey, None]] = {}
-    for device in facts.inventory.devices:
-        for key in filter(is_replica, device.keys):
-            offered.setdefault(whole_of(key), {})[key] = None
     found: dict[HardwareKey, str] = {}
-    for whole, keys in offered.items():
+    for whole, keys in facts.inventory.replicas.items():
         taken = {key for key in had if whole_of(key) == whole}
         most, now = len(keys), len(taken)
         why = f"{now} shares of the same hardware are in use, and the settings allow {most}"
@@ -475,6 +504,8 @@ def quarantines_on(book: Book, keys: frozenset[HardwareKey]) -> tuple[Quarantine
 
     What is quarantined is broken as a whole card, as each of its parts and as a PCI function.
     """
+    if not book.marks.quarantines:
+        return ()
     places = book.holdings.places
     return tuple(
         each for each in book.marks.quarantines.values() if overlap(each.keys, keys, places)
