@@ -8,6 +8,8 @@ STAMP := $(VENV)/.installed
 RUNTIME := build/runtime
 # What builds the pages into a site, and the copies of the pages that it reads.
 SITE := build/site-tools
+# What lists the contents of the image.
+SBOM := build/sbom-tools
 PAGES := build/site-pages
 
 # How many files of tests `make test` runs at once; the cases on a kernel are one file.
@@ -39,10 +41,12 @@ SEED ?=
 FIGURES ?=
 # The commits that `make sizes` measures, such as REVISIONS="c1e33f3 HEAD"; HEAD without it.
 REVISIONS ?=
-# What `make image` builds with, on which base (pin it: name@sha256:digest), and the image's name.
+# What `make image` builds with, on which base (pin it: name@sha256:digest), the image's name, and
+# further options of the build, such as BUILD_OPTIONS="--secret id=pip.conf,src=/etc/pip.conf".
 BUILDER ?= $(firstword $(notdir $(shell command -v docker podman buildah)))
 BASE ?= debian:bookworm-slim
 IMAGE ?= holdfast:$(VERSION)
+BUILD_OPTIONS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init__.py)
 
 # Tests start hundreds of daemons, and collect hundreds of files: each module is to be compiled once,
@@ -53,7 +57,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet 
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .PHONY: types_checked format_checked lint_checked imports_checked plugin_checked
-.PHONY: help demo quick test check vm kills one-holder matrix guards hostile mutants bench soak chart image site pictures sizes proto lock format clean
+.PHONY: help demo quick test check vm kills one-holder matrix guards hostile mutants bench soak chart image image-of-packages site pictures sizes proto lock format clean
 
 help:
 	@echo "make demo     the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -72,6 +76,7 @@ help:
 	@echo "make soak     let pods come and go for MINUTES= (60); writes build/soak.json and a plot, build/soak.png"
 	@echo "make chart    check the chart; write its schema, docs/configuration.md, docs/messages.md and the manifests"
 	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
+	@echo "make image-of-packages  the same with buildah on a base of Debian's packages: as root, and without a registry"
 	@echo "make site     build README.md and docs into build/site, with a search; a broken link fails"
 	@echo "make pictures run the demo, record it, and draw docs/pictures"
 	@echo "make sizes    modules and lines per room at some commits (REVISIONS= names them)"
@@ -110,7 +115,7 @@ quick: check
 test: check
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile
 
-vm: $(STAMP) $(RUNTIME)/.installed
+vm: $(STAMP)
 	MINUTES=$(MINUTES) PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)
 
 kills: $(STAMP)
@@ -146,9 +151,20 @@ soak: $(STAMP) $(RUNTIME)/.installed
 chart: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m chart
 	$(PY) -m pytest -q tests/chart
-image:
+
+# Beside the image, build/image has its archive, which `docker load` and `ctr images import` take, and
+# the list of what is in it.
+image: $(SBOM)/.installed
 	@test -n "$(BUILDER)" || { echo "cannot build an image: no docker, podman or buildah here" >&2; exit 1; }
-	$(BUILDER) build --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) --tag $(IMAGE) .
+	$(BUILDER) build $(BUILD_OPTIONS) --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) --tag $(IMAGE) .
+	@mkdir -p build/image && rm -f build/image/holdfast.tar
+	$(if $(filter buildah,$(BUILDER)),buildah push --quiet $(IMAGE) docker-archive:build/image/holdfast.tar:$(IMAGE),\
+		$(BUILDER) save --output build/image/holdfast.tar $(IMAGE))
+	SYFT_CHECK_FOR_APP_UPDATE=false $(SBOM)/bin/syft scan docker-archive:build/image/holdfast.tar --quiet \
+		--source-name holdfast --source-version $(VERSION) --output cyclonedx-json=build/image/holdfast.cdx.json
+
+image-of-packages: $(STAMP)
+	PYTHONPATH=daemon:tests $(PY) -m image
 
 # Pages keep their places, so that a link leads to the same file here and on the site. What they
 # link to is copied too, so that a link to a file that is not there fails.
@@ -184,6 +200,8 @@ lock:
 		--output-file requirements-build.lock
 	build/lock/bin/$(COMPILE) --group pyproject.toml:site --constraint requirements-dev.lock \
 		--output-file requirements-site.lock
+	build/lock/bin/$(COMPILE) --group pyproject.toml:sbom --constraint requirements-dev.lock \
+		--output-file requirements-sbom.lock
 
 # Hashes are required of everything but holdfast itself, which is built by the locked hatchling.
 $(STAMP): requirements-dev.lock pyproject.toml
@@ -206,6 +224,13 @@ $(SITE)/.installed: requirements-site.lock
 	@echo "making $(SITE)"
 	@$(PYTHON) -m venv $(SITE)
 	@$(SITE)/bin/python -m pip install -qq --require-hashes -r requirements-site.lock
+	@touch $@
+
+$(SBOM)/.installed: requirements-sbom.lock
+	@PYTHON="$(PYTHON)" sh tests/prepare-python
+	@echo "making $(SBOM)"
+	@$(PYTHON) -m venv $(SBOM)
+	@$(SBOM)/bin/python -m pip install -qq --require-hashes -r requirements-sbom.lock
 	@touch $@
 
 clean:

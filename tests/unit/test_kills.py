@@ -39,7 +39,12 @@ def _kubelet_let_go(facts: EndFacts) -> EndFacts:
 
 
 def _runtime_let_go(facts: EndFacts) -> EndFacts:
-    return replace(facts, members=(), runtime_gone_at=0.0, sandbox=None, command="any")
+    """Let all that lives in the pod look like orphans of which the runtime knows nothing."""
+    members = tuple(
+        replace(each, command="any", parent=INIT, contains=False, sandbox=None)
+        for each in facts.members
+    )
+    return replace(facts, members=members, runtime_gone_at=0.0, sandbox=None, command="any")
 
 
 def _shims_by_name(facts: EndFacts) -> EndFacts:

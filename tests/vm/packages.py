@@ -44,7 +44,7 @@ def unpacked(
         return tree
     if not shutil.which("apt-get"):
         raise LackingError(f"this is not Debian: there is no apt-get to fetch {package} with")
-    codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    codename = _codename()
     reasons = []
     for number, (name, source) in enumerate(sources_of(etc, codename, suite)):
         tell(f"fetching {package} of {suite}, from where {name} points")
@@ -60,6 +60,20 @@ def unpacked(
         return tree
     reason = "; ".join(reasons) or f"no source in {etc} names main of {codename or 'this Debian'}"
     raise LackingError(f"cannot fetch {package} of {suite}: {reason}")
+
+
+def own_sources_of(suite: str) -> Iterator[tuple[str, str]]:
+    """Yield the sources of this machine, as sources_of does."""
+    return sources_of(_ETC, _codename(), suite)
+
+
+def ways_to_the_archive() -> list[str]:
+    """Return apt's settings for how the archive is reached from here, each as a line."""
+    return [line for line in run(["apt-config", "dump"]).splitlines() if _TAKEN_OVER.match(line)]
+
+
+def _codename() -> str:
+    return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
 
 
 def sources_of(etc: Path, codename: str, suite: str) -> Iterator[tuple[str, str]]:
@@ -103,7 +117,6 @@ def _fetch(apt: Path, name: str, source: str, package: str, tree: Path) -> None:
         (apt / folder).mkdir(parents=True)
     # Not taken for a list of another form: apt tells them apart by how their names end.
     (apt / name).write_text(source)
-    taken = [line for line in run(["apt-config", "dump"]).splitlines() if _TAKEN_OVER.match(line)]
     ours = {
         "Dir::Etc::main": "/dev/null",
         "Dir::Etc::parts": apt / "none",
@@ -119,7 +132,9 @@ def _fetch(apt: Path, name: str, source: str, package: str, tree: Path) -> None:
         "APT::Sandbox::User": "root",
     }
     settings = apt / "apt.conf"
-    settings.write_text("\n".join([*taken, *(f'{key} "{value}";' for key, value in ours.items())]))
+    settings.write_text(
+        "\n".join([*ways_to_the_archive(), *(f'{key} "{value}";' for key, value in ours.items())])
+    )
     environment = {**os.environ, "APT_CONFIG": str(settings)}
     run(["apt-get", "update", "-q"], environment=environment)
     run(["apt-get", "download", "-q", package], folder=apt / "deb", environment=environment)

@@ -1,16 +1,19 @@
 """The parts of the test machine: what Debian's packages give, and what is built from native/."""
 
+import fcntl
 import hashlib
 import lzma
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 NATIVE = Path(__file__).parent / "native"
+_APT = Path(__file__).parents[2] / "build/apt.lock"
 
 _TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86",
@@ -49,7 +52,7 @@ def gather(work: Path, *, tell: Callable[[str], None]) -> Parts:
     As root, packages that are missing are installed with apt; without root they must be there.
     Raises LackingError with the reason where this cannot be done.
     """
-    _install_tools(tell)
+    install(_TOOLS, tell)
     release = _fetched_release(work) or _fetch_kernel(work, tell)
     kernel_tree = work / f"kernel-{release}"
     built = _build_native(work, kernel_tree, release, tell)
@@ -70,8 +73,9 @@ def _which(tool: str) -> str | None:
     return shutil.which(tool, path=os.pathsep.join((os.environ.get("PATH", ""), *_SBIN)))
 
 
-def _install_tools(tell: Callable[[str], None]) -> None:
-    packages = sorted({package for tool, package in _TOOLS.items() if not _which(tool)})
+def install(tools: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    """Have the *tools*, which are packages by program; as root, those missing are installed."""
+    packages = sorted({package for tool, package in tools.items() if not _which(tool)})
     if not packages:
         return
     wanted = " ".join(packages)
@@ -81,11 +85,21 @@ def _install_tools(tell: Callable[[str], None]) -> None:
         raise LackingError(f"not root, and these packages are missing: {wanted}")
     tell(f"installing {wanted}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "update", "-q"], environment=environment)
-    run(
-        ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages],
-        environment=environment,
-    )
+    with _one_apt():
+        run(["apt-get", "update", "-q"], environment=environment)
+        run(
+            ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages],
+            environment=environment,
+        )
+
+
+@contextmanager
+def _one_apt() -> Iterator[None]:
+    """Have apt to ourselves: it fails where another is at work, and tests run side by side."""
+    _APT.parent.mkdir(exist_ok=True)
+    with _APT.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _fetched_release(work: Path) -> str | None:
@@ -108,7 +122,8 @@ def _fetch_kernel(work: Path, tell: Callable[[str], None]) -> str:
     if not _which("apt-get"):
         raise LackingError("this is not Debian: there is no apt-get to fetch a kernel with")
     if os.geteuid() == 0:
-        run(["apt-get", "update", "-q"])
+        with _one_apt():
+            run(["apt-get", "update", "-q"])
     found = _depends("linux-image-amd64", r"linux-image-(\d\S*)")
     if not found:
         raise LackingError("apt knows no package linux-image-amd64 (run apt-get update?)")

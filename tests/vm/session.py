@@ -1,9 +1,9 @@
 """Runs cases in the test machine and collects what each of them saw."""
 
 import fcntl
+import json
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from image import building
 from vm import charts, machine, packages, parts
 from vm.catalogue import Case
 from vm.lines import SilenceError
@@ -66,16 +67,14 @@ def run_cases(
         for needs, reason in lacking.items():
             yield from _lack([case for case in cases if case.needs == needs], reason)
         runnable = [case for case in cases if case.needs not in lacking]
-        reason = _write_charts(runnable)
-        if reason:
-            yield from _lack([case for case in runnable if case.daemon.startswith(CHART)], reason)
-            runnable = [case for case in runnable if not case.daemon.startswith(CHART)]
-        variables = {
-            **programs,
-            "CHART": WORK / "charts.json",
-            "NODE_PYTHON": _node_python(),
-            "MINUTES": os.environ.get("MINUTES", ""),
-        }
+        in_pods = [case for case in runnable if case.daemon.startswith(CHART)]
+        image: Mapping[str, object] = {}
+        try:
+            image = _image_and_charts(in_pods, tell) if in_pods else {}
+        except LackingError as error:
+            yield from _lack(in_pods, str(error))
+            runnable = [case for case in runnable if case not in in_pods]
+        variables = {**programs, **image, "MINUTES": os.environ.get("MINUTES", "")}
         yield from _Boots(built, runnable, variables, tell, deadline).run()
 
 
@@ -192,19 +191,21 @@ def _fetch_programs(
     return lacking, found
 
 
-def _write_charts(cases: Sequence[Case]) -> str:
-    """Write down the pods that the chart makes; return why that cannot be done, or nothing."""
+def _image_and_charts(cases: Sequence[Case], tell: Callable[[str], None]) -> Mapping[str, object]:
+    """Have the image and the pods that the chart makes; return where the guest finds them.
+
+    Raises LackingError with the reason where one of them cannot be had.
+    """
     try:
         charts.write((case.daemon for case in cases), WORK / "charts.json")
     except ImportError as error:  # Helm's engine, which is there on x86-64 alone
-        return str(error)
-    return ""
-
-
-def _node_python() -> Path:
-    """Return the Python that has what a node has and no more, or where there is none, ours."""
-    node = machine.REPOSITORY / "build/runtime/bin/python"
-    return node if node.exists() else Path(sys.executable)
+        raise LackingError(str(error)) from error
+    image = building.made(tell=tell)
+    return {
+        "CHART": WORK / "charts.json",
+        "IMAGE": image.root,
+        "IMAGE_CONFIG": json.dumps(image.config),
+    }
 
 
 def _dead(case: Case, reason: str) -> Outcome:

@@ -1,18 +1,19 @@
 """Runs a command as a container runtime runs the one container of a pod, by the pod's manifest.
 
 usage: as_pod.py FILE    FILE is JSON: `pod` is the pod's spec, `files` the content of its ConfigMaps
-by name and key, `cgroup` the container's own, `command` what the image's entry point and the
-manifest's arguments make together, `environment` what the image sets.
+by name and key, `cgroup` the container's own, `image` the folder with the image's files, `command`
+what the image's entry point and the manifest's arguments make together, `environment` what the image
+sets.
 
-What is not imitated: seccomp's filter, AppArmor and SELinux, the pause container, and an image; the
-container's root is the guest's own, without anything that is mounted in it. Where hostPID is false
-this process stays outside, passes a signal to end on and has the exit status of the command.
+What is not imitated: seccomp's filter, AppArmor and SELinux, and the pause container. Where hostPID
+is false this process stays outside, passes a signal to end on and has the exit status of the command.
 """
 
 import ctypes
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -60,13 +61,14 @@ def main(file: Path) -> None:
     if not pod.get("hostPID"):
         _stay_outside()
     root = file.parent / "root"
+    _mount_image(Path(given["image"]), root)
     _build(root, pod, container, given["files"], privileged=privileged)
     _enter(root, read_only=bool(security.get("readOnlyRootFilesystem")))
     if not pod.get("hostNetwork"):
         _loopback_up()
     become(security, privileged=privileged)
     environment = given["environment"] | dict(_environment(container))
-    os.execve(given["command"][0], given["command"], environment)
+    os.execvpe(given["command"][0], given["command"], environment)
 
 
 def _unshare(pod: Mapping[str, Any]) -> None:
@@ -94,6 +96,18 @@ def _stay_outside() -> None:
 # --- files ------------------------------------------------------------------------------------
 
 
+def _mount_image(image: Path, root: Path) -> None:
+    """Mount the image's files at *root*, below a layer of this container's own."""
+    _mount("none", "/", flags=_SLAVE | _RECURSIVE)
+    layer = root.with_name("layer")
+    shutil.rmtree(layer, ignore_errors=True)
+    for folder in (root, layer / "upper", layer / "work"):
+        folder.mkdir(parents=True, exist_ok=True)
+    options = f"lowerdir={image},upperdir={layer}/upper,workdir={layer}/work"
+    _mount("overlay", root, "overlay", options=options)
+    _mount("none", root, flags=_PRIVATE)
+
+
 def _build(
     root: Path,
     pod: Mapping[str, Any],
@@ -103,10 +117,6 @@ def _build(
     privileged: bool,
 ) -> None:
     """Mount everything that the container sees below *root*."""
-    _mount("none", "/", flags=_SLAVE | _RECURSIVE)
-    root.mkdir(exist_ok=True)
-    _mount("/", root, flags=_BIND)  # without what is mounted there: that is the node's
-    _mount(root, root, flags=_PRIVATE)
     for name in ("proc", "sys", "dev"):
         (root / name).mkdir(exist_ok=True)
     plain = _NOSUID | _NODEV | _NOEXEC

@@ -264,7 +264,10 @@ class Stage:
     def kill_daemon(self) -> None:
         """End the daemon as a crash does."""
         if self._daemon is not None:
-            self._daemon.kill()
+            if self.alive and self.way is self.chart:
+                self.chart.kill()  # whoever waits for it ends then
+            else:
+                self._daemon.kill()
             self._daemon.wait()
 
     def reboot(self, meanwhile: Callable[[], object]) -> Callable[[], None]:

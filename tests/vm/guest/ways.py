@@ -5,6 +5,7 @@ import ctypes
 import http.client
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -67,8 +68,12 @@ class AsChart:
         work = self.folder / "pod"
         work.mkdir(exist_ok=True)
         file = work / "container.json"
-        command = [*self._image, *self.container["args"]]
-        given = {"cgroup": str(self.cgroup), "command": command, "environment": self._environment}
+        given = {
+            "cgroup": str(self.cgroup),
+            "image": os.environ["IMAGE"],
+            "command": [*self._image["Entrypoint"], *self.container["args"]],
+            "environment": self._environment,
+        }
         file.write_text(json.dumps({**self.made, **given}))
         return [sys.executable, str(_AS_POD), str(file)], os.environ
 
@@ -86,8 +91,12 @@ class AsChart:
 
     @property
     def pid(self) -> int:
-        """The daemon's pid on the node; where it has pids of its own, not that of who waits for it."""
+        """The daemon's pid on the node: not that of the entry point, nor of who waits for that."""
         return max(map(int, (self.cgroup / "cgroup.procs").read_text().split()))
+
+    def kill(self) -> None:
+        """End the daemon as a crash does."""
+        os.kill(self.pid, signal.SIGKILL)
 
     def probe(self, name: str) -> tuple[int, str]:
         """Return the status and the text of a probe of the manifest, such as readinessProbe."""
@@ -117,6 +126,7 @@ class AsChart:
 
     def doctor(self) -> list[dict[str, Any]]:
         """Return the findings of `holdfast doctor` in the container, as by `kubectl exec`."""
+        *_, holdfast = self._image["Entrypoint"]  # as a person types it: without what starts it
         add = self.container["securityContext"]["capabilities"]["add"]
         bounding = ",".join(["-all", *(f"+{name.lower()}" for name in add)])
         variables = {each["name"]: each.get("value", "") for each in self.container["env"]}
@@ -124,8 +134,8 @@ class AsChart:
             [
                 *("nsenter", "--target", str(self.pid), "--mount", "--uts", "--ipc", "--net"),
                 *("--pid", "--cgroup", "--root", "--wd=/", "setpriv", "--inh-caps=-all"),
-                *(f"--bounding-set={bounding}", "--no-new-privs", *self._image),
-                *("doctor", "--output", "json"),
+                *(f"--bounding-set={bounding}", "--no-new-privs"),
+                *(holdfast, "doctor", "--output", "json"),
             ],
             env={**self._environment, **variables},
             capture_output=True,
@@ -136,13 +146,14 @@ class AsChart:
         return list(json.loads(asked.stdout)["findings"])
 
     @property
-    def _image(self) -> list[str]:
-        """What the image's entry point is."""
-        return [os.environ["NODE_PYTHON"], *_DAEMON]
+    def _image(self) -> dict[str, Any]:
+        """What the image says about its containers."""
+        return dict(json.loads(os.environ["IMAGE_CONFIG"]))
 
     @property
     def _environment(self) -> dict[str, str]:
-        return {"HOME": "/root", **{name: os.environ[name] for name in ("PATH", "PYTHONPATH")}}
+        variables = (line.split("=", 1) for line in self._image["Env"])
+        return {"HOME": "/root", **dict(variables)}
 
     def _forget(self) -> None:
         """Remove the cgroups of the pod that was, whose daemon has ended."""
