@@ -88,7 +88,7 @@ async def test_with_restart_a_sandbox_in_which_another_container_runs_is_kept(
         with gvisor_sandbox(node, living, node=_GROUP) as sandbox:
             sandbox.at_work()
             end_programs(node, living, sandbox)
-            await _kept(node, living, sandbox, "its runtime runs container work in it")
+            await _kept(node, living, sandbox, "its runtime runs container work-of-leaky in it")
 
 
 async def test_with_restart_a_sandbox_whose_runtimes_files_are_not_there_is_kept(
