@@ -18,9 +18,14 @@ import pytest
 from inotify_simple import INotify, flags
 
 from fakes.inuse import holder_scan
-from holdfast.host.proc.grips import GripSearch
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.own import visibility
+from holdfast.host.proc.grips import GripSearch, ProcessUse
 from holdfast.host.proc.openfiles import FileTables
+from holdfast.host.proc.procfs import Procfs
+from holdfast.host.proc.visits import Visits
 from holdfast.host.root import HostRoot
+from holdfast.host.use.survey import Survey
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.use.holders import Grip, Scan, ScanTarget
 from simulated.proctree import ProcTree
@@ -855,3 +860,76 @@ def test_arguments_that_give_no_answer_take_a_second_of_all_together(
             os.close(fd)
     assert len(_pids(scan)) == 30
     assert scan.seconds < 5
+
+
+class _Slow:
+    """Makes searches of which each look takes so many seconds in which the thread only waits."""
+
+    def __init__(self, root: HostRoot, seconds: float) -> None:
+        self._root, self._seconds = root, seconds
+        self.longest = 0.0
+
+    def search(self) -> GripSearch:
+        outer = self
+
+        class Search(GripSearch):
+            def at(
+                self,
+                pid: int,
+                *,
+                careful: bool = False,
+                beat: Callable[[], None] = lambda: None,
+                most: int | None = None,
+            ) -> ProcessUse:
+                del pid, careful, most
+                outer.wait(beat)
+                return ProcessUse()
+
+        return Search(self._root, [], None, FileTables(self._root), maps=False, hidden=False)
+
+    def wait(self, beat: Callable[[], None]) -> None:
+        began = time.monotonic()
+        try:
+            while time.monotonic() < began + self._seconds:
+                time.sleep(0.01)
+                beat()
+        finally:
+            self.longest = max(self.longest, time.monotonic() - began)
+
+
+def _looked_at(slowly: _Slow, tree: ProcTree, *pids: int) -> list[str]:
+    """Return the gaps of a look at *pids*."""
+    procfs = Procfs(tree.root)
+    survey = Survey(
+        tree.root,
+        slowly,
+        Visits(procfs.start_ticks, patience=60),
+        procfs,
+        Cgroups(tree.root),
+        sight=visibility(tree.root),
+        granted=(),
+    )
+    survey.look_at(pids)
+    return survey.gaps.texts()
+
+
+def test_time_that_others_take_on_a_busy_node_is_not_a_process_s_own(tree: ProcTree) -> None:
+    """A quarter of a second is allowed of the processor, for which a busy node takes longer."""
+    pids = 7, 8, 9
+    for pid in pids:
+        tree.process(pid)
+
+    def in_time() -> list[str] | None:
+        slowly = _Slow(tree.root, 0.5)
+        gaps = _looked_at(slowly, tree, *pids)
+        return gaps if slowly.longest < 0.9 else None
+
+    tries = (in_time() for _ in range(100))
+    assert next((each for each in tries if each is not None), None) == []
+
+
+def test_a_process_is_not_waited_for_as_long_as_it_likes(tree: ProcTree) -> None:
+    tree.process(7)
+    gaps = _looked_at(_Slow(tree.root, 8), tree, 7)
+    told = "it has more open or mapped than can be read in time"
+    assert [told in gap for gap in gaps] == [True]

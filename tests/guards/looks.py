@@ -59,6 +59,21 @@ LOOK_GUARDS = (
         ),
     ),
     Guard(
+        name="look-own-time",
+        why="on a busy node a process that has little open would be one that has too much",
+        edits=(
+            Edit(_SURVEY, "self._began = time.thread_time()", "self._began = now"),
+            Edit(_SURVEY, "return time.thread_time() -", "return time.monotonic() -"),
+        ),
+        tests=(f"{_OUTRUN}::test_time_that_others_take_on_a_busy_node_is_not_a_process_s_own",),
+    ),
+    Guard(
+        name="look-no-longer",
+        why="a look at a process that waits for something would take as long as that likes",
+        edits=(Edit(_SURVEY, "(now > self._latest or ", "("),),
+        tests=(f"{_OUTRUN}::test_a_process_is_not_waited_for_as_long_as_it_likes",),
+    ),
+    Guard(
         name="look-exits",
         why="a process that hangs in its exit shows no files, and may have some",
         edits=(Edit(_SURVEY, "self._refused(pid, _EXITING)", "pass"),),

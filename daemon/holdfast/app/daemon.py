@@ -96,9 +96,9 @@ async def run(
         reload = Reload(parts, origin, orders, restarts=restarts)
         answers = {**handlers(parts, board), "reload": reload.asked}
         control = ControlServer(state, answers, patience=PATIENCE)
+        board.down("scanning the node for the first time")
         await control.start()
         stack.push_async_callback(control.close)
-        board.down("scanning the node for the first time")
         await _first_facts(parts)
         _listen(parts, stack)
         _close_at_end(parts, stack)

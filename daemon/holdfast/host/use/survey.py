@@ -36,9 +36,11 @@ _LONGEST = 5.0
 _MOST_FILES = 256
 """A process with more files open is looked at after all others."""
 _SHORT = 0.25
-"""So is one that takes more seconds."""
+"""So is one that takes more seconds of processor time."""
 _EXTRA = 1.5
-"""For so many seconds those are looked at, all together; one for half of what is left."""
+"""For so many seconds of processor time those are looked at, together; one for half of the rest."""
+_STARVED = 4
+"""On a busy node processor time comes so much slower, at most, before it counts as used up."""
 _CLOSER, _PAUSE = 8, 0.002
 """How often those are looked at again that may hide files, and the seconds between two times."""
 _OFTEN = 2
@@ -91,6 +93,29 @@ class _ProcessLook(Struct, frozen=True, kw_only=True):
         return self.in_flight or self.exiting or (self.takes and self.uses is None)
 
 
+class _Allowance:
+    """Seconds of this thread's own processor time: what others do on the node costs nobody his."""
+
+    def __init__(self, seconds: float, *, until: float) -> None:
+        """Allow *seconds* from now on, and nothing after *until* by the clock."""
+        now = time.monotonic()
+        self._began = time.thread_time()
+        self._seconds = seconds
+        self._soonest = now + seconds
+        self._latest = min(until, now + _STARVED * seconds)
+
+    @property
+    def spent(self) -> float:
+        """Return the seconds of processor time since it began."""
+        return time.thread_time() - self._began
+
+    @property
+    def used_up(self) -> bool:
+        """Tell whether nothing is left of it."""
+        now = time.monotonic()  # the cheaper clock, and no thread runs longer than it shows
+        return now > self._soonest and (now > self._latest or self.spent > self._seconds)
+
+
 class _Observer:
     """Looks at processes, at each for as long as it may take; belongs to one thread."""
 
@@ -100,16 +125,16 @@ class _Observer:
         self._search = search
         self._extra = extra
         self._beat: Callable[[], None] = _nobody_waits
-        self._until = 0.0
+        self._allowance = _Allowance(0.0, until=0.0)
 
     def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> _ProcessLook | None:
         """Return what *pid* has; None: nothing, or it is gone."""
-        now = time.monotonic()
         until = self._survey.extra_until if self._extra else self._survey.until
-        if now >= until:
+        if time.monotonic() >= until:
             return _ProcessLook(unseen=_TOO_MUCH if self._extra else _NO_TIME)
         self._beat = beat
-        self._until = now + ((until - now) / 2 if self._extra else _SHORT)
+        seconds = self._survey.extra_left / 2 if self._extra else _SHORT
+        self._allowance = _Allowance(seconds, until=until)
         try:
             return self._at(pid, careful=careful)
         except TooMuchError:
@@ -119,10 +144,12 @@ class _Observer:
             return None if gone else _ProcessLook(unseen=error.strerror or str(error))
         finally:
             self._beat = _nobody_waits  # else two objects keep each other, and all that was found
+            if self._extra:
+                self._survey.extra_left -= self._allowance.spent
 
     def _pulse(self) -> None:
         self._beat()
-        if time.monotonic() > self._until:
+        if self._allowance.used_up:
             raise TooMuchError
 
     def _at(self, pid: int, *, careful: bool) -> _ProcessLook | None:
@@ -203,7 +230,7 @@ class Survey:
         self.late = f"no answer within {visits.patience:g} s"
         self.until = time.monotonic() + _LONGEST
         self.extra_until = 0.0
-        self._extra_left = _EXTRA
+        self.extra_left = _EXTRA
         self.processes = 0
         """How many were looked at."""
         self.found: dict[int, Uses] = {}
@@ -337,11 +364,9 @@ class Survey:
         much = self._looks(pids, extra=False)
         if not much:
             return
-        began = time.monotonic()
-        self.extra_until = began + self._extra_left
-        left = self._looks(sorted(much, key=self._turn), extra=True)
-        self._extra_left = max(0.0, self._extra_left - (time.monotonic() - began))
-        for pid in left:
+        latest = self.until + self.extra_left
+        self.extra_until = min(latest, time.monotonic() + _STARVED * self.extra_left)
+        for pid in self._looks(sorted(much, key=self._turn), extra=True):
             self._refused(pid, _TOO_MUCH)
 
     def _turn(self, pid: int) -> tuple[bool, int]:
