@@ -92,7 +92,7 @@ LOOK_GUARDS = (
         name="look-too-much",
         why="a process with too much to be read in time is a gap",
         edits=(
-            Edit(_SURVEY, "        for pid in left:\n", "        for pid in ():\n"),
+            Edit(_SURVEY, "self._refused(pid, _TOO_MUCH)", "pass"),
             Edit(_SURVEY, "_ProcessLook(unseen=_TOO_MUCH if self._extra else _NO_TIME)", "None"),
         ),
         tests=(f"{_OUTRUN}::test_many_open_files_of_others_are_a_gap_of_these_alone",),
