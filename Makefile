@@ -57,7 +57,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet 
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .PHONY: types_checked format_checked lint_checked imports_checked plugin_checked
-.PHONY: help demo quick test check vm kills one-holder matrix guards hostile mutants bench soak chart image image-of-packages site pictures sizes proto lock format clean
+.PHONY: help demo quick test check vm gpu kills one-holder matrix guards hostile mutants bench soak chart image image-of-packages site pictures sizes proto lock format clean
 
 help:
 	@echo "make demo     the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -65,6 +65,7 @@ help:
 	@echo "make test     everything: check, then all tests, the VM cases included"
 	@echo "make check    formatting, lint, types and the direction of imports"
 	@echo "make vm       the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
+	@echo "make gpu      the main job on a real GPU that nobody uses, with NVIDIA's driver; as root"
 	@echo "make kills    random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
 	@echo "make one-holder  random operations by both doors and all orders of two pods on one claim, with crashes (N=, DEPTH=, SEED=)"
 	@echo "make matrix   combinations of settings and nodes, and changes between them (N=, MINUTES= bound it, SEED= replays)"
@@ -143,6 +144,9 @@ bench: $(STAMP) $(RUNTIME)/.installed
 	GRPC_VERBOSITY=ERROR PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
 		--output build/bench.json $(FIGURES)
 	$(if $(FIGURES),,PYTHONPATH=daemon:tests $(PY) -m bench.page build/bench.json docs/decisions/speed.md)
+
+gpu: $(STAMP)
+	PYTHONPATH=daemon:tests $(PY) -m gpu
 
 soak: $(STAMP) $(RUNTIME)/.installed
 	GRPC_VERBOSITY=ERROR PYTHONPATH=daemon:tests $(PY) -m bench.soak --python $(RUNTIME)/bin/python \
