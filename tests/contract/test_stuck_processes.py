@@ -1,5 +1,6 @@
 """A process of which the kernel gives no answer costs the proof for itself, and nobody else's look."""
 
+import hashlib
 import os
 import threading
 from collections.abc import Iterator
@@ -154,6 +155,35 @@ def test_a_long_look_that_goes_on_is_waited_for() -> None:
         return careful
 
     assert visits.each([7], lambda: look) == ({7: False}, ())
+
+
+def test_once_a_look_has_waited_enough_the_rest_is_looked_at_carefully() -> None:
+    """Three hundred processes that hang for a moment each are not three hundred moments."""
+    visits, ends = Visits(lambda _pid: 1, patience=0.2), threading.Event()
+    waits = visits.waits()
+
+    def look(pid: int, *, careful: bool, beat: object) -> bool:
+        if pid == 7:
+            ends.wait()
+        return careful
+
+    assert visits.each([7], lambda: look, waits=waits) == ({}, (7,))
+    assert visits.each([8], lambda: look, waits=waits) == ({8: True}, ())
+    assert visits.each([8], lambda: look) == ({8: False}, ())
+    ends.set()
+
+
+def test_what_a_look_waits_for_a_processor_takes_none_of_its_time() -> None:
+    visits = Visits(lambda _pid: 1, patience=60.0)
+    waits = visits.waits()
+    before = waits.left
+
+    def look(pid: int, *, careful: bool, beat: object) -> bool:
+        hashlib.pbkdf2_hmac("sha256", b"long", b"enough", 1_000_000)  # and lets others go on
+        return careful
+
+    assert visits.each([7], lambda: look, waits=waits) == ({7: False}, ())
+    assert waits.left == before
 
 
 def test_what_a_look_raises_is_raised() -> None:

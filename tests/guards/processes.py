@@ -193,6 +193,20 @@ PROCESS_GUARDS = (
         ),
     ),
     Guard(
+        name="visit-waits",
+        why="many that hang for a moment each would keep all others waiting",
+        edits=(Edit(_VISITS, " or self.waits.left <= 0", ""),),
+        tests=(f"{_STUCK}::test_once_a_look_has_waited_enough_the_rest_is_looked_at_carefully",),
+    ),
+    Guard(
+        name="visit-starved",
+        why="on a busy node a thread that waits for a processor would pass for one that hangs",
+        edits=(
+            Edit(_VISITS, 'return not stat.rpartition(b") ")[2].startswith(b"R")', "return True"),
+        ),
+        tests=(f"{_STUCK}::test_what_a_look_waits_for_a_processor_takes_none_of_its_time",),
+    ),
+    Guard(
         name="visit-again",
         why="who gave no answer is looked at once more, for what cannot hang",
         edits=(

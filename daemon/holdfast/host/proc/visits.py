@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
+from holdfast.host.files.kernelfile import read_bytes
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -30,6 +32,18 @@ class Visitor(Protocol[T_co]):
     def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> T_co | None:
         """Visitor at *pid*. *careful*: read nothing that can hang. Call *beat* after each read."""
         ...
+
+
+class Waits:
+    """How long several calls together may still wait for reads that give no answer.
+
+    After that each process that is left is looked at only carefully. What a thread waits for a
+    processor does not count.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """Have *seconds* for them all."""
+        self.left = seconds
 
 
 class Visits:
@@ -55,27 +69,36 @@ class Visits:
         with self._lock:
             return frozenset(pid for pid, each in self._held_up.items() if each.hangs)
 
+    def waits(self) -> Waits:
+        """Return what a look may wait in all its calls."""
+        return Waits(self.patience + _FEW * _STALL)
+
     def each(
-        self, pids: Iterable[int], begin: Callable[[], Visitor[T]]
+        self, pids: Iterable[int], begin: Callable[[], Visitor[T]], *, waits: Waits | None = None
     ) -> tuple[dict[int, T], tuple[int, ...]]:
         """Return what the looks at *pids* found, and the pids that could not be looked at.
 
         *begin* makes a look. It is called again when a thread gets stuck, so that no two threads
-        share anything. What a look raises is raised here.
+        share anything. What a look raises is raised here. *waits* are of the calls of one look.
         """
         found: dict[int, T] = {}
-        queue = _Queue(pids, self._stuck())
+        waits = waits or self.waits()
+        queue = _Queue(pids, self._stuck(), waits)
         while stalled := self._go_through(queue, found, begin):
+            began, blocked = time.monotonic(), any(stint.blocked for stint in stalled)
+            patience = max(waits.left, min(self.patience, _STALL))
             # This whole process may have been stopped for a while; then the threads go on now.
-            grace = self.patience / 4
+            grace = patience / 4
             for stint in stalled:
-                if stint.wait(self.patience, grace=grace):
+                if stint.wait(patience, grace=grace):
                     continue
                 grace = 0.0
                 hung = stint.abandon()
                 if hung is not None:
                     self._remember(hung[0], stint.thread)
                     queue.hung(*hung)
+            if blocked:
+                waits.left -= time.monotonic() - began
         return found, tuple(queue.unread)
 
     def _go_through(
@@ -85,8 +108,10 @@ class Visits:
         stalled: list[_Stint[T]] = []
         stint = _Stint(queue, found, begin())
         while not stint.wait(
-            min(self.patience, _STALL if len(stalled) < _FEW else _NEXT_STALL), grace=0.0
+            stall := min(self.patience, _STALL if len(stalled) < _FEW else _NEXT_STALL), grace=0.0
         ):
+            if stint.blocked:
+                queue.waits.left -= stall
             stint.overtake()
             stalled.append(stint)
             queue.threads = queue.before + sum(each.thread.is_alive() for each in stalled)
@@ -126,7 +151,8 @@ class _StuckThreads:
 class _Queue:
     """Who is still to be looked at, and how carefully; shared by the threads of one call."""
 
-    def __init__(self, pids: Iterable[int], stuck: Mapping[int, int]) -> None:
+    def __init__(self, pids: Iterable[int], stuck: Mapping[int, int], waits: Waits) -> None:
+        self.waits = waits
         self._left = deque((pid, False) for pid in pids)
         self._stuck = stuck
         self._lock = threading.Lock()
@@ -143,7 +169,8 @@ class _Queue:
                     return pid, careful
                 times = self._stuck.get(pid, 0)
                 if times <= 1 and self.threads < 2 * _MOST:
-                    return pid, careful or times == 1 or self.threads >= _MOST
+                    late = self.threads >= _MOST or self.waits.left <= 0
+                    return pid, careful or times == 1 or late
                 self.unread.append(pid)
             return None
 
@@ -187,6 +214,12 @@ class _Stint(Generic[T]):
         if self._error is not None:
             raise self._error
         return True
+
+    @property
+    def blocked(self) -> bool:
+        """Tell whether it waits for something; on a busy node it may only wait for a processor."""
+        stat = read_bytes(f"/proc/self/task/{self.thread.native_id}/stat") or b""
+        return not stat.rpartition(b") ")[2].startswith(b"R")
 
     def overtake(self) -> None:
         """Have it take nobody after the one where it is."""

@@ -37,7 +37,7 @@ _MOST_FILES = 256
 """A process with more files open is looked at after all others."""
 _SHORT = 0.25
 """So is one that takes more seconds of processor time."""
-_EXTRA = 1.5
+_EXTRA = 0.6
 """For so many seconds of processor time those are looked at, together; one for half of the rest."""
 _STARVED = 4
 """On a busy node processor time comes so much slower, at most, before it counts as used up."""
@@ -225,6 +225,7 @@ class Survey:
         self._known: dict[object, tuple[tuple[DeviceName, frozenset[Grip]], ...]] = {}
         self._searches: list[GripSearch] = []
         self._hiding: dict[int, _ProcessLook] = {}
+        self._waits = visits.waits()
         self.procfs = procfs
         self.cgroups = cgroups
         self.late = f"no answer within {visits.patience:g} s"
@@ -339,7 +340,7 @@ class Survey:
         while hiding and looks < _CLOSER and (not looks or time.monotonic() < until):
             time.sleep(_PAUSE)
             looks += 1
-            answers, unread = self._visits.each(sorted(hiding), self._begin)
+            answers, unread = self._visits.each(sorted(hiding), self._begin, waits=self._waits)
             for pid in (*answers, *unread):
                 answer = answers.get(pid, hiding[pid])
                 shown = hiding[pid] if answer.unseen and not answer.hides else answer
@@ -386,7 +387,7 @@ class Survey:
             self._searches.append(search)
             return _Observer(self, search, extra=extra)
 
-        answers, unread = self._visits.each(pids, begin)
+        answers, unread = self._visits.each(pids, begin, waits=self._waits)
         for pid in unread:
             self._refused(pid, self.late)
         much: list[int] = []
