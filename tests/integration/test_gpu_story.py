@@ -1,13 +1,9 @@
-"""The demo's story of GPUs, told as a user would have it told."""
+"""The demo's story of GPUs, told as a user would have it told; test_wheel.py tells all of it."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
-
-from fakes.nvml import build
 
 
 def _tell(repository: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
@@ -31,13 +27,3 @@ def test_without_a_c_compiler_the_demo_says_what_is_missing_and_how_to_get_it(
     assert "apt-get install gcc" in told.stdout
     assert "`make demo` without ARGS=--gpus" in told.stdout
     assert told.stderr == ""
-
-
-@pytest.mark.slow
-def test_every_step_of_the_story_happens(repository: Path, tmp_path: Path) -> None:
-    build(tmp_path)  # skips where there is no compiler
-
-    told = _tell(repository, {})
-
-    assert told.returncode == 0, told.stdout
-    assert "The end. Every step happened." in told.stdout

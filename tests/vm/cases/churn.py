@@ -11,9 +11,9 @@ from vm.guest.stage import PodOnStage, Stage
 from vm.guest.waits import wait_until
 from vm.modes import CHART, CHURN, POOL
 
-_MINUTES = float(os.environ.get("MINUTES") or 0.75)
+_MINUTES = float(os.environ.get("MINUTES") or 0.3)
 _LIMIT = 64 << 20
-_RESTART_EVERY = 20.0
+_RESTART_EVERY = 8.0
 _TELL_EVERY = 60.0
 
 
