@@ -64,6 +64,7 @@ def case_chart_runs_as_the_manifest_says(node: GuestNode) -> str:
     ]
     # Not by opening it: the container's device cgroup forbids that.
     assert passed == "gate passed: not enabled, and no process has it open"
+    pod.await_seen()
     freed = stage.freed_after(chip.address, pod.exit())
     return (
         f"{', '.join(given)}; own {', '.join(_OWN)} namespaces; read-only root; ready; {passed}; "

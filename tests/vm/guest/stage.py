@@ -146,6 +146,15 @@ class PodOnStage:
 
         wait_until(counted, limit=_SLOW, what=f"{self.pod.spec.name} to be seen counted")
 
+    def await_seen(self) -> None:
+        """Wait until the daemon has seen the pod's cgroup; else it waits reclaim.unseenGrace for it."""
+
+        def seen() -> bool:
+            record = read_only(STATE).pods.get(PodUid(self.uid))
+            return record is not None and record.cgroup is not None
+
+        wait_until(seen, limit=_SLOW, what=f"the cgroup of {self.pod.spec.name} to be seen")
+
     def exit(self) -> float:
         """Let its program end; return the wall time at which it had."""
         self.main.release()
