@@ -267,7 +267,7 @@ LOOK_GUARDS = (
     Guard(
         name="look-no-answer",
         why="a process that gives no answer about its files may have the device",
-        edits=(Edit(_SURVEY, "            self._refused(pid, self.late)\n", "            pass\n"),),
+        edits=(Edit(_SURVEY, "            self._refused(pid, _LATE)\n", "            pass\n"),),
         tests=(f"{_OUTRUN}::test_a_process_that_gives_no_answer_about_its_files_is_a_gap",),
     ),
     Guard(

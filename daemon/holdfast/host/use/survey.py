@@ -56,6 +56,7 @@ _UNKNOWN = 0
 _IN_FLIGHT = "files are in messages on its unix sockets, and which ones is not told"
 _EXITING = "it exits, and may have files that are not closed yet"
 _NO_TIME = "no time was left for it"
+_LATE = "no answer in time"
 _TOO_MUCH = "it has more open or mapped than can be read in time"
 
 
@@ -193,7 +194,7 @@ class _Observer:
 
     def _unseen(self, use: ProcessUse) -> str:
         if use.maps_left_out:
-            return f"{self._survey.late} of what it has mapped"
+            return f"{_LATE} of what it has mapped"
         return use.unseen
 
 
@@ -228,7 +229,6 @@ class Survey:
         self._waits = visits.waits()
         self.procfs = procfs
         self.cgroups = cgroups
-        self.late = f"no answer within {visits.patience:g} s"
         self.until = time.monotonic() + _LONGEST
         self.extra_until = 0.0
         self.extra_left = _EXTRA
@@ -389,7 +389,7 @@ class Survey:
 
         answers, unread = self._visits.each(pids, begin, waits=self._waits)
         for pid in unread:
-            self._refused(pid, self.late)
+            self._refused(pid, _LATE)
         much: list[int] = []
         for pid, answer in answers.items():
             if answer.too_much:
