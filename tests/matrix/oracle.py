@@ -115,7 +115,8 @@ def published(choice: Choice) -> dict[str, tuple[Published, ...]]:
         ids = dict.fromkeys(each.card for each in offers)
         found[resource] = tuple(
             Published(
-                name=_label(resource, id_),
+                # Shared or not, it is the same GPU or slice.
+                name=_label(resource.removesuffix(".shared"), id_),
                 told=attribute(resource),
                 offers=tuple(each for each in offers if each.card == id_),
             )
