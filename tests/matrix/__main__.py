@@ -12,6 +12,7 @@ from pathlib import Path
 
 from matrix import changes, chart, run, space
 from matrix.space import Choice
+from matrix.world import ViolationError
 from simulated import nvml
 
 _DRAWN = 5
@@ -51,9 +52,11 @@ async def one(kind: str, choice: Choice, library: Path, chance: random.Random, t
         return "labels"
     if kind == "change":
         tally.changes += 1
-        tally.refused += not await changes.changes(
-            choice, changes.another(choice, chance), library, chance
-        )
+        after = changes.another(choice, chance)
+        try:
+            tally.refused += not await changes.changes(choice, after, library, chance)
+        except AssertionError as error:
+            raise ViolationError(f"{error}\n  to {space.told(after)}") from error
     elif kind == "chart":
         for _ in range(_DRAWN):  # nothing is started
             tally.combinations += 1

@@ -126,9 +126,10 @@ class _Story:
         dead = [pod.spec.name for pod, _ in self._holders if pod.phase is not Phase.RUNNING]
         if dead:
             raise ViolationError(f"{what}: {dead} ended (nothing is made worse)")
+        now = {**after, "node.gpus": made.layout}
         for pod, name in self._holders:
-            offered = {each.id for each in oracle.foretold(after).get(name, ())}
-            claimed = {each.name for each in oracle.published(after).get(name, ())}
+            offered = {each.id for each in oracle.foretold(now).get(name, ())}
+            claimed = {each.name for each in oracle.published(now).get(name, ())}
             await _queue(made, pod, name, offered | claimed)
         await promised(made, made.until_free(), f"{what}: in the end all is free")
         made.show(after)

@@ -69,9 +69,11 @@ class _Runtime(WatchfulRuntime):
             for name in text.split(","):
                 grant.cdi_devices.add(name=name)
         names = [each.name for each in grant.cdi_devices]
-        variables = {**grant.envs, **resolve(self._cdi, names).variables}
+        named = resolve(self._cdi, names)
+        variables = {**grant.envs, **named.variables}
         told = {*variables.get(_VISIBLE, "").split(",")}
-        told |= {each.container_path.removeprefix(_MOUNTS) for each in grant.mounts}
+        mounts = [*named.mounts, *(each.container_path for each in grant.mounts)]
+        told |= {each.removeprefix(_MOUNTS) for each in mounts}
         told |= {each.partition("=")[2] for each in names}
         paths = self.paths(grant)
         own = [path for path in paths if path.startswith(("/dev/vfio", "/dev/accel"))]
@@ -103,6 +105,8 @@ class World(Stage):
     gpus: SimulatedGpus
     cluster: Cluster
     choice: Choice
+    layout: tuple[tuple[str, ...], ...]
+    """How the GPUs are divided now: while all changes, not yet as the choice says."""
     limit = 40.0
 
     def adopt(self, choice: Choice) -> None:
@@ -128,6 +132,7 @@ class World(Stage):
 
     def show(self, choice: Choice) -> None:
         """Let NVML have the GPUs of *choice*, each divided as it says."""
+        self.layout = choice["node.gpus"]
         cards = nvml.cards(len(choice["node.gpus"]))
         cards = tuple(
             replace(card, mig=int(layout != ()), slices=tuple(_slices(place, layout)))

@@ -17,10 +17,14 @@ class NamedNode(Struct, frozen=True, kw_only=True):
 
 
 class Named(Struct, frozen=True, kw_only=True):
-    """What names stand for: nodes, and variables of the container's environment."""
+    """What names stand for: nodes, variables of the container's environment, and mounts.
+
+    `mounts` are paths in the container.
+    """
 
     nodes: tuple[NamedNode, ...]
     variables: Mapping[str, str]
+    mounts: tuple[str, ...]
 
 
 def resolve(folder: Path | None, names: Sequence[str]) -> Named:
@@ -31,6 +35,7 @@ def resolve(folder: Path | None, names: Sequence[str]) -> Named:
     specs = [] if folder is None else [json.loads(each.read_text()) for each in _files(folder)]
     nodes: list[NamedNode] = []
     variables: dict[str, str] = {}
+    mounts: list[str] = []
     unknown: list[str] = []
     for name in names:
         kind, _, device = name.partition("=")
@@ -43,11 +48,12 @@ def resolve(folder: Path | None, names: Sequence[str]) -> Named:
         if len(edits) == 1:
             nodes += [_node(node) for node in edits[0].get("deviceNodes", ())]
             variables |= (each.split("=", 1) for each in edits[0].get("env", ()))
+            mounts += [each["containerPath"] for each in edits[0].get("mounts", ())]
         else:
             unknown.append(name)
     if unknown:
         raise OSError(f"CDI device injection failed: unresolvable CDI devices {', '.join(unknown)}")
-    return Named(nodes=tuple(nodes), variables=variables)
+    return Named(nodes=tuple(nodes), variables=variables, mounts=tuple(mounts))
 
 
 def _files(folder: Path) -> list[Path]:
