@@ -70,7 +70,8 @@ async def end_to_end(made: World, choice: Choice, chance: random.Random) -> None
             await _one_after_another(made, resource, count, by_id)
     for resource, devices in oracle.published(choice).items():
         by_name = {each.name: each.offers for each in devices}
-        for count in dict.fromkeys((1, len(devices))):
+        most = 1 if _only_one(choice, devices[0].offers) else len(devices)
+        for count in dict.fromkeys((1, most)):
             claim = count == 1 and chance.random() < 0.5
             await _one_after_another(made, resource, count, by_name, claim=claim)
         if len(devices[0].offers) > 1:
