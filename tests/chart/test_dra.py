@@ -27,6 +27,8 @@ _KINDS = {
     "ValidatingAdmissionPolicyBinding",
 }
 
+_RENAMED = {"name": "nvidia.com/gpu", "replicas": 2, "rename": "nvidia.com/gpu.shared"}
+
 
 def _only(**config: Any) -> dict[str, Any]:
     return {"dra": {"enabled": True}, "config": config}
@@ -237,3 +239,19 @@ def test_the_resource_of_a_rule_has_a_class_where_all_hardware_comes_by_claims()
     assert name in _classes(_only(tpu=only, gpu=only, pools=[pool], devices=rules))
     by_plugin = [{**rules[0], "api": "device-plugin"}]
     assert name not in _classes(_only(tpu={"api": "dra"}, devices=by_plugin))
+    of_nvidia = [{"match": {"index": 0}, "resource": "nvidia.com/h100"}]
+    found = _classes(_only(tpu={"api": "dra"}, gpu={"api": "dra"}, devices=of_nvidia))
+    assert "h100.nvidia.com.holdfast.dev" in found
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: []}}",
+        {"sharing": {"timeSlicing": {"resources": [_RENAMED]}}},
+    ],
+)
+def test_shares_that_a_named_document_renames_have_a_class(document: object) -> None:
+    name = "gpu-shared.holdfast.dev"
+    assert name not in _classes(_only(gpu={"api": "dra"}))
+    assert name in _classes(_only(gpu={"api": "dra"}, map={"some": document}))

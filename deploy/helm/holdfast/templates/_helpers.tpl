@@ -108,9 +108,12 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- end -}}
 {{- end -}}
 
-{{/* Whether a document of config.map has GPUs divided by MIG, or given by CDI, in our form or in that of NVIDIA's plugin: `mig` and `cdi` in JSON. */}}
+{{/*
+Whether a document of config.map has GPUs divided by MIG, given by CDI, or shared under another name, in our form or in that of NVIDIA's
+plugin: `mig`, `cdi` and `renamed` in JSON.
+*/}}
 {{- define "holdfast.needs" -}}
-{{- $mig := false -}}{{- $cdi := false -}}
+{{- $mig := false -}}{{- $cdi := false -}}{{- $renamed := false -}}
 {{- range .Values.config.map -}}
 {{- $content := . -}}
 {{- if kindIs "string" . -}}{{- $content = fromYaml . -}}{{- end -}}
@@ -123,8 +126,9 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- end -}}
 {{- end -}}
 {{- if eq (toString $content.deviceListStrategy) "cdi" -}}{{- $cdi = true -}}{{- end -}}
+{{- if regexMatch "\"rename(ByDefault\":true|\":\"[^\"])" (toJson $content.sharing) -}}{{- $renamed = true -}}{{- end -}}
 {{- end -}}
-{{- dict "mig" $mig "cdi" $cdi | toJson -}}
+{{- dict "mig" $mig "cdi" $cdi "renamed" $renamed | toJson -}}
 {{- end -}}
 
 {{/*
@@ -184,6 +188,7 @@ NVIDIA's plugin only that it can be parsed. Takes a list: the document's text, a
 {{- $sharing := dig "sharing" "timeSlicing" dict $settings -}}
 {{- $renames := default false $sharing.renameByDefault -}}
 {{- range $sharing.resources -}}{{- if and (eq .name "nvidia.com/gpu") (or $renames .rename) -}}{{- $names = append $names "nvidia.com/gpu.shared" -}}{{- end -}}{{- end -}}
+{{- if (include "holdfast.needs" . | fromJson).renamed -}}{{- $names = append $names "nvidia.com/gpu.shared" -}}{{- end -}}
 {{- end -}}
 {{- range $settings.pools -}}
 {{- if eq (default "device-plugin" .api) "dra" -}}{{- $names = append $names .resourceName -}}{{- end -}}
@@ -194,7 +199,8 @@ NVIDIA's plugin only that it can be parsed. Takes a list: the document's text, a
 {{- range $settings.pools -}}{{- $_ := set $apis (default "device-plugin" .api) true -}}{{- end -}}
 {{- $only := eq (keys $apis | join ",") "dra" -}}
 {{- range $settings.devices -}}
-{{- $hardware := or (eq (toString .resource) $settings.tpu.resourceName) (hasPrefix "nvidia.com/" (toString .resource)) -}}
+{{- $name := toString .resource -}}
+{{- $hardware := or (has $name (list $settings.tpu.resourceName "nvidia.com/gpu" "nvidia.com/gpu.shared")) (hasPrefix "nvidia.com/mig-" $name) -}}
 {{- $same := and .resource (not .api) $only (not $hardware) -}}
 {{- if or (eq (default "" .api) "dra") $same -}}{{- $names = append $names .resource -}}{{- end -}}
 {{- end -}}
