@@ -40,10 +40,7 @@ LOOK_GUARDS = (
         why="who had the device and ended while it was looked at may have handed it on",
         edits=(
             Edit(
-                _SURVEY,
-                "                if error.errno not in _GONE:\n                    raise\n"
-                "                return self._ended(pid, had)",
-                "                raise error",
+                _SURVEY, "            return self._ended(pid, use)\n", "            return None\n"
             ),
         ),
         tests=(
@@ -359,16 +356,6 @@ LOOK_GUARDS = (
         ),
     ),
     Guard(
-        name="look-moved",
-        why="who had the device a moment ago has it, though one look does not show it",
-        edits=(
-            Edit(_SURVEY, "                use, left = had, left - 1\n", "                pass\n"),
-        ),
-        tests=(
-            f"{_OUTRUN}::test_who_had_a_device_a_moment_ago_is_looked_at_again_if_it_does_not_show_it",
-        ),
-    ),
-    Guard(
         name="look-io-uring-removed",
         why="a removed file of a ring is not what is called like it now",
         edits=(Edit(_GRIPS, "rdev = None if gone else self", "rdev = self"),),
@@ -475,23 +462,9 @@ LOOK_GUARDS = (
     Guard(
         name="look-same-process",
         why="what a pid had is not that of the process that has the pid next",
-        edits=(Edit(_SURVEY, "if facts.process.start_ticks == before and use:", "if use:"),),
+        edits=(Edit(_SURVEY, " or self._search.folder(pid) != folder", ""),),
         tests=(
             f"{_HELD}::TestOnATree::test_what_a_pid_had_is_not_blamed_on_the_process_that_has_the_pid_next",
-        ),
-    ),
-    Guard(
-        name="look-ended-at-once",
-        why="nor is what one had forgotten that ended before it could be asked who it was",
-        edits=(
-            Edit(
-                _SURVEY,
-                "return self._ended(pid, had) if before is not None else None",
-                "return None",
-            ),
-        ),
-        tests=(
-            f"{_OUTRUN}::test_what_a_process_had_that_ended_right_after_it_was_looked_at_is_looked_for_again",
         ),
     ),
     Guard(

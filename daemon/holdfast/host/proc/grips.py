@@ -170,9 +170,16 @@ class GripSearch:
         use.attribute()
         return use
 
+    def folder(self, pid: int) -> int | None:
+        """Return the inode that procfs made for the process: no other has it. None: it is gone."""
+        try:
+            return os.stat(f"{self._proc}/{pid}").st_ino
+        except OSError:
+            return None
+
     def _keep(self, pid: int, use: ProcessUse) -> None:
         """Keep the open files of *pid*: others may share its table, as all of a gVisor sandbox."""
-        inode = self._folder(pid)
+        inode = self.folder(pid)
         if use.has_rings or inode is None:
             return
         if pid not in self._read and len(self._read) >= _TABLES:
@@ -192,7 +199,7 @@ class GripSearch:
             # In this order: a pid that went to another process meanwhile has another inode.
             same = other != pid and self._tables.same(other, pid)
             # Two that have closed all of their files in their exit have the same table: none.
-            if same and self._folder(other) == inode and self._has_files(pid):
+            if same and self.folder(other) == inode and self._has_files(pid):
                 return use
         return None
 
@@ -202,13 +209,6 @@ class GripSearch:
                 return next(files, None) is not None
         except OSError:
             return False
-
-    def _folder(self, pid: int) -> int | None:
-        """Return the inode that procfs made for the process: no other has it."""
-        try:
-            return os.stat(f"{self._proc}/{pid}").st_ino
-        except OSError:
-            return None
 
     def _other_tables(
         self,

@@ -47,8 +47,6 @@ _OFTEN = 2
 """What is in flight so often is not just being passed on; nor who exits all the time done soon."""
 _CLOSEST = 0.1
 """For so many seconds that goes on."""
-_LOST = 3
-"""How often one is looked at again that had a device a moment ago and does not show it now."""
 _CHASES = 64
 """How often whoever was born last is looked at, where the others come faster than that."""
 _UNKNOWN = 0
@@ -69,7 +67,7 @@ class Looker(Protocol):
 
 
 class Uses(Struct, frozen=True, kw_only=True):
-    """What a process has, seen between two readings of its start time."""
+    """What a process has."""
 
     process: ProcessId
     command: str
@@ -155,28 +153,16 @@ class _Observer:
 
     def _at(self, pid: int, *, careful: bool) -> _ProcessLook | None:
         most, beat = None if self._extra else _MOST_FILES, self._pulse
+        # The pid may be another process's meanwhile: only what is found while the folder stays the
+        # same is this one's own.
+        folder = self._search.folder(pid)
         use = self._search.at(pid, careful=careful, beat=beat, most=most)
-        procfs, left = self._survey.procfs, _LOST
-        while use:
-            # A process may have ended since, and another may have its pid. Only what is found
-            # between two readings of the same start time is this process's own.
-            before, had = procfs.start_ticks(pid), use
-            try:
-                use = self._search.at(pid, careful=careful, beat=beat, most=most)
-            except OSError as error:
-                if error.errno not in _GONE:
-                    raise
-                return self._ended(pid, had)
-            cgroup, facts = self._survey.cgroups.of_process(pid), procfs.process(pid)
-            if facts is None:
-                return self._ended(pid, had) if before is not None else None
-            if facts.process.start_ticks == before and use:
-                uses = self._survey.uses(facts.process, facts.comm, cgroup, use)
-                return self._answer(use, uses)
-            # A file that is moved from number to number shows in one look and not in the next.
-            if facts.process.start_ticks == before and left:
-                use, left = had, left - 1
-        return self._answer(use, None)
+        if not use:
+            return self._answer(use, None)
+        cgroup, facts = self._survey.cgroups.of_process(pid), self._survey.procfs.process(pid)
+        if facts is None or self._search.folder(pid) != folder:
+            return self._ended(pid, use)
+        return self._answer(use, self._survey.uses(facts.process, facts.comm, cgroup, use))
 
     def _ended(self, pid: int, had: ProcessUse) -> _ProcessLook:
         """Answer for one that ended while it was looked at, and may have handed on what it had."""
