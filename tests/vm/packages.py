@@ -48,7 +48,8 @@ def unpacked(
     reasons = []
     for number, (name, source) in enumerate(sources_of(etc, codename, suite)):
         tell(f"fetching {package} of {suite}, from where {name} points")
-        apt = work / f"apt-{suite}-{number}"
+        # By package: another one can be fetched at the same time.
+        apt = work / f"apt-{package}-{suite}-{number}"
         try:
             _fetch(apt, name, source, package, tree)
         except LackingError as error:
