@@ -13,9 +13,6 @@ RECLAIM = {
     "letGoGrace": "0s",
     "orphanGrace": "200ms",
     "termGrace": "200ms",
-    "poll": "100ms",
-    "releasePoll": "50ms",
-    "unseenGrace": "300ms",
 }
 
 

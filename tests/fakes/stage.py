@@ -32,7 +32,7 @@ POOL = "example.com/chip"
 CHIPS = ("0000:00:05.0", "0000:00:06.0", "0000:00:07.0", "0000:00:08.0")
 """The chips of a node that has four."""
 # What a user waits minutes for, a test waits a moment for.
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "discovery": {"rescan": "500ms", "heldCheck": "200ms"},
     "gate": {"wait": "500ms", "poll": "50ms"},
     "reclaim": {"poll": "100ms", "releasePoll": "50ms", "unseenGrace": "300ms"},
@@ -40,6 +40,14 @@ _SETTINGS: dict[str, Any] = {
 }
 _QUESTION = {"minInterval": "50ms", "settle": "50ms", "idleInterval": "200ms", "timeout": "1s"}
 TIMES = KubeletTimes(retry_first=0.1, retry=0.3, finished=0.1)
+
+
+def _soon(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sections of the settings with a test's times for what they do not name."""
+    return {
+        name: {**_SETTINGS[name], **of} if name in _SETTINGS else of
+        for name, of in sections.items()
+    }
 
 
 class NodeClock(SystemClock):
@@ -139,6 +147,10 @@ class Stage(simulated.stage.Stage):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+
+    def configure(self, **changes: Any) -> None:
+        """Write *changes* to the daemon's file: sections of its settings, each as a whole."""
+        super().configure(**_soon(changes))
 
     async def reload(self, **changes: Any) -> None:
         """Have the daemon take up *changes* of its settings, which all are live."""
@@ -436,13 +448,14 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     """Yield a node whose daemon has registered; *changes* are sections of its settings.
 
+    The times that a section does not name are those of _SETTINGS.
+
     At the end no program may have started on a device that somebody else had open.
     """
     node = SimulatedNode(folder / "node", chips=chips)
     (folder / "cdi").mkdir()
     settings = {
-        **_SETTINGS,
-        **changes,
+        **_soon({section: changes.get(section, {}) for section in _SETTINGS} | changes),
         "cdi": {"specDir": str(folder / "cdi")},
         "labels": {"folder": str(folder / "features.d"), **changes.get("labels", {})},
         "kubelet": {"poll": "100ms", "question": {**_QUESTION, **(question or {})}},

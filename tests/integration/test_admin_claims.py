@@ -18,9 +18,6 @@ from simulated.nvml import CONTROL, GIB, uuid
 
 _GPU = {"look": "100ms", "rescan": "200ms", "healthBeat": "200ms", "api": "dra"}
 _AT_ONCE = {
-    "poll": "100ms",
-    "releasePoll": "50ms",
-    "unseenGrace": "300ms",
     "foreignScan": "1h",
     **dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace", "killGrace"), "100ms"),
 }

@@ -28,9 +28,6 @@ _BOTH_DOORS: dict[str, Any] = {
 
 
 _AT_ONCE = {
-    "poll": "100ms",
-    "releasePoll": "50ms",
-    "unseenGrace": "300ms",
     **dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace", "killGrace"), "100ms"),
 }
 """What is left of a pod is ended as soon as every guard agrees."""

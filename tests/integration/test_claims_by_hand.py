@@ -15,11 +15,9 @@ from fakes.controlplane import NODE
 from holdfast.model.ids import ClaimRef, ClaimUid
 
 _CHIP = "0000:00:05.0"
-_PATIENT = {"letGoGrace": "1h", "orphanGrace": "1h", "unseenGrace": "300ms"}
+_PATIENT = {"letGoGrace": "1h", "orphanGrace": "1h"}
 _OBSERVE = {
     "mode": "observe",
-    "poll": "100ms",
-    "releasePoll": "50ms",
     "termGrace": "300ms",
     "killGrace": "5s",
     **_PATIENT,

@@ -113,7 +113,7 @@ async def test_a_pod_that_joins_a_claim_whose_end_is_waited_for_starts_on_its_de
     short_path: Path, when: str
 ) -> None:
     """Kubelet makes no call for it, and none for the end of the former one (1.36.2)."""
-    observe = {"mode": "observe", "poll": "100ms", "releasePoll": "50ms"}
+    observe = {"mode": "observe"}
     async with (
         claim_stage(short_path, unprepare_wait="600s", reclaim=observe) as at,
         _kubelet(at) as kubelet,

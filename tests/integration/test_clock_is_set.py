@@ -13,9 +13,6 @@ _RECLAIM = {
     "mode": "terminate",
     "letGoGrace": "20m",
     "orphanGrace": "20m",
-    "unseenGrace": "300ms",
-    "poll": "100ms",
-    "releasePoll": "50ms",
 }
 _QUICK: dict[str, Any] = {
     "drift": {"settle": "20m"},

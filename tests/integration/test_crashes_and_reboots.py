@@ -90,7 +90,7 @@ async def test_killed_while_it_reclaims_it_begins_anew_and_ends_the_orphan(
     short_path: Path,
 ) -> None:
     reclaim = {"mode": "terminate", "letGoGrace": "200ms", "orphanGrace": "200ms"}
-    reclaim |= {"termGrace": "1500ms", "poll": "100ms", "releasePoll": "50ms"}
+    reclaim |= {"termGrace": "1500ms"}
     async with stage(short_path, chips=1, own_process=True, reclaim=reclaim) as node:
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
         left = await node.orphan(old)

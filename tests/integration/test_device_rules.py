@@ -154,9 +154,7 @@ async def test_a_rule_that_is_taken_back_lets_the_pod_go_first_too(
 async def test_what_a_former_pods_process_has_open_is_under_neither_name_before_it_ends(
     short_path: Path,
 ) -> None:
-    async with stage(
-        short_path, chips=1, own_process=True, reclaim={"mode": "observe", "poll": "100ms"}
-    ) as node:
+    async with stage(short_path, chips=1, own_process=True, reclaim={"mode": "observe"}) as node:
         (chip,) = node.healthy()
         holder = await node.run(pod("holder", runs_for=1.0, orphan=1))
         await _with_rules(node, _killed, _rule(chip, resource=_DEBUG))
@@ -280,7 +278,7 @@ async def test_shapes_of_chips_are_those_of_the_whole_host_without_what_is_left_
 async def test_what_holds_an_observed_device_is_not_ended_until_the_rule_is_gone(
     short_path: Path,
 ) -> None:
-    reclaim = {"letGoGrace": "0s", "orphanGrace": "100ms", "termGrace": "100ms", "poll": "100ms"}
+    reclaim = {"letGoGrace": "0s", "orphanGrace": "100ms", "termGrace": "100ms"}
     rule = _rule(CHIPS[0], reclaimMode="observe")
     async with stage(
         short_path, chips=2, own_process=True, reclaim=reclaim, devices=[rule]

@@ -63,9 +63,9 @@ async def telling(folder: Path, **changes: Any) -> AsyncIterator[Told]:
         settings: dict[str, Any] = {
             "events": {"enabled": True},
             "dra": {"nodeName": NODE, "serviceAccount": str(plane.account)},
-            "gate": {"wait": "20s", "poll": "50ms"},
+            "gate": {"wait": "20s"},
             "withholdAfter": "1s",
-            "reclaim": {"mode": "observe", "poll": "100ms", "releasePoll": "50ms"},
+            "reclaim": {"mode": "observe"},
             **changes,
         }
         environment = {

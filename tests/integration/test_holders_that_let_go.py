@@ -14,9 +14,6 @@ _KILLS = {
     "termGrace": "100ms",
     "killGrace": "200ms",
     "retry": {"first": "1h", "last": "1h"},
-    "poll": "100ms",
-    "releasePoll": "50ms",
-    "unseenGrace": "300ms",
 }
 
 

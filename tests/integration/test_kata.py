@@ -72,7 +72,7 @@ async def test_a_machine_that_got_the_device_before_the_former_pod_was_through_k
     """The kernel gives a group to one at a time: who has it shows that the former pod has not."""
     # A look may find the group open before it can find the machine, and is made again then; and the
     # former pod may end before its cgroup was seen.
-    reclaim = {"mode": "observe", "foreignScan": "1s", "unseenGrace": "300ms"}
+    reclaim = {"mode": "observe", "foreignScan": "1s"}
     async with stage(short_path, chips=1, reclaim=reclaim) as node:
         (only,) = node.healthy()
         old = await node.run(pod("old"))

@@ -14,8 +14,6 @@ _AT_ONCE = {
     "letGoGrace": "0s",
     "orphanGrace": "0s",
     "termGrace": "100ms",
-    "poll": "100ms",
-    "releasePoll": "50ms",
     "unseenGrace": "0s",
 }
 _CHECKPOINT = "kubelet checkpoint"

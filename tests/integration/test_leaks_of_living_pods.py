@@ -18,8 +18,6 @@ def _reclaim(**changes: str) -> dict[str, Any]:
         "leakGrace": "100ms",
         "letGoGrace": "0s",
         "orphanGrace": "0s",
-        "poll": "100ms",
-        "releasePoll": "50ms",
     }
     return {"reclaim": {**at_once, **changes}}
 

@@ -9,7 +9,6 @@ from fakes.stage import TPU, Stage, end, pod, stage
 from simulated.pods import Container, Phase, Pod, Workload
 
 _ENDS = {"mode": "terminate", "letGoGrace": "200ms", "orphanGrace": "200ms"}
-_ENDS |= {"poll": "100ms", "releasePoll": "50ms"}
 
 
 async def _given_up_before_it_started(node: Stage) -> tuple[Pod, int]:

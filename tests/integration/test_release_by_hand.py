@@ -14,8 +14,8 @@ from holdfast.errors import HoldfastError
 from simulated.pods import Container, Pod, PodSpec
 
 # In none of these stories would the daemon end anything by itself.
-_PATIENT = {"letGoGrace": "1h", "orphanGrace": "1h", "unseenGrace": "300ms"}
-_OBSERVE = {"mode": "observe", "poll": "100ms", "releasePoll": "50ms", **_PATIENT}
+_PATIENT = {"letGoGrace": "1h", "orphanGrace": "1h"}
+_OBSERVE = {"mode": "observe", **_PATIENT}
 _QUICK = {**_OBSERVE, "termGrace": "300ms", "killGrace": "5s"}
 
 

@@ -15,8 +15,6 @@ _FORCE: dict[str, Any] = {
     "orphanGrace": "0s",
     "termGrace": "100ms",
     "killGrace": "10s",
-    "poll": "100ms",
-    "releasePoll": "50ms",
     "unseenGrace": "0s",
     "resetTimeout": "1s",
     "retry": {"first": "200ms", "last": "400ms"},

@@ -19,8 +19,6 @@ def _reclaim(**changes: str) -> dict[str, Any]:
         "orphanGrace": "0s",
         "sandboxGrace": "300ms",
         "termGrace": "10s",
-        "poll": "100ms",
-        "releasePoll": "50ms",
         "unseenGrace": "0s",
     }
     return {"reclaim": {**at_once, **changes}}

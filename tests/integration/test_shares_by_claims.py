@@ -24,9 +24,6 @@ from simulated.nvml import CONTROL, GIB, uuid
 
 _GPU = {"look": "100ms", "rescan": "200ms", "healthBeat": "200ms", "api": "dra"}
 _OBSERVE = {
-    "poll": "100ms",
-    "releasePoll": "50ms",
-    "unseenGrace": "300ms",
     "foreignScan": "100ms",
     "mode": "observe",
 }

@@ -17,6 +17,8 @@ from simulated.pods import Phase, Pod
 _NEVER_ASKED = {"minInterval": "1h", "settle": "1h", "idleInterval": "1h", "timeout": "2s"}
 """Only what is seen of a pod's processes tells that it is over."""
 _AS_DELIVERED = {"minInterval": "1s", "settle": "1s", "idleInterval": "10s", "timeout": "2s"}
+_RECLAIM = {"poll": "2s", "releasePoll": "200ms", "unseenGrace": "30s"}
+"""What leaves is withheld however seldom is looked: these are the defaults."""
 _QUEUE = 6
 _RULES = ({"exclude": True}, {"resource": "example.com/debug"})
 
@@ -50,7 +52,9 @@ def wants_one(resource: str, name: str) -> Any:
 async def test_no_pod_of_a_queue_gets_a_chip_that_a_rule_takes_away(
     short_path: Path, action: dict[str, Any], question: dict[str, str]
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True, question=question, reclaim={}) as node:
+    async with stage(
+        short_path, chips=1, own_process=True, question=question, reclaim=_RECLAIM
+    ) as node:
         (chip,) = node.healthy()
         holder = await node.run(pod("holder"))
         await _take_away(node, chip, action)
@@ -65,7 +69,7 @@ async def test_a_chip_that_is_to_leave_is_withheld_with_its_pods_last_process(
 ) -> None:
     """Kubelet still counts the pod then, and cannot be asked."""
     async with stage(
-        short_path, chips=2, own_process=True, question=_NEVER_ASKED, reclaim={}
+        short_path, chips=2, own_process=True, question=_NEVER_ASKED, reclaim=_RECLAIM
     ) as node:
         holder = await node.run(pod("holder", runs_for=2.0))
         (chip,) = node.ids(holder)
@@ -82,7 +86,7 @@ async def test_a_kubelet_that_reads_an_old_list_is_refused_a_chip_that_leaves(
     short_path: Path,
 ) -> None:
     async with stage(
-        short_path, chips=1, own_process=True, question=_NEVER_ASKED, reclaim={}
+        short_path, chips=1, own_process=True, question=_NEVER_ASKED, reclaim=_RECLAIM
     ) as node:
         (chip,) = node.healthy()
         holder = await node.run(pod("holder"))
@@ -101,7 +105,7 @@ async def test_a_pod_whose_processes_ended_with_kubelet_is_admitted_anew(
     short_path: Path,
 ) -> None:
     async with stage(
-        short_path, chips=1, own_process=True, question=_NEVER_ASKED, reclaim={}
+        short_path, chips=1, own_process=True, question=_NEVER_ASKED, reclaim=_RECLAIM
     ) as node:
         (chip,) = node.healthy()
         holder = await node.run(pod("holder"))
@@ -121,7 +125,7 @@ async def test_a_container_starts_again_on_what_is_to_leave_where_its_pod_has_no
     short_path: Path,
 ) -> None:
     """Between two starts the chip is withheld: kubelet starts the container all the same."""
-    async with stage(short_path, chips=1, own_process=True, reclaim={}) as node:
+    async with stage(short_path, chips=1, own_process=True, reclaim=_RECLAIM) as node:
         (chip,) = node.healthy()
         holder = await node.run(pod("holder", restart="Always", runs_for=0.5))
         await _take_away(node, chip, _RULES[0])

@@ -21,7 +21,7 @@ async def test_a_start_is_refused_at_once_when_kubelet_gave_its_device_to_anothe
     short_path: Path,
 ) -> None:
     """Kubelet's call for a pod that was deleted by force may be on its way for 30 s."""
-    gate = {"wait": f"{_WAIT:g}s", "poll": "50ms"}
+    gate = {"wait": f"{_WAIT:g}s"}
     async with stage(short_path, chips=1, gate=gate, reclaim={"mode": "observe"}) as node:
         former = await node.run(pod("former", runs_for=0.0, orphan=1))
         left = await node.orphan(former)
