@@ -547,6 +547,17 @@ async def test_gpus_that_are_not_enumerated_yet_are_waited_for(short_path: Path)
         await here.published(2)
 
 
+async def test_what_changes_is_told_although_a_rule_begins_to_wait_for_hardware(
+    short_path: Path,
+) -> None:
+    async with scene(short_path) as here:
+        await here.published(2)
+        began = here.clock.monotonic()
+        here.inventory.set(Inventory(resources=(TPU,), devices=chips(3), unseen=frozenset({TPU})))
+        await here.published(3)
+        assert here.clock.monotonic() - began < 20, "it has not waited for what was not seen"
+
+
 def left_over(name: str) -> dict[str, Any]:
     return {
         "apiVersion": "resource.k8s.io/v1",

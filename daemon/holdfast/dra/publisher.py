@@ -271,6 +271,8 @@ class Publisher:
         self._not_before = 0.0
         self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
         self._began = clock.monotonic()
+        self._settled = False
+        """Whether all hardware was seen once, or had its time. From then on a taint never waits."""
         self._registrations = registration.value.registrations
         self.kept = SliceFields()
         """Which fields the API server keeps, as far as it has shown."""
@@ -314,7 +316,8 @@ class Publisher:
     async def _step(self) -> float:
         """Write what is due; return after how many seconds to look again at the latest."""
         now = self._clock.monotonic()
-        if now < self._not_before or (self._pool.unseen and now - self._began < _SETTLES):
+        self._settled = self._settled or not self._pool.unseen or now - self._began >= _SETTLES
+        if now < self._not_before or not self._settled:
             return _LOOK
         facts = await self._pool.facts(self.kept)
         stored = self._mirror.slices.value
