@@ -231,7 +231,6 @@ _WRONG: list[dict[str, Any]] = [
     {"tpu.workerId": 2, "tpu.workerHostnames": ["a", "b"]},
     {"deviceListStrategy": "cdi", "tpu.resourceName": "a.b/4"},
     {"deviceListStrategy": "cdi", "devices": [{"match": {"pci": "*"}, "resource": "4.b/c"}]},
-    {"gpu.api": "dra", "gpu.deviceListStrategy": ["cdi-annotations"]},
     {
         "tpu.api": "dra",
         "pools": [
@@ -271,7 +270,7 @@ _RIGHT: list[dict[str, Any]] = [
     },
     {"tpu.workerId": 1, "tpu.workerHostnames": ["a", "b"]},
     {"deviceListStrategy": "cdi", "tpu.resourceName": "a.b/c4"},
-    {"gpu.api": "dra", "gpu.deviceListStrategy": ["cdi-annotations", "cdi-cri"]},
+    {"gpu.api": "dra", "gpu.deviceListStrategy": ["cdi-annotations"]},
     {"pools": [{"resourceName": "google.com/tpu", "addresses": ["*"]}]},
 ]
 

@@ -249,12 +249,6 @@ WRONG = (
         ],
         key="pools",
     ),
-    Refused(
-        path="gpu.deviceListStrategy",
-        value=["cdi-annotations"],
-        key="gpu.deviceListStrategy",
-        also={"gpu.api": DRA},
-    ),
 )
 
 

@@ -103,6 +103,17 @@ def test_requests_for_different_things_need_no_more_than_their_own() -> None:
     assert handed.envs() == {"CHIP": "c0", "NIC": "n0"}
 
 
+def test_names_that_a_pod_would_be_given_by_annotations_are_among_the_ids_of_a_claim() -> None:
+    """A claim has no annotations."""
+
+    def grant(_resource: ResourceName, _devices: tuple[Device, ...]) -> ContainerGrant:
+        return ContainerGrant(cdi_devices=("a.b/c=0",), annotations={"key": "a.b/c=0,a.b/m=all"})
+
+    _, answer = hand_over("holdfast.dev", _CLAIM, [_given("a", _C0)], grant)
+    (prepared,) = answer.devices
+    assert prepared.cdi_ids[1:] == ("a.b/c=0", "a.b/m=all")
+
+
 def test_a_variable_that_the_whole_claim_would_be_without_cannot_be_taken_back() -> None:
     """A mixture of both would be true of nothing."""
     given = [_given("a", _C0), _given("b", _C1)]

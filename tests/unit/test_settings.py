@@ -287,10 +287,6 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
             },
             "pools: a.b/c is served by both APIs; give its pools the same `api`",
         ),
-        (
-            {"gpu.api": "dra", "gpu.deviceListStrategy": "[cdi-annotations]"},
-            "gpu.deviceListStrategy: a claim has no annotations; add cdi-cri",
-        ),
     ],
 )
 def test_what_is_well_formed_and_cannot_work_is_refused_with_the_reason(

@@ -35,3 +35,9 @@ class ContainerGrant(Struct, frozen=True, kw_only=True):
     mounts: tuple[GrantedMount, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
+
+    @property
+    def cdi_names(self) -> tuple[str, ...]:
+        """All names that a runtime looks up: those of `cdi_devices`, and those in annotations."""
+        annotated = (name for text in self.annotations.values() for name in text.split(","))
+        return tuple(dict.fromkeys((*self.cdi_devices, *annotated)))

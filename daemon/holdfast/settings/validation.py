@@ -162,17 +162,10 @@ def _dra(settings: Settings) -> Iterator[str]:
 
 
 def _both_apis(settings: Settings) -> Iterator[str]:
-    """Yield what would be served by both APIs at once, or can be served by neither."""
+    """Yield what would be served by both APIs at once."""
     for name in dict.fromkeys(pool.resource_name for pool in settings.pools):
         if len({each.api for each in settings.served if each.enabled and each.has(name)}) > 1:
             yield f"pools: {name} is served by both APIs; give its pools the same `api`"
-    gpu = settings.gpu
-    only = set(gpu.device_list_strategy)
-    if gpu.enabled and gpu.api == "dra" and only == {"cdi-annotations"}:
-        yield (
-            "gpu.deviceListStrategy: a claim has no annotations; add cdi-cri, or set gpu.api to "
-            "device-plugin"
-        )
 
 
 def _kinds(settings: Settings) -> Iterator[str]:

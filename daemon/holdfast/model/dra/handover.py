@@ -185,7 +185,8 @@ def _granted(own: Sequence[Device], together: Sequence[Device], grant: Grant) ->
             nodes=(*made.nodes, *nodes),
             envs={**made.envs, **granted.envs},
             mounts=(*made.mounts, *granted.mounts),
-            cdi_devices=(*made.cdi_devices, *granted.cdi_devices),
+            # A claim has ids and no annotations.
+            cdi_devices=(*made.cdi_devices, *granted.cdi_names),
         )
     return made
 

@@ -130,9 +130,6 @@
 {{- $told = append $told (printf "config.pools: %s is served by both APIs; give its pools the same `api`" $name) -}}
 {{- end -}}
 {{- end -}}
-{{- if and $settings.gpu.enabled (eq $settings.gpu.api "dra") (eq (uniq $settings.gpu.deviceListStrategy | join ",") "cdi-annotations") -}}
-{{- $told = append $told "config.gpu.deviceListStrategy: a claim has no annotations; add cdi-cri, or set config.gpu.api to device-plugin" -}}
-{{- end -}}
 {{- end -}}
 {{- if and $settings.http.address (not .Values.hostNetwork) -}}
 {{- $told = append $told "config.http.address: a pod's address is not known before it runs; leave it empty, or set hostNetwork" -}}
