@@ -216,6 +216,32 @@ def test_a_ledger_that_has_another_commit_than_the_last_of_ours_is_lost_and_writ
         assert _apply(store, "d2") == store.read()
 
 
+def test_a_proof_that_finds_another_commit_has_the_next_one_mend_it(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        book = _apply(store, "d1")
+        store._db.execute("UPDATE counters SET commits = commits + 1")
+        store._place.note_commit()
+        with pytest.raises(LedgerError, match="it has not the last commit of this ledger"):
+            store.prove()
+        assert store.prove()[0] == "it has not the last commit of this ledger"
+        assert store.prove() == ()
+        assert store.read() == book
+
+
+def test_a_proof_that_finds_the_ledger_locked_has_no_file_written_again(tmp_path: Path) -> None:
+    with (
+        closing(Store(tmp_path)) as store,
+        closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other,
+    ):
+        _apply(store, "d1")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="database is locked"):
+            store.prove()
+        other.execute("ROLLBACK")
+        assert store.changes() == ()
+        assert store.prove() == ()
+
+
 def test_a_reader_that_stays_has_the_ledger_written_again_and_not_its_wal_grow_for_ever(
     tmp_path: Path,
 ) -> None:
@@ -238,6 +264,27 @@ def test_a_reader_that_stays_has_the_ledger_written_again_and_not_its_wal_grow_f
 
 
 # What a start finds.
+
+
+def test_a_wal_alone_is_not_taken_for_a_folder_without_a_ledger(tmp_path: Path) -> None:
+    (tmp_path / f"{FILE}-wal").write_bytes(b"of a ledger that is gone")
+    with pytest.raises(LedgerUnreadableError, match="it is gone, and there was one"):
+        Store(tmp_path)
+
+
+def test_what_lies_beside_the_place_of_a_copy_that_was_not_put_there_is_kept(
+    tmp_path: Path,
+) -> None:
+    """As by a kill between the two: the WAL of another file must not be taken for the copy's."""
+    with closing(Store(tmp_path)) as store:
+        book = _apply(store, "d1")
+    (tmp_path / FILE).rename(half(tmp_path / FILE))
+    for name in (f"{FILE}-wal", f"{FILE}-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / f"{FILE}-wal").write_bytes(b"of another file")
+    with closing(Store(tmp_path)) as store:
+        assert store.read() == book
+    assert (tmp_path / f"{FILE}.unreadable-1-wal").read_bytes() == b"of another file"
 
 
 def test_another_programs_database_where_ours_was_can_be_moved_away_as_any_that_cannot_be_read(
