@@ -17,9 +17,15 @@ from structlog.testing import capture_logs
 
 from fakes.books import BOOT, allocated, drafted, silicon
 from fakes.faultydisk import FaultyDisk
-from holdfast.errors import LedgerError, LedgerLostError, LedgerUnreadableError
+from holdfast.errors import (
+    LedgerError,
+    LedgerLostError,
+    LedgerUnreadableError,
+    LedgerUnusableError,
+)
 from holdfast.ledger.disk import FILE, SEAL, half, sealed
 from holdfast.ledger.ledger import open_ledger
+from holdfast.ledger.readonly import BUSY_TIMEOUT_MS
 from holdfast.ledger.store import _UNFOLDED, Store
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
@@ -264,6 +270,25 @@ def test_a_reader_that_stays_has_the_ledger_written_again_and_not_its_wal_grow_f
 
 
 # What a start finds.
+
+
+def test_a_person_who_replaces_a_ledger_ends_what_was_known_of_it_first(tmp_path: Path) -> None:
+    """Else a kill before the new one is sealed would leave the old one's seal to refuse it."""
+    Store(tmp_path).close()
+    for file in tmp_path.glob(f"{FILE}*"):
+        file.unlink()
+    in_the_way = half(tmp_path / FILE)
+    in_the_way.mkdir()
+    with pytest.raises(LedgerUnusableError):
+        Store(tmp_path, replace=True)
+    assert sealed(tmp_path) is None
+    in_the_way.rmdir()
+    Store(tmp_path).close()
+
+
+def test_a_lock_is_waited_for_as_long_as_the_ledgers_own_deadline_allows(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        assert store._db.execute("PRAGMA busy_timeout").fetchone() == (BUSY_TIMEOUT_MS,)
 
 
 def test_a_wal_alone_is_not_taken_for_a_folder_without_a_ledger(tmp_path: Path) -> None:
