@@ -592,6 +592,15 @@ class TestOnATree:
         scan = self.scan(tree, target("one", 1, ONE), maps=True)
         assert scan.complete
 
+    def test_who_has_a_device_and_cannot_be_told_from_the_next_of_its_pid_is_a_gap(
+        self, tree: ProcTree
+    ) -> None:
+        (tree.process(74) / "stat").write_text("garbage")
+        tree.open_file(tree.root.proc / "74", 7, "anon_inode:[vfio-device]")
+        scan = self.scan(tree, target("one", 1, ONE), maps=True)
+        assert not scan.complete
+        assert loose(scan) == {74: {Grip.DEVICE_FD}}
+
     def test_a_foreign_pid_namespace_is_a_gap(self, tmp_path: Path) -> None:
         tree = ProcTree(tmp_path)
         tree.myself(namespace="pid:[4026532001]")

@@ -231,6 +231,20 @@ def test_what_a_process_had_that_ended_while_it_was_looked_at_is_looked_for_agai
     assert _pids(scan) == [60]
 
 
+def test_one_that_lives_is_the_same_process_when_the_kernel_drops_its_folder(
+    terminal: Terminal,
+) -> None:
+    root = HostRoot.under()
+    search = GripSearch(root, [terminal.target], None, FileTables(root), maps=False, hidden=False)
+    drops = Path("/proc/sys/vm/drop_caches")
+    with search.following(os.getpid()) as same:
+        try:
+            drops.write_text("2")
+        except OSError as error:
+            pytest.skip(f"the kernel's caches cannot be dropped here: {error}")
+        assert same()
+
+
 _IN_FLIGHT = """
 import os, socket, sys
 one, other = socket.socketpair()

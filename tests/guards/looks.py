@@ -40,7 +40,9 @@ LOOK_GUARDS = (
         why="who had the device and ended while it was looked at may have handed it on",
         edits=(
             Edit(
-                _SURVEY, "            return self._ended(pid, use)\n", "            return None\n"
+                _SURVEY,
+                "                return self._ended(pid, use)\n",
+                "                return None\n",
             ),
         ),
         tests=(
@@ -462,9 +464,24 @@ LOOK_GUARDS = (
     Guard(
         name="look-same-process",
         why="what a pid had is not that of the process that has the pid next",
-        edits=(Edit(_SURVEY, " or self._search.folder(pid) != folder", ""),),
+        edits=(Edit(_SURVEY, " or not same()", ""),),
         tests=(
             f"{_HELD}::TestOnATree::test_what_a_pid_had_is_not_blamed_on_the_process_that_has_the_pid_next",
+        ),
+    ),
+    Guard(
+        name="look-follows",
+        why="a process that lives has another folder in procfs after memory was short",
+        edits=(
+            Edit(
+                _GRIPS,
+                "            inode = os.fstat(kept).st_ino\n",
+                "            inode = os.fstat(kept).st_ino\n            os.close(kept)\n"
+                '            kept = os.open("/", os.O_PATH)\n',
+            ),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_one_that_lives_is_the_same_process_when_the_kernel_drops_its_folder",
         ),
     ),
     Guard(

@@ -46,7 +46,7 @@ PROCESS_GUARDS = (
     Guard(
         name="open-same-table",
         why="what one had is not what a process has that shares files with the next of its pid",
-        edits=(Edit(_GRIPS, "if same and self.folder(other) == inode and", "if same and"),),
+        edits=(Edit(_GRIPS, "if same and self._folder(other) == inode and", "if same and"),),
         tests=(
             f"{_HELD}::test_what_a_process_had_is_not_that_of_one_that_shares_files_with_the_next_of_its_pid",
         ),

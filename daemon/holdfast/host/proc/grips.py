@@ -3,7 +3,8 @@
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from holdfast.host.files.paths import DeviceNumbers
 from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
@@ -170,16 +171,21 @@ class GripSearch:
         use.attribute()
         return use
 
-    def folder(self, pid: int) -> int | None:
-        """Return the inode that procfs made for the process: no other has it. None: it is gone."""
+    @contextmanager
+    def following(self, pid: int) -> Iterator[Callable[[], bool]]:
+        """Yield what tells whether *pid* is still the same process; raise OSError if it is gone."""
+        # Kept open: of one that nobody has open, procfs makes another when memory is short, with
+        # another inode, and the process would seem to have ended.
+        kept = os.open(f"{self._proc}/{pid}", os.O_PATH)
         try:
-            return os.stat(f"{self._proc}/{pid}").st_ino
-        except OSError:
-            return None
+            inode = os.fstat(kept).st_ino
+            yield lambda: self._folder(pid) == inode
+        finally:
+            os.close(kept)
 
     def _keep(self, pid: int, use: ProcessUse) -> None:
         """Keep the open files of *pid*: others may share its table, as all of a gVisor sandbox."""
-        inode = self.folder(pid)
+        inode = self._folder(pid)
         if use.has_rings or inode is None:
             return
         if pid not in self._read and len(self._read) >= _TABLES:
@@ -199,7 +205,7 @@ class GripSearch:
             # In this order: a pid that went to another process meanwhile has another inode.
             same = other != pid and self._tables.same(other, pid)
             # Two that have closed all of their files in their exit have the same table: none.
-            if same and self.folder(other) == inode and self._has_files(pid):
+            if same and self._folder(other) == inode and self._has_files(pid):
                 return use
         return None
 
@@ -209,6 +215,13 @@ class GripSearch:
                 return next(files, None) is not None
         except OSError:
             return False
+
+    def _folder(self, pid: int) -> int | None:
+        """Return the inode that procfs made for the process: no other has it. None: it is gone."""
+        try:
+            return os.stat(f"{self._proc}/{pid}").st_ino
+        except OSError:
+            return None
 
     def _other_tables(
         self,

@@ -153,15 +153,15 @@ class _Observer:
 
     def _at(self, pid: int, *, careful: bool) -> _ProcessLook | None:
         most, beat = None if self._extra else _MOST_FILES, self._pulse
-        # The pid may be another process's meanwhile: only what is found while the folder stays the
-        # same is this one's own.
-        folder = self._search.folder(pid)
-        use = self._search.at(pid, careful=careful, beat=beat, most=most)
-        if not use:
-            return self._answer(use, None)
-        cgroup, facts = self._survey.cgroups.of_process(pid), self._survey.procfs.process(pid)
-        if facts is None or self._search.folder(pid) != folder:
-            return self._ended(pid, use)
+        # The pid may be another process's meanwhile: only what is found while it stays the same is
+        # this one's own.
+        with self._search.following(pid) as same:
+            use = self._search.at(pid, careful=careful, beat=beat, most=most)
+            if not use:
+                return self._answer(use, None)
+            cgroup, facts = self._survey.cgroups.of_process(pid), self._survey.procfs.process(pid)
+            if facts is None or not same():
+                return self._ended(pid, use)
         return self._answer(use, self._survey.uses(facts.process, facts.comm, cgroup, use))
 
     def _ended(self, pid: int, had: ProcessUse) -> _ProcessLook:
