@@ -27,9 +27,7 @@ _BOTH_DOORS: dict[str, Any] = {
 """The first chip comes by claims, the second one by the device plugin."""
 
 
-_AT_ONCE = {
-    **dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace", "killGrace"), "100ms"),
-}
+_AT_ONCE = dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace", "killGrace"), "100ms")
 """What is left of a pod is ended as soon as every guard agrees."""
 
 
