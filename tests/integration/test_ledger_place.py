@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -613,6 +614,142 @@ def test_a_file_that_comes_just_as_ours_is_put_back_is_never_taken_for_ours(
         assert (folder / f"{FILE}.unreadable-1").read_bytes() == before
         assert store.read() == book
     assert _after_a_crash(folder, tmp_path / "copy") == book
+
+
+class _MeddledWith(Store):
+    """A store to whose file something is done each time just before it is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self.meddle: Callable[[Path], None] = lambda _file: None
+        super().__init__(folder)
+
+    def _open(self) -> sqlite3.Connection:
+        self.meddle(self._path)
+        return super()._open()
+
+
+def _another_in_its_place(file: Path) -> None:
+    """As by cp onto it."""
+    other = file.parent / "elsewhere"
+    other.mkdir()
+    with closing(Store(other)) as store:
+        _apply(store, "d7")
+    file.write_bytes((other / FILE).read_bytes())
+
+
+def _a_copy_of_it(file: Path) -> None:
+    shutil.copy(file, file.parent / "copy")
+    (file.parent / "copy").replace(file)
+
+
+@pytest.mark.parametrize("meddle", [_another_in_its_place, _a_copy_of_it])
+def test_what_is_opened_in_the_place_of_what_was_written_again_is_not_gone_on_with(
+    tmp_path: Path, meddle: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    with closing(_MeddledWith(folder)) as store:
+        book = _apply(store, "d1")
+        (folder / FILE).unlink()
+        store.meddle = meddle
+        with pytest.raises(LedgerLostError, match="another (ledger|file) was put there"):
+            store.prove()
+        store.meddle = lambda _file: None
+        store.prove()
+        assert store.prove() == ()
+        assert store.read() == book
+        assert len(_apply(store, "d2").locks) == 2
+
+
+def test_attempts_to_write_it_again_that_fail_leave_no_file_open(tmp_path: Path) -> None:
+    """There is one every few seconds, for as long as it fails."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    with closing(_MeddledWith(folder)) as store:
+        (folder / FILE).unlink()
+        store.meddle = _a_copy_of_it
+        files = set[int]()
+        for _ in range(4):
+            with pytest.raises(LedgerLostError):
+                store.prove()
+            files.add(sum(1 for _ in Path("/proc/self/fd").iterdir()))
+        assert len(files) == 1
+
+
+class _LosesItsIndex(sqlite3.Connection):
+    """Somebody removes the index of the WAL when the file was just locked, and read again."""
+
+    _locked = False
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if self._locked:
+            (_, _, file) = super().execute("PRAGMA database_list").fetchone()
+            Path(f"{file}-shm").unlink(missing_ok=True)
+        self._locked |= sql == "ROLLBACK"
+        return super().execute(sql, parameters)
+
+
+class _LosingItsIndex(Store):
+    def _open(self) -> sqlite3.Connection:
+        name = f"{self._path.as_uri()}?mode=rw"
+        return sqlite3.connect(name, uri=True, isolation_level=None, factory=_LosesItsIndex)
+
+
+def test_a_start_that_fails_leaves_no_file_open(tmp_path: Path) -> None:
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    with pytest.raises(LedgerUnusableError):
+        _LosingItsIndex(tmp_path)
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+
+
+def test_what_somebody_wrote_into_it_is_no_history_also_where_the_first_attempt_fails(
+    tmp_path: Path,
+) -> None:
+    folder, other = tmp_path / "state", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    with closing(Store(other)) as store:
+        _apply(store, "d7")
+    with closing(_MeddledWith(folder)) as store:
+        _apply(store, "d1")
+        store.tidy(keep=200)
+        store.prove()
+        (folder / FILE).write_bytes((other / FILE).read_bytes())
+        (folder / f"{FILE}-shm").unlink()
+        store.meddle = _a_copy_of_it
+        with pytest.raises(LedgerLostError):
+            store.prove()
+        store.meddle = lambda _file: None
+        assert "the history is lost" in store.prove()
+        assert store.history(None, 10) == ()
+
+
+def test_a_history_that_cannot_be_read_any_more_is_told(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        book = _apply(store, "d1")
+        with closing(sqlite3.connect(tmp_path / FILE)) as theirs:
+            theirs.execute("DROP TABLE history")
+            theirs.commit()
+            for name in _ALL:
+                (tmp_path / name).unlink()
+        assert store.prove() == (*_removed(), "the history is lost")
+        assert store.read() == book
+
+
+def test_what_is_written_again_has_one_commit_more_and_leaves_nothing_beside(
+    tmp_path: Path,
+) -> None:
+    """An old copy has fewer, and is known by that."""
+    with closing(Store(tmp_path)) as store:
+        _apply(store, "d1")
+        before = sealed(tmp_path)
+        (tmp_path / FILE).unlink()
+        store.prove()
+        after = sealed(tmp_path)
+        assert before is not None
+        assert after is not None
+        assert after.commits == before.commits + 2  # the proof itself is one as well
+        assert not half(tmp_path / FILE).exists()
 
 
 def test_a_program_that_has_the_removed_ledger_open_writes_nothing_over_the_new_one(

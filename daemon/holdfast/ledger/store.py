@@ -16,7 +16,7 @@ from holdfast.errors import (
 from holdfast.ledger import disk, rows
 from holdfast.ledger.disk import FILE, Stamp
 from holdfast.ledger.readonly import BUSY_TIMEOUT_MS, inspect
-from holdfast.ledger.rows import APPLICATION_ID, creation
+from holdfast.ledger.rows import creation
 from holdfast.model.book.book import Book, Move
 from holdfast.model.ids import DeviceName
 
@@ -224,13 +224,7 @@ class Store:
         # One that SQLite makes because it is gone again would be empty.
         name = f"{self._path.absolute().as_uri()}?mode=rw"
         db = sqlite3.connect(name, uri=True, isolation_level=None)
-        try:
-            db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-            if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-                raise FileExistsError("another program's database was put there")
-        except (sqlite3.Error, OSError):
-            db.close()
-            raise
+        db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         return db
 
     def _adopt(self, book: Book, stamp: Stamp, made: disk.Identity | None = None) -> None:
