@@ -29,6 +29,7 @@ from holdfast.model.ids import (
     BootId,
     DeviceId,
     DeviceName,
+    HardwareKey,
     PciAddress,
     PodUid,
 )
@@ -221,7 +222,7 @@ async def test_a_message_that_nobody_takes_may_have_an_accel_chip(on: Looked, be
     assert found[name].unread == {child.pid}
 
 
-async def test_what_the_pods_with_devices_have_open_is_read_before_what_others_have(
+async def test_what_the_pod_that_has_the_device_has_open_is_read_before_what_others_have(
     on: Looked,
 ) -> None:
     """Of those with much open; the time for all of them is short."""
@@ -238,15 +239,23 @@ async def test_what_the_pods_with_devices_have_open_is_read_before_what_others_h
 
     with INotify() as events:
         pids: dict[int, int] = {}
-        for pid, cgroup in ((70, "/"), (71, f"/kubepods/pod{pod}/1")):
+        other = PodUid(str(UUID(int=8)))
+        cgroups = "/", f"/kubepods/pod{pod}/1", f"/kubepods/pod{other}/1"
+        for pid, cgroup in zip((70, 71, 72), cgroups, strict=True):
             home = tree.process(pid, cgroup=cgroup)
             for number in range(300):
                 (home / "fd" / str(number)).symlink_to(os.devnull)
             pids[events.add_watch(home / "maps", flags.OPEN)] = pid
         accel = replace(on.device, kind=DeviceKind.ACCEL, functions=())
-        await on.look.scan([accel], {lock.device: lock})
+        elsewhere = replace(
+            lock,
+            device=DeviceName(lock.device.resource, DeviceId("elsewhere")),
+            keys=frozenset({HardwareKey("pci/elsewhere")}),
+            pod=other,
+        )
+        await on.look.scan([accel], {each.device: each for each in (lock, elsewhere)})
         order = [pids[event.wd] for event in events.read(timeout=0)]
-    assert order == [71, 70]
+    assert order == [71, 70, 72]
 
 
 async def test_who_cannot_be_read_is_named(on: Looked) -> None:

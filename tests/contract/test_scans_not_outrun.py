@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -21,11 +21,11 @@ from fakes.inuse import holder_scan
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.own import visibility
 from holdfast.host.proc.grips import GripSearch, ProcessUse
-from holdfast.host.proc.openfiles import FileTables
+from holdfast.host.proc.openfiles import FileTables, SocketTable, has_more, open_files
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import Visits
 from holdfast.host.root import HostRoot
-from holdfast.host.use.survey import Survey
+from holdfast.host.use.survey import Looker, Survey
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.use.holders import Grip, Scan, ScanTarget
 from simulated.proctree import ProcTree
@@ -277,6 +277,45 @@ def test_a_file_in_a_message_that_nobody_takes_is_a_gap_until_it_is_taken(
     assert not _of(scan, child.pid)
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_comes_by_a_socket_after_its_process_was_looked_at_is_seen(
+    tree: ProcTree, terminal: Terminal, tmp_path: Path, *, taken: bool
+) -> None:
+    """Two that pass a file to and fro are each looked at while the other has it."""
+    home = tree.process(60)
+
+    def comes() -> None:
+        (home / "fdinfo/3").write_text("scm_fds: 1\n")
+        if taken:
+            tree.open_file(home, 4, terminal.path)
+
+    with _socket(tmp_path) as path:
+        tree.open_file(home, 3, path, info="scm_fds: 0\n")
+        with _meanwhile(tree.process(70), comes):
+            holders = holder_scan(tree.root, patience=30.0)
+            scan = holders.scan([terminal.target], maps=True, hidden=True)
+    assert _pids(scan) == ([60] if taken else [])
+    assert "files are in messages on its unix sockets" in "".join(_of(scan, 60))
+
+
+def test_a_table_with_a_socket_tells_of_a_file_that_came_since_and_of_none_that_went() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        folder = f"/proc/{os.getpid()}/fd"
+        files = len(open_files(folder)) - 1  # the list of its own files has the open folder
+        if not has_more(folder, []):
+            pytest.skip("the kernel counts open files since Linux 6.2 only")
+        table = SocketTable(folder, files, (str(one.fileno()).encode(),))
+        assert not table.has_more()
+        with Path(os.devnull).open():
+            assert table.has_more()
+        assert not table.has_more()
+        socket.send_fds(other, [b"!"], [1])
+        assert table.has_more()
+    gone = 1 << 22  # no kernel has such a pid
+    assert not SocketTable(f"/proc/{gone}/fd", 0, (b"3",)).has_more()
+
+
 @pytest.mark.parametrize(
     ("state", "flags", "gap"),
     [("D", 0x4, True), ("S", 0, False), ("Z", 0x4, False), ("S", 0x200004, False)],
@@ -369,7 +408,7 @@ def test_who_comes_when_a_look_has_taken_too_long_is_a_gap(
     assert scan.unread == {60}
 
 
-def test_of_those_that_have_much_open_granted_pods_come_first_and_then_the_smallest(
+def test_of_those_that_have_much_open_the_owners_come_first_and_then_the_smallest(
     tree: ProcTree, terminal: Terminal
 ) -> None:
     """The time for all of them is short, and theirs are the devices."""
@@ -383,7 +422,7 @@ def test_of_those_that_have_much_open_granted_pods_come_first_and_then_the_small
             (home / "fd" / str(number)).symlink_to("/dev/null")
     with _order_of({pid: home for pid, (home, _) in homes.items()}) as order:
         holders = holder_scan(tree.root, patience=30.0)
-        holders.scan([terminal.target], maps=True, granted={PodUid(UID)})
+        holders.scan([terminal.target], maps=True, owners={PodUid(UID)})
     assert order == [72, 71, 70]
 
 
@@ -861,20 +900,88 @@ class _Slow:
             self.longest = max(self.longest, time.monotonic() - began)
 
 
-def _looked_at(slowly: _Slow, tree: ProcTree, *pids: int) -> list[str]:
-    """Return the gaps of a look at *pids*."""
-    procfs = Procfs(tree.root)
+def _looked_at(
+    looker: Looker, root: HostRoot, *pids: int, owners: Collection[PodUid] = ()
+) -> Survey:
+    """Look at *pids*, at all without, while *owners* have the device."""
+    procfs = Procfs(root)
     survey = Survey(
-        tree.root,
-        slowly,
+        root,
+        looker,
         Visits(procfs.start_ticks, patience=60),
         procfs,
-        Cgroups(tree.root),
-        sight=visibility(tree.root),
-        granted=(),
+        Cgroups(root),
+        sight=visibility(root),
+        owners=owners,
     )
-    survey.look_at(pids)
-    return survey.gaps.texts()
+    if pids:
+        survey.look_at(pids)
+    else:
+        survey.look_at_all()
+    return survey
+
+
+_TAKES = """
+import os, socket, sys
+sockets = socket.socketpair()
+print(flush=True)
+sys.stdin.readline()
+os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+class _Then:
+    """Searches for a terminal, after the first of which a child has it open."""
+
+    def __init__(self, terminal: Terminal, child: "subprocess.Popen[str]") -> None:
+        self._terminal = terminal
+        self._child = child
+        self._took = False
+
+    def search(self) -> GripSearch:
+        return _Handed(self, HostRoot.under(), self._terminal.target)
+
+    def take(self) -> None:
+        if self._took:
+            return
+        self._took = True
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write("\n")
+        self._child.stdin.flush()
+        self._child.stdout.readline()
+
+
+class _Handed(GripSearch):
+    def __init__(self, then: _Then, root: HostRoot, target: ScanTarget) -> None:
+        super().__init__(root, [target], None, FileTables(root), maps=False, hidden=True)
+        self._then = then
+
+    def at(
+        self,
+        pid: int,
+        *,
+        careful: bool = False,
+        beat: Callable[[], None] = lambda: None,
+        most: int | None = None,
+    ) -> ProcessUse:
+        use = super().at(pid, careful=careful, beat=beat, most=most)
+        self._then.take()
+        return use
+
+
+def test_who_has_a_socket_and_one_more_file_than_when_it_was_looked_at_is_looked_at_again(
+    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = start(_TAKES, terminal.path)
+    assert child.stdout is not None
+    child.stdout.readline()
+    if not has_more(f"/proc/{child.pid}/fd", []):
+        pytest.skip("the kernel counts open files since Linux 6.2 only")
+    survey = _looked_at(_Then(terminal, child), HostRoot.under(), child.pid)
+    assert [dict(each.grips) for each in survey.found.values()] == [{ONE: {Grip.NODE}}]
 
 
 def test_time_that_others_take_on_a_busy_node_is_not_a_process_s_own(tree: ProcTree) -> None:
@@ -885,7 +992,7 @@ def test_time_that_others_take_on_a_busy_node_is_not_a_process_s_own(tree: ProcT
 
     def in_time() -> list[str] | None:
         slowly = _Slow(tree.root, 0.5)
-        gaps = _looked_at(slowly, tree, *pids)
+        gaps = _looked_at(slowly, tree.root, *pids).gaps.texts()
         return gaps if slowly.longest < 0.9 else None
 
     tries = (in_time() for _ in range(100))
@@ -894,6 +1001,70 @@ def test_time_that_others_take_on_a_busy_node_is_not_a_process_s_own(tree: ProcT
 
 def test_a_process_is_not_waited_for_as_long_as_it_likes(tree: ProcTree) -> None:
     tree.process(7)
-    gaps = _looked_at(_Slow(tree.root, 8), tree, 7)
+    gaps = _looked_at(_Slow(tree.root, 8), tree.root, 7).gaps.texts()
     told = "it has more open or mapped than can be read in time"
     assert [told in gap for gap in gaps] == [True]
+
+
+_POD = f"/kubepods/pod{UID}/1"
+_CROWDED = "its pod has more processes than can be looked at in time"
+
+
+@pytest.mark.parametrize("owns", [False, True])
+def test_of_a_pod_with_more_processes_than_can_be_looked_at_in_time_the_rest_is_a_gap(
+    tree: ProcTree, *, owns: bool
+) -> None:
+    """Others wait for the look. Of the pod that has the device all are looked at."""
+    pids = range(100, 112)
+    for pid in pids:
+        tree.process(pid, cgroup=_POD)
+    tree.process(200)
+    owners = {PodUid(UID)} if owns else set[PodUid]()
+    survey = _looked_at(_Slow(tree.root, 0.1), tree.root, *pids, 200, owners=owners)
+    assert (_CROWDED in " ".join(survey.gaps.texts())) is not owns
+    assert survey.gaps.pids <= {*pids}
+
+
+def test_a_process_without_a_name_in_such_a_pod_is_a_gap_as_well(tree: ProcTree) -> None:
+    for pid in range(10, 20):
+        tree.process(pid, cgroup=_POD, comm="")
+    survey = _looked_at(_Slow(tree.root, 0.1), tree.root)
+    assert [_CROWDED in gap for gap in survey.gaps.texts()] == [True]
+
+
+class _Bears(_Slow):
+    """Before each list of processes is looked at, one more is born."""
+
+    def __init__(self, tree: ProcTree, seconds: float) -> None:
+        super().__init__(tree.root, seconds)
+        self._tree = tree
+        self.born = [100]
+
+    def search(self) -> GripSearch:
+        self._tree.process(self.born[-1], cgroup=_POD)
+        self.born.append(self.born[-1] + 1)
+        return super().search()
+
+
+def test_who_is_born_in_a_pod_that_has_too_many_keeps_no_look_from_its_end(
+    tree: ProcTree,
+) -> None:
+    for pid in range(10, 20):
+        tree.process(pid, cgroup=_POD)
+    survey = _looked_at(_Bears(tree, 0.1), tree.root)
+    assert [_CROWDED in gap for gap in survey.gaps.texts()] == [True]
+    assert {19, 100} <= survey.gaps.pids
+
+
+def test_those_of_one_pod_that_give_no_answer_are_waited_for_no_longer_than_others_are_read(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    tree.open_file(tree.process(200), 3, terminal.path)
+    with ExitStack() as hang:
+        for pid in range(100, 120):
+            hang.enter_context(_no_answer(tree.process(pid, cgroup=_POD) / "maps"))
+        began = time.monotonic()
+        scan = holder_scan(tree.root, patience=60.0).scan([terminal.target], maps=True)
+        assert time.monotonic() - began < 30
+    assert scan.unread == {*range(100, 120)}
+    assert _pids(scan) == [200]

@@ -4,11 +4,12 @@ from guards.guard import Edit, Guard
 
 _STUCK = "tests/contract/test_stuck_processes.py"
 _SURVEY = "daemon/holdfast/host/use/survey.py"
+_SHARES = "daemon/holdfast/host/use/shares.py"
 _LOOK = "daemon/holdfast/host/use/look.py"
 _GRIPS = "daemon/holdfast/host/proc/grips.py"
 _HOLDERS = "daemon/holdfast/host/use/holders.py"
 _MAPPINGS = "daemon/holdfast/host/proc/mappings.py"
-_RINGS = "daemon/holdfast/host/proc/openfiles.py"
+_OPEN_FILES = "daemon/holdfast/host/proc/openfiles.py"
 _VISITS = "daemon/holdfast/host/proc/visits.py"
 _USE = "daemon/holdfast/inuse/deviceuse.py"
 _MEMORY = "tests/contract/test_one_memory.py"
@@ -113,7 +114,7 @@ LOOK_GUARDS = (
         why="a ring that does not tell what it has may have the device",
         edits=(
             Edit(
-                _RINGS,
+                _OPEN_FILES,
                 "    if place is None:\n        return None\n",
                 "    if place is None:\n        return ()\n",
             ),
@@ -244,9 +245,9 @@ LOOK_GUARDS = (
     Guard(
         name="look-granted-first",
         why="what a stranger has open takes no time from the pods that have the devices",
-        edits=(Edit(_SURVEY, "return pod not in self._granted, size", "return True, size"),),
+        edits=(Edit(_SURVEY, "return pod not in self._owners, size", "return True, size"),),
         tests=(
-            f"{_OUTRUN}::test_of_those_that_have_much_open_granted_pods_come_first_and_then_the_smallest",
+            f"{_OUTRUN}::test_of_those_that_have_much_open_the_owners_come_first_and_then_the_smallest",
         ),
     ),
     Guard(
@@ -255,12 +256,12 @@ LOOK_GUARDS = (
         edits=(
             Edit(
                 _SURVEY,
-                "return pod not in self._granted, size",
-                "return pod not in self._granted, 0",
+                "return pod not in self._owners, size",
+                "return pod not in self._owners, 0",
             ),
         ),
         tests=(
-            f"{_OUTRUN}::test_of_those_that_have_much_open_granted_pods_come_first_and_then_the_smallest",
+            f"{_OUTRUN}::test_of_those_that_have_much_open_the_owners_come_first_and_then_the_smallest",
         ),
     ),
     Guard(
@@ -274,6 +275,40 @@ LOOK_GUARDS = (
         why="what one process takes out of another is in neither when both are looked at once",
         edits=(Edit(_SURVEY, " or (self.takes and self.uses is None)", ""),),
         tests=(f"{_OUTRUN}::test_what_one_takes_out_of_another_after_it_was_looked_at_is_found",),
+    ),
+    Guard(
+        name="look-in-flight-again",
+        why="two that pass a file to and fro are each without it, and without a message, when they are looked at",
+        edits=(Edit(_SURVEY, "        self._glance()\n", ""),),
+        tests=(f"{_OUTRUN}::test_what_comes_by_a_socket_after_its_process_was_looked_at_is_seen",),
+    ),
+    Guard(
+        name="look-in-flight-taken",
+        why="who has taken it by then has it",
+        edits=(
+            Edit(
+                _SURVEY,
+                "                    self._hiding[pid] = answer\n                if answer.uses is not None:\n                    self.found[pid] = answer.uses\n",
+                "                    self._hiding[pid] = answer\n",
+            ),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_who_has_a_socket_and_one_more_file_than_when_it_was_looked_at_is_looked_at_again",
+        ),
+    ),
+    Guard(
+        name="look-in-flight-count",
+        why="who has more files than before may have taken it",
+        edits=(
+            Edit(
+                _OPEN_FILES,
+                "if self.files is not None and _size(self.folder) > self.files:",
+                "if False:",
+            ),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_a_table_with_a_socket_tells_of_a_file_that_came_since_and_of_none_that_went",
+        ),
     ),
     Guard(
         name="look-in-flight-once",
@@ -380,23 +415,81 @@ LOOK_GUARDS = (
     Guard(
         name="look-hidden-beside",
         why="also in a look that is at other devices as well",
-        edits=(
-            Edit(_LOOK, "maps=True, hidden=hidden, granted", "maps=True, hidden=False, granted"),
-        ),
+        edits=(Edit(_LOOK, "maps=True, hidden=hidden, owners", "maps=True, hidden=False, owners"),),
         tests=(f"{_LOOKS}::test_a_message_that_nobody_takes_may_have_an_accel_chip",),
     ),
     Guard(
         name="look-granted",
-        why="which pods have devices is told by their locks",
+        why="which pods have the devices is told by the locks on their hardware",
+        edits=(Edit(_LOOK, "if lock.pod is not None and lock.keys & keys", "if lock.pod is None"),),
+        tests=(
+            f"{_LOOKS}::test_what_the_pod_that_has_the_device_has_open_is_read_before_what_others_have",
+        ),
+    ),
+    Guard(
+        name="look-granted-alone",
+        why="who has other devices is looked at for no longer than any pod",
         edits=(
             Edit(
                 _LOOK,
-                "granted = frozenset(lock.pod for lock in locks.values() if lock.pod is not None)",
-                "granted = frozenset[str]()",
+                "if lock.pod is not None and lock.keys & keys",
+                "if lock.pod is not None",
             ),
         ),
         tests=(
-            f"{_LOOKS}::test_what_the_pods_with_devices_have_open_is_read_before_what_others_have",
+            f"{_LOOKS}::test_what_the_pod_that_has_the_device_has_open_is_read_before_what_others_have",
+        ),
+    ),
+    Guard(
+        name="look-crowd",
+        why="a pod with thousands of processes holds up nobody who waits for the look",
+        edits=(
+            Edit(
+                _SURVEY,
+                "if pod is not None and shares.are_used_up(pod):",
+                "if pod is not None and shares.are_used_up(pod) is None:",
+            ),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_of_a_pod_with_more_processes_than_can_be_looked_at_in_time_the_rest_is_a_gap",
+        ),
+    ),
+    Guard(
+        name="look-crowd-told",
+        why="who is left out for that may have the device",
+        edits=(Edit(_SURVEY, '            self.gaps.add(pid, "", reason)\n', ""),),
+        tests=(
+            f"{_OUTRUN}::test_who_is_born_in_a_pod_that_has_too_many_keeps_no_look_from_its_end",
+        ),
+    ),
+    Guard(
+        name="look-crowd-owner",
+        why="of the pod that has the device all are looked at, however many",
+        edits=(Edit(_SHARES, "return None if pod in self._owners else pod", "return pod"),),
+        tests=(
+            f"{_OUTRUN}::test_of_a_pod_with_more_processes_than_can_be_looked_at_in_time_the_rest_is_a_gap",
+        ),
+    ),
+    Guard(
+        name="look-crowd-births",
+        why="nor does one whose processes are born as fast as they are left out",
+        edits=(
+            Edit(
+                _SURVEY,
+                "            if not self._pass(new):\n                return True\n",
+                "            self._pass(new)\n",
+            ),
+        ),
+        tests=(
+            f"{_OUTRUN}::test_who_is_born_in_a_pod_that_has_too_many_keeps_no_look_from_its_end",
+        ),
+    ),
+    Guard(
+        name="look-crowd-waits",
+        why="nor one whose processes give no answer",
+        edits=(Edit(_VISITS, "min(patience, waits.most(at)) if at else patience", "patience"),),
+        tests=(
+            f"{_OUTRUN}::test_those_of_one_pod_that_give_no_answer_are_waited_for_no_longer_than_others_are_read",
         ),
     ),
     Guard(

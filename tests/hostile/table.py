@@ -77,6 +77,12 @@ _HIDES: tuple[Attack, ...] = (
         untold=_IN_FLIGHT,
     ),
     Attack(
+        name="message-chain-held",
+        on="the same, and whoever takes the file has it open for a while",
+        run=("chains", "message-held", "200"),
+        untold=_IN_FLIGHT,
+    ),
+    Attack(
         name="pidfd-chain",
         on="files taken out of another process by pidfd_getfd",
         run=("chains", "pidfd", "500"),

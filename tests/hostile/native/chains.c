@@ -56,8 +56,8 @@ static void *thread_step(void *at) {
   return NULL;
 }
 
-/* A socket's two ends in two processes: the node is in flight most of the time. */
-static void by_message(void) {
+/* A socket's two ends in two processes: the node is in flight most of the time, or *held* by one of them. */
+static void by_message(int held) {
   int ends[2];
   socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
   int mine = fork() ? 0 : 1;
@@ -66,9 +66,10 @@ static void by_message(void) {
   close(node);
   for (;;) {
     int fd = take_fd(ends[mine]);
+    if (held) wait_a_little();
     send_fd(ends[mine], fd);
     close(fd);
-    wait_a_little();
+    if (!held) wait_a_little();
   }
 }
 
@@ -142,7 +143,8 @@ int main(int count, char **words) {
     by_fork(*kind == 'd' ? 'd' : *kind == 's' ? 's' : 'f');
   }
   if (!strcmp(kind, "number")) by_number();
-  if (!strcmp(kind, "message")) by_message();
+  if (!strcmp(kind, "message")) by_message(0);
+  if (!strcmp(kind, "message-held")) by_message(1);
   if (!strcmp(kind, "pidfd")) by_pidfd();
   if (!strcmp(kind, "exec")) by_exec();
   if (!strcmp(kind, "thread")) {

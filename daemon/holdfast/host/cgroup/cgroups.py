@@ -139,6 +139,10 @@ class Cgroups:
         """Return the cgroup of a process, absolute in the host's tree; empty if it is gone."""
         return self.absolute(cgroup_of(text_or_empty(self._proc / str(pid) / "cgroup")))
 
+    def pod_of_process(self, pid: int) -> PodUid | None:
+        """Return the pod of a process; None if it is of none, or gone."""
+        return pod_of(cgroup_of(text_or_empty(f"{self._proc}/{pid}/cgroup")))[0]
+
     def absolute(self, path: str) -> str:
         """Return *path* as the host calls it.
 

@@ -13,7 +13,9 @@ from holdfast.host.proc.openfiles import (
     RING,
     FileNumbers,
     FileTables,
+    SocketTable,
     fdinfo,
+    files_in_flight,
     has_more,
     is_procfs,
     open_files,
@@ -40,8 +42,8 @@ _MOST_LISTS = 8
 _NAMED_BELOW = (b"/dev/", b"/dev/accel/", b"/dev/vfio/")
 """Where a node may be of which the kernel tells the last part of the name only."""
 _REMOVED = b" (deleted)"
-_IN_FLIGHT = b"scm_fds:"
-"""The line of a unix socket's fdinfo with how many files are in messages to it (Linux 5.6)."""
+_MOST_SOCKETS = 256
+"""A table with more unix sockets is not looked at again for what comes and goes by them."""
 _PIDFDS = (b"anon_inode:[pidfd]", b"pidfd:")
 """Before Linux 6.9, and since."""
 
@@ -67,6 +69,8 @@ class ProcessUse:
         """Whether its files may be being closed, which it shows no more."""
         self.takes = False
         """Whether it has a pidfd, by which it can take files out of another process."""
+        self.tables: list[SocketTable] = []
+        """Its open files, where some are unix sockets."""
 
     def __bool__(self) -> bool:
         return bool(self.grips or self.unnamed)
@@ -279,12 +283,16 @@ class GripSearch:
         it was looked at; if either was so, it takes two such lists in a row.
         """
         first = listed = names = open_files(folder, beat, most=most)
+        sockets: list[bytes] = []
         quiet = 1
         for _ in range(_MOST_LISTS):
             moves = self._counts and has_more(folder, listed)
-            moves |= bool(names) and self._some_vanished(folder, names, use, beat)
+            moves |= bool(names) and self._some_vanished(folder, names, use, sockets, beat)
             quiet = 2 if moves else quiet - 1
             if not quiet:
+                if 0 < len(sockets) <= _MOST_SOCKETS:
+                    count = len(listed) if self._counts else None
+                    use.tables.append(SocketTable(folder, count, tuple(sockets)))
                 return first
             listed = open_files(folder, beat)
             names = without(listed, names)
@@ -296,9 +304,13 @@ class GripSearch:
         folder: str,
         names: "list[bytes] | FileNumbers",
         use: ProcessUse,
+        sockets: list[bytes],
         beat: Callable[[], None],
     ) -> bool:
-        """Look at the open files *names*; return whether some were closed before."""
+        """Look at the open files *names*; return whether some were closed before.
+
+        Add those that are unix sockets to *sockets*.
+        """
         number, by_rdev, vfio = self._numbers.of_open_file, self._by_rdev, self._vfio
         hidden = self._hidden
         vanished = False
@@ -313,7 +325,10 @@ class GripSearch:
                 elif rdev and (rdev in by_rdev or os.major(rdev) == vfio):
                     self._node(f"{folder}info/{name.decode()}", rdev, use)
                 elif hidden and not rdev and self._numbers.shows_socket:
-                    use.in_flight |= _has_files_in_flight(f"{folder}info/{name.decode()}")
+                    count = files_in_flight(folder, name)
+                    if count is not None:
+                        use.in_flight |= count > 0
+                        sockets.append(name)
         finally:
             os.close(opened)
         return vanished
@@ -412,14 +427,6 @@ def _text(folder: int, name: bytes) -> bytes | None:
         if error.errno != errno.ENAMETOOLONG:
             raise
         return b""
-
-
-def _has_files_in_flight(info: str) -> bool:
-    """Tell whether a socket has messages with files that nobody has taken."""
-    return any(
-        line.startswith(_IN_FLIGHT) and line.partition(b":")[2].strip() != b"0"
-        for line in fdinfo(info)
-    )
 
 
 def _is_reference(info: str) -> bool:

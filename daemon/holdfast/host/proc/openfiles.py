@@ -12,6 +12,8 @@ from holdfast.host.root import HostRoot
 RING = b"anon_inode:[io_uring]"
 """The kernel's name for the file behind a ring."""
 
+_IN_FLIGHT = b"scm_fds:"
+"""The line of a unix socket's fdinfo with how many files are in messages to it (Linux 5.6)."""
 _COUNT = b"UserFiles:"
 _FILE = re.compile(rb"^ *\d+: (.*)$")
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
@@ -152,6 +154,37 @@ def fdinfo(path: str) -> list[bytes]:
             return file.read().splitlines()
     except OSError:
         return []
+
+
+class SocketTable(Struct, frozen=True):
+    """Open files of which some are unix sockets: by those others can come and go.
+
+    `folder`: where procfs shows them. `files`: how many they were; None: the kernel does not count.
+    """
+
+    folder: str
+    files: int | None
+    sockets: tuple[bytes, ...]
+
+    def has_more(self) -> bool:
+        """Tell whether there are more files than there were, or some in messages to a socket."""
+        try:
+            if self.files is not None and _size(self.folder) > self.files:
+                return True
+        except OSError:  # it is gone
+            return False
+        return any(files_in_flight(self.folder, name) for name in self.sockets)
+
+
+def files_in_flight(folder: str, name: bytes) -> int | None:
+    """Return how many files are in messages that nobody has taken from a socket; None: no socket.
+
+    Only unix sockets count. *folder* is of the open files, *name* the socket's number there.
+    """
+    for line in fdinfo(f"{folder}info/{name.decode()}"):
+        if line.startswith(_IN_FLIGHT):
+            return int(line.partition(b":")[2])
+    return None
 
 
 class FileTables:

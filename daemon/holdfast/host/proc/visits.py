@@ -4,6 +4,7 @@ Some files in /proc can block forever: while a mapping is removed in a stuck dri
 server, any reader of that process's maps or arguments waits behind it.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -41,9 +42,10 @@ class Waits:
     processor does not count.
     """
 
-    def __init__(self, seconds: float) -> None:
-        """Have *seconds* for them all."""
+    def __init__(self, seconds: float, most: Callable[[int], float]) -> None:
+        """Have *seconds* for them all, and as many for a process as *most* says at the moment."""
         self.left = seconds
+        self.most = most
 
 
 class Visits:
@@ -69,9 +71,9 @@ class Visits:
         with self._lock:
             return frozenset(pid for pid, each in self._held_up.items() if each.hangs)
 
-    def waits(self) -> Waits:
-        """Return what a look may wait in all its calls."""
-        return Waits(self.patience + _FEW * _STALL)
+    def waits(self, most: Callable[[int], float] = lambda _pid: math.inf) -> Waits:
+        """Return what a look may wait in all its calls, and for a process as *most* says."""
+        return Waits(self.patience + _FEW * _STALL, most)
 
     def each(
         self, pids: Iterable[int], begin: Callable[[], Visitor[T]], *, waits: Waits | None = None
@@ -90,7 +92,8 @@ class Visits:
             # This whole process may have been stopped for a while; then the threads go on now.
             grace = patience / 4
             for stint in stalled:
-                if stint.wait(patience, grace=grace):
+                at = stint.at
+                if stint.wait(min(patience, waits.most(at)) if at else patience, grace=grace):
                     continue
                 grace = 0.0
                 hung = stint.abandon()
@@ -214,6 +217,12 @@ class _Stint(Generic[T]):
         if self._error is not None:
             raise self._error
         return True
+
+    @property
+    def at(self) -> int | None:
+        """Return the process where it is; None: at none any more."""
+        with self._lock:
+            return self._at[0] if self._at is not None else None
 
     @property
     def blocked(self) -> bool:

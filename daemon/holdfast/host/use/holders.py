@@ -81,13 +81,13 @@ class HolderScan:
         pids: Iterable[int] | None = None,
         maps: bool = False,
         hidden: bool = False,
-        granted: Collection[PodUid] = frozenset(),
+        owners: Collection[PodUid] = frozenset(),
     ) -> Scan:
         """Return who holds each of *targets*, among *pids* (None: every process).
 
         *maps*: also look for holders that closed all files and only have the memory mapped. This
-        is much slower. *hidden*: signs of files that no process shows are gaps. Of what takes long
-        to read the processes of *granted* pods come first.
+        is much slower. *hidden*: signs of files that no process shows are gaps. *owners*: the pods
+        that have the targets by the ledger; what takes long to read is read of them alone.
         """
         started, worked = time.perf_counter(), time.process_time()
         sight = self._sight()
@@ -99,7 +99,7 @@ class HolderScan:
             self._procfs,
             self._cgroups,
             sight=sight,
-            granted=granted,
+            owners=owners,
         )
         try:
             if pids is None:

@@ -17,7 +17,7 @@ from holdfast.host.use.holders import HolderScan
 from holdfast.model.book.book import DeviceLock
 from holdfast.model.book.proof import attribute
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.ids import DeviceName, PciAddress
+from holdfast.model.ids import DeviceName, HardwareKey, PciAddress
 from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.model.use.free import KernelFacts, OpenOutcome
 from holdfast.model.use.holders import Holder, Scan, ScanTarget
@@ -152,7 +152,10 @@ class Look:
         enabled = {device.name: self._enabling(device) for device in devices}
         # A device whose `enable` cannot be read may be in use.
         busy = frozenset(name for name, each in enabled.items() if each.above or each.unread)
-        granted = frozenset(lock.pod for lock in locks.values() if lock.pod is not None)
+        keys = frozenset[HardwareKey]().union(*(device.keys for device in devices))
+        owners = frozenset(
+            lock.pod for lock in locks.values() if lock.pod is not None and lock.keys & keys
+        )
         # Of these only the mappings show every use, so one look at all of it is enough.
         maps = all(device.kind is DeviceKind.ACCEL for device in devices)
         scan = self._holders.scan(
@@ -160,7 +163,7 @@ class Look:
             pids=pids,
             maps=maps,
             hidden=maps,
-            granted=granted,
+            owners=owners,
         )
         more = dict(scan.more)
         holders = attribute(scan, busy, locks)
@@ -173,7 +176,7 @@ class Look:
             targets = [self._target(device) for device in puzzling]
             # Of other kinds `enable` or the driver tells of what is hidden.
             hidden = any(device.kind is DeviceKind.ACCEL for device in puzzling)
-            scan = self._holders.scan(targets, pids=pids, maps=True, hidden=hidden, granted=granted)
+            scan = self._holders.scan(targets, pids=pids, maps=True, hidden=hidden, owners=owners)
             names = frozenset(device.name for device in puzzling)
             holders.update(attribute(scan, busy & names, locks))
             more.update({name: scan.more.get(name, 0) for name in names})

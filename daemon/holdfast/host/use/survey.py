@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -14,12 +14,12 @@ from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.kernelfile import read_bytes
 from holdfast.host.proc.grips import GripSearch, ProcessUse
-from holdfast.host.proc.openfiles import TooMuchError
+from holdfast.host.proc.openfiles import SocketTable, TooMuchError
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import Visits
 from holdfast.host.root import HostRoot
+from holdfast.host.use.shares import PodShares
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
-from holdfast.model.node.cgroup_names import pod_of
 from holdfast.model.node.privileges import Visibility
 from holdfast.model.use.holders import Grip
 
@@ -41,12 +41,12 @@ _EXTRA = 0.6
 """For so many seconds of processor time those are looked at, together; one for half of the rest."""
 _STARVED = 4
 """On a busy node processor time comes so much slower, at most, before it counts as used up."""
-_CLOSER, _PAUSE = 8, 0.002
+_CLOSER, _PAUSE = 16, 0.002
 """How often those are looked at again that may hide files, and the seconds between two times."""
 _OFTEN = 2
 """What is in flight so often is not just being passed on; nor who exits all the time done soon."""
 _CLOSEST = 0.1
-"""For so many seconds that goes on."""
+"""For so many seconds that goes on, and for so many before it all unix sockets are looked at."""
 _CHASES = 64
 """How often whoever was born last is looked at, where the others come faster than that."""
 _UNKNOWN = 0
@@ -55,6 +55,7 @@ _IN_FLIGHT = "files are in messages on its unix sockets, and which ones is not t
 _EXITING = "it exits, and may have files that are not closed yet"
 _NO_TIME = "no time was left for it"
 _LATE = "no answer in time"
+_CROWDED = "its pod has more processes than can be looked at in time"
 _TOO_MUCH = "it has more open or mapped than can be read in time"
 
 
@@ -85,11 +86,15 @@ class _ProcessLook(Struct, frozen=True, kw_only=True):
     in_flight: bool = False
     exiting: bool = False
     takes: bool = False
+    tables: tuple[SocketTable, ...] = ()
 
     @property
     def hides(self) -> bool:
         """Tell whether another look at it may show more."""
         return self.in_flight or self.exiting or (self.takes and self.uses is None)
+
+
+_LEFT_OUT = _ProcessLook(unseen=_CROWDED)
 
 
 class _Allowance:
@@ -131,6 +136,14 @@ class _Observer:
         until = self._survey.extra_until if self._extra else self._survey.until
         if time.monotonic() >= until:
             return _ProcessLook(unseen=_TOO_MUCH if self._extra else _NO_TIME)
+        shares = self._survey.shares
+        if pid in shares.left_out:
+            return _LEFT_OUT
+        pod = shares.pod(pid)
+        if pod is not None and shares.are_used_up(pod):
+            return _LEFT_OUT
+        if pod is not None:
+            shares.begin(pod, pid)
         self._beat = beat
         seconds = self._survey.extra_left / 2 if self._extra else _SHORT
         self._allowance = _Allowance(seconds, until=until)
@@ -145,6 +158,8 @@ class _Observer:
             self._beat = _nobody_waits  # else two objects keep each other, and all that was found
             if self._extra:
                 self._survey.extra_left -= self._allowance.spent
+            if pod is not None:
+                shares.end(pod, pid)
 
     def _pulse(self) -> None:
         self._beat()
@@ -175,13 +190,30 @@ class _Observer:
             in_flight=use.in_flight,
             exiting=use.exiting,
             takes=use.takes,
+            tables=tuple(use.tables),
         )
-        return answer if uses or answer.unseen or answer.hides else None
+        keep = uses or answer.unseen or answer.hides or answer.tables
+        return answer if keep else None
 
     def _unseen(self, use: ProcessUse) -> str:
         if use.maps_left_out:
             return f"{_LATE} of what it has mapped"
         return use.unseen
+
+
+class _Glance:
+    """Looks at processes of which files may have come by a socket since; belongs to one thread."""
+
+    def __init__(self, tables: Mapping[int, tuple[SocketTable, ...]], looks: _Observer) -> None:
+        """Look by *looks* at those that have more than their *tables* had."""
+        self._tables = tables
+        self._looks = looks
+
+    def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> _ProcessLook | None:
+        """Return what *pid* has; None: what it had, as far as can be told so quickly."""
+        if not any(table.has_more() for table in self._tables[pid]):
+            return None
+        return self._looks(pid, careful=careful, beat=beat)
 
 
 def _nobody_waits() -> None:
@@ -200,19 +232,24 @@ class Survey:
         cgroups: Cgroups,
         *,
         sight: Visibility,
-        granted: Collection[PodUid],
+        owners: Collection[PodUid],
     ) -> None:
-        """Look below *root*; of processes that have much open those of *granted* pods first."""
+        """Look below *root*; at the pods *owners* of the devices for as long as that takes.
+
+        Of processes that have much open theirs come first.
+        """
         self._root = root
         self._looker = looker
         self._visits = visits
-        self._granted = granted
+        self._owners = owners
         self._own = procfs.own_pid()
         self._sight = sight
         self._known: dict[object, tuple[tuple[DeviceName, frozenset[Grip]], ...]] = {}
         self._searches: list[GripSearch] = []
         self._hiding: dict[int, _ProcessLook] = {}
-        self._waits = visits.waits()
+        self._tables: dict[int, tuple[SocketTable, ...]] = {}
+        self._waits = visits.waits(self._may_take)
+        self.shares = PodShares(cgroups, owners)
         self.procfs = procfs
         self.cgroups = cgroups
         self.until = time.monotonic() + _LONGEST
@@ -247,6 +284,8 @@ class Survey:
             self.found.clear()
             self._searches.clear()
             self._hiding.clear()
+            self._tables.clear()
+            self.shares = PodShares(self.cgroups, self._owners)
             self.gaps = Gaps(self._sight)
             settled = self._settles()
             self._look_closer()
@@ -284,7 +323,8 @@ class Survey:
             steady = steady + 1 if len(new) >= max(_CROWD, before / 2) else 0
             if steady > _HOPELESS or time.monotonic() >= self.until:
                 break
-            self._pass(new)
+            if not self._pass(new):
+                return True
         self._chase()
         for pid in new:
             facts = self.procfs.process(pid)
@@ -314,12 +354,35 @@ class Survey:
         last = text.split()[-1:]
         return int(last[0]) if last and last[0].isdigit() else None
 
+    def _glance(self) -> None:
+        """Look some times at all other unix sockets, and at whoever has got files by one.
+
+        Two that pass a file to and fro can each be without it when they are looked at, and the file
+        in neither's messages. That goes well for them once, and not time after time.
+        """
+        until = time.monotonic() + _CLOSEST
+
+        def begin() -> _Glance:
+            return _Glance(self._tables, self._begin())
+
+        for _ in range(_CLOSER):
+            pids = sorted(self._tables.keys() - self._hiding.keys())
+            if not pids or time.monotonic() >= until:
+                return
+            answers, _unread = self._visits.each(pids, begin, waits=self._waits)
+            for pid, answer in answers.items():
+                if answer.hides:
+                    self._hiding[pid] = answer
+                if answer.uses is not None:
+                    self.found[pid] = answer.uses
+
     def _look_closer(self) -> None:
         """Look a few times more at those that may hide files, and add a gap where they still may.
 
         A message is taken soon, and a file that two take out of each other is in one of them. Who
         is not seen again, for there are too many or it gives no answer, hides what it hid before.
         """
+        self._glance()
         hiding, until = dict(self._hiding), time.monotonic() + _CLOSEST
         flights, exits = Counter[int](), Counter[int]()
         looks = 0
@@ -340,33 +403,38 @@ class Survey:
             elif looks and exits[pid] == looks:
                 self._refused(pid, _EXITING)
 
+    def _may_take(self, pid: int) -> float:
+        return self.shares.left(pid)
+
     def _begin(self) -> _Observer:
         return _Observer(self, self._looker.search(), extra=False)
 
     def _has_ended(self, uses: Uses) -> bool:
         return self.procfs.start_ticks(uses.process.pid) != uses.process.start_ticks
 
-    def _pass(self, pids: Sequence[int]) -> None:
+    def _pass(self, pids: Sequence[int]) -> bool:
+        """Look at *pids*; return False if they were all left out."""
         self.processes += len(pids)
-        much = self._looks(pids, extra=False)
+        much, left_out = self._looks(pids, extra=False)
         if not much:
-            return
+            return left_out < len(pids)
         latest = self.until + self.extra_left
         self.extra_until = min(latest, time.monotonic() + _STARVED * self.extra_left)
-        for pid in self._looks(sorted(much, key=self._turn), extra=True):
+        for pid in self._looks(sorted(much, key=self._turn), extra=True)[0]:
             self._refused(pid, _TOO_MUCH)
+        return True
 
     def _turn(self, pid: int) -> tuple[bool, int]:
         """Return when it is the turn of a process that has much open: the least comes first."""
-        pod, _ = pod_of(self.cgroups.of_process(pid))
+        pod = self.cgroups.pod_of_process(pid)
         try:
             size = os.stat(f"{self._root.proc}/{pid}/fd").st_size
         except OSError:
             size = 0
-        return pod not in self._granted, size
+        return pod not in self._owners, size
 
-    def _looks(self, pids: Sequence[int], *, extra: bool) -> list[int]:
-        """Look at *pids*; return those that have too much for that."""
+    def _looks(self, pids: Sequence[int], *, extra: bool) -> tuple[list[int], int]:
+        """Look at *pids*; return those that have too much for that, and how many were left out."""
 
         def begin() -> _Observer:
             search = self._looker.search()
@@ -377,19 +445,27 @@ class Survey:
         for pid in unread:
             self._refused(pid, _LATE)
         much: list[int] = []
+        left_out = 0
         for pid, answer in answers.items():
             if answer.too_much:
                 much.append(pid)
                 continue
             if answer.hides:
                 self._hiding[pid] = answer
+            if answer.tables:
+                self._tables[pid] = answer.tables
+            if answer.unseen == _CROWDED:
+                left_out += 1
             if answer.unseen:
                 self._refused(pid, answer.unseen)
             if answer.uses is not None:
                 self.found[pid] = answer.uses
-        return much
+        return much, left_out
 
     def _refused(self, pid: int, reason: str) -> None:
+        if reason == _CROWDED and reason in self.gaps:  # of some thousand one is named
+            self.gaps.add(pid, "", reason)
+            return
         facts = self.procfs.process(pid)
         # Kernel threads and exited processes have no files, so nothing is hidden.
         if facts is not None and facts.can_act and not facts.kernel_thread:
@@ -438,6 +514,10 @@ class Gaps:
         """Add a process, with why it could not be inspected."""
         self._seen[reason][pid] = command
 
+    def __contains__(self, reason: str) -> bool:
+        """Tell whether a process is among them for *reason*."""
+        return reason in self._seen
+
     @property
     def pids(self) -> frozenset[int]:
         """Return the processes among them."""
@@ -448,7 +528,8 @@ class Gaps:
         return [self._text(reason, commands) for reason, commands in self._seen.items()]
 
     def _text(self, reason: str, commands: dict[int, str]) -> str:
-        first = min(commands)
+        named = (pid for pid, command in commands.items() if command)
+        first = min(named, default=min(commands))
         others = f" and {len(commands) - 1} others" if len(commands) > 1 else ""
         who = f"pid {first} ({commands[first]}){others}"
         return f"{who} cannot be inspected: {reason}{self._hint}"
