@@ -798,6 +798,17 @@ def test_a_copy_that_was_whole_when_the_daemon_was_killed_is_the_ledger_of_the_n
         assert not (tmp_path / f".{FILE}.new").exists()
 
 
+def test_a_copy_that_was_being_written_is_not_the_ledger_of_the_next(tmp_path: Path) -> None:
+    """A look at it does not roll its journal back, so what it shows is of half a change."""
+    with closing(Store(tmp_path)) as store:
+        _apply(store, "d1")
+    copy = half(tmp_path / FILE)
+    (tmp_path / FILE).rename(copy)
+    copy.with_name(f"{copy.name}-journal").write_bytes(b"pages from before")
+    with pytest.raises(LedgerUnreadableError, match="it is gone, and there was one"):
+        Store(tmp_path)
+
+
 async def test_an_old_copy_is_not_used_once_there_was_a_ledger(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
         _apply(store, "d1")

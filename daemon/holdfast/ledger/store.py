@@ -349,7 +349,7 @@ class Store:
 
 def _is_whole(half: Path, known: Stamp | None) -> bool:
     """Tell whether *half* is the ledger that is *known*, and only had to be put in its place."""
-    if not half.exists() or half.with_name(f"{half.name}-journal").exists():
+    if half.with_name(f"{half.name}-journal").exists():  # it was being written
         return False
     try:
         inspect(half, known, how="mode=ro&immutable=1")
