@@ -798,6 +798,17 @@ def test_a_copy_that_was_whole_when_the_daemon_was_killed_is_the_ledger_of_the_n
         assert not (tmp_path / f".{FILE}.new").exists()
 
 
+def test_a_ledger_of_which_the_disk_tells_nothing_is_not_moved_away_as_one_that_makes_no_sense(
+    tmp_path: Path,
+) -> None:
+    Store(tmp_path).close()
+    (tmp_path / SEAL).unlink()
+    (tmp_path / SEAL).mkdir()
+    with pytest.raises(LedgerUnusableError, match="It is left as it is") as refused:
+        Store(tmp_path)
+    assert not isinstance(refused.value, LedgerUnreadableError)
+
+
 def test_a_copy_that_was_being_written_is_not_the_ledger_of_the_next(tmp_path: Path) -> None:
     """A look at it does not roll its journal back, so what it shows is of half a change."""
     with closing(Store(tmp_path)) as store:
