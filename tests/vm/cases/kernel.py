@@ -481,3 +481,12 @@ def case_unbinding_a_held_device_blocks(node: GuestNode) -> str:
     writer.join(30)
     assert not writer.is_alive()
     return "held: the writer blocks, driver link gone, node and folder stay; holder exits: unbound"
+
+
+def case_the_size_of_an_fd_folder_is_how_many_files_are_open(node: GuestNode) -> str:
+    holder = node.hold(IDLE, node.chips[2])
+    folder = Path(f"/proc/{holder.pid}/fd")
+    listed, size = len(list(folder.iterdir())), folder.stat().st_size
+    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    assert size == (listed if release >= (6, 2) else 0)
+    return f"Linux {os.uname().release}: size {size} of {listed} open files"
