@@ -63,6 +63,7 @@ _HIDES: tuple[Attack, ...] = (
         name="number",
         on="the list of a process's files: the number is another when it is read",
         run=("chains", "number", "0"),
+        untold="it opens and closes files faster than they can be looked at",
         origin="B3: hop.c, test_re_hop.py",
     ),
     Attack(
