@@ -1068,3 +1068,50 @@ def test_those_of_one_pod_that_give_no_answer_are_waited_for_no_longer_than_othe
         assert time.monotonic() - began < 30
     assert scan.unread == {*range(100, 120)}
     assert _pids(scan) == [200]
+
+
+_NO_THREADS = """
+import os, resource, sys
+from holdfast.errors import HostError
+from holdfast.host.proc.procfs import Procfs
+from holdfast.host.proc.visits import PATIENCE
+from holdfast.host.root import HostRoot
+from holdfast.host.use.holders import HolderScan
+holders, procfs = HolderScan(HostRoot.under(), patience=PATIENCE), Procfs(HostRoot.under())
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+if not os.geteuid():
+    os.setuid(65534)
+print(*holders.scan([]).gaps, procfs.arguments(1), flush=True)
+"""
+
+
+def test_where_no_thread_can_be_started_that_is_a_gap_and_no_end(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """Whoever is born without a pause may have all numbers, or the pod's limit is reached."""
+    child = start(_NO_THREADS)
+    assert child.stdout is not None
+    told = child.stdout.readline()
+    assert "cannot start a thread to look at processes" in told
+    assert told.endswith("()\n")
+
+
+def test_who_was_met_before_a_look_had_to_end_has_the_device(
+    tree: ProcTree, terminal: Terminal, tmp_path: Path
+) -> None:
+    tree.open_file(tree.process(60), 3, terminal.path)
+    home = tree.process(70)
+    maps = home / "maps"
+    maps.unlink()
+    os.mkfifo(maps)
+
+    def end() -> None:
+        with maps.open("w"):
+            tree.root.proc.rename(tmp_path / "gone")
+
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
+    thread.join()
+    assert "cannot list" in "".join(scan.gaps)
+    assert _pids(scan) == [60]

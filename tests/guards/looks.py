@@ -203,7 +203,7 @@ LOOK_GUARDS = (
     Guard(
         name="look-unlisted",
         why="where the processes cannot be listed, nobody was seen not to have it",
-        edits=(Edit(_HOLDERS, "return Scan(gaps=(str(error),))", "return Scan()"),),
+        edits=(Edit(_HOLDERS, "failed = (str(error),)", "failed = ()"),),
         tests=(f"{_LOOKS}::test_where_processes_cannot_be_listed_nothing_is_free",),
     ),
     Guard(
@@ -485,6 +485,26 @@ LOOK_GUARDS = (
         ),
     ),
     Guard(
+        name="look-threads",
+        why="a pod that leaves no room for one more thread does not end the daemon",
+        edits=(
+            Edit(_VISITS, "except RuntimeError as error:", "except ZeroDivisionError as error:"),
+        ),
+        tests=(f"{_OUTRUN}::test_where_no_thread_can_be_started_that_is_a_gap_and_no_end",),
+    ),
+    Guard(
+        name="look-threads-met",
+        why="who was met before that has the device",
+        edits=(
+            Edit(
+                _HOLDERS,
+                "            failed = (str(error),)\n",
+                "            return Scan(gaps=(str(error),))\n",
+            ),
+        ),
+        tests=(f"{_OUTRUN}::test_who_was_met_before_a_look_had_to_end_has_the_device",),
+    ),
+    Guard(
         name="look-crowd-waits",
         why="nor one whose processes give no answer",
         edits=(Edit(_VISITS, "min(patience, waits.most(at)) if at else patience", "patience"),),
@@ -614,7 +634,7 @@ LOOK_GUARDS = (
     Guard(
         name="look-sight",
         why="what the daemon itself lacks to see everybody is a gap",
-        edits=(Edit(_HOLDERS, "gaps=(*sight.hides, *of_unread,", "gaps=(*of_unread,"),),
+        edits=(Edit(_HOLDERS, "gaps=(*sight.hides, *failed,", "gaps=(*failed,"),),
         tests=(f"{_HELD}::TestOnATree::test_a_foreign_pid_namespace_is_a_gap",),
     ),
     Guard(

@@ -235,7 +235,9 @@ class Scene:
         if kept.phase is not Phase.RUNNING:
             self.result.held_up.append("another pod's process was ended")
         status = Path(f"/proc/{self.stage.process.pid}/status").read_text()
-        peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+        peak = next((line for line in status.splitlines() if line.startswith("VmHWM")), None)
+        if peak is None:
+            raise AssertionError(f"the daemon ended by itself:\n{self.stage.log[-3000:]}")
         self.result.memory = int(peak.split()[1]) / 1024
         self.result.handed_out = "; ".join(self.witness.trespasses)
         if self.result.handed_out:

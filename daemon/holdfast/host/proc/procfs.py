@@ -196,7 +196,10 @@ class Procfs:
         Of a very long command line only the beginning. It is in the process's own memory, and a
         read of that can hang forever: then it is empty.
         """
-        found, _ = self._visits.each([pid], lambda: self._command_line)
+        try:
+            found, _ = self._visits.each([pid], lambda: self._command_line)
+        except HostError:
+            return ()
         line = found.get(pid, b"")
         words = line.removesuffix(b"\0").split(b"\0") if line else ()
         return tuple(word.decode(errors="replace") for word in words)

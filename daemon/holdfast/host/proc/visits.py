@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
+from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import read_bytes
 
 T = TypeVar("T")
@@ -82,6 +83,7 @@ class Visits:
 
         *begin* makes a look. It is called again when a thread gets stuck, so that no two threads
         share anything. What a look raises is raised here. *waits* are of the calls of one look.
+        Raise HostError where no thread can be started.
         """
         found: dict[int, T] = {}
         waits = waits or self.waits()
@@ -201,7 +203,10 @@ class _Stint(Generic[T]):
         self._at: tuple[int, bool] | None = None
         self._since = time.monotonic()
         self.thread = threading.Thread(target=self._work, name="visits", daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError as error:  # whoever is born without a pause may have all numbers
+            raise HostError(f"cannot start a thread to look at processes: {error}") from error
 
     def wait(self, patience: float, *, grace: float) -> bool:
         """Tell whether its work is done, after waiting as long as there is some progress.

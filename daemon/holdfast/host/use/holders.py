@@ -101,19 +101,20 @@ class HolderScan:
             sight=sight,
             owners=owners,
         )
+        failed: tuple[str, ...] = ()
         try:
             if pids is None:
                 survey.look_at_all()
             else:
                 survey.look_at(pids)
-        except HostError as error:
-            return Scan(gaps=(str(error),))
+        except HostError as error:  # whom it has met by then has the device all the same
+            failed = (str(error),)
         kept, of_unread = self._kept(survey), tuple(survey.gaps.texts())
         return Scan(
             holders={device: tuple(found) for device, found in kept.holders.items()},
             unattributed=tuple(kept.unattributed),
             more=dict(kept.more),
-            gaps=(*sight.hides, *of_unread, *dict.fromkeys(survey.unexplained)),
+            gaps=(*sight.hides, *failed, *of_unread, *dict.fromkeys(survey.unexplained)),
             unread=survey.gaps.pids,
             of_unread=of_unread,
             processes=survey.processes,
