@@ -107,7 +107,7 @@ class HolderScan:
                 survey.look_at_all()
             else:
                 survey.look_at(pids)
-        except HostError as error:  # whom it has met by then has the device all the same
+        except HostError as error:  # a holder met by then has the device all the same
             failed = (str(error),)
         kept, of_unread = self._kept(survey), tuple(survey.gaps.texts())
         return Scan(
