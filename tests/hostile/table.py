@@ -363,6 +363,13 @@ _FLOODS: tuple[Attack, ...] = (
         seconds=8.0,
     ),
     Attack(
+        name="zombies-10000",
+        on="the same: they have ended, and their parent reaps nobody",
+        run=("floods", "zombies", "10000", "1"),
+        nodes=0,
+        seconds=6.0,
+    ),
+    Attack(
         name="threads-10000",
         on="the look at threads",
         run=("floods", "threads", "10000", "0"),

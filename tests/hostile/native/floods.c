@@ -30,6 +30,13 @@ int main(int count, char **words) {
     births(times);
   } else if (!strcmp(kind, "processes")) {
     births(number);
+  } else if (!strcmp(kind, "zombies")) { /* they have ended, and nobody reaps them */
+    signal(SIGCHLD, SIG_DFL);
+    for (long at = 0; at < number; at++) {
+      pid_t child = fork();
+      if (child < 0) skip("fork so often");
+      if (!child) _exit(0);
+    }
   } else if (!strcmp(kind, "holders")) {
     for (int at = 4; at < count; at++) open_node(words[at]);
     births(number);
