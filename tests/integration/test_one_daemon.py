@@ -74,6 +74,27 @@ def test_a_lock_can_be_given_back(tmp_path: Path, kind: str) -> None:
     _KINDS[kind](tmp_path).close()
 
 
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_lock_that_was_given_back_or_refused_leaves_nothing_open(
+    tmp_path: Path, kind: str
+) -> None:
+    opened = sorted(Path("/proc/self/fd").iterdir())
+    lock = _KINDS[kind](tmp_path)
+    with pytest.raises(SecondDaemonError) as refused:
+        _KINDS[kind](tmp_path)
+    lock.close()
+    lock.close()
+    del refused
+    assert sorted(Path("/proc/self/fd").iterdir()) == opened
+
+
+def test_what_is_no_folder_is_not_locked_as_one(tmp_path: Path) -> None:
+    file = tmp_path / "device-plugins"
+    file.write_text("")
+    with closing(PluginFolderLock(file)) as lock, closing(PluginFolderLock(file)):
+        assert lock.problem == ""
+
+
 def test_the_lock_of_kubelets_folder_is_none_of_the_files_that_kubelet_removes(
     tmp_path: Path,
 ) -> None:
@@ -157,6 +178,11 @@ async def test_a_daemon_whose_folder_another_one_has_taken_writes_nothing_more_a
             with pytest.raises(LedgerLostError, match="another holdfast is running on it"):
                 await ledger.apply(allocated(silicon(d1="a")))
         await ledger.close()
+
+
+def test_a_state_folder_is_made_with_the_folders_above_it(tmp_path: Path) -> None:
+    with closing(InstanceLock(tmp_path / "lib" / "holdfast")):
+        assert (tmp_path / "lib" / "holdfast" / LOCK).exists()
 
 
 def test_a_state_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:

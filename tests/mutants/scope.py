@@ -48,6 +48,7 @@ _BY_ROOM = {
         "tests/integration/test_ledger_place.py",
         "tests/integration/test_ledger_documents.py",
         "tests/integration/test_ledger_on_a_node.py",
+        "tests/integration/doctor/test_state.py",
     ),
     "allocation": (
         "tests/integration/test_waiting_in_line.py",

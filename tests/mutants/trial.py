@@ -19,6 +19,7 @@ from mutants.change import Change
 _COPIED = ("daemon", "tests", "proto", "docs", "deploy")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "build")
 _ALL_PASSED, _SOME_FAILED, _INTERRUPTED, _FELL_OVER = 0, 1, 2, 3
+_NO_CONFTEST = "while loading conftest"
 _PATIENCE = 600.0
 """Seconds for the tests of one change. A change can make a loop endless: that is noticed, too."""
 
@@ -78,10 +79,11 @@ class Copy:
             file.write_text(source)
         if code == _ALL_PASSED:
             return Outcome.SURVIVED
-        # A module that cannot be imported any more ends the collection: noticed as well. So is what
+        # A module that cannot be imported any more ends the collection, or the read of a conftest:
+        # noticed as well. So is what
         # pytest cannot tell of a failure, as where servers that were never stopped are collected
         # while it reads a source (https://github.com/python/cpython/issues/106905).
-        if code in {_SOME_FAILED, _INTERRUPTED, _FELL_OVER}:
+        if code in {_SOME_FAILED, _INTERRUPTED, _FELL_OVER} or _NO_CONFTEST in told:
             return Outcome.KILLED
         raise RuntimeError(f"cannot run the tests of {change}: pytest ended with {code}:\n{told}")
 
