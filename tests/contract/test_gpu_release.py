@@ -139,6 +139,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             procfs=procfs,
             pidfds=pidfds,
             lane=lanes[1],
+            ledger=ledger,
         )
         nudges = Nudges()
         sightings = PodSightings(

@@ -214,9 +214,19 @@ def test_kill_and_freeze_write_the_kernels_files(tree: ProcTree) -> None:
     cgroups = Cgroups(tree.root)
     found = cgroups.pod(UID)
     assert found is not None
+    assert not cgroups.is_frozen(found.path)
     cgroups.freeze(found.path, found.inode, frozen=True)
+    assert cgroups.is_frozen(found.path)
     cgroups.kill(found.path, found.inode)
     assert [(folder / name).read_text() for name in ("cgroup.freeze", "cgroup.kill")] == ["1", "1"]
+
+
+def test_a_cgroup_that_cannot_be_frozen_is_an_error_and_not_one_that_is_not_frozen(
+    tree: ProcTree,
+) -> None:
+    make(tree, f"kubepods/pod{UID}", 5)
+    with pytest.raises(HostError, match=r"has no file cgroup\.freeze"):
+        Cgroups(tree.root).is_frozen(f"/kubepods/pod{UID}")
 
 
 def test_a_cgroup_made_anew_under_the_same_name_is_not_killed(tree: ProcTree) -> None:

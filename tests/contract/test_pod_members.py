@@ -84,6 +84,7 @@ class Scene:
             procfs=self.procfs,
             pidfds=unused,
             lane=lane,
+            ledger=unused,
         )
 
     async def members(self) -> dict[int, Sandbox | None]:
@@ -174,7 +175,9 @@ async def test_files_of_the_runtime_that_give_no_answer_show_no_idle_sandbox(
     """What runs in a sandbox is no process of the node."""
     files, short = _Silent(ProcTree(tmp_path)), Lane("pods", deadline=0.1)
     unused: Any = None
-    pods = Pods(cgroups=unused, runtimes=files, procfs=unused, pidfds=unused, lane=short)
+    pods = Pods(
+        cgroups=unused, runtimes=files, procfs=unused, pidfds=unused, lane=short, ledger=unused
+    )
     sentry = Member(process=ProcessId(7, 7), command="exe", sandbox=Sandbox.SENTRY)
     state = await pods.runtime_state(UID, [sentry])
     files.go_on.set()

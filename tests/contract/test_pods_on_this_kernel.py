@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from fakes.cgroup2 import cgroup2, enter, fork_chains, host, populated
+from fakes.ledgers import ledger_in
 from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.ids import PodUid
 from holdfast.model.reclaim.ending import Member
 from holdfast.reclaim.pods import CgroupOutcome, Pods
@@ -43,6 +45,12 @@ async def lane() -> AsyncIterator[Lane]:
     lane = Lane("pods", deadline=30.0)
     yield lane
     lane.close(patience=5.0)
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+    async with ledger_in(tmp_path / "state") as made:
+        yield made
 
 
 def _look(pod: Path) -> PodCgroup:
@@ -146,7 +154,7 @@ class _SlowToFreeze(Cgroups):
         return super().await_frozen(path, patience=patience)
 
 
-def _pods(pod: Path, lane: Lane, pidfds: Pidfds) -> Pods:
+def _pods(pod: Path, lane: Lane, pidfds: Pidfds, ledger: Ledger) -> Pods:
     nothing: Any = None
     return Pods(
         cgroups=_SlowToFreeze(host(pod)),
@@ -154,6 +162,7 @@ def _pods(pod: Path, lane: Lane, pidfds: Pidfds) -> Pods:
         procfs=Procfs(host(pod)),
         pidfds=pidfds,
         lane=lane,
+        ledger=ledger,
     )
 
 
@@ -161,7 +170,7 @@ def _pods(pod: Path, lane: Lane, pidfds: Pidfds) -> Pods:
     ("as_one", "how"), [(True, CgroupOutcome.KILLED), (False, CgroupOutcome.FROZEN)]
 )
 async def test_nobody_forks_away_from_the_end_of_a_pod(
-    pod: Path, lane: Lane, as_one: bool, how: CgroupOutcome
+    pod: Path, lane: Lane, ledger: Ledger, as_one: bool, how: CgroupOutcome
 ) -> None:
     """What has another pid by the time that it is signalled is ended with its cgroup, or frozen."""
     pidfds = Pidfds(Procfs(host(pod)))
@@ -172,7 +181,7 @@ async def test_nobody_forks_away_from_the_end_of_a_pod(
         return bool(members)
 
     with fork_chains(pod / "main"):
-        outcome = await _pods(pod, lane, pidfds).kill(
+        outcome = await _pods(pod, lane, pidfds, ledger).kill(
             UID,
             path=f"/{pod.relative_to(host(pod).cgroup)}",
             inode=pod.stat().st_ino,
@@ -187,12 +196,12 @@ async def test_nobody_forks_away_from_the_end_of_a_pod(
 
 
 async def test_a_process_whose_leader_has_exited_is_ended_with_its_pod(
-    pod: Path, lane: Lane
+    pod: Path, lane: Lane, ledger: Ledger
 ) -> None:
     """The kernel's cgroup.kill does not end it."""
     pidfds = Pidfds(Procfs(host(pod)))
     with _dead_leader(pod):
-        outcome = await _pods(pod, lane, pidfds).kill(
+        outcome = await _pods(pod, lane, pidfds, ledger).kill(
             UID,
             path=f"/{pod.relative_to(host(pod).cgroup)}",
             inode=pod.stat().st_ino,
@@ -204,7 +213,9 @@ async def test_a_process_whose_leader_has_exited_is_ended_with_its_pod(
     pidfds.close()
 
 
-async def test_a_pod_that_is_spared_once_it_is_frozen_goes_on(pod: Path, lane: Lane) -> None:
+async def test_a_pod_that_is_spared_once_it_is_frozen_goes_on(
+    pod: Path, lane: Lane, ledger: Ledger
+) -> None:
     pidfds = Pidfds(Procfs(host(pod)))
     frozen: list[bool] = []
 
@@ -213,7 +224,7 @@ async def test_a_pod_that_is_spared_once_it_is_frozen_goes_on(pod: Path, lane: L
         return not frozen[-1]
 
     with fork_chains(pod / "main"):
-        outcome = await _pods(pod, lane, pidfds).kill(
+        outcome = await _pods(pod, lane, pidfds, ledger).kill(
             UID,
             path=f"/{pod.relative_to(host(pod).cgroup)}",
             inode=pod.stat().st_ino,

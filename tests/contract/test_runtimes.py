@@ -54,6 +54,7 @@ def runtimes(tmp_path: Path, clock: ManualClock) -> Iterator[Runtimes]:
         procfs=anything,
         pidfds=anything,
         lane=lane,
+        ledger=anything,
     )
     yield Runtimes(pods, clock)
     lane.close()

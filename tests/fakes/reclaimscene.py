@@ -202,6 +202,8 @@ class ReclaimScene:
     reader: _Reader
     pods: _Pods
     lane: Lane
+    patience: Watched[float]
+    """How long a call on the lane of the pods is waited for, in seconds."""
     pidfds: Pidfds
     ledger: Ledger
     settings: ReclaimSettings = field(default_factory=ReclaimSettings)
@@ -369,7 +371,8 @@ async def reclaim_scene(
         (tree.root.cgroup / "cgroup.controllers").write_text("")
     kernel, procfs = _Kernel(tree), Procfs(tree.root)
     tree.process(adopter(), comm="systemd", ppid=0, started=0)
-    lane, writes = Lane("pods", deadline=20.0), Lane("ledger", deadline=20.0)
+    patience = Watched(20.0)
+    lane, writes = Lane("pods", deadline=patience), Lane("ledger", deadline=20.0)
     pidfds = Pidfds(procfs)
     (folder / "state").mkdir()
     ledger = await open_ledger(folder / "state", writes, clock=clock, boot=BOOT, locks=())
@@ -379,6 +382,7 @@ async def reclaim_scene(
         procfs=procfs,
         pidfds=pidfds,
         lane=lane,
+        ledger=ledger,
     )
     made = ReclaimScene(
         folder=folder,
@@ -388,6 +392,7 @@ async def reclaim_scene(
         reader=_Reader(clock),
         pods=pods,
         lane=lane,
+        patience=patience,
         pidfds=pidfds,
         ledger=ledger,
     )

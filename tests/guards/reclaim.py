@@ -12,6 +12,7 @@ _EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
 _FREE = "daemon/holdfast/model/use/free.py"
 _SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
 _ENDS = "tests/integration/test_ends_judged_last.py"
+_FROZEN = "tests/integration/test_frozen_cgroups.py"
 _MEMBERS = "tests/contract/test_pod_members.py"
 _REAL_PODS = "tests/contract/test_pods_on_this_kernel.py"
 _UNCOUNTED = "tests/unit/test_uncounted.py"
@@ -121,11 +122,89 @@ _END_GUARDS = (
     Guard(
         name="thawed",
         why="a pod that is spared once it is frozen goes on",
-        edits=(Edit(_PODS, "            await self._thaw(path, inode)\n", "            pass\n"),),
+        edits=(
+            Edit(
+                _PODS,
+                "            finally:\n                await self._thaw(path, each)\n",
+                "            finally:\n                pass\n",
+            ),
+        ),
         tests=(
             f"{_REAL_PODS}::test_a_pod_that_is_spared_once_it_is_frozen_goes_on",
             f"{_SIGNALS}::test_a_container_that_shows_once_its_pod_is_frozen_saves_it",
+            f"{_FROZEN}::test_a_freeze_that_ends_in_an_error_is_thawed",
         ),
+    ),
+    Guard(
+        name="thawed-stopping",
+        why="a daemon that stops does not leave a pod frozen",
+        edits=(Edit(_PODS, "return await asyncio.shield(end)", "return await end"),),
+        tests=(f"{_FROZEN}::test_a_daemon_that_stops_thaws_first",),
+    ),
+    Guard(
+        name="thawed-late",
+        why="a freeze may come after everybody has given up, and a thaw may fail: it is tried again",
+        edits=(
+            Edit(
+                _PODS,
+                "            return\n        self._warned",
+                "            pass\n        self._warned",
+            ),
+        ),
+        tests=(
+            f"{_FROZEN}::test_a_freeze_that_comes_after_everybody_has_given_up_is_thawed",
+            f"{_FROZEN}::test_a_thaw_that_fails_is_tried_again_and_told_once",
+        ),
+    ),
+    Guard(
+        name="thawed-next",
+        why="what is frozen is noted before: the next daemon can thaw what this one, killed, left",
+        edits=(Edit(_PODS, "await self._frozen.keep({**noted, path: each})", "pass"),),
+        tests=(
+            f"{_FROZEN}::test_a_daemon_thaws_what_the_one_before_it_had_frozen_when_it_was_killed",
+            f"{_FROZEN}::test_what_cannot_be_noted_is_not_frozen",
+        ),
+    ),
+    Guard(
+        name="thawed-start",
+        why="and it does so when it starts",
+        edits=(
+            Edit(
+                "daemon/holdfast/app/daemon.py",
+                '    supervisor.start("frozen cgroups", parts.reclaim.pods.run())\n',
+                "",
+            ),
+        ),
+        tests=(
+            f"{_FROZEN}::test_a_daemon_that_starts_lets_a_pod_go_on_that_the_one_before_it_had_frozen",
+        ),
+    ),
+    Guard(
+        name="thawed-own",
+        why="what somebody else has frozen stays frozen",
+        edits=(
+            Edit(
+                _PODS,
+                "if path not in noted and await self._lane.run(lambda: self._cgroups.is_frozen(path)):",
+                "if False:",
+            ),
+        ),
+        tests=(f"{_FROZEN}::test_what_somebody_else_has_frozen_is_ended_and_stays_frozen",),
+    ),
+    Guard(
+        name="thawed-same",
+        why="so does another cgroup that has the name of the one that was frozen",
+        edits=(Edit(_PODS, " and self._cgroups.inode(path) == each.inode", ""),),
+        tests=(
+            f"{_FROZEN}::test_a_daemon_thaws_no_other_cgroup_of_the_same_name",
+            f"{_FROZEN}::test_a_cgroup_that_is_gone_is_forgotten",
+        ),
+    ),
+    Guard(
+        name="thawed-boot",
+        why="and one that has its inode as well, since the node was rebooted",
+        edits=(Edit(_PODS, "each.boot == self._ledger.boot and ", ""),),
+        tests=(f"{_FROZEN}::test_a_daemon_thaws_no_other_cgroup_of_the_same_name",),
     ),
     Guard(
         name="frozen-left",

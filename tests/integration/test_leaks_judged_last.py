@@ -110,6 +110,7 @@ async def _leaking(
         procfs=scene.pidfds._procfs,
         pidfds=scene.pidfds,
         lane=scene.lane,
+        ledger=scene.ledger,
     )
     look: Any = _Look(pods)
     look.looks, look.gaps, look.at_work = looks, gaps, at_work

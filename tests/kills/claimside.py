@@ -10,10 +10,9 @@ from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim
 from holdfast.model.ids import PodUid
-from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from kills.claims import DRIVER, NODE, Claim
-from kills.edges import MemoryCgroups
+from kills.edges import InlineLane, MemoryCgroups
 from kills.kubelet import Kubelet, Reader
 
 
@@ -45,7 +44,7 @@ class ClaimSide(ClaimSight):
         inventory: Inventory,
         claimed: Collection[Device],
         specs: ClaimSpecs,
-        lane: Lane,
+        lane: InlineLane,
         meanwhile: Callable[[], Awaitable[None]],
         reader: Reader,
     ) -> None:
@@ -56,7 +55,7 @@ class ClaimSide(ClaimSight):
         self._clock = kubelet.kernel.clock
         self._seen = -1
         self._due = self._clock.monotonic() + EVERY
-        self._cgroups = MemoryCgroups(kubelet.kernel)
+        self._cgroups = MemoryCgroups(kubelet.kernel, lane)
         self.records = ClaimRecords(
             driver=DRIVER,
             pool=NODE,

@@ -70,6 +70,7 @@ class Guards(Struct, frozen=True, kw_only=True):
     judge: Judge = why_spare
     asks_again: bool = True
     checks_start_times: bool = True
+    thaws: bool = True
     settings: ReclaimSettings = field(default_factory=ReclaimSettings)
 
 
@@ -151,7 +152,7 @@ class Daemon:
             self._state, lane, clock=clock, boot=BOOT, locks=()
         )
         self._reader = reader = Reader(self._kubelet, self._meanwhile, asks=self._guards.asks_again)
-        procfs, cgroups = MemoryProcfs(kernel), MemoryCgroups(kernel)
+        procfs, cgroups = MemoryProcfs(kernel), MemoryCgroups(kernel, lane)
         self._pidfds = MemoryPidfds(kernel, self._happens, checks=self._guards.checks_start_times)
         self._paths = MemoryPaths(kernel)
         self._look = MemoryLook(kernel, procfs)
@@ -164,12 +165,13 @@ class Daemon:
             rescan=Watched(settings.foreign_scan),
             exclusive_open=Watched(False),
         )
-        pods = Pods(
+        self._pods = pods = Pods(
             cgroups=cgroups,
             runtimes=MemoryRuntimeFiles(self._kubelet.runtime.state),
             procfs=procfs,
             pidfds=self._pidfds,
             lane=lane,
+            ledger=ledger,
         )
         nudges = Nudges()
         sightings = PodSightings(
@@ -277,6 +279,7 @@ class Daemon:
     async def end(self) -> None:
         """Let it die: what it had in memory is lost."""
         if self._ledger is not None:
+            self._kubelet.kernel.answer_late()  # no process ends within a call
             self._pidfds.close()
             self._paths.close()
             self.lane.calls_left = None
@@ -287,6 +290,8 @@ class Daemon:
         if self._ledger is None:
             return
         try:
+            if self._guards.thaws:
+                await self._pods.thaw()
             self._reader.turn(active=bool(self._ledger.book.value.locks))
             await self.claims.turn()
             await self._watcher._beat()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.errors import HostError
+from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.files.inotify import Changed, PathWatcher
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 _INIT = ProcessFacts(process=ProcessId(INIT, 0), comm="systemd", state="S", ppid=0, threads=1)
 PODS = "/kubepods/burstable/pod"
+_LATE, _DEAD = 0.2, 0.3
+"""How many freezes come late, and with how many the daemon dies before it has thawed."""
 
 
 class DaemonKilledError(Exception):
@@ -107,8 +109,12 @@ class MemoryProcfs(Procfs):
 
 
 class MemoryCgroups(Cgroups):
-    def __init__(self, kernel: Kernel) -> None:
+    """The cgroups; a freeze can come late, and the daemon die with a cgroup frozen."""
+
+    def __init__(self, kernel: Kernel, lane: InlineLane) -> None:
+        """Be written to on *lane*."""
         self._kernel = kernel
+        self._lane = lane
 
     def pod(self, uid: PodUid) -> PodCgroup | None:
         path = f"{PODS}{uid}"
@@ -136,8 +142,27 @@ class MemoryCgroups(Cgroups):
             self._kernel.signal(each, signal.SIGKILL, "cgroup.kill")
 
     def freeze(self, path: str, inode: int, *, frozen: bool) -> None:
-        if not self._kernel.freezes_cgroups or self._kernel.cgroups.get(path) != inode:
+        kernel = self._kernel
+        if kernel.late is not None:  # all that comes after it on the lane has to wait
+            raise LaneStuckError("cannot wait for lane pods")
+        if not kernel.freezes_cgroups or kernel.cgroups.get(path) != inode:
             raise HostError(f"cannot write cgroup.freeze of cgroup {path}: no such file")
+        if not frozen:
+            kernel.thaw(path)
+            return
+        chance = kernel.chance()
+        if chance < _LATE:
+            kernel.say(f"{path} is to be frozen, and the kernel takes its time")
+            kernel.late = path, inode
+            raise LaneStuckError("cannot wait for lane pods")
+        kernel.freeze(path)
+        if chance < _LATE + _DEAD:
+            self._lane.calls_left = kernel.mishaps.randrange(5)
+
+    def is_frozen(self, path: str) -> bool:
+        if not self._kernel.freezes_cgroups:
+            raise HostError(f"cannot freeze cgroup {path}: no such file")
+        return path in self._kernel.frozen
 
     def await_frozen(self, path: str, *, patience: float) -> bool:
         return True

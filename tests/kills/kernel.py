@@ -42,8 +42,12 @@ class Process:
 class Kernel:
     """Processes live and die here; every signal is judged at the moment it is sent."""
 
-    def __init__(self, rng: random.Random, clock: ManualClock) -> None:
+    def __init__(self, rng: random.Random, clock: ManualClock, mishaps: random.Random) -> None:
+        """Do as *rng* says, and when cgroups are frozen as *mishaps* says."""
         self.rng = rng
+        self.mishaps = mishaps
+        self.smooth = False
+        """Whether there are no mishaps any more."""
         self.clock = clock
         self.processes: dict[int, Process] = {}
         self.cgroups: dict[str, int] = {}
@@ -52,6 +56,10 @@ class Kernel:
         self.kills_cgroups = True
         """Whether it has cgroup.kill."""
         self.freezes_cgroups = True
+        self.frozen: dict[str, bool] = {}
+        """The cgroups that are frozen; True: by holdfast, and not by somebody else."""
+        self.late: tuple[str, int] | None = None
+        """Path and inode of a cgroup that holdfast freezes, of which nobody has an answer yet."""
         self.on_exit: list[Callable[[Process], None]] = []
         self.on_change: list[Callable[[str], None]] = []
         self.told: list[str] = []
@@ -62,6 +70,10 @@ class Kernel:
         self._next_pid = _FIRST_PID
         self._ticks = 0
         self._inode = 100
+
+    def chance(self) -> float:
+        """Return between 0 and 1 how little a mishap would be; 1: there is none."""
+        return 1.0 if self.smooth else self.mishaps.random()
 
     def say(self, text: str) -> None:
         self.told.append(f"{self.clock.monotonic():9.2f}  {text}")
@@ -82,6 +94,31 @@ class Kernel:
         """Remove it as kubelet does: what is populated stays."""
         if not any(self.members(path)):
             self.cgroups.pop(path, None)
+            self.frozen.pop(path, None)
+
+    def freeze(self, path: str) -> None:
+        """Freeze a cgroup for holdfast."""
+        self.say(f"{path} is frozen")
+        if self.frozen.get(path) is False:
+            self.complain([f"{path} is frozen by somebody else already"])
+        self.frozen[path] = True
+
+    def thaw(self, path: str) -> None:
+        """Let a cgroup go on, as holdfast says."""
+        if self.frozen.get(path) is False:
+            self.complain([f"{path} is thawed, which somebody else has frozen"])
+        elif self.frozen.pop(path, None):
+            self.say(f"{path} is thawed")
+
+    def answer_late(self) -> None:
+        """Freeze at last what a daemon wanted frozen that has given up since, or is dead."""
+        late, self.late = self.late, None
+        if late is not None and self.cgroups.get(late[0]) == late[1]:
+            self.freeze(late[0])
+
+    def still_frozen(self) -> list[str]:
+        """Return what is wrong where holdfast has left a cgroup frozen."""
+        return [f"{path} stays frozen" for path, ours in self.frozen.items() if ours]
 
     def spawn(
         self,

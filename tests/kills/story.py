@@ -46,7 +46,7 @@ class Story:
         self.seed = seed
         self.rng = rng = random.Random(seed)
         self.clock = ManualClock()
-        self.kernel = Kernel(rng, self.clock)
+        self.kernel = Kernel(rng, self.clock, random.Random(f"mishaps {seed}"))
         self.runtime = Runtime(self.kernel)
         record = state / "dra_manager_state"
         self.kubelet = Kubelet(self.kernel, self.runtime, _IDS, _CLAIMED, record)
@@ -141,14 +141,18 @@ class Story:
 
     async def _time_passes(self, seconds: float) -> None:
         self.clock.shift(seconds)
+        self.kernel.answer_late()
         await self.kubelet.sync(self)
+        self._somebody_freezes_or_thaws_a_pod()
         await self.daemon.beat()
         if self.daemon.up:
             self.kernel.complain(self.daemon.claims.wrong())
+            self.kernel.complain(self.kernel.still_frozen())
 
     async def _calm(self) -> None:
         """Let everything work again for a while, so that what is an orphan is ended as one."""
         self.kernel.say("everything works again")
+        self.kernel.smooth = True
         self.runtime.up = self.runtime.readable = self.kubelet.api = self.kubelet.network = True
         self.kernel.blind = False
         if self.kubelet.process is None:
@@ -339,6 +343,19 @@ class Story:
         self.kernel.blind = not self.kernel.blind
         self._say(f"the scan is complete: {not self.kernel.blind}")
 
+    def _somebody_freezes_or_thaws_a_pod(self) -> None:
+        """Somebody freezes a pod's cgroup for a while, and no daemon may let it go on."""
+        kernel, chance = self.kernel, self.kernel.chance()
+        if chance < 0.1:
+            for path in [path for path, ours in kernel.frozen.items() if not ours]:
+                kernel.say(f"{path} is thawed by whoever has frozen it")
+                del kernel.frozen[path]
+        elif chance < 0.13 and self.daemon.up and kernel.freezes_cgroups and kernel.cgroups:
+            path = kernel.mishaps.choice([*kernel.cgroups])
+            if path not in kernel.frozen:
+                kernel.say(f"{path} is frozen by somebody")
+                kernel.frozen[path] = False
+
     def _a_process_moves(self) -> None:
         """Somebody takes a process out of its pod, to keep it, or gives it to another pod."""
         found = [
@@ -379,6 +396,7 @@ class Story:
         claims = self.kubelet.claims
         # What neither kubelet nor the ledger knows, nobody knows.
         known = all(claims.record.keeps(each.ref.uid) for each in claims.granted())
+        known = known and not self.kernel.still_frozen()
         lost = known and self.rng.random() < 0.5
         self._say(f"the daemon starts{' without its ledger' if lost else ''}")
         if lost:

@@ -187,6 +187,7 @@ def _start(parts: Assembly, supervisor: Supervisor, board: Board) -> None:
     supervisor.start("discovery", parts.discovery.scanner.run())
     for source in parts.discovery.sources:
         supervisor.start(f"adapter {source.name}", source.run())
+    supervisor.start("frozen cgroups", parts.reclaim.pods.run())
     supervisor.start("watcher", parts.reclaim.watcher.run())
     supervisor.start("memory", parts.watches.memory.run(parts.discovery.use))
     supervisor.start("leaked sandboxes", parts.allocation.leaks.run())

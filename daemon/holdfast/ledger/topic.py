@@ -1,4 +1,4 @@
-"""What a vendor's adapter keeps in the ledger: values of its own type, as text to the book."""
+"""What a part keeps in the ledger: values of its own type, as text to the book."""
 
 from collections.abc import Mapping
 from typing import Generic, TypeVar
@@ -18,7 +18,7 @@ class LedgerTopic(Generic[T]):
     """The values of one topic, by name. `value` reads them from the book as it was committed."""
 
     def __init__(self, ledger: Ledger, topic: str, kind: type[T]) -> None:
-        """Keep values of *kind* under *topic*, which starts with the adapter's name and a slash."""
+        """Keep values of *kind* under *topic*, which starts with the part's name and a slash."""
         self._ledger = ledger
         self._topic = topic
         self._decoder = msgspec.json.Decoder(kind)

@@ -1,20 +1,26 @@
 """The processes of a pod: what each is, and the end of all of them as one."""
 
+import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from enum import Enum
 
 import structlog
+from msgspec import Struct
 
-from holdfast.errors import HostError, LaneStuckError
+from holdfast.errors import HostError, LaneStuckError, LedgerError
 from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs, SandboxRoles, containing, outside_parent
-from holdfast.model.ids import PodUid
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.topic import LedgerTopic
+from holdfast.model.ids import BootId, PodUid
 from holdfast.model.reclaim.ending import Member, RuntimeState
 from holdfast.model.use.holders import Sandbox
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Changes
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +33,9 @@ _SANDBOX_TIME = 0.3
 less than `reclaim.evidenceAge`, and the pods of a node share the lane."""
 _FREEZE_TIME = 0.2
 """Seconds in which a cgroup is frozen, unless a process in it sleeps in the kernel."""
+_THAW_AGAIN = 2.0
+"""Seconds after which a cgroup that could not be thawed is tried again."""
+_LONG = 3600.0
 
 _MayEnd = Callable[[tuple[Member, ...]], bool]
 """Judges all of a pod's processes; it may be called from any thread."""
@@ -46,6 +55,13 @@ class CgroupOutcome(Enum):
     """With cgroup v1, an old kernel, or when it is not the same cgroup any more."""
 
 
+class FrozenCgroup(Struct, frozen=True, kw_only=True):
+    """A cgroup that we freeze. The ledger has it, by its path, from before until it is thawed."""
+
+    inode: int
+    boot: BootId
+
+
 class Pods:
     """Looks at the processes of one pod on a lane, and ends them."""
 
@@ -57,9 +73,14 @@ class Pods:
         procfs: Procfs,
         pidfds: Pidfds,
         lane: Lane,
+        ledger: Ledger,
     ) -> None:
-        """Read and write *cgroups* on *lane*, and signal through *pidfds*."""
+        """Read and write *cgroups* on *lane*, signal through *pidfds*, note in *ledger*."""
         self._cgroups = cgroups
+        self._ledger = ledger
+        self._frozen = LedgerTopic(ledger, "reclaim/frozen", FrozenCgroup)
+        self._freezing = asyncio.Lock()
+        self._warned: set[tuple[str, str]] = set()
         self._lane = lane
         self._runtimes = runtimes
         self._procfs = procfs
@@ -142,18 +163,28 @@ class Pods:
         else:
             if outcome is not None:
                 return outcome
+        # A daemon that is stopping sees it through: perhaps no other comes that thaws it.
+        end = asyncio.ensure_future(self._kill_frozen(pod, path, inode, may_end))
         try:
-            await self._lane.run(lambda: self._freeze(path, inode))
-            ended = await self._kill_each(pod, may_end)
-        except LaneStuckError as error:
-            return _not_now(path, error)
-        except HostError as error:
-            log.info("cannot freeze and kill a cgroup", cgroup=path, reason=str(error))
-            return CgroupOutcome.IMPOSSIBLE
-        else:
-            return CgroupOutcome.FROZEN if ended else CgroupOutcome.SPARED
-        finally:
-            await self._thaw(path, inode)
+            return await asyncio.shield(end)
+        except asyncio.CancelledError:
+            await asyncio.wait([end])
+            raise
+
+    async def thaw(self) -> None:
+        """Let all go on that we froze and could not thaw: a daemon was killed, or a call hung."""
+        if not self._frozen.value:
+            return
+        async with self._freezing:
+            for path, each in self._frozen.value.items():
+                await self._thaw(path, each)
+
+    async def run(self) -> None:
+        """Do as `thaw` at once, for the daemon before this one, and again; until cancelled."""
+        while True:
+            changes = Changes([self._ledger.book])
+            await self.thaw()
+            await changes.wait(_THAW_AGAIN if self._frozen.value else _LONG)
 
     def _kill(
         self, pod: PodUid, path: str, inode: int, may_end: _MayEnd, as_one: _MayEnd
@@ -178,6 +209,36 @@ class Pods:
         facts = self._procfs.process(member.process.pid)
         return facts is not None and facts.state == _EXITED
 
+    async def _kill_frozen(
+        self, pod: PodUid, path: str, inode: int, may_end: _MayEnd
+    ) -> CgroupOutcome:
+        try:
+            async with self._frozen_meanwhile(path, inode):
+                ended = await self._kill_each(pod, may_end)
+        except LaneStuckError as error:
+            return _not_now(path, error)
+        except (HostError, LedgerError) as error:
+            log.info("cannot freeze and kill a cgroup", cgroup=path, reason=str(error))
+            return CgroupOutcome.IMPOSSIBLE
+        return CgroupOutcome.FROZEN if ended else CgroupOutcome.SPARED
+
+    @asynccontextmanager
+    async def _frozen_meanwhile(self, path: str, inode: int) -> AsyncIterator[None]:
+        """Have the cgroup frozen; what somebody else has frozen stays as it is."""
+        async with self._freezing:
+            noted = self._frozen.value
+            if path not in noted and await self._lane.run(lambda: self._cgroups.is_frozen(path)):
+                yield
+                return
+            each = FrozenCgroup(inode=inode, boot=self._ledger.boot)
+            # Before: who is killed with it frozen leaves it to the next daemon.
+            await self._frozen.keep({**noted, path: each})
+            try:
+                await self._lane.run(lambda: self._freeze(path, inode))
+                yield
+            finally:
+                await self._thaw(path, each)
+
     async def _kill_each(self, pod: PodUid, may_end: _MayEnd) -> bool:
         found = await self.members(pod)
         with self._pidfds.holding(each.process for each in found) as held:
@@ -196,12 +257,34 @@ class Pods:
         if not self._cgroups.await_frozen(path, patience=_FREEZE_TIME):
             log.info("cgroup not frozen in time", cgroup=path)
 
-    async def _thaw(self, path: str, inode: int) -> None:
-        """Let go on what was frozen, also where the freeze may still come."""
+    async def _thaw(self, path: str, each: FrozenCgroup) -> None:
+        """Let go on what was frozen, or may still be; it stays noted until that is done.
+
+        A freeze that took too long comes first: it is on the same lane.
+        """
         try:
-            await self._lane.run(lambda: self._cgroups.freeze(path, inode, frozen=False))
+            await self._lane.run(lambda: self._thaw_now(path, each))
         except (HostError, LaneStuckError) as error:
-            log.info("cannot unfreeze a cgroup", cgroup=path, reason=str(error))
+            said = path, str(error)
+            if said not in self._warned:
+                self._warned.add(said)
+                log.warning(
+                    "cannot unfreeze a cgroup",
+                    cgroup=path,
+                    reason=str(error),
+                    next="it is tried again; by hand: write 0 into its cgroup.freeze",
+                )
+            return
+        self._warned = {said for said in self._warned if said[0] != path}
+        others = {name: other for name, other in self._frozen.value.items() if name != path}
+        try:
+            await self._frozen.keep(others)
+        except (LedgerError, LaneStuckError) as error:  # it is thawed once more
+            log.info("cannot note that a cgroup is unfrozen", cgroup=path, reason=str(error))
+
+    def _thaw_now(self, path: str, each: FrozenCgroup) -> None:
+        if each.boot == self._ledger.boot and self._cgroups.inode(path) == each.inode:
+            self._cgroups.freeze(path, each.inode, frozen=False)
 
 
 def _sandbox(roles: SandboxRoles, pid: int) -> Sandbox | None:

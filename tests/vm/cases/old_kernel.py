@@ -1,6 +1,9 @@
 """A pod's cgroup that is ended as on a kernel without cgroup.kill, which came with Linux 5.14."""
 
 import asyncio
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from holdfast.errors import HostError
@@ -9,9 +12,11 @@ from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.model.ids import PodUid
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.ids import BootId, PodUid
 from holdfast.model.reclaim.ending import Member
 from holdfast.reclaim.pods import CgroupOutcome, Pods
+from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from vm.guest.holding import FORKED
 from vm.guest.node import GuestNode
@@ -53,6 +58,17 @@ def _end(node: GuestNode, *, may_end: bool) -> tuple[CgroupOutcome, bool]:
 
 
 async def _through_holdfast(pod: PodUid, *, may_end: bool) -> CgroupOutcome:
+    with TemporaryDirectory() as state, closing(Lane("ledger", deadline=20.0)) as lane:
+        ledger = await open_ledger(
+            Path(state), lane, clock=SystemClock(), boot=BootId("boot"), locks=()
+        )
+        try:
+            return await _noted_in(ledger, pod, may_end=may_end)
+        finally:
+            await ledger.close()
+
+
+async def _noted_in(ledger: Ledger, pod: PodUid, *, may_end: bool) -> CgroupOutcome:
     root = HostRoot.under()
     procfs, lane = Procfs(root), Lane("pods", deadline=20.0)
     cgroups, pidfds = _OldKernel(root), Pidfds(procfs)
@@ -62,6 +78,7 @@ async def _through_holdfast(pod: PodUid, *, may_end: bool) -> CgroupOutcome:
         procfs=procfs,
         pidfds=pidfds,
         lane=lane,
+        ledger=ledger,
     )
     found = cgroups.pod(pod)
     assert found is not None

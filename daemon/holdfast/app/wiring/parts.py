@@ -252,6 +252,7 @@ def build_reclaim(core: Core, use: DeviceUse, reader: ViewReader) -> ReclaimPart
         procfs=host.procfs,
         pidfds=host.pidfds,
         lane=host.lanes["pods"],
+        ledger=core.ledger,
     )
     sightings = PodSightings(
         cgroups=cgroups,

@@ -176,6 +176,16 @@ class Cgroups:
         """
         self._write(path, inode, "cgroup.freeze", b"1" if frozen else b"0")
 
+    def is_frozen(self, path: str) -> bool:
+        """Tell whether somebody has frozen this very cgroup.
+
+        Raise HostError if that cannot be read, as where the kernel freezes none (version 1).
+        """
+        told = read_text(self._folder(path) / "cgroup.freeze")
+        if told is None:
+            raise HostError(f"cannot freeze cgroup {path}: it has no file cgroup.freeze")
+        return told == "1"
+
     def await_frozen(self, path: str, *, patience: float) -> bool:
         """Wait until all processes in the cgroup and below are frozen; tell whether they are.
 

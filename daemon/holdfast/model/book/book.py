@@ -423,7 +423,7 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
     claims: Mapping[ClaimUid, ClaimRecord] = field(default_factory=dict)
     marks: Marks = field(default_factory=Marks)
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What must not be forgotten across a restart, by topic: an adapter's texts, which it alone can
+    """What must not be forgotten across a restart, by topic: a part's texts, which it alone can
     read, and where cards are."""
 
     @cached_property
