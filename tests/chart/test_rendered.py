@@ -202,7 +202,7 @@ def test_the_probes_ask_the_port_that_is_configured_and_the_budget_of_a_start_is
     assert paths == {
         "startupProbe": "/livez",
         "livenessProbe": "/livez",
-        "readinessProbe": "/readyz",
+        "readinessProbe": "/readyz?exclude=configuration&exclude=privileges",
     }
     assert "# 120 s to its first answer." in render()
 

@@ -147,6 +147,46 @@ def test_readyz_is_ready_when_every_check_passes() -> None:
     )
 
 
+_EXCLUDED = "/readyz?exclude=configuration&exclude=first%20process%20scan"
+
+
+def _published(*failed: str) -> Board:
+    """Return a board with these checks and one that passes."""
+    board = Board()
+    passed = ReadinessCheck(name="ledger", passes=True)
+    board.publish((passed, *(ReadinessCheck(name=each, passes=False) for each in failed)))
+    return board
+
+
+def test_checks_that_are_excluded_do_not_count_and_all_others_do() -> None:
+    board = _published("configuration", "first process scan")
+    with _serving(board) as port:
+        status, text = _get(port, _EXCLUDED)
+        whole, _ = _get(port, "/readyz")
+        one_left, told = _get(port, "/readyz?exclude=configuration")
+
+    assert (status, whole, one_left) == (200, 503, 503)
+    assert [line.split(" (")[0] for line in text.splitlines()] == [
+        "ok     ledger",
+        "ok     checks up to date",
+    ]
+    assert "FAILED first process scan" in told
+
+
+def test_an_excluded_check_that_is_not_there_is_told_and_changes_nothing() -> None:
+    with _serving(_published()) as port:
+        status, text = _get(port, "/readyz?exclude=led%0Ager")
+        _, answer = _get(port, "/readyz?exclude=led%0Ager&output=json")
+    with _serving(Board()) as port:
+        starting, told = _get(port, "/readyz?exclude=configuration")
+
+    assert status == 200
+    assert text.splitlines()[-1] == "exclude: there is no check 'led\\nger' now"
+    assert json.loads(answer)["unknownExcludes"] == ["led\nger"]
+    assert starting == 503
+    assert told.splitlines()[-1] == "exclude: there is no check 'configuration' now"
+
+
 async def test_a_wedged_loop_fails_livez_and_readyz_while_metrics_still_answer() -> None:
     board, stall = Board(), 0.2
 

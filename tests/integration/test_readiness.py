@@ -12,6 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fakes.control import control_server
 from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
 from fakes.stage import Stage, stage
@@ -20,6 +22,9 @@ from holdfast.kubelet.plugin import socket_path
 from holdfast.runtime.clock import SystemClock
 from manual_clock import ManualClock
 from waiting import until
+
+_MANIFEST = Path(__file__).parents[2] / "deploy/manifests/holdfast.yaml"
+"""What the chart makes of its defaults."""
 
 
 async def _checks(node: Stage) -> dict[str, dict[str, Any]]:
@@ -80,6 +85,31 @@ async def test_a_node_that_works_is_ready_in_every_point(short_path: Path) -> No
         "checks up to date",
     ):
         assert f"ok     {name} (" in answer[1]
+
+
+async def test_a_configuration_that_cannot_be_used_stops_no_upgrade_and_a_node_without_service_does(
+    short_path: Path,
+) -> None:
+    """The chart's probe decides: pods that are not ready are replaced all at once."""
+    port, manifest = _free_port(), yaml.safe_load_all(_MANIFEST.read_text())
+    (found,) = [each for each in manifest if each["kind"] == "DaemonSet"]
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    path = container["readinessProbe"]["httpGet"]["path"]
+    async with stage(short_path, own_process=True, http={"port": port}) as node:
+
+        async def answers(path: str, status: int) -> None:
+            async def so() -> bool:
+                return (await asyncio.to_thread(_get, port, path))[0] == status
+
+            await node.until(so, f"{path} to answer {status}")
+
+        await answers("/readyz", 200)
+        node.config.write_text("gate: {wiat: 1s}\n")
+        await answers("/readyz", 503)
+        await _until_check(node, "configuration", passes=False, reason="gate.wiat")
+        await answers(path, 200)
+        await node.kubelet.stop()
+        await answers(path, 503)
 
 
 async def test_without_kubelet_nothing_is_registered_and_no_stream_is_open(

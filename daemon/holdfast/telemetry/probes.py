@@ -91,14 +91,19 @@ class ProbeServer:
         return Response(body=b"ok\n")
 
     def _readyz(self, request: Request, query: str) -> Response:
-        readiness = self._board.readiness
-        rows = [*public_rows(readiness), freshness(readiness, self._stall.value)]
+        readiness, asked = self._board.readiness, parse_qs(query)
+        found = [*public_rows(readiness), freshness(readiness, self._stall.value)]
+        # As in Kubernetes' own probes. A name that is not there fails nothing: while the daemon
+        # starts or stops there is only one check.
+        excluded = frozenset(asked.get("exclude", ()))
+        unknown = excluded.difference(row["name"] for row in found)
+        rows = [row for row in found if row["name"] not in excluded]
         ready = all(row["passes"] for row in rows)
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
-        # Every check is always listed, so `?verbose` as in Kubernetes' own probes has no effect.
-        if "json" in parse_qs(query).get("output", ()) or _JSON in request.fields.get("accept", ""):
-            return Response(status=status, kind=_JSON, body=as_json(rows).encode())
-        return Response(status=status, body=as_text(rows).encode())
+        # Every other check is listed, so `?verbose` as in Kubernetes' own probes has no effect.
+        if "json" in asked.get("output", ()) or _JSON in request.fields.get("accept", ""):
+            return Response(status=status, kind=_JSON, body=as_json(rows, unknown).encode())
+        return Response(status=status, body=as_text(rows, unknown).encode())
 
     def _metrics_page(self, _request: Request, _query: str) -> Response:
         now = time.monotonic()

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -93,16 +93,22 @@ def freshness(readiness: Readiness, stall: float) -> Row:
     return _row(check, now, since=None)
 
 
-def as_text(rows: Iterable[Row]) -> str:
-    """Return one line for each row: `ok     ledger (for 312 s, seen 4 s ago): reason`."""
-    return "".join(f"{check_line(row)}\n" for row in rows)
+def as_text(rows: Iterable[Row], unknown: Collection[str] = ()) -> str:
+    """Return one line for each row: `ok     ledger (for 312 s, seen 4 s ago): reason`.
+
+    *unknown* are checks that were to be excluded and are not there.
+    """
+    lines = [check_line(row) for row in rows]
+    lines += [f"exclude: there is no check {each!r} now" for each in sorted(unknown)]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def as_json(rows: Iterable[Row]) -> str:
-    """Return the rows as an object, with whether all pass."""
+def as_json(rows: Iterable[Row], unknown: Collection[str] = ()) -> str:
+    """Return the same as an object, with whether all pass."""
     checks = list(rows)
     ready = all(row["passes"] for row in checks)
-    return json.dumps({"ready": ready, "checks": checks}) + "\n"
+    unknowns = {"unknownExcludes": sorted(unknown)} if unknown else {}
+    return json.dumps({"ready": ready, "checks": checks, **unknowns}) + "\n"
 
 
 def check_line(row: Row) -> str:

@@ -185,10 +185,10 @@ def _told(node: GuestNode, *, check: str, privilege: str) -> str:
     """Return what /readyz says is lost; the doctor must name the same."""
     stage = node.stage
     wait_until(
-        lambda: any(privilege in line for line in _failed(stage.probe("readinessProbe")[1])),
-        what=f"/readyz to name {privilege} ({stage.probe('readinessProbe')[1]})",
+        lambda: any(privilege in line for line in _failed(stage.chart.fetch("/readyz")[1])),
+        what=f"/readyz to name {privilege} ({stage.chart.fetch('/readyz')[1]})",
     )
-    status, text = stage.probe("readinessProbe")
+    status, text = stage.chart.fetch("/readyz")
     assert status == 503, text
     findings = stage.chart.doctor()
     (finding,) = [each for each in findings if each["check"] == check]
