@@ -262,6 +262,44 @@ async def test_a_holder_seen_by_an_incomplete_scan_is_looked_for_again_after_the
     assert holder in {each.process.pid for each in again.holders}
 
 
+async def test_looks_with_gaps_come_again_after_ten_seconds_and_then_ever_more_rarely(
+    tmp_path: Path,
+) -> None:
+    """A busy node, on which a process could not be read in time, is ready again soon."""
+    node, clock = SimulatedNode(tmp_path / "node"), ManualClock()
+    lane = Lane("scan", deadline=30.0)
+    look = look_at(node.root, lane, clock=clock)
+    use = device_use(look, node.root, clock, rescan=100.0)
+    inventory = Inventory(devices=(device := chip(node, 0),), resources=(device.name.resource,))
+    unread = node.root.proc / "4194000"
+    unread.mkdir()
+    (unread / "fd").symlink_to("fd")  # cannot be read, for whatever reason
+    (unread / "stat").write_text(f"4194000 (x) S 1 {' '.join(['0'] * 48)}\n")
+    async with ledger_in(tmp_path / "state", clock, boot=BootId("boot")) as ledger:
+        users = Users(ledger=ledger, inventory=Published(inventory), use=use, clock=clock)
+
+        async def next_look() -> float:
+            """Return how many seconds after the last look at all processes the next one comes."""
+            look.full_scan_cpu_seconds = 0.0
+            before, began = look.full_scan_at, clock.monotonic()
+            while look.full_scan_at == before:
+                clock.shift(1.0)
+                await users.look_at_free({}, at_all=False)
+            return clock.monotonic() - began
+
+        await users.look_at_free({}, at_all=True)
+        assert look.full_gaps
+        assert [await next_look() for _ in range(5)] == [10.0, 20.0, 40.0, 80.0, 100.0]
+        hidden = unread.rename(tmp_path / "hidden")
+        assert await next_look() == 100.0
+        assert not look.full_gaps
+        assert await next_look() == 100.0
+        hidden.rename(unread)
+        assert [await next_look() for _ in range(2)] == [100.0, 10.0]
+    lane.close(patience=5.0)
+    node.close()
+
+
 async def test_of_many_holders_a_few_are_followed_and_the_end_of_the_last_is_still_heard_of(
     watch: Watched,
 ) -> None:

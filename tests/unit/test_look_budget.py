@@ -9,8 +9,8 @@ from holdfast.inuse.budget import Budget, Share
 from holdfast.runtime.watched import Watched
 
 
-def budget(whole: float, *, rescan: float = 60.0) -> Budget:
-    look: Any = SimpleNamespace(full_scan_cpu_seconds=whole)
+def budget(whole: float, *, rescan: float = 60.0, gaps_for: float | None = None) -> Budget:
+    look: Any = SimpleNamespace(full_scan_cpu_seconds=whole, gaps_for=gaps_for)
     return Budget(cast("Any", look), rescan=Watched(rescan))
 
 
@@ -35,6 +35,17 @@ def test_the_more_a_look_at_all_processes_costs_the_rarer_it_is(
     spent = budget(whole)
     assert spent.start == pytest.approx(start)
     assert spent.clock == pytest.approx(clock)
+
+
+@pytest.mark.parametrize(
+    ("gaps_for", "clock"), [(None, 400), (0, 10), (10, 20), (30, 40), (390, 400), (9000, 400)]
+)
+def test_after_a_look_with_gaps_the_next_is_soon_and_then_ever_later(
+    gaps_for: float | None, clock: float
+) -> None:
+    spent = budget(0.2, gaps_for=gaps_for)
+    assert spent.clock == pytest.approx(clock)
+    assert spent.start == pytest.approx(40)
 
 
 @pytest.mark.parametrize(

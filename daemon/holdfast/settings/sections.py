@@ -267,7 +267,8 @@ class ReclaimSettings(Section, frozen=True):
     foreign_scan: Interval = Interval(60)
     """How often, at most, all processes of the node are searched for users of devices that were not
     granted to them. The search takes at most half a thousandth of a core, so it is rarer on
-    crowded nodes. Raise it to save more CPU time."""
+    crowded nodes; while it cannot see everything, it comes after 10 s, 20 s and so on. Raise it to
+    save more CPU time."""
     unseen_grace: Duration = Duration(30)
     """How long kubelet must have stopped counting a pod whose cgroup was never seen, before its
     device may be free. Without a cgroup nothing else tells whether it still runs. Raise it when

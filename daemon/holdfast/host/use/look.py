@@ -83,6 +83,9 @@ class Look:
         """What that scan could not see. A scan of fewer processes says nothing about the rest."""
         self.full_scan_at: float | None = None
         """When it ended, in monotonic seconds."""
+        self._gaps_since: float | None = None
+        self.gaps_for: float | None = None
+        """For how many seconds full scans had gaps when the last one ended; None: that had none."""
 
     @property
     def hanging(self) -> frozenset[int]:
@@ -186,7 +189,9 @@ class Look:
         if pids is None:
             self.full_scan_seconds, self.full_gaps = scan.seconds, scan.gaps
             self.full_scan_cpu_seconds = worked
-            self.full_scan_at = self._clock.monotonic()
+            self.full_scan_at = now = self._clock.monotonic()
+            first = now if self._gaps_since is None else self._gaps_since
+            self._gaps_since, self.gaps_for = (first, now - first) if scan.gaps else (None, None)
         return {
             device.name: KernelFacts(
                 kind=device.kind,
