@@ -139,20 +139,48 @@ def test_where_nothing_is_ended_it_may_neither_signal_others_nor_write_to_cgroup
     assert _mount({}, "/host/cgroup")["readOnly"] is False
 
 
+_RESETS: dict[str, Any] = {"reset": "afterForcedRelease"}
+_NO_TPUS: dict[str, Any] = {"tpu": {"enabled": False}}
+_POOL: dict[str, Any] = {"pools": [{"resourceName": "a.b/c", "devices": ["*:*"]}]}
+_DEVICES, _BUS = {"/sys/devices"}, {"/sys/devices", "/sys/bus/pci"}
+
+
 @pytest.mark.parametrize(
     ("config", "writable"),
     [
         ({}, set()),
-        ({"reclaim": {"reset": "afterForcedRelease"}}, {"/sys/devices"}),
-        ({"devices": [{**_FIRST, "reset": "afterForcedRelease"}]}, {"/sys/devices"}),
+        ({"reclaim": _RESETS}, _DEVICES),
+        ({"devices": [{**_FIRST, **_RESETS}]}, _DEVICES),
         ({"devices": [{**_FIRST, "reset": "never"}]}, set()),
-        ({"reclaim": {"rebind": True}}, {"/sys/devices", "/sys/bus/pci"}),
+        ({"reclaim": {"rebind": True}}, _BUS),
+        ({"reclaim": {**_RESETS, "rebind": True}, **_NO_TPUS}, set()),
+        ({"reclaim": _RESETS, **_NO_TPUS, **_POOL}, _DEVICES),
+        ({"reclaim": _RESETS, **_NO_TPUS, "map": {"default": _POOL}}, _DEVICES),
+        ({"map": {"default": {"reclaim": _RESETS}}}, _DEVICES),
+        (
+            {"map": {"default": "devices: [{match: {index: 0}, reset: afterForcedRelease}]"}},
+            _DEVICES,
+        ),
+        ({"map": {"default": {"reclaim": {"rebind": True}}}}, _BUS),
+        ({"map": {"default": {"reclaim": {"reset": "never", "rebind": False}}}}, set()),
     ],
 )
 def test_sys_is_writable_only_where_and_when_something_is_written(
     config: dict[str, Any], writable: set[str]
 ) -> None:
-    assert {what for what in _may({"config": config}) if what.startswith("/sys")} == writable
+    def written(**values: Any) -> set[str]:
+        mounts = container({"config": config, **values})["volumeMounts"]
+        return {each["mountPath"] for each in mounts if each["mountPath"].startswith("/sys/")}
+
+    assert written(privileged=True) == writable
+    # No reset without the device's group, which only a privileged container may open.
+    assert written() == (writable if writable == _BUS else set())
+
+
+def test_the_nodes_of_vfio_are_there_also_for_pools_of_a_document() -> None:
+    documents = {"map": {"default": {}, "other": _POOL}}
+
+    assert "/dev/vfio" in set(_may({"config": {**_NO_TPUS, **documents}}))
 
 
 @pytest.mark.parametrize(

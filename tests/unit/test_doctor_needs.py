@@ -67,7 +67,11 @@ def test_a_daemon_that_may_do_everything_lacks_nothing() -> None:
         (replace(_EVERYTHING, whole_cgroup_tree=False), {"cgroup-tree"}),
         (replace(_EVERYTHING, cgroup_writable=False), {"cgroup-writable"}),
         (replace(_EVERYTHING, cgroup_writable=False, unified=False), set()),
-        (replace(_EVERYTHING, devices_writable=False), {"sys-writable"}),
+        (replace(_EVERYTHING, devices_writable=False), {"sys-writable", "bus-writable"}),
+        (
+            replace(_EVERYTHING, devices_writable=False, pods_devices_only=True),
+            {"bus-writable"},
+        ),
         (replace(_EVERYTHING, bus_writable=False), {"bus-writable"}),
     ],
 )
@@ -138,6 +142,17 @@ def test_what_cannot_be_told_is_no_failure_and_no_clean_bill() -> None:
 )
 def test_what_no_feature_asks_for_may_be_lacking(found: Privileges) -> None:
     assert _told(found, _OBSERVER) == {}
+
+
+def test_where_gpus_alone_are_granted_nothing_is_reset_and_sys_need_not_be_writable() -> None:
+    found = replace(_EVERYTHING, devices_writable=False, bus_writable=False)
+    asked: dict[str, Any] = {"reclaim": {"reset": "afterForcedRelease", "rebind": True}}
+    lacks = dict.fromkeys(("sys-writable", "bus-writable"), Level.FAIL)
+    pool = {"resourceName": "example.com/nvme", "devices": ["1b36:0010"]}
+
+    assert _told(found, {**asked, "tpu": {"enabled": False}}) == {}
+    assert _told(found, {**asked, "tpu": {"enabled": False}, "pools": [pool]}) == lacks
+    assert _told(found, asked) == lacks
 
 
 @pytest.mark.parametrize(

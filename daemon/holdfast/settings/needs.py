@@ -44,7 +44,8 @@ def _sees_hidden(found: Privileges) -> bool | None:
 def resets(settings: Settings) -> bool:
     """Tell whether some device is reset, by the section reclaim or by a rule of its own."""
     rules = (each.reset for each in settings.devices)
-    return "afterForcedRelease" in (settings.reclaim.reset, *rules)
+    asked = "afterForcedRelease" in (settings.reclaim.reset, *rules)
+    return asked and _has_functions(settings)
 
 
 def _terminates(settings: Settings) -> bool:
@@ -52,8 +53,18 @@ def _terminates(settings: Settings) -> bool:
     return "terminate" in (settings.reclaim.mode, *rules)
 
 
-def _writes_devices(settings: Settings) -> bool:
-    return resets(settings) or settings.reclaim.rebind
+def _rebinds(settings: Settings) -> bool:
+    return settings.reclaim.rebind and _has_functions(settings)
+
+
+def _has_functions(settings: Settings) -> bool:
+    """Tell whether PCI functions are passed on: a GPU with NVIDIA's driver is never reset."""
+    return settings.tpu.enabled or bool(settings.pools)
+
+
+def _may_rebind(found: Privileges) -> bool | None:
+    both = found.devices_writable, found.bus_writable
+    return False if False in both else None if None in both else True
 
 
 def _capability(name: str) -> str:
@@ -147,19 +158,21 @@ NEEDS: tuple[Need, ...] = (
     Need(
         check="sys-writable",
         privilege="volumeMounts.sys-devices",
-        has=lambda found: found.devices_writable,
-        lost="no PCI function is reset, and none that lost its driver is bound again",
+        # A pod that may not open a function's group resets none anyway: see `device-nodes`.
+        has=lambda found: found.pods_devices_only or found.devices_writable,
+        lost="no PCI function is reset",
         remedy="mount the host's /sys/devices writable, or set reclaim.reset, and reset of each "
-        "rule of devices, to never, and reclaim.rebind: false",
-        asked=_writes_devices,
+        "rule of devices, to never",
+        asked=resets,
     ),
     Need(
         check="bus-writable",
         privilege="volumeMounts.sys-bus-pci",
-        has=lambda found: found.bus_writable,
+        has=_may_rebind,
         lost="no PCI function that lost its driver is bound again",
-        remedy="mount the host's /sys/bus/pci writable, or set reclaim.rebind: false",
-        asked=lambda settings: settings.reclaim.rebind,
+        remedy="mount the host's /sys/devices and /sys/bus/pci writable, or set reclaim.rebind: "
+        "false",
+        asked=_rebinds,
     ),
     Need(
         check="sys-admin",

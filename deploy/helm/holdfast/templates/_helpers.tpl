@@ -109,11 +109,12 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- end -}}
 
 {{/*
-Whether a document of config.map has GPUs divided by MIG, given by CDI, or shared under another name, in our form or in that of NVIDIA's
-plugin: `mig`, `cdi` and `renamed` in JSON.
+What a document of config.map has, in our form or in that of NVIDIA's plugin, in JSON: GPUs divided by MIG (`mig`), given by CDI (`cdi`) or
+shared under another name (`renamed`), functions on VFIO (`vfio`) that are reset (`resets`) or bound again (`rebinds`).
 */}}
 {{- define "holdfast.needs" -}}
 {{- $mig := false -}}{{- $cdi := false -}}{{- $renamed := false -}}
+{{- $vfio := false -}}{{- $resets := false -}}{{- $rebinds := false -}}
 {{- range .Values.config.map -}}
 {{- $content := . -}}
 {{- if kindIs "string" . -}}{{- $content = fromYaml . -}}{{- end -}}
@@ -126,9 +127,16 @@ plugin: `mig`, `cdi` and `renamed` in JSON.
 {{- end -}}
 {{- end -}}
 {{- if eq (toString $content.deviceListStrategy) "cdi" -}}{{- $cdi = true -}}{{- end -}}
+{{- if kindIs "map" $content.tpu -}}{{- if eq (toString $content.tpu.enabled) "true" -}}{{- $vfio = true -}}{{- end -}}{{- end -}}
+{{- if $content.pools -}}{{- $vfio = true -}}{{- end -}}
+{{- if kindIs "map" $content.reclaim -}}
+{{- if eq (toString $content.reclaim.reset) "afterForcedRelease" -}}{{- $resets = true -}}{{- end -}}
+{{- if eq (toString $content.reclaim.rebind) "true" -}}{{- $rebinds = true -}}{{- end -}}
+{{- end -}}
+{{- if contains "\"reset\":\"afterForcedRelease\"" (toJson $content.devices) -}}{{- $resets = true -}}{{- end -}}
 {{- if regexMatch "\"rename(ByDefault\":true|\":\"[^\"])" (toJson $content.sharing) -}}{{- $renamed = true -}}{{- end -}}
 {{- end -}}
-{{- dict "mig" $mig "cdi" $cdi "renamed" $renamed | toJson -}}
+{{- dict "mig" $mig "cdi" $cdi "renamed" $renamed "vfio" $vfio "resets" $resets "rebinds" $rebinds | toJson -}}
 {{- end -}}
 
 {{/*
