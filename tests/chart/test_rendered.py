@@ -11,6 +11,7 @@ from chart.rendering import (
     CHART,
     NAMESPACE,
     REPOSITORY,
+    RefusedError,
     Values,
     container,
     daemon_set,
@@ -45,7 +46,7 @@ _MUCH: dict[str, Any] = {
     "config": {
         "deviceListStrategy": "cdi",
         "labels": {"enabled": True},
-        "http": {"address": "127.0.0.1"},
+        "http": {"address": "0.0.0.0"},
         "reclaim": {"reset": "afterForcedRelease", "rebind": True},
         "tpu": {"envFile": "/etc/tpu/tpu-env"},
         "gpu": {"migStrategy": "mixed", "driverRoot": "/drivers", "devRoot": "/nodes"},
@@ -216,10 +217,33 @@ def test_without_a_port_there_are_no_probes_and_no_test() -> None:
 
 
 def test_an_address_of_the_node_is_asked_where_the_pod_has_the_nodes_network() -> None:
-    found = container(_MUCH)
+    found = container(_bound("127.0.0.1"))
 
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert found[name]["httpGet"]["host"] == "127.0.0.1"
+
+
+def _bound(address: str, **values: Any) -> Values:
+    return {"hostNetwork": True, "config": {"http": {"address": address}}, **values}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
+def test_what_only_the_node_itself_reaches_has_no_test_and_nothing_to_scrape(address: str) -> None:
+    found = {each["kind"] for each in objects(_bound(address))}
+
+    assert found == {"ConfigMap", "ServiceAccount", "DaemonSet"}
+    told = f"has no test: only the node itself reaches config.http.address, {address}."
+    assert told in _notes(_bound(address))
+    with pytest.raises(RefusedError, match=f"cannot reach config.http.address, {address}; leave"):
+        objects(_bound(address, podMonitor={"enabled": True}))
+
+
+@pytest.mark.parametrize("address", ["", "0.0.0.0", "::", "10.0.0.127", "2001:db8::1"])
+def test_what_others_reach_has_both(address: str) -> None:
+    values = _bound(address, podMonitor={"enabled": True})
+
+    assert {"Service", "Pod", "PodMonitor"} <= {each["kind"] for each in objects(values)}
+    assert "`helm test holdfast --namespace kube-system` asks each daemon" in _notes(values)
 
 
 @pytest.mark.parametrize(

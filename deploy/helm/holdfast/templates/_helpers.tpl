@@ -91,6 +91,12 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- mustMergeOverwrite $defaults (include "holdfast.config" . | fromYaml) | toJson -}}
 {{- end -}}
 
+{{/* Whether somebody outside the node can ask the daemons by HTTP: there is a port, and it is not bound to an address of the node alone. */}}
+{{- define "holdfast.reachable" -}}
+{{- $http := (include "holdfast.settings" . | fromJson).http -}}
+{{- if and (int $http.port) (not (regexMatch "^(127\\.|::1$|localhost$)" $http.address)) -}}true{{- end -}}
+{{- end -}}
+
 {{/* A duration in seconds, of a number or of text such as 1h30m. */}}
 {{- define "holdfast.seconds" -}}
 {{- $text := toString . -}}
