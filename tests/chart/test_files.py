@@ -206,14 +206,25 @@ def test_the_unit_is_up_before_kubelet_and_may_what_the_container_may() -> None:
     assert _unit("DevicePolicy") == ["closed"]
 
 
-def test_who_installs_the_unit_is_told_to_make_the_configuration_that_it_starts_with() -> None:
+def test_who_installs_the_unit_makes_its_configuration_once_and_a_repeated_step_leaves_it(
+    tmp_path: Path,
+) -> None:
     (started,) = _unit("ExecStart")
     program, *_, config = started.split()
     page = (REPOSITORY / "deploy/README.md").read_text("utf-8").partition("## With systemd")[2]
+    steps = [line.strip() for line in page.splitlines() if line.startswith("    ")]
+    (makes,) = [each for each in steps if config in each]
+    file = tmp_path / "holdfast/config.yaml"
 
-    commands = [line for line in page.splitlines() if line.startswith("    ")]
-    assert any(line.partition("#")[0].rstrip().endswith(config) for line in commands)
-    assert program.removesuffix("bin/holdfast").rstrip("/") in commands[0].split()
+    def step() -> str:
+        subprocess.run(["sh", "-c", makes.replace(config, str(file))], check=True)
+        return file.read_text()
+
+    assert step() == ""
+    file.write_text("gate: {wait: 10s}\n")
+    assert step() == "gate: {wait: 10s}\n"
+    assert program.removesuffix("bin/holdfast").rstrip("/") in steps[0].split()
+    assert steps[-1].endswith("systemctl restart holdfast"), "what runs already is replaced"
 
 
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
