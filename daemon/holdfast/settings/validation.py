@@ -60,8 +60,17 @@ def _paths(settings: Settings) -> Iterator[str]:
         path = PurePosixPath(text)
         if not path.is_absolute() or ".." in path.parts or "\0" in text:
             yield f"{key}: {text!r} is not an absolute path without '..'"
-    if folder := settings.named.folder:
-        yield from _relative("named.folder", folder)
+    gpu = settings.gpu
+    for key, text in {
+        "named.folder": settings.named.folder,
+        "tpu.envFile": settings.tpu.env_file,
+        "gpu.driverRoot": gpu.driver_root,
+        "gpu.devRoot": gpu.dev_root,
+        "gpu.driverRootOnHost": gpu.driver_root_on_host,
+        "gpu.cdiHookPath": gpu.cdi_hook_path,
+    }.items():
+        if text:
+            yield from _relative(key, text)
     plugin_dir, state_dir = Path(kubelet.plugin_dir), Path(settings.state_dir)
     if plugin_dir == state_dir or plugin_dir in state_dir.parents:
         yield "stateDir: kubelet may clean its plugin folder; choose a folder outside of it"
@@ -204,12 +213,7 @@ def _tpu(settings: Settings) -> Iterator[str]:
 
 
 def _gpu(settings: Settings) -> Iterator[str]:
-    gpu = settings.gpu
-    if gpu.driver_root_on_host:
-        yield from _relative("gpu.driverRootOnHost", gpu.driver_root_on_host)
-    if gpu.cdi_hook_path:
-        yield from _relative("gpu.cdiHookPath", gpu.cdi_hook_path)
-    prefix = gpu.cdi_annotation_prefix
+    prefix = settings.gpu.cdi_annotation_prefix
     if _ANNOTATION_PREFIX.fullmatch(prefix) is None:
         yield (
             f"gpu.cdiAnnotationPrefix: {prefix!r} cannot begin an annotation's key; use a domain "
