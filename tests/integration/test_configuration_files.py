@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast.app.watches.configuration import (
     ConfigurationFiles,
@@ -80,6 +82,19 @@ async def test_a_folder_that_goes_and_comes_back_is_watched_again(watched: _Watc
     await watched.tells()
     (watched.folder / "second").write_text("gate: {}\n")
     await watched.tells()
+
+
+async def test_a_folder_that_cannot_be_watched_is_told_once_while_another_is_watched(
+    watched: _Watched,
+) -> None:
+    with capture_logs() as logs:
+        shutil.rmtree(watched.file.parent)
+        for content in ("gate: {wait: 1s}\n", "gate: {wait: 2s}\n", "gate: {wait: 3s}\n"):
+            (watched.folder / "first").write_text(content)
+            await watched.tells()
+
+    told = [each for each in logs if each["event"] == "cannot watch the configuration"]
+    assert [str(watched.file.parent) in each["reason"] for each in told] == [True]
 
 
 async def test_what_changes_all_the_time_does_not_hide_a_change(watched: _Watched) -> None:

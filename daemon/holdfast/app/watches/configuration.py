@@ -65,8 +65,10 @@ class ConfigurationFiles:
         self._seen = await self._look()
         while True:
             with contextlib.ExitStack() as watches:
-                for folder in await self._folders():
-                    self._watch(folder, watches)
+                folders = sorted(await self._folders())
+                # One problem for all: a folder that is watched says nothing about another.
+                problems = [self._watch(folder, watches) for folder in folders]
+                self._problem.set("; ".join(filter(None, problems)))
                 self._stirred.clear()
                 before, self._seen = self._seen, await self._standing_still()
                 if self._seen != before:
@@ -84,12 +86,13 @@ class ConfigurationFiles:
             before, now = now, await self._look()
         return now
 
-    def _watch(self, folder: Path, watches: contextlib.ExitStack) -> None:
+    def _watch(self, folder: Path, watches: contextlib.ExitStack) -> str:
+        """Watch *folder*; return why that is not possible, empty where it is."""
         try:
             watches.callback(self._paths.watch(folder, lambda _name, _mask: self._stirred.set()))
-            self._problem.set("")
         except HostError as error:
-            self._problem.set(str(error))
+            return str(error)
+        return ""
 
     async def _folders(self) -> Iterable[Path]:
         with contextlib.suppress(LaneStuckError):
