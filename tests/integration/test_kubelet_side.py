@@ -11,6 +11,7 @@ import grpc
 import pytest
 from grpc import aio
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from fakes.kubelet_side import (
     OTHER,
@@ -23,7 +24,7 @@ from fakes.kubelet_side import (
     plugin_server,
     registered,
 )
-from holdfast.errors import KubeletError
+from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import socket_path
@@ -239,6 +240,35 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
         await until(lambda: len(paths.called) == 2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+    paths.close()
+
+
+class RefusedWatches(PathWatcher):
+    """As where the kernel's limit of watches is reached, until a test says that it is not."""
+
+    refuses = True
+
+    def watch(self, path: Path, act: Callable[[str, int], None]) -> Callable[[], None]:
+        if self.refuses:
+            raise HostError(f"cannot watch {path}: no space left on device")
+        return super().watch(path, act)
+
+
+async def test_a_folder_that_cannot_be_watched_is_told_once_and_again_after_it_could_be(
+    short_path: Path,
+) -> None:
+    paths, folder = RefusedWatches(), short_path / "dp"
+    with contextlib.closing(Lane("kubelet", deadline=5.0)) as lane, capture_logs() as logs:
+        watch = FolderWatch(
+            folder=folder, prefix="holdfast-", paths=paths, lane=lane, interval=Watched(1.0)
+        )
+        for refuses, told in ((True, 1), (True, 1), (False, 1), (True, 2)):
+            paths.refuses = refuses
+            folder.mkdir()
+            await watch.refresh()
+            folder.rmdir()
+            await watch.refresh()
+            assert [each["event"] for each in logs] == ["cannot watch the plugin folder"] * told
     paths.close()
 
 

@@ -13,6 +13,7 @@ from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.socket import SocketServer
 from holdfast.names import KUBELET_CHECKPOINT, KUBELET_SOCKET
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Nudges, Watched
 
 log = structlog.get_logger(__name__)
@@ -56,6 +57,7 @@ class FolderWatch:
         self._watched: tuple[int, int] | None = None
         self._stop: Callable[[], None] = _nothing
         self._events = Nudges()
+        self._problem = Problem(log, "cannot watch the plugin folder", folder=str(folder))
         self.state: Watched[FolderState] = Watched(FolderState())
 
     @property
@@ -119,8 +121,9 @@ class FolderWatch:
         try:
             self._stop = self._paths.watch(self.path, self._happened)
         except HostError as error:
-            log.warning("cannot watch the plugin folder", folder=str(self.path), reason=str(error))
+            self._problem.set(str(error))
         else:
+            self._problem.set("")
             self._watched = folder
 
     def _forget(self) -> None:
