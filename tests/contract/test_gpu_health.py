@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from fakes.forked import Template
 from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following, kept_of_gpus
 from holdfast.host.nvidia.driver import driver_load
 from holdfast.host.root import HostRoot
+from holdfast.model.nvidia.health import NO_DRIVER
 from simulated.nvml import Event, Node, Slice, cards, uuid
 from waiting import wait_until
 
@@ -43,6 +45,33 @@ def listening(follower: Follower, node: Node, *events: Event) -> Node:
     follower.until(lambda told: told.faults, what="the first look")
     follower.show(after)
     return after
+
+
+def loaded(folder: Path, number: int) -> None:
+    """Let the driver be loaded, as the load of that *number*."""
+    (folder / "next").write_text(str(number))
+    (folder / "next").replace(folder / "load")
+
+
+def looked_at(folder: Path) -> bool:
+    """Tell whether it is kept of a GPU with an Xid which driver a look has found."""
+    return any(gpu.xids and gpu.driver for gpu in kept_of_gpus(folder).values())
+
+
+def lay_pipe(file: Path) -> None:
+    """Have the next look wait when it reads *file*."""
+    os.mkfifo(file.with_name("next"))
+    file.with_name("next").replace(file)
+
+
+@contextmanager
+def under_way(file: Path, *, load: int) -> Iterator[None]:
+    """Run the block while a look waits in *file*, a pipe; it and all later ones read *load*."""
+    with file.open("w") as pipe:  # which takes until it is read
+        file.with_name("next").write_text(str(load))
+        file.with_name("next").replace(file)
+        yield
+        pipe.write(str(load))
 
 
 def ill(*uuids: str) -> Callable[[Told], bool]:
@@ -224,18 +253,90 @@ def test_a_driver_that_was_gone_and_is_back_has_begun_anew_and_is_listened_to(
     follower.until(ill(uuid(0)), what="an Xid after it")
 
 
+@pytest.mark.parametrize("held", ["load", "answer"])
+def test_a_look_under_way_when_the_driver_goes_is_not_counted(
+    follow: Follow, tmp_path: Path, held: str
+) -> None:
+    loaded(tmp_path, 1)
+    kept = tmp_path / "driver"
+    kept.touch()
+    node = Node(cards=cards(1), keeps=str(kept))
+    follower = follow(node)
+    listening(follower, node, Event(uuid(0), BAD_MEMORY))
+    follower.until(ill(uuid(0)), what="the Xid")
+    lay_pipe(tmp_path / held)
+    with under_way(tmp_path / held, load=1):
+        follower.order("absent")
+        follower.told()
+    files = Path(f"/proc/{follower.process.pid}/fd")
+    wait_until(lambda: kept not in [each.resolve() for each in files.iterdir()], what="its end")
+    assert follower.told().ill == {uuid(0)}
+    follower.order("read")
+    follower.until(ill(), what="the new beginning")
+
+
+@pytest.mark.parametrize("away", ["absent", "leaving", "unwatched"])
+def test_an_xid_of_the_new_driver_outlives_the_first_look_after_a_load(
+    follow: Follow, tmp_path: Path, away: str
+) -> None:
+    loaded(tmp_path, 1)
+    node = Node(cards=cards(1))
+    follower = follow(node)
+    after = listening(follower, node, Event(uuid(0), BAD_MEMORY))
+    follower.until(ill(uuid(0)), what="the Xid")
+    wait_until(partial(looked_at, tmp_path), what="a look to be kept")
+    if away == "unwatched":
+        lay_pipe(tmp_path / "load")
+        follower = follow(replace(after, events=(), past=1))
+    else:
+        follower.order(away)
+        follower.told()
+        lay_pipe(tmp_path / "load")
+        follower.order("read")
+    with under_way(tmp_path / "load", load=2):
+        follower.show(replace(after, events=(Event(uuid(0), OFF_THE_BUS),), past=1))
+        follower.until(lambda told: OFF_THE_BUS in told.heard, what="an Xid after it")
+    told = follower.until(lambda told: "Xid 48" not in str(told.faults), what="the first look")
+    assert "Xid 79" in told.faults[uuid(0)][0]
+
+
+def test_an_event_that_the_driver_that_went_still_told_is_cleared(follow: Follow) -> None:
+    node = Node(cards=cards(1), stall=True)
+    follower = follow(node)
+    after = listening(follower, node, Event(uuid(0), BAD_MEMORY))
+    follower.until(ill(uuid(0)), what="the Xid")
+    follower.order("absent")
+    follower.told()
+    follower.show(replace(after, events=(*after.events, Event(uuid(0), OFF_THE_BUS))))
+    follower.until(lambda told: OFF_THE_BUS in told.heard, what="what it still told")
+    follower.order("read")
+    follower.until(ill(), what="the new beginning")
+
+
+def test_a_driver_that_went_before_a_restart_has_begun_anew_after_it(
+    follow: Follow, tmp_path: Path
+) -> None:
+    node = Node(cards=cards(1))
+    follower = follow(node)
+    after = listening(follower, node, Event(uuid(0), BAD_MEMORY))
+    follower.until(ill(uuid(0)), what="the Xid")
+    wait_until(partial(looked_at, tmp_path), what="a look to be kept")
+    follower.order("absent")
+    wait_until(lambda: kept_of_gpus(tmp_path)[uuid(0)].driver == NO_DRIVER, what="it to be kept")
+    follow(replace(after, events=(), past=1)).until(ill(), what="the new beginning")
+
+
 def test_a_driver_that_was_loaded_anew_while_nobody_looked_has_begun_anew(
     follow: Follow, tmp_path: Path
 ) -> None:
-    (tmp_path / "load").write_text("")
-    os.utime(tmp_path / "load", (1, 1))
+    loaded(tmp_path, 1)
     node = Node(cards=cards(1))
     follower = follow(node)
     listening(follower, node, Event(uuid(0), BAD_MEMORY))
     follower.until(ill(uuid(0)), what="the Xid")
     time.sleep(3 * QUIET)
     assert follower.told().ill == {uuid(0)}
-    os.utime(tmp_path / "load", (2, 2))
+    loaded(tmp_path, 2)
     follower.until(ill(), what="the new load to be seen")
     events = (Event(uuid(0), BAD_MEMORY), Event(uuid(0), OFF_THE_BUS))
     follower.show(replace(node, events=events))

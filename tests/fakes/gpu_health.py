@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.readonly import read_only
 from holdfast.model.book.book import Book
 from holdfast.model.ids import BootId
-from holdfast.model.nvidia.gpu import GpuEvent, GpuReading
+from holdfast.model.nvidia.gpu import DriverState, GpuCondition, GpuEvent, GpuReading
 from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.xids import xid_checks
 from holdfast.runtime.clock import SystemClock
@@ -41,6 +42,7 @@ QUIET = 0.4
 DEADLINE = 0.5
 _TIMES = HealthTimes(beat=0.1, quiet=QUIET, event_wait=0.3, breath=0.02)
 _LIMIT = 20.0
+_AWAY = {"absent": DriverState.ABSENT, "leaving": DriverState.NOT_READY}
 
 
 class Told(Struct, frozen=True):
@@ -60,7 +62,7 @@ class Follower:
     """The process, as a test has it."""
 
     def __init__(self, process: Forked, control: Path) -> None:
-        self._process = process
+        self.process = process
         self._control = control
 
     def show(self, node: Node) -> None:
@@ -68,14 +70,14 @@ class Follower:
         write(self._control, node)
 
     def order(self, word: str) -> None:
-        """``read``: enumerate the GPUs anew. ``absent``: the driver is gone."""
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
+        """``read``: enumerate the GPUs anew. ``absent``: the driver is gone. ``leaving``: it goes."""
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
 
     def told(self) -> Told:
         """Return what it tells now."""
         self.order("tell")
-        return Told(**json.loads(self._process.stdout.readline()))
+        return Told(**json.loads(self.process.stdout.readline()))
 
     def until(self, wanted: Callable[[Told], object], *, what: str) -> Told:
         """Return the first thing told that *wanted* is true of."""
@@ -112,6 +114,26 @@ def following(
         process.end()
 
 
+def _load(file: Path) -> int | None:
+    """Return the number in *file*; where it is a pipe, once somebody has written it."""
+    return int(file.read_text()) if file.exists() else None
+
+
+class _PipedNvml(Nvml):
+    """Its answer is on its way for as long as somebody has a pipe open for writing."""
+
+    def __init__(self, library: Path, pipe: Path) -> None:
+        super().__init__(library)
+        self._pipe = pipe
+
+    def condition(self, uuid: str) -> GpuCondition:
+        """Return the GPU's condition."""
+        found = super().condition(uuid)
+        if self._pipe.exists():
+            self._pipe.read_bytes()
+        return found
+
+
 async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> None:
     clock = SystemClock()
     ledger_lane, lane = Lane("ledger", deadline=10), Lane("gpu-health", deadline=DEADLINE)
@@ -125,14 +147,14 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         heard.append(event.xid)
 
     watch = GpuHealthWatch(
-        lambda _: Nvml(library),
+        lambda _: _PipedNvml(library, folder / "answer"),
         readings=readings,
         ledger=ledger,
         lane=lane,
         clock=clock,
         boot=boot,
         checks=Watched(xid_checks(disabled)),
-        load=lambda: (folder / "load").stat().st_mtime_ns if (folder / "load").exists() else None,
+        load=partial(_load, folder / "load"),
         users=GpuUsers(holder_scan(HostRoot.under()).named, book=Book, rules=Watched(RULES)),
         times=Watched(_TIMES),
         count=count,
@@ -152,9 +174,9 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         for word in os.read(0, 4096).decode().split():  # a line is written whole
             if word == "tell":
                 tell()
-            elif word == "absent":
+            elif word in _AWAY:
                 nvml.close()
-                readings.set(GpuReading())
+                readings.set(GpuReading(state=_AWAY[word]))
             elif word == "read":
                 nvml.open()
                 readings.set(nvml.read())

@@ -43,6 +43,12 @@ GPU_GUARDS = (
         tests=(f"{_RULE}::test_an_xid_that_came_while_we_looked_is_not_cleared_by_that_look",),
     ),
     Guard(
+        name="gpu-health-next-driver",
+        why="a load of the driver clears nothing that this very driver told before it was looked at",
+        edits=(Edit(_HEALTH, "record.last <= until", "True"),),
+        tests=(f"{_RULE}::test_a_load_of_the_driver_clears_only_what_a_former_one_told",),
+    ),
+    Guard(
         name="gpu-health-unanswered",
         why="a GPU that does not answer is cleared of nothing",
         edits=(Edit(_HEALTH, "    if not observed.answered:", "    if False:"),),

@@ -16,6 +16,7 @@ from holdfast.model.nvidia.gpu import (
     MigSlice,
 )
 from holdfast.model.nvidia.health import (
+    NO_DRIVER,
     GpuState,
     after_event,
     after_observation,
@@ -67,13 +68,11 @@ def look(
     at: float,
     driver: str = "550",
     users: Mapping[Place, frozenset[int] | None] | None = NOBODY,
-    reloaded: bool = False,
+    since: float | None = None,
     mig: bool = False,
 ) -> GpuState:
-    taken = GpuObservation(
-        at=at, driver=driver, condition=condition, users=users, reloaded=reloaded, mig=mig
-    )
-    return after_observation(before, taken, at, quiet=QUIET)
+    taken = GpuObservation(at=at, driver=driver, condition=condition, users=users, mig=mig)
+    return after_observation(before, taken, at, since=at if since is None else since, quiet=QUIET)
 
 
 def texts(of: GpuState, place: Place = None) -> list[str]:
@@ -179,7 +178,7 @@ def _driver_changed(before: GpuState) -> GpuState:
 
 
 def _driver_reloaded(before: GpuState) -> GpuState:
-    return look(before, at=NOW + 5, reloaded=True)
+    return look(replace(before, driver=NO_DRIVER), at=NOW + 5)
 
 
 def _lost_and_back(before: GpuState) -> GpuState:
@@ -289,11 +288,39 @@ def test_what_takes_a_new_beginning_is_cleared_by_one_that_was_seen(
     assert healthy(seen(state(xid(number)))) == over
 
 
+AWAITS_RESET = GpuCondition(recovery="reset the GPU")
+
+
+@pytest.mark.parametrize("known", [FINE, LOST, AWAITS_RESET], ids=["fine", "lost", "reset asked"])
+@pytest.mark.parametrize("former", ["550", NO_DRIVER])
+@pytest.mark.parametrize(
+    ("since", "again", "over"),
+    [
+        pytest.param(NOW - 1, None, False, id="told by the new driver"),
+        pytest.param(NOW, None, True, id="told by the former"),
+        pytest.param(NOW + 1, None, True, id="told well before"),
+        pytest.param(NOW + 1, NOW + 2, False, id="told by both"),
+        pytest.param(NOW + 3, NOW + 2, True, id="told twice by the former"),
+    ],
+)
+def test_a_load_of_the_driver_clears_only_what_a_former_one_told(
+    known: GpuCondition, former: str, since: float, again: float | None, over: bool
+) -> None:
+    before = state(xid(BAD_MEMORY))
+    if again is not None:
+        before = after_event(before, xid(BAD_MEMORY), again, CHECKS)
+    before = replace(look(before, known, at=NOW + 3), driver=former)
+    fine = replace(FINE, recovery="")
+    after = look(before, fine, at=NOW + 5, driver="560", since=since)
+    assert healthy(after) == over
+    assert healthy(look(after, fine, at=NOW + 6, driver="560", since=since)) == over
+
+
 @pytest.mark.parametrize("number", [NOTICE, CONTAINED, BAD_MEMORY])
 def test_a_gpu_that_does_not_answer_is_cleared_of_nothing(number: int) -> None:
     gone = look(state(xid(number)), at=NOW + 1)
     for later in (AFTER + 1, AFTER + 2):
-        gone = look(gone, LOST, at=later, driver="570", reloaded=True)
+        gone = look(gone, LOST, at=later, driver="570")
     assert [record.xid for record in condemning(gone)] == [number]
 
 
@@ -308,7 +335,7 @@ def test_an_xid_that_came_while_we_looked_is_not_cleared_by_that_look() -> None:
     before = look(state(), LOST, at=NOW - 5)
     after = after_event(before, xid(BAD_MEMORY), NOW, CHECKS)
     taken = GpuObservation(at=NOW - 1, driver="550", condition=FINE)
-    assert not healthy(after_observation(after, taken, NOW + 1, quiet=QUIET))
+    assert not healthy(after_observation(after, taken, NOW + 1, since=0.0, quiet=QUIET))
 
 
 def test_a_storm_of_different_xids_keeps_the_gravest() -> None:
@@ -471,7 +498,7 @@ def _reset(before: GpuState) -> GpuState:
 def test_a_link_that_is_down_is_judged_anew_by_another_daemon_and_under_another_driver() -> None:
     down = look(look(state(), at=NOW), DOWN, at=NOW + 1)
     assert healthy(look(restored(down.kept, BOOT, NOW + 4, CHECKS), DOWN, at=NOW + 2))
-    assert healthy(look(down, DOWN, at=NOW + 2, reloaded=True))
+    assert healthy(look(replace(down, driver=NO_DRIVER), DOWN, at=NOW + 2))
     assert healthy(look(down, DOWN, at=NOW + 2, driver="560"))
     assert not healthy(look(down, DOWN, at=NOW + 2))
     assert not healthy(_reset(down)), "a link that does not come back with a reset is broken"

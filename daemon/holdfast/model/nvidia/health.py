@@ -23,6 +23,9 @@ from holdfast.model.nvidia.xids import (
     xid_after,
 )
 
+NO_DRIVER = "none"
+"""What stands for the driver of a GPU from when the kernel had none until the next look at it."""
+
 COOL = 5
 """Degrees below its shutdown temperature that a GPU that reached it must come down to."""
 
@@ -43,11 +46,11 @@ class GpuState(Struct, frozen=True, kw_only=True):
     """All that is remembered of one GPU.
 
     `pci` is where it was last seen. `boot` and `driver`, its version and load, are those that
-    `xids` are of. `awaits` are the signs that it needs a reset, each of which goes by a reset
-    alone. `resting` are the NVLinks that were down when this daemon first looked at this load of
-    the driver; None: not looked at yet. `peers` are the GPUs at the other end of its NVLinks.
-    `condition` is the last that NVML told, and its `lost` why it told none the last `unanswered`
-    times. `unmonitored` says why events cannot be heard.
+    `xids` are of, or `NO_DRIVER` once that one was gone. `awaits` are the signs that it needs
+    a reset, each of which goes by a reset alone. `resting` are the NVLinks that were down when this
+    daemon first looked at this load of the driver; None: not looked at yet. `peers` are the GPUs at
+    the other end of its NVLinks. `condition` is the last that NVML told, and its `lost` why it told
+    none the last `unanswered` times. `unmonitored` says why events cannot be heard.
     """
 
     uuid: str
@@ -110,9 +113,12 @@ def after_event(state: GpuState, event: GpuEvent, now: float, checks: XidChecks)
 
 
 def after_observation(
-    state: GpuState, observed: GpuObservation, now: float, *, quiet: float
+    state: GpuState, observed: GpuObservation, now: float, *, since: float, quiet: float
 ) -> GpuState:
     """Return *state* once *observed* was seen. *quiet* is the quiet period, in seconds.
+
+    Where the driver is another one than before, its load clears what was heard up to *since*, and
+    not what the present driver itself told before this look.
 
     Nothing is cleared by a look that the GPU did not answer.
     """
@@ -125,16 +131,16 @@ def after_observation(
             unanswered=state.unanswered + 1,
         )
     awaits = _awaits(observed.condition, before=state.awaits)
-    again = observed.reloaded or bool(state.driver and observed.driver != state.driver)
+    again = bool(state.driver and observed.driver != state.driver)
     reset = again or bool(state.awaits - awaits)
-    xids = tuple(
-        left
+    until = since if again else observed.at
+    judged = (
+        xid_after(record, observed, now, reset=reset and record.last <= until, quiet=quiet)
         for record in state.xids
-        if (left := xid_after(record, observed, now, reset=reset, quiet=quiet)) is not None
     )
     return replace(
         state,
-        xids=xids,
+        xids=tuple(left for left in judged if left is not None),
         driver=observed.driver,
         resting=_resting(None if again else state.resting, observed),
         peers={**state.peers, **observed.condition.peers},

@@ -294,16 +294,15 @@ class XidRecord(Struct, frozen=True, kw_only=True):
 class GpuObservation(Struct, frozen=True, kw_only=True):
     """What one look at a GPU found.
 
-    `at` is when it began. `users` are the processes on each slice, or on the GPU under None; None
-    in either place says that it was not, or could not be, told. `reloaded`: the driver was gone
-    since the last look and is back. `mig`: its NVLinks rest while MIG is on.
+    `at` is when it began, and `driver` the driver's version and load. `users` are the processes on
+    each slice, or on the GPU under None; None in either place says that it was not, or could not
+    be, told. `mig`: its NVLinks rest while MIG is on.
     """
 
     at: float
     driver: str
     condition: GpuCondition
     users: Mapping[Place, frozenset[int] | None] | None = None
-    reloaded: bool = False
     mig: bool = False
 
     @property

@@ -85,13 +85,13 @@ class GpuUsers:
 
 
 def observe(
-    probe: "Nvml", gpu: Gpu, state: GpuState, *, at: float, users: GpuUsers
+    probe: "Nvml", gpu: Gpu, state: GpuState, *, at: float, driver: str, users: GpuUsers
 ) -> GpuObservation:
-    """Ask *gpu*, of which *state* is known; it blocks. *at* is now."""
+    """Ask *gpu*, of which *state* is known, of *driver*; it blocks. *at* is now."""
     waits_for_users = any(record.cure is Cure.RESTART for record in state.xids)
     return GpuObservation(
         at=at,
-        driver=state.driver,
+        driver=driver,
         condition=probe.condition(gpu.uuid),
         users=_users(probe, gpu, users) if waits_for_users else None,
         mig=gpu.mig,

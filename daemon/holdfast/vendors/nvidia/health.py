@@ -19,6 +19,7 @@ from holdfast.model.devices import Fault
 from holdfast.model.ids import BootId
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuEvent, GpuEventKind, GpuReading
 from holdfast.model.nvidia.health import (
+    NO_DRIVER,
     GpuHealth,
     GpuState,
     after_event,
@@ -195,7 +196,6 @@ class GpuHealthWatch:
         self._boot = boot
         self._checks = checks
         self._load = load
-        self._loaded: int | None = None
         self._users = users
         self._times = times
         self._count = count
@@ -207,8 +207,11 @@ class GpuHealthWatch:
         }
         self._reading = GpuReading()
         self._generation = 0
-        self._reloaded: set[str] = set()
-        self._probe: tuple[tuple[str, int], Nvml] | None = None
+        self._driver = ""
+        """The version and load that the last look found; empty: none since the driver is ready."""
+        self._since = 0.0
+        """Since when events are those of the present driver, in seconds since the boot."""
+        self._probe: tuple[tuple[str, str, int], Nvml] | None = None
         self._hanging = ""
         self._look_wanted = asyncio.Event()
         self._save_wanted = asyncio.Event()
@@ -268,12 +271,20 @@ class GpuHealthWatch:
         self._save_wanted.set()
 
     def _follow(self, reading: GpuReading) -> None:
-        """Take note of what GPUs there are, and of a driver that was gone."""
+        """Take note of what GPUs there are, and of a driver that goes or is back."""
         before, self._reading = self._reading, reading
-        if reading.state is DriverState.ABSENT and before.state is not DriverState.ABSENT:
+        if reading.state is not DriverState.READY:
             self._generation += 1
+            self._driver = ""
+        elif before.state is not DriverState.READY:
+            # All that a former driver told was heard: its library was let go before (DriverWatch).
+            self._since = self._clock.uptime()
+        if reading.state is DriverState.ABSENT:
             # One that was gone from the kernel has begun again with every GPU when it is back.
-            self._reloaded |= self._states.keys()
+            self._states = {
+                uuid: replace(state, driver=NO_DRIVER) for uuid, state in self._states.items()
+            }
+            self._save_wanted.set()
         uuids = tuple(gpu.uuid for gpu in reading.gpus if gpu.uuid)
         for gpu in reading.gpus:
             if gpu.uuid:
@@ -340,7 +351,6 @@ class GpuHealthWatch:
             if gpu.uuid not in self._states:
                 continue
             try:
-                self._compare(await self._lane.run(self._load))
                 observed = await self._lane.run(partial(self._observe, reading, gpu))
             except LaneStuckError:
                 self._hanging = gpu.uuid
@@ -349,8 +359,9 @@ class GpuHealthWatch:
             except HoldfastError as error:  # the library does not start: the inventory says so
                 log.debug("cannot check the health of GPUs", reason=str(error))
                 return
-            if observed.answered:
-                self._reloaded.discard(gpu.uuid)
+            if self._reading is not reading:
+                return  # it is of another driver, or another layout; the next look is wanted
+            self._compare(observed.driver)
             self._take(gpu.uuid, observed)
 
     def _take(self, uuid: str, observed: GpuObservation) -> None:
@@ -359,7 +370,11 @@ class GpuHealthWatch:
         if before is None:
             return
         after = after_observation(
-            before, observed, self._clock.uptime(), quiet=self._times.value.quiet
+            before,
+            observed,
+            self._clock.uptime(),
+            since=self._since,
+            quiet=self._times.value.quiet,
         )
         self._states[uuid] = after
         for record in before.xids:
@@ -376,18 +391,15 @@ class GpuHealthWatch:
 
     def _observe(self, reading: GpuReading, gpu: Gpu) -> GpuObservation:
         """Ask the GPU; on the lane."""
-        observed = observe(
-            self._begun(reading.library),
+        version, load = reading.driver_version, self._load()
+        driver = version if load is None else f"{version}/{load}"
+        return observe(
+            self._begun(reading.library, driver),
             gpu,
             self._states[gpu.uuid],
             at=self._clock.uptime(),
+            driver=driver,
             users=self._users,
-        )
-        version, load = reading.driver_version, self._loaded
-        return replace(
-            observed,
-            driver=version if load is None else f"{version}/{load}",
-            reloaded=gpu.uuid in self._reloaded,
         )
 
     def _begin_again(self) -> None:
@@ -395,16 +407,15 @@ class GpuHealthWatch:
         self._generation += 1
         self._follow(self._reading)
 
-    def _compare(self, load: int | None) -> None:
+    def _compare(self, driver: str) -> None:
         """Begin with a new NVML after the driver was loaded again: the old one hears nothing."""
-        if load is None:  # between two loads, or no module that sysfs shows
-            return
-        before, self._loaded = self._loaded, load
-        if before not in {None, load}:
+        before, self._driver = self._driver, driver
+        if before not in {"", driver}:
+            self._since = self._clock.uptime()
             self._begin_again()
 
-    def _begun(self, library: str) -> "Nvml":
-        wanted = (library, self._generation)
+    def _begun(self, library: str, driver: str) -> "Nvml":
+        wanted = (library, driver, self._generation)
         if self._probe is not None and self._probe[0] == wanted:
             return self._probe[1]
         self._let_go()
