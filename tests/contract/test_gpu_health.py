@@ -343,6 +343,22 @@ def test_a_driver_that_was_loaded_anew_while_nobody_looked_has_begun_anew(
     follower.until(ill(uuid(0)), what="an Xid after it")
 
 
+def test_a_load_that_sysfs_does_not_show_for_a_moment_is_no_other_one(
+    follow: Follow, tmp_path: Path
+) -> None:
+    loaded(tmp_path, 1)
+    node = Node(cards=cards(1))
+    follower = follow(node)
+    listening(follower, node, Event(uuid(0), BAD_MEMORY))
+    follower.until(ill(uuid(0)), what="the Xid")
+    (tmp_path / "load").unlink()
+    time.sleep(3 * QUIET)
+    assert follower.told().ill == {uuid(0)}
+    loaded(tmp_path, 1)
+    time.sleep(3 * QUIET)
+    assert follower.told().ill == {uuid(0)}
+
+
 def test_waits_that_fail_are_told_cost_no_time_and_are_tried_again(follow: Follow) -> None:
     node = Node(cards=cards(1), wait=UNKNOWN)
     follower = follow(node)

@@ -207,6 +207,7 @@ class GpuHealthWatch:
         }
         self._reading = GpuReading()
         self._generation = 0
+        self._loaded: int | None = None
         self._driver = ""
         """The version and load that the last look found; empty: none since the driver is ready."""
         self._since = 0.0
@@ -392,6 +393,9 @@ class GpuHealthWatch:
     def _observe(self, reading: GpuReading, gpu: Gpu) -> GpuObservation:
         """Ask the GPU; on the lane."""
         version, load = reading.driver_version, self._load()
+        if load is None:  # sysfs shows no module, or not just now: it is no other one for that
+            load = self._loaded
+        self._loaded = load
         driver = version if load is None else f"{version}/{load}"
         return observe(
             self._begun(reading.library, driver),
