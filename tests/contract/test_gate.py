@@ -23,6 +23,7 @@ from holdfast.model.book.book import LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.gate.gate import LONGEST_WAIT
 from holdfast.model.ids import (
     PodUid,
     ProcessId,
@@ -367,14 +368,17 @@ async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(at: AtTheGat
 
 async def test_a_start_hears_at_once_that_a_holder_of_its_device_has_ended(at: AtTheGate) -> None:
     at.counted((POD, 0))
+    gate = at.gate(wait=LONGEST_WAIT, poll=LONGEST_WAIT)
     with ExitStack() as stack:
         holder = stack.enter_context(opener(at.path(0)))
         at.node.add_process(holder.pid, "/user.slice")
-        start = asyncio.create_task(_start(at, at.gate(wait=25.0, poll=25.0)))
-        while not at.look.whole:
-            await asyncio.sleep(0.01)
+        start = asyncio.create_task(_start(at, gate))
+        # Its first try is over, and with that its holder is followed.
+        await until(lambda: gate.entry.count)
         holder.end()
-        assert await start == ""
+        # By itself it would look again only when its wait is over.
+        async with asyncio.timeout(GENEROUS):
+            assert await start == ""
 
 
 GOES_ON = "the look at them goes on, and what it shows counts for the next try"
