@@ -19,7 +19,7 @@ from holdfast.apiserver.events import NodeCondition, NodeEvents
 from holdfast.apiserver.nodes import NodeOnServer, labels_now
 from holdfast.apiserver.resourceslices import ClaimsOnServer, NodeSlices, SliceEvent
 from holdfast.apiserver.watch import TooOldError
-from holdfast.apiserver.wire import ApiRequest, in_cluster
+from holdfast.apiserver.wire import ApiRequest, Wire, in_cluster
 from holdfast.errors import ApiServerError, ObjectGoneError
 from holdfast.model.book.book import PodRecord
 from holdfast.model.dra.claims import ClaimResult, OpaqueConfig
@@ -35,13 +35,14 @@ from holdfast.model.dra.resourceslice import (
 )
 from holdfast.model.events import Condition, Notice, Reason, StoredCondition
 from holdfast.model.ids import BootId, DeviceId, DeviceName, PodUid, ResourceName
-from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.clock import Clock, SystemClock
 from simulated.cluster.certificates import certificates
 from simulated.cluster.server import Rudeness, write_service_account
 from simulated.cluster.store import Place, Selector
-from waiting import until
+from waiting import until, wait_until
 
 DRIVER = "holdfast.dev"
+_LATE = "it does not answer in time"
 NESTED = b'{"metadata": {"name": "one"}, "status": ' + b"[" * 9000 + b"]" * 9000 + b"}"
 """The API server takes what is nested 10000 levels deep, in the configuration of any driver."""
 
@@ -52,12 +53,25 @@ def plane(short_path: Path) -> Iterator[ControlPlane]:
         yield made
 
 
+class ClockWithoutPauses(SystemClock):
+    """Each pause is over at once, and has taken its time all the same."""
+
+    _slept = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._slept
+
+    async def sleep(self, seconds: float) -> None:
+        self._slept += seconds
+
+
 @asynccontextmanager
 async def client(
-    plane: ControlPlane, observer: Unobserved | None = None
+    plane: ControlPlane, observer: Unobserved | None = None, *, clock: Clock | None = None
 ) -> AsyncIterator[ApiServer]:
     observer = observer or Unobserved()
-    server = ApiServer(plane.access, name="api", clock=SystemClock(), observer=observer)
+    clock = clock or SystemClock()
+    server = ApiServer(plane.access, name="api", clock=clock, observer=observer)
     try:
         yield server
     finally:
@@ -232,8 +246,8 @@ async def test_a_connection_that_was_cut_while_idle_is_opened_again(plane: Contr
 @pytest.mark.parametrize(
     ("rude", "told"),
     [
-        (Rudeness(stall=600, times=99), "does not answer within 1 s"),
-        (Rudeness(trickle=True, times=99), "does not answer within 1 s"),
+        (Rudeness(stall=600, times=99), _LATE),
+        (Rudeness(trickle=True, times=99), _LATE),
         (Rudeness(garbage=b"<html>", times=99), "cannot understand the API server's answer"),
         (
             Rudeness(garbage=b'{"metadata": 5}', times=99),
@@ -249,11 +263,46 @@ async def test_an_answer_that_does_not_come_or_makes_no_sense_is_an_error_in_tim
 ) -> None:
     plane.server.be_rude(rude)
     request = ApiRequest(about=f"Node {NODE}", path=("api", "v1", "nodes", NODE))
-    async with client(plane) as server:
+    async with client(plane, clock=ClockWithoutPauses()) as server:
         with pytest.raises(ApiServerError, match=told):
-            await server.ask(request, Node, deadline=1)
+            await server.ask(request, Node, deadline=1 if told == _LATE else 10)
         plane.server.be_polite()
         assert (await server.ask(request, Node, deadline=60)).metadata["name"] == NODE
+
+
+async def test_how_a_server_does_not_answer_is_told_in_one_way_and_counted_in_one_way(
+    plane: ControlPlane,
+) -> None:
+    """The connection itself may notice it, or who waits for it."""
+    plane.server.be_rude(Rudeness(stall=600, times=99))
+    request = ApiRequest(about="it", path=("version",))
+    wire = Wire(plane.access, SystemClock())
+    with pytest.raises(ApiServerError) as noticed:
+        wire.exchange(request, 0.1)
+    observed = Observed()
+    async with client(plane, observed) as server:
+        with pytest.raises(ApiServerError) as waited:
+            await server.ask(request, Node, deadline=0.1)
+
+    assert str(noticed.value) == str(waited.value)
+    assert str(waited.value) == f"cannot ask the API server at {plane.access}: {_LATE}"
+    assert observed.ends == [ApiOutcome.TIMEOUT]
+
+
+async def test_an_answer_says_more_than_that_no_other_came_after_it(plane: ControlPlane) -> None:
+    request = ApiRequest(about="it", path=("version",))
+    plane.server.be_rude(Rudeness(code=503, after=29))
+    plane.server.be_rude(Rudeness(stall=600, times=99))
+    observed = Observed()
+    async with client(plane, observed, clock=ClockWithoutPauses()) as server:
+        asked = asyncio.create_task(server.ask(request, Node, deadline=29.3))
+        await until(lambda: len(plane.server.requests) > 1 or asked.done())
+        # The loop is busy, so that the connection is first to notice.
+        wait_until(lambda: server._lane._current is None)
+        with pytest.raises(ApiServerError, match="as the test wanted it"):
+            await asked
+
+    assert set(observed.ends) <= {ApiOutcome.FAILED, ApiOutcome.TIMEOUT}
 
 
 async def test_a_call_that_is_given_up_leaves_the_connection_to_the_next(
@@ -295,9 +344,9 @@ async def test_a_server_with_a_certificate_of_another_authority_is_refused(
 ) -> None:
     other = certificates(short_path / "other")
     write_service_account(plane.account, other, "first")
-    async with client(plane) as server:
+    async with client(plane, clock=ClockWithoutPauses()) as server:
         with pytest.raises(ApiServerError, match="its certificate is not trusted"):
-            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=1)
+            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=10)
 
     assert plane.server.requests == [], "nor is it told the token"
 
@@ -316,9 +365,9 @@ async def test_files_of_the_service_account_that_cannot_be_used_are_named(
     plane: ControlPlane, name: str, content: bytes, told: str
 ) -> None:
     (plane.account / name).write_bytes(content)
-    async with client(plane) as server:
+    async with client(plane, clock=ClockWithoutPauses()) as server:
         with pytest.raises(ApiServerError, match=told):
-            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=1)
+            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=10)
 
 
 def test_outside_of_a_pod_it_is_said_what_is_missing(tmp_path: Path) -> None:
@@ -357,9 +406,9 @@ async def test_a_claim_that_is_slow_to_read_holds_up_no_other(plane: ControlPlan
 
 async def test_a_server_that_is_down_is_an_error_that_names_it(plane: ControlPlane) -> None:
     plane.server.close()
-    async with client(plane) as server:
-        with pytest.raises(ApiServerError, match=r"cannot ask the API server at 127.0.0.1:\d+"):
-            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=1)
+    async with client(plane, clock=ClockWithoutPauses()) as server:
+        with pytest.raises(ApiServerError, match=r"at 127.0.0.1:\d+: .*Connection refused"):
+            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=10)
 
 
 async def test_how_each_request_ended_is_told_also_of_those_that_were_tried_again(

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from holdfast.apiserver.wire import Access, ApiRequest, ApiResponse, Wire
+from holdfast.apiserver.wire import Access, ApiRequest, ApiResponse, Wire, unanswered
 from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError, UnreadableAnswerError
 from holdfast.model.dra.outcomes import ApiOutcome, api_outcome
 from holdfast.model.text import printable
@@ -97,12 +97,11 @@ class ApiServer:
                 failure = refusal(request, answer)
                 pause = _pause(request, answer, pauses)
             except LaneStuckError as error:
-                # An earlier answer says more than that time ran out on the way to the next one.
-                raise failure or ApiServerError(
-                    f"cannot ask the API server: it does not answer within {deadline:g} s"
-                ) from error
+                # An earlier answer says more than that the time for the next one ran out.
+                raise failure or unanswered(self.access, error) from error
             except ApiServerError as error:
-                failure = error
+                if failure is None or not _is_late(error):
+                    failure = error
                 pause = next(pauses) if request.method == "GET" else None
             if pause is None or self.clock.monotonic() + pause >= end:
                 raise failure
@@ -125,8 +124,9 @@ class ApiServer:
             if isinstance(error, LaneStuckError):
                 self.observer.asked_server(ApiOutcome.TIMEOUT)
             raise
-        except ApiServerError:
-            self.observer.asked_server(ApiOutcome.UNREACHABLE)
+        except ApiServerError as error:
+            late = _is_late(error)
+            self.observer.asked_server(ApiOutcome.TIMEOUT if late else ApiOutcome.UNREACHABLE)
             raise
         self.observer.asked_server(api_outcome(answer.status))
         return answer
@@ -137,6 +137,11 @@ class ApiServer:
             return self._wire.exchange(request, left)
         finally:
             self._under_way = None
+
+
+def _is_late(error: ApiServerError) -> bool:
+    """Tell whether the connection waited in vain: it may notice before the lane does."""
+    return isinstance(error.__cause__, TimeoutError)
 
 
 def decoded(body: bytes, kind: type[T]) -> T:

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiServer, Status, decoded, refusal
-from holdfast.apiserver.wire import MOST_BYTES, ApiRequest, ApiResponse, Wire
+from holdfast.apiserver.wire import MOST_BYTES, ApiRequest, ApiResponse, Wire, reason
 from holdfast.errors import ApiServerError
 from holdfast.model.dra.outcomes import ApiOutcome, api_outcome
 
@@ -145,5 +145,5 @@ class _Reader:
         try:
             line = response.readline(MOST_BYTES)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ApiServerError(f"cannot watch {self._request.about}: {error}") from error
+            raise ApiServerError(f"cannot watch {self._request.about}: {reason(error)}") from error
         return line if line.endswith(b"\n") else b""

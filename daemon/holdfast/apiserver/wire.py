@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Struct, field
 
 import holdfast
-from holdfast.errors import ApiServerError
+from holdfast.errors import ApiServerError, LaneStuckError
 from holdfast.runtime.clock import Clock
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -268,9 +268,7 @@ class Wire:
             yield
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
-            raise ApiServerError(
-                f"cannot ask the API server at {self._access}: {_reason(error)}"
-            ) from error
+            raise unanswered(self._access, error) from error
         except BaseException:
             self.close()
             raise
@@ -295,8 +293,14 @@ def whole(response: http.client.HTTPResponse) -> ApiResponse:
     )
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
+def unanswered(access: Access, error: Exception) -> ApiServerError:
+    """Return what to raise where *error* is all that came from the server of *access*."""
+    return ApiServerError(f"cannot ask the API server at {access}: {reason(error)}")
+
+
+def reason(error: Exception) -> str:
+    """Return what *error* of a connection says, to complete a text with."""
+    if isinstance(error, TimeoutError | LaneStuckError):
         return "it does not answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
