@@ -38,6 +38,8 @@ _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "reclaim": {"poll": "100ms", "releasePoll": "50ms", "unseenGrace": "300ms"},
     "http": {"port": 0},
 }
+PATIENT = {"wait": "25s"}
+"""The gate's section where a start that is refused once would fail the test."""
 _QUESTION = {"minInterval": "50ms", "settle": "50ms", "idleInterval": "200ms", "timeout": "1s"}
 TIMES = KubeletTimes(retry_first=0.1, retry=0.3, finished=0.1)
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fakes.stage import Stage, pod, stage
+from fakes.stage import PATIENT, Stage, pod, stage
 
 _ADDRESS = "0000:00:05.0"
 
@@ -77,7 +77,7 @@ async def test_a_quarantined_device_is_withheld_until_a_person_lifts_that(
 async def test_a_pod_that_runs_on_a_quarantined_device_keeps_it_and_the_next_does_not_get_it(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1) as node:
+    async with stage(short_path, chips=1, gate=PATIENT) as node:
         (only,) = node.healthy()
         runs = await node.run(pod("runs", restart="Always", runs_for=0.3))
         assert "has it and keeps it" in await _do(node, "quarantine", only, "--reason", "hot")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.stage import TPU, Stage, pod, stage
+from fakes.stage import PATIENT, TPU, Stage, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.pods import Pod
 
@@ -16,7 +16,7 @@ SWAP = {10: 11, 11: 10}
 async def test_by_name_a_pod_simply_starts_on_its_chip_after_groups_changed_places(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=2, deviceListStrategy="cdi") as node:
+    async with stage(short_path, chips=2, deviceListStrategy="cdi", gate=PATIENT) as node:
         same = await node.run(pod("same"))
         (chip,) = node.ids(same)
         former = _group(node, chip)
@@ -42,7 +42,7 @@ async def test_by_name_every_pod_of_a_full_node_gets_its_own_chip_back(short_pat
 async def test_an_old_spec_on_disk_is_corrected_before_kubelet_hears_of_any_device(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=2, deviceListStrategy="cdi") as node:
+    async with stage(short_path, chips=2, deviceListStrategy="cdi", gate=PATIENT) as node:
         same = await node.run(pod("same"))
         (chip,) = node.ids(same)
         await node.reboot(groups=SWAP, keeps_specs=True)
@@ -70,7 +70,9 @@ async def test_an_old_spec_that_cannot_be_corrected_lets_nobody_onto_anothers_ch
 async def test_a_folder_that_cannot_be_written_costs_no_new_pod_its_start(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, start=False, deviceListStrategy="cdi") as node:
+    async with stage(
+        short_path, chips=1, start=False, deviceListStrategy="cdi", gate=PATIENT
+    ) as node:
         node.specs.rmdir()
         await node.start_and_register()
         first = await node.run(pod("first"))
@@ -88,7 +90,7 @@ async def test_a_folder_that_cannot_be_written_costs_no_new_pod_its_start(
 async def test_pods_that_were_promised_names_keep_them_when_new_ones_get_paths(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=2, deviceListStrategy="cdi") as node:
+    async with stage(short_path, chips=2, deviceListStrategy="cdi", gate=PATIENT) as node:
         named = await node.run(pod("named"))
         node.settings["deviceListStrategy"] = "device-nodes"
         await node.reboot(groups=SWAP)

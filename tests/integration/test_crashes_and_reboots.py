@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.stage import Stage, end, pod, stage
+from fakes.stage import PATIENT, Stage, end, pod, stage
 from simulated.pods import Phase, Pod
 
 _REFUSED = "UnexpectedAdmissionError"
@@ -55,7 +55,7 @@ async def test_killed_while_a_pod_is_over_the_next_waits_for_what_it_left(
 async def test_killed_while_pods_wait_at_the_gate_they_get_their_turn_all_the_same(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True, gate={"wait": "25s"}) as node:
+    async with stage(short_path, chips=1, own_process=True, gate=PATIENT) as node:
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
         left = await node.orphan(old)
         first = await node.submit(pod("first"))
@@ -178,7 +178,7 @@ async def test_after_a_reboot_with_new_group_numbers_the_gate_says_delete_the_po
 
 
 async def test_after_a_reboot_what_a_pod_left_behind_is_free(short_path: Path) -> None:
-    async with stage(short_path, chips=1) as node:
+    async with stage(short_path, chips=1, gate=PATIENT) as node:
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
         await node.orphan(old)
         await node.until(node.all_releasing, "the lock to be released")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.stage import TIMES, TPU, Stage, end, pod, stage
+from fakes.stage import PATIENT, TIMES, TPU, Stage, end, pod, stage
 from simulated.pods import Phase, Pod
 
 _AT_ONCE = {
@@ -103,7 +103,7 @@ async def test_a_checkpoint_without_a_pod_that_kubelet_wrote_for_no_list_ends_no
 async def test_a_pod_that_waits_at_the_gate_survives_a_restart_of_kubelet(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, gate={"wait": "25s"}) as node:
+    async with stage(short_path, chips=1, gate=PATIENT) as node:
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
         left = await node.orphan(old)
         waits = await node.submit(pod("waits"))
@@ -224,7 +224,7 @@ async def test_a_kubelet_that_gives_up_at_its_deadline_asks_again_and_the_pod_st
     short_path: Path,
 ) -> None:
     times = replace(TIMES, pre_start=0.3)
-    async with stage(short_path, chips=1, gate={"wait": "25s"}, times=times) as node:
+    async with stage(short_path, chips=1, gate=PATIENT, times=times) as node:
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
         left = await node.orphan(old)
         waits = await node.submit(pod("waits"))

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.stage import TIMES, TPU, Stage, asks, end, pod, stage
+from fakes.stage import PATIENT, TIMES, TPU, Stage, asks, end, pod, stage
 from simulated.devicemanager import Endpoint
 from simulated.pods import Container, Phase, Pod, PodSpec
 
 Turn = Callable[[], Awaitable[None]]
 Order = Callable[[Stage, Turn], Awaitable[Pod]]
-_WAITS = {"wait": "25s"}
 
 
 async def _static_pod_edited(node: Stage, turn: Turn) -> Pod:
@@ -199,7 +198,7 @@ _CHIPS: dict[Order, int] = {
     _two_containers_on_different_chips: 2,
 }
 _SETTINGS: dict[Order, dict[str, Any]] = {
-    _prestart_cancelled: {"times": replace(TIMES, pre_start=0.3), "gate": _WAITS},
+    _prestart_cancelled: {"times": replace(TIMES, pre_start=0.3), "gate": PATIENT},
 }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fakes.stage import POOL, TIMES, TPU, asks, end, pod, stage
+from fakes.stage import PATIENT, POOL, TIMES, TPU, asks, end, pod, stage
 from simulated.devicemanager import Endpoint
 from simulated.pods import Container, Phase, PodSpec
 
@@ -138,7 +138,7 @@ async def test_what_an_init_container_had_more_than_the_main_one_stays_the_pods(
 
 
 async def test_repeated_allocations_of_one_pod_are_one(short_path: Path) -> None:
-    async with stage(short_path) as node:
+    async with stage(short_path, gate=PATIENT) as node:
         init = tuple(asks(TPU, 2, name=f"i{number}", runs_for=0.0) for number in range(3))
         only = await node.run(pod("only", chips=2, init=init))
         assert only.refusals == 0
@@ -164,7 +164,7 @@ async def test_a_long_image_pull_ends_no_allocation_and_the_pod_then_starts(
     short_path: Path,
 ) -> None:
     async with stage(
-        short_path, allocate={"pendingTimeout": "200ms"}, withholdAfter="200ms"
+        short_path, gate=PATIENT, allocate={"pendingTimeout": "200ms"}, withholdAfter="200ms"
     ) as node:
         slow = await node.submit(pod("slow", chips=2, pull=2.5))
         await node.until(node.owners, "its devices to be locked")
@@ -199,7 +199,7 @@ async def test_a_stateful_pod_comes_back_by_its_name_on_the_same_chip(short_path
 async def test_a_static_pod_that_is_edited_starts_when_its_former_self_is_gone(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1) as node:
+    async with stage(short_path, chips=1, gate=PATIENT) as node:
         old = await node.run(pod("static", ignores_term=True))
         node.kubelet.delete(old, grace=0.8, force=True)
         # Allocate for the new one comes at once, its start only when kubelet saw the old one end.
@@ -291,7 +291,7 @@ async def test_a_container_that_restarts_waits_for_its_own_straggler(short_path:
 
 
 async def test_siblings_on_other_devices_do_not_hold_up_a_restart(short_path: Path) -> None:
-    async with stage(short_path, chips=2) as node:
+    async with stage(short_path, chips=2, gate=PATIENT) as node:
         containers = (
             asks(TPU, 1, name="steady"),
             asks(TPU, 1, name="restless", runs_for=0.1),

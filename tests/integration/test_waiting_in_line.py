@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fakes.stage import POOL, TPU, Stage, asks, end, pod, stage
+from fakes.stage import PATIENT, POOL, TPU, Stage, asks, end, pod, stage
 from simulated.pods import Container, Phase, Pod, PodSpec
 
 _POOL = ({"resourceName": POOL, "devices": ["1ae0:0063"]},)
@@ -67,7 +67,7 @@ async def test_a_device_in_use_under_one_name_is_withheld_under_the_other(
 async def test_a_pod_that_is_deleted_at_the_gate_gives_the_device_to_the_next(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, gate={"wait": "25s"}) as node:
+    async with stage(short_path, chips=1, gate=PATIENT) as node:
         _, left = await _left_behind(node)
         deleted = await node.submit(pod("deleted"))
         await node.until(node.queued, "it to be queued")

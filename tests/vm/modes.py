@@ -117,8 +117,11 @@ MODES: Mapping[str, Mode] = {
             "gate": {"wait": "25s"},
         }
     ),
-    # Devices are handed over by CDI name.
-    BY_NAME: Mode(reclaim="observe", changes={"deviceListStrategy": "cdi"}),
+    # Devices are handed over by CDI name. After a reboot no start may be refused, however slow the
+    # machine is with its first look.
+    BY_NAME: Mode(
+        reclaim="observe", changes={"deviceListStrategy": "cdi", "gate": {"wait": "25s"}}
+    ),
     # It would end orphans if it could see enough; without these it must not.
     BLIND: Mode(
         prefix=(
