@@ -1,6 +1,8 @@
 """Which files are changed, and which tests concern each of them."""
 
 import re
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 ROOMS = ("model", "ledger", "allocation", "reclaim", "inuse", "kubelet")
@@ -113,10 +115,19 @@ def concerned_tests(file: str, repository: Path) -> list[str]:
         re.MULTILINE,
     )
     direct = [
-        str(test.relative_to(repository))
-        for kind in _KINDS
-        for test in sorted((repository / "tests" / kind).rglob("test_*.py"))
-        if imports.search(test.read_text())
+        test
+        for test, text in _tests(repository).items()
+        if package in text and imports.search(text)
     ]
     unit = [test for test in direct if test.startswith("tests/unit/") and test not in _LATE]
     return list(dict.fromkeys((*unit, *_BY_ROOM[path.parts[2]], *direct)))
+
+
+@cache
+def _tests(repository: Path) -> Mapping[str, str]:
+    """Return the text of each test file, by its path relative to *repository*."""
+    return {
+        str(test.relative_to(repository)): test.read_text()
+        for kind in _KINDS
+        for test in sorted((repository / "tests" / kind).rglob("test_*.py"))
+    }

@@ -20,10 +20,10 @@ _DECIDES = {
 
 def _asked() -> Iterator[tuple[str, str]]:
     for file in sorted(_DAEMON.rglob("*.py")):
-        name = str(file.relative_to(_DAEMON))
-        if name.startswith("_pb/"):
+        name, text = str(file.relative_to(_DAEMON)), file.read_text("utf-8")
+        if name.startswith("_pb/") or not any(each in text for each in _QUESTIONS):
             continue
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.Call):
                 continue
             called = node.func
