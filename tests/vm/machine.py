@@ -1,6 +1,7 @@
 """One boot of the test machine: QEMU, its console, and the two channels into it."""
 
 import contextlib
+import math
 import shutil
 import socket
 import subprocess
@@ -149,13 +150,15 @@ def serve_until(
     limit: float,
     handle: Callable[[dict[str, Any]], bool],
     beat: float = _FROZEN,
+    end: float = math.inf,
 ) -> None:
     """Pass each of the runner's messages to *handle* until it returns true; answer its QMP requests.
 
     Raises SilenceError when the runner says nothing but that it is alive for *limit* seconds, or
-    does not say even that for *beat* seconds: then the machine as a whole stands still.
+    does not say even that for *beat* seconds: then the machine as a whole stands still. And in any
+    case at *end*, on the monotonic clock.
     """
-    deadline = time.monotonic() + limit
+    deadline = min(time.monotonic() + limit, end)
     while True:
         left = deadline - time.monotonic()
         try:
@@ -165,7 +168,7 @@ def serve_until(
             raise SilenceError(f"{error}: {still}") from error
         if message["kind"] == "alive":
             continue
-        deadline = time.monotonic() + limit
+        deadline = min(time.monotonic() + limit, end)
         if message["kind"] == "qmp":
             machine.control.send(machine.answer_qmp(message["execute"], message["arguments"]))
         elif handle(message):

@@ -106,9 +106,12 @@ class Mode:
         return settings
 
 
+# In the order in which their cases run.
 MODES: Mapping[str, Mode] = {
     OBSERVE: Mode(reclaim="observe"),
     TERMINATE: Mode(),
+    CLAIMS: Mode(reclaim="observe", by_claims=True, changes=_CLAIMS),
+    CLAIMS_TERMINATE: Mode(by_claims=True, changes=_CLAIMS),
     # A sandbox is ended only while a start of its pod waits for it: what a start may wait has to do
     # for two looks at the node, however slow the machine is; a third would be for the grace.
     RESTART: Mode(
@@ -143,8 +146,6 @@ MODES: Mapping[str, Mode] = {
     # The device cgroup of other containers forbids to open the node of a group.
     OPENING: Mode(values={"privileged": True}),
     MANIFEST: Mode(as_shipped=True),
-    CLAIMS: Mode(reclaim="observe", by_claims=True, changes=_CLAIMS),
-    CLAIMS_TERMINATE: Mode(by_claims=True, changes=_CLAIMS),
     NO_PTRACE: Mode(lacks=("SYS_PTRACE",)),
     NO_SEARCH: Mode(lacks=("DAC_READ_SEARCH",)),
     NO_KILL: Mode(lacks=("KILL",)),

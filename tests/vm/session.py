@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ WORK = machine.REPOSITORY / "build/vm"
 _RUNNER = Path(__file__).parent / "guest/runner.py"
 _BOOT_LIMIT = 900.0
 _BOOTS = 6
+_TOO_SLOW = "the machine is too slow to try it within half an hour; make vm CASE={} runs it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ def run_cases(
 ) -> Iterator[Outcome]:
     """Run *cases*; yield the outcome of each as it ends, first of those that cannot run.
 
-    What is left after *limit* seconds fails without having run.
+    What has not begun after *limit* seconds is skipped.
     """
     deadline = time.monotonic() + limit
     WORK.mkdir(parents=True, exist_ok=True)
@@ -75,11 +76,11 @@ def run_cases(
             yield from _lack(in_pods, str(error))
             runnable = [case for case in runnable if case not in in_pods]
         variables = {**programs, **image, "MINUTES": os.environ.get("MINUTES", "")}
-        yield from _Boots(built, runnable, variables, tell, deadline).run()
+        yield from Boots(built, runnable, variables, tell, deadline).run()
 
 
 @dataclass(slots=True)
-class _Boots:
+class Boots:
     """One machine after another, until no case is left.
 
     After a failure a machine is booted again: what the case left behind is not to fail the next
@@ -92,45 +93,64 @@ class _Boots:
     variables: Mapping[str, object]
     tell: Callable[[str], None]
     deadline: float
-    """The end of the whole run, on the monotonic clock."""
+    """When nothing is begun any more, on the monotonic clock."""
+    grace: float = 120.0
+    """How many seconds what began before may go on then."""
+    boot: Callable[..., AbstractContextManager[machine.Machine]] = machine.booted
     _failed: dict[str, str] = field(default_factory=dict)
     """Why a case that is tried once more failed."""
 
     def run(self) -> Iterator[Outcome]:
         """Yield the outcome of each case that is left."""
         for boot in range(_BOOTS):
-            if not self.left or self._seconds_left <= 0:
+            if self._is_late:
+                yield from self._not_begun()
+            if not self.left:
                 break
             self.tell(f"booting {self.built.release}" + (" again" if boot else ""))
             yield from self._one_boot()
-        reason = "the machine was booted too often" if self._seconds_left > 0 else "no time is left"
         for case in self.left:
-            yield Outcome(name=case.name, verdict=FAILED, text=self._failed.get(case.name, reason))
+            reason = self._failed.get(case.name, "the machine was booted too often")
+            yield Outcome(name=case.name, verdict=FAILED, text=reason)
 
     @property
-    def _seconds_left(self) -> float:
-        return self.deadline - time.monotonic()
+    def _is_late(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+    @property
+    def _end(self) -> float:
+        return self.deadline + self.grace
+
+    def _not_begun(self) -> Iterator[Outcome]:
+        """Yield as skipped what is left, but for what failed and is to be tried once more."""
+        skipped = [case for case in self.left if case.name not in self._failed]
+        self.left = [case for case in self.left if case.name in self._failed]
+        for case in skipped:
+            yield Outcome(name=case.name, verdict=SKIPPED, text=_TOO_SLOW.format(case.name))
 
     def _one_boot(self) -> Iterator[Outcome]:
         """Yield the outcomes of the cases that are left, until one fails."""
         runner = [str(_RUNNER), *(case.name for case in self.left)]
         greeted = False
         try:
-            with machine.booted(self.built, WORK, runner=runner, variables=self.variables) as up:
+            with self.boot(self.built, WORK, runner=runner, variables=self.variables) as up:
                 machine.serve_until(
                     up,
                     limit=_BOOT_LIMIT,
                     beat=_BOOT_LIMIT,
+                    end=self._end,
                     handle=lambda word: word["kind"] == "hello",
                 )
                 greeted = True
                 while self.left:
                     outcome = self._outcome(up, self.left[0])
                     yield from self._judged(outcome)
-                    if outcome.verdict == FAILED:
+                    if outcome.verdict == FAILED or self._is_late:
                         return
         except SilenceError as error:
-            if greeted:
+            if time.monotonic() >= self._end:  # which proves nothing of what has not failed before
+                yield from self._not_begun()
+            if greeted and self.left:
                 yield from self._judged(_dead(self.left[0], str(error)))
                 return
             # A machine that never spoke will not do so at the next boot either.
@@ -158,7 +178,7 @@ class _Boots:
                 results.append(message)
             return bool(results)
 
-        machine.serve_until(up, limit=min(case.silence, self._seconds_left), handle=handle)
+        machine.serve_until(up, limit=case.silence, handle=handle, end=self._end)
         seen = results[0]
         text = seen["text"] if seen["passed"] else f"{seen['text']}\nconsole:\n{_since(case)}"
         return Outcome(
