@@ -206,6 +206,7 @@ def test_of_thousands_of_processes_of_one_pod_what_is_the_same_is_kept_once(
     tree = ProcTree(tmp_path)
     tree.myself()
     main, other = os.openpty()
+    kept: list[int] = []
     try:
         for pid in range(2_000_000, 2_001_000):
             cgroup = f"/kubepods/burstable/pod{UID}/{'ab' * 32}"
@@ -214,19 +215,24 @@ def test_of_thousands_of_processes_of_one_pod_what_is_the_same_is_kept_once(
         target = ScanTarget(device=ONE, rdevs=frozenset({rdev}), addresses=frozenset())
         scans = holder_scan(tree.root, patience=30.0)
         scans.scan([target])  # what is made once is there now
-        tracemalloc.start()
-        try:
-            found = scans.scan([target])
-            gc.collect()
-            kept, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+
+        def all_counted() -> bool:
+            # Where the machine has much else to do, there is not time for each of them.
+            tracemalloc.start()
+            try:
+                found = scans.scan([target], owners={PodUid(UID)})
+                gc.collect()
+                kept.append(tracemalloc.get_traced_memory()[0])
+            finally:
+                tracemalloc.stop()
+            # The first few stand for all.
+            return (len(found.holders[ONE]), found.more) == (64, {ONE: 1000 - 64})
+
+        wait_until(all_counted, what="all of its processes to be counted")
     finally:
         os.close(main)
         os.close(other)
-    assert len(found.holders[ONE]) == 64
-    assert found.more == {ONE: 1000 - 64}, "all are counted, and the first few stand for them"
-    assert kept < 1000 * 150
+    assert kept[-1] < 1000 * 150
 
 
 def test_of_very_long_arguments_the_beginning_is_read(start: Callable[..., int]) -> None:
