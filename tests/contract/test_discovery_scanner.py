@@ -37,7 +37,7 @@ def tree(tmp_path: Path) -> Iterator[HostTree]:
 
 @pytest.fixture
 def lane() -> Iterator[Lane]:
-    with contextlib.closing(Lane("scan", deadline=5.0)) as lane:
+    with contextlib.closing(Lane("scan", deadline=60.0)) as lane:
         yield lane
 
 
@@ -247,14 +247,14 @@ async def test_a_pending_removal_stays_one_at_every_later_scan(tree: HostTree, l
 async def test_a_scan_that_fails_keeps_the_inventory_and_names_the_problem_until_one_succeeds(
     tree: HostTree,
 ) -> None:
-    lane = Lane("scan", deadline=5.0)
+    lane = Lane("scan", deadline=60.0)
     scanner = _scanner(tree, lane)
     await scanner.scan()
     lane.close(patience=5.0)
     assert (await scanner.scan()).generation == 1
     assert _ids(scanner) == ["0000:00:05.0"]
     assert "lane scan" in scanner.problem
-    with contextlib.closing(Lane("scan", deadline=5.0)) as working:
+    with contextlib.closing(Lane("scan", deadline=60.0)) as working:
         scanner._lane = working
         async with _running(scanner):
             scanner.look_again()

@@ -117,7 +117,7 @@ async def driver_side(
     health: HealthServer | None = None,
 ) -> AsyncIterator[DriverSide]:
     """Yield a driver that serves and registers below *root*."""
-    clock, paths, lane = SystemClock(), PathWatcher(), Lane("kubelet", deadline=5.0)
+    clock, paths, lane = SystemClock(), PathWatcher(), Lane("kubelet", deadline=60.0)
     door = Deciding()
     claims = ClaimServer(door, deadline=deadline)
 

@@ -136,7 +136,7 @@ class _PipedNvml(Nvml):
 
 async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> None:
     clock = SystemClock()
-    ledger_lane, lane = Lane("ledger", deadline=10), Lane("gpu-health", deadline=DEADLINE)
+    ledger_lane, lane = Lane("ledger", deadline=60.0), Lane("gpu-health", deadline=DEADLINE)
     ledger = await open_ledger(folder, ledger_lane, clock=clock, boot=boot, locks=())
     nvml = Nvml(library)
     nvml.open()

@@ -187,7 +187,7 @@ async def kubelet_side(
 
     `dialled` is called on the lane, where it may block, whenever kubelet's socket was dialled.
     """
-    clock, paths, lane = SystemClock(), PathWatcher(), Lane("kubelet", deadline=5.0)
+    clock, paths, lane = SystemClock(), PathWatcher(), Lane("kubelet", deadline=60.0)
     offers = Watched(Offers(devices={each: chips("a", "b") for each in resources}))
     deciding, traffic = Deciding(), Traffic()
     folder = base / "dp"

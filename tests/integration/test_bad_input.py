@@ -67,7 +67,7 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
         )
         for place in range(500)
     )
-    lane = Lane("ledger", deadline=10)
+    lane = Lane("ledger", deadline=60.0)
     ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"), locks=())
     inventory = Watched(Inventory(resources=(resource,), devices=devices))
 
@@ -94,8 +94,8 @@ async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path
     )
 
     with (
-        contextlib.closing(Lane("ledger", deadline=10)) as lane,
-        contextlib.closing(Lane("kubelet", deadline=10)) as stuck,
+        contextlib.closing(Lane("ledger", deadline=60.0)) as lane,
+        contextlib.closing(Lane("kubelet", deadline=60.0)) as stuck,
     ):
         ledger = await open_ledger(
             tmp_path, lane, clock=SystemClock(), boot=BootId("boot"), locks=()

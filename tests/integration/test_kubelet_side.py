@@ -228,7 +228,7 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
     short_path: Path,
 ) -> None:
     paths = NotedWatches()
-    with contextlib.closing(Lane("kubelet", deadline=5.0)) as lane:
+    with contextlib.closing(Lane("kubelet", deadline=60.0)) as lane:
         watch = FolderWatch(
             folder=short_path, prefix="holdfast-", paths=paths, lane=lane, interval=Watched(3600.0)
         )
@@ -274,7 +274,7 @@ async def test_a_folder_that_cannot_be_watched_is_told_once_and_again_after_it_c
 
 async def test_another_pause_between_two_looks_counts_at_once(short_path: Path) -> None:
     paths, pause = PathWatcher(), Watched(3600.0)
-    with contextlib.closing(Lane("kubelet", deadline=5.0)) as lane:
+    with contextlib.closing(Lane("kubelet", deadline=60.0)) as lane:
         watch = FolderWatch(
             folder=short_path / "dp", prefix="holdfast-", paths=paths, lane=lane, interval=pause
         )

@@ -575,7 +575,7 @@ def test_a_read_only_disk_is_refused_at_once_and_by_name(small_disk: Path) -> No
 
 @pytest.fixture
 def lane() -> Iterator[Lane]:
-    with contextlib.closing(Lane("ledger", deadline=10.0)) as lane:
+    with contextlib.closing(Lane("ledger", deadline=60.0)) as lane:
         yield lane
 
 

@@ -39,7 +39,7 @@ def disk(tmp_path: Path) -> Iterator[Ext4]:
 
 @pytest.fixture
 def lane() -> Iterator[Lane]:
-    with contextlib.closing(Lane("ledger", deadline=10.0)) as lane:
+    with contextlib.closing(Lane("ledger", deadline=60.0)) as lane:
         yield lane
 
 
@@ -265,7 +265,7 @@ async def test_a_write_that_does_not_come_back_counts_from_when_the_first_proof_
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
-    with contextlib.closing(Lane("ledger", deadline=10.0)) as lane:
+    with contextlib.closing(Lane("ledger", deadline=60.0)) as lane:
         ledger = await _open(tmp_path, lane, clock)
         hangs, comes_back = threading.Event(), threading.Event()
 

@@ -161,7 +161,7 @@ async def test_a_daemon_whose_folder_another_one_has_taken_writes_nothing_more_a
     plugins.mkdir()
     clock = ManualClock()
     with (
-        closing(Lane("ledger", deadline=10.0)) as lane,
+        closing(Lane("ledger", deadline=60.0)) as lane,
         closing(InstanceLock(state)) as instance,
         closing(PluginFolderLock(plugins)) as folder,
     ):

@@ -112,7 +112,7 @@ class AsChart:
 
         def ask() -> None:
             _enter_network(self.pid)
-            connection = http.client.HTTPConnection("127.0.0.1", port["containerPort"], timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", port["containerPort"], timeout=60)
             with contextlib.closing(connection):
                 connection.request("GET", path)
                 answer = connection.getresponse()
