@@ -9,16 +9,16 @@ import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
-from grpc import aio
 from msgspec.structs import replace
 
 from bench.cluster import CLAIMS, DRIVER, NODE, Cluster, cluster
 from bench.figures import Figure, Floor, percentile
 from bench.floors import Sync, synced_file, timed
 from bench.rig import CHIPS, Place, Rig, resident_mib, rig
-from holdfast._pb.dra.v1 import api_pb2, api_pb2_grpc
+from holdfast._pb.dra.v1 import api_pb2
 from holdfast.apiserver.wire import ApiRequest, Wire
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
 from holdfast.runtime.clock import SystemClock
@@ -105,7 +105,7 @@ async def memory(place: Place, *, n: int = 3) -> list[Figure]:
 class _Node:
     """The daemon on a node whose chips come by claims, and what is done to it."""
 
-    def __init__(self, made: Rig, cluster: Cluster, stub: api_pb2_grpc.DRAPluginStub) -> None:
+    def __init__(self, made: Rig, cluster: Cluster, stub: Any) -> None:
         self.rig = made
         self.cluster = cluster
         self._stub = stub
@@ -218,9 +218,7 @@ async def _daemon(place: Place) -> AsyncIterator[_Node]:
                 made.start()
                 await made.until(lambda: manager.plugins.newest(DRIVER), "the driver to register")
                 await made.until(served.slices, "its ResourceSlice")
-                socket = root / PLUGINS / DRIVER / "dra.sock"
-                async with aio.insecure_channel(f"unix:{socket}") as channel:
-                    yield _Node(made, served, api_pb2_grpc.DRAPluginStub(channel))
+                yield _Node(made, served, manager.plugins.plugins[DRIVER][0].stub)
             finally:
                 await manager.stop()
 

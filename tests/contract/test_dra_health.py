@@ -1,14 +1,15 @@
 """Kubelet hears of each device's health over a real socket, in both versions of the service."""
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
-from fakes.driver_side import DRIVER, driver_side
+from fakes.driver_side import DRIVER, dra_kubelet, driver_side
 from fakes.standings import BookOnly, device_standings
 from holdfast.dra.healthserver import HealthServer
 from holdfast.model.book.book import Book, DeviceLock, LockState
@@ -18,8 +19,7 @@ from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
-from simulated.draplugins import KUBELET_1_36, KUBELET_1_37, DraPlugins
-from simulated.pluginwatcher import DRA_PLUGIN, PluginWatcher
+from simulated.draplugins import KUBELET_1_36, KUBELET_1_37
 from waiting import until
 
 _LOCK = DeviceLock(
@@ -58,7 +58,14 @@ class Heard:
             send_every=send_every,
         )
         self.clock = ManualClock()
-        self.plugins = DraPlugins(clock=self.clock, wipe=_nothing, services=services)
+        self._services = services
+
+    @contextlib.asynccontextmanager
+    async def kubelet(self, root: Path) -> AsyncIterator[None]:
+        """Be the kubelet with *root*."""
+        async with dra_kubelet(root, clock=self.clock, services=self._services) as kubelet:
+            self.plugins = kubelet.plugins
+            yield
 
     def lock(self, state: LockState) -> None:
         lock = replace(_LOCK, state=state)
@@ -80,29 +87,15 @@ class Heard:
         return (-1, "") if heard is None else (heard.health, heard.message)
 
 
-async def _nothing(_driver: str | None) -> None:
-    pass
-
-
 @pytest.fixture(params=[KUBELET_1_36, KUBELET_1_37], ids=["v1alpha1", "v1"])
 def heard(request: pytest.FixtureRequest) -> Heard:
     return Heard(request.param)
 
 
-async def _watcher(heard: Heard, root: Path) -> PluginWatcher:
-    (root / "plugins").mkdir()
-    watcher = PluginWatcher(
-        root / "plugins_registry", clock=heard.clock, handlers={DRA_PLUGIN: heard.plugins}
-    )
-    await watcher.start()
-    return watcher
-
-
 async def test_every_message_is_the_whole_list_and_names_the_holder(
     short_path: Path, heard: Heard
 ) -> None:
-    watcher = await _watcher(heard, short_path)
-    async with driver_side(short_path, health=heard.server):
+    async with heard.kubelet(short_path), driver_side(short_path, health=heard.server):
         await until(lambda: heard.of("tpu-d0") == (1, ""))
         heard.lock(LockState.HELD)
         await until(lambda: heard.of("tpu-d0") == (1, "google.com/tpu/d0 is held by pod pod-x"))
@@ -111,59 +104,47 @@ async def test_every_message_is_the_whole_list_and_names_the_holder(
         await until(lambda: heard.of("tpu-d0")[0] == 2)
         assert "d0 is not free of pod pod-x yet: it is reset; " in heard.of("tpu-d0")[1]
         assert all(len(message.devices) == 2 for message in heard.plugins.messages)
-        await watcher.stop()
-        await heard.plugins.stop()
 
 
 async def test_a_fault_is_heard_of_and_its_end_too(short_path: Path, heard: Heard) -> None:
     def ill(device: Device) -> Device:
         return replace(device, faults=(Fault(kind=FaultKind.ILL, text="too hot"),))
 
-    watcher = await _watcher(heard, short_path)
     well = heard.inventory.value
-    async with driver_side(short_path, health=heard.server):
+    async with heard.kubelet(short_path), driver_side(short_path, health=heard.server):
         await until(lambda: heard.of("tpu-d0") == (1, ""))
         heard.find(replace(well, generation=2, devices=tuple(map(ill, well.devices))))
         await until(lambda: heard.of("tpu-d1")[0] == 2)
         assert heard.of("tpu-d1")[1] == "google.com/tpu/d1: too hot (holdfast devices)"
         heard.find(well)
         await until(lambda: heard.of("tpu-d1") == (1, ""))
-        await watcher.stop()
-        await heard.plugins.stop()
 
 
 async def test_a_change_that_changes_no_health_is_not_sent(short_path: Path) -> None:
     heard = Heard(KUBELET_1_37)
-    watcher = await _watcher(heard, short_path)
-    async with driver_side(short_path, health=heard.server):
+    async with heard.kubelet(short_path), driver_side(short_path, health=heard.server):
         await until(lambda: len(heard.plugins.messages) == 1)
         heard.set(Book(fence=7))
         heard.lock(LockState.HELD)
         await until(lambda: heard.of("tpu-d0")[1] != "")
         assert len(heard.plugins.messages) == 2
-        await watcher.stop()
-        await heard.plugins.stop()
 
 
 async def test_the_list_is_sent_again_long_before_kubelet_takes_it_for_outdated(
     short_path: Path,
 ) -> None:
     heard = Heard(KUBELET_1_37, send_every=0.01)
-    watcher = await _watcher(heard, short_path)
-    async with driver_side(short_path, health=heard.server):
+    async with heard.kubelet(short_path), driver_side(short_path, health=heard.server):
         await until(lambda: len(heard.plugins.messages) >= 3)
         for message in heard.plugins.messages:
             for device in message.devices:
                 assert device.health_check_timeout_seconds == 60
                 assert device.last_updated_time > 1_700_000_000
-        await watcher.stop()
-        await heard.plugins.stop()
 
 
 async def test_a_stream_that_ended_is_opened_again_after_five_seconds(short_path: Path) -> None:
     heard = Heard(KUBELET_1_37)
-    watcher = await _watcher(heard, short_path)
-    async with driver_side(short_path, health=heard.server) as driver:
+    async with heard.kubelet(short_path), driver_side(short_path, health=heard.server) as driver:
         await until(lambda: heard.of("tpu-d0") == (1, ""))
         await driver.registrar._service.stop(0.0)
         await until(lambda: heard.plugins.health == {})
@@ -171,14 +152,10 @@ async def test_a_stream_that_ended_is_opened_again_after_five_seconds(short_path
         while heard.of("tpu-d0") != (1, ""):  # each try that comes too early costs five seconds
             await heard.clock.advance(5.1)
             await asyncio.sleep(0.01)
-        await watcher.stop()
-        await heard.plugins.stop()
 
 
 async def test_the_daemon_stops_while_a_stream_is_open(short_path: Path, heard: Heard) -> None:
-    watcher = await _watcher(heard, short_path)
-    async with driver_side(short_path, health=heard.server):
-        await until(lambda: heard.of("tpu-d0") == (1, ""))
-    await until(lambda: heard.plugins.health == {})
-    await watcher.stop()
-    await heard.plugins.stop()
+    async with heard.kubelet(short_path):
+        async with driver_side(short_path, health=heard.server):
+            await until(lambda: heard.of("tpu-d0") == (1, ""))
+        await until(lambda: heard.plugins.health == {})

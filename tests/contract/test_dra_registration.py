@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.driver_side import DRIVER, QUICK, Taking, driver_side, plugin_watcher
+from fakes.driver_side import DRIVER, QUICK, dra_kubelet, driver_side
 from holdfast.dra.registration import DriverTimes
-from simulated.clock import RealClock
-from simulated.pluginwatcher import DRA_PLUGIN, PluginWatcher
 from waiting import until
 
 _IMPATIENT = DriverTimes(first_delay=0.01, last_delay=0.05, asked=0.3)
@@ -20,40 +18,38 @@ _IMPATIENT = DriverTimes(first_delay=0.01, last_delay=0.05, asked=0.3)
 async def test_kubelet_is_told_the_type_the_socket_and_every_service_newest_first(
     short_path: Path,
 ) -> None:
-    async with plugin_watcher(short_path) as (_, taking), driver_side(short_path) as driver:
+    async with dra_kubelet(short_path) as kubelet, driver_side(short_path) as driver:
         await until(lambda: driver.state.registered)
 
-        assert taking.drivers == {
-            DRIVER: (
-                str(driver.socket),
-                (
-                    "v1.DRAPlugin",
-                    "v1beta1.DRAPlugin",
-                    "v1.DRAResourceHealth",
-                    "v1alpha1.DRAResourceHealth",
-                ),
-            )
-        }
+        (known,) = kubelet.plugins.plugins[DRIVER]
+        assert known.endpoint == str(driver.socket)
+        assert known.services == (
+            "v1.DRAPlugin",
+            "v1beta1.DRAPlugin",
+            "v1.DRAResourceHealth",
+            "v1alpha1.DRAResourceHealth",
+        )
         assert (driver.state.registrations, driver.state.problem) == (1, "")
 
 
 async def test_at_the_end_both_sockets_are_gone_and_kubelet_lets_go(short_path: Path) -> None:
-    async with plugin_watcher(short_path) as (_, taking):
+    async with dra_kubelet(short_path) as kubelet:
         async with driver_side(short_path) as driver:
             await until(lambda: driver.state.registered)
         assert not driver.socket.exists()
-        await until(lambda: taking.events == [f"+{DRIVER}", f"-{DRIVER}"])
+        assert kubelet.watcher.told == [(True, "")]
+        await until(lambda: kubelet.plugins.plugins == {DRIVER: []})
         assert list((short_path / "plugins_registry").iterdir()) == []
         assert list(driver.socket.parent.iterdir()) == []
 
 
 async def test_a_kubelet_that_restarts_shows_as_a_second_registration(short_path: Path) -> None:
-    async with plugin_watcher(short_path) as (watcher, _), driver_side(short_path) as driver:
+    async with dra_kubelet(short_path) as kubelet, driver_side(short_path) as driver:
         await until(lambda: driver.state.registered)
         version = driver.registrar.registration.version
-        await watcher.stop()
+        await kubelet.stop()
         assert driver.registrar.registration.version == version
-        await watcher.start()
+        await kubelet.start()
         await until(lambda: driver.state.registrations == 2)
         assert driver.state.registered
 
@@ -62,7 +58,7 @@ async def test_a_kubelet_that_restarts_shows_as_a_second_registration(short_path
 async def test_a_socket_that_is_removed_is_served_and_registered_again(
     short_path: Path, which: str
 ) -> None:
-    async with plugin_watcher(short_path), driver_side(short_path) as driver:
+    async with dra_kubelet(short_path), driver_side(short_path) as driver:
         await until(lambda: driver.state.registered)
         path: Path = getattr(driver, which)
         path.unlink()
@@ -74,33 +70,35 @@ async def test_a_socket_that_is_removed_is_served_and_registered_again(
 async def test_a_refusal_is_told_with_what_to_do_and_kubelet_is_asked_again(
     short_path: Path,
 ) -> None:
-    async with plugin_watcher(short_path) as (watcher, _):
-        watcher.refusal = f"endpoint /x already registered for DRA driver plugin {DRIVER}"
+    async with dra_kubelet(short_path) as kubelet:
+        kubelet.watcher.refusal = f"endpoint /x already registered for DRA driver plugin {DRIVER}"
         async with driver_side(short_path) as driver:
             await until(lambda: "kubelet refused" in driver.state.problem)
             assert "already registered" in driver.state.problem
             assert "stop it, or set dra.driverName" in driver.state.problem
             assert not driver.state.registered
-            watcher.refusal = ""
+            kubelet.watcher.refusal = ""
             await until(lambda: driver.state.registered)
 
 
 async def test_a_kubelet_that_knows_none_of_our_services_is_named_by_version(
     short_path: Path,
 ) -> None:
-    async with plugin_watcher(short_path) as (watcher, _):
-        watcher.refusal = "none of services supported by the plugin are supported by kubelet"
+    async with dra_kubelet(short_path) as kubelet:
+        kubelet.watcher.refusal = (
+            "none of services supported by the plugin are supported by kubelet"
+        )
         async with driver_side(short_path) as driver:
             await until(lambda: "Kubernetes 1.34 and later do" in driver.state.problem)
 
 
 async def test_a_kubelet_that_does_not_ask_is_told_of_and_waited_for(short_path: Path) -> None:
-    async with plugin_watcher(short_path) as (watcher, _):
-        watcher.deaf = True
+    async with dra_kubelet(short_path) as kubelet:
+        kubelet.watcher.deaf = True
         async with driver_side(short_path, times=_IMPATIENT) as driver:
             await until(lambda: "kubelet has not asked about" in driver.state.problem)
             assert "--root-dir" in driver.state.problem
-            watcher.deaf = False
+            kubelet.watcher.deaf = False
             await until(lambda: driver.state.registered)
 
 
@@ -111,7 +109,7 @@ async def test_a_plugins_registry_that_is_missing_is_named_and_found_when_it_com
     async with driver_side(short_path) as driver:
         await until(lambda: "there is no folder" in driver.state.problem)
         assert f"{short_path}/plugins_registry" in driver.state.problem
-        async with plugin_watcher(short_path):
+        async with dra_kubelet(short_path):
             await until(lambda: driver.state.registered)
 
 
@@ -135,13 +133,13 @@ async def test_a_plugins_registry_that_is_read_only_is_named_with_the_reason(
 
 async def test_a_path_over_the_limit_of_a_socket_is_named_with_its_length(tmp_path: Path) -> None:
     root = tmp_path / ("d" * 80)
-    async with plugin_watcher(root), driver_side(root) as driver:
+    async with dra_kubelet(root), driver_side(root) as driver:
         await until(lambda: "longer than the 107 bytes" in driver.state.problem)
         assert str(root) in driver.state.problem
 
 
 async def test_what_a_crash_left_behind_is_replaced(short_path: Path) -> None:
-    async with plugin_watcher(short_path):
+    async with dra_kubelet(short_path):
         folder = short_path / "plugins" / DRIVER
         folder.mkdir()
         for path in (folder / "dra.sock", short_path / "plugins_registry" / f"{DRIVER}-reg.sock"):
@@ -166,8 +164,8 @@ async def test_another_driver_of_our_name_is_named_and_left_alone(
     short_path: Path, which: str
 ) -> None:
     (short_path / "plugins" / DRIVER).mkdir(parents=True)
-    async with plugin_watcher(short_path) as (watcher, _):
-        watcher.deaf = True
+    async with dra_kubelet(short_path) as kubelet:
+        kubelet.watcher.deaf = True
         places = {
             "socket": short_path / "plugins" / DRIVER / "dra.sock",
             "registration_socket": short_path / "plugins_registry" / f"{DRIVER}-reg.sock",
@@ -188,14 +186,14 @@ async def test_another_driver_of_our_name_is_named_and_left_alone(
                 assert places[which].stat().st_ino == inode
                 assert other.stdin is not None
                 other.stdin.close()
-                watcher.deaf = False
+                kubelet.watcher.deaf = False
                 await until(lambda: driver.state.registered)
 
 
 async def test_a_second_holdfast_of_one_name_waits_for_the_end_of_the_first(
     short_path: Path,
 ) -> None:
-    async with plugin_watcher(short_path), contextlib.AsyncExitStack() as stack:
+    async with dra_kubelet(short_path), contextlib.AsyncExitStack() as stack:
         running = contextlib.AsyncExitStack()
         first = await running.enter_async_context(driver_side(short_path))
         await until(lambda: first.state.registered)
@@ -208,26 +206,18 @@ async def test_a_second_holdfast_of_one_name_waits_for_the_end_of_the_first(
 
 async def test_two_drivers_of_different_names_do_not_meet(short_path: Path) -> None:
     async with (
-        plugin_watcher(short_path) as (_, taking),
+        dra_kubelet(short_path) as kubelet,
         driver_side(short_path) as one,
         driver_side(short_path, driver="other.test") as other,
     ):
         await until(lambda: one.state.registered and other.state.registered)
-        assert set(taking.drivers) == {DRIVER, "other.test"}
+        assert set(kubelet.plugins.plugins) == {DRIVER, "other.test"}
 
 
 async def test_kubelet_never_sees_the_socket_before_it_answers(short_path: Path) -> None:
-    (short_path / "plugins").mkdir()
-    taking = Taking()
-    watcher = PluginWatcher(
-        short_path / "plugins_registry", clock=RealClock(), handlers={DRA_PLUGIN: taking}
-    )
-    await watcher.start()
-    try:
+    async with dra_kubelet(short_path) as kubelet:
         for _ in range(5):
             async with driver_side(short_path, times=QUICK) as driver:
                 await driver.registrar.registration.until(lambda state: state.registered)
-        assert all(accepted for accepted, _ in watcher.told)
-        assert watcher.failures == 0
-    finally:
-        await watcher.stop()
+        assert all(accepted for accepted, _ in kubelet.watcher.told)
+        assert kubelet.watcher.failures == 0

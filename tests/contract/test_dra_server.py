@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from grpc import aio
 
-from fakes.driver_side import DriverSide, dial, driver_side, plugin_watcher
+from fakes.driver_side import DriverSide, dial, dra_kubelet, driver_side
 from holdfast._pb.dra.v1 import api_pb2 as v1
 from holdfast._pb.dra.v1 import api_pb2_grpc as v1_grpc
 from holdfast._pb.dra.v1beta1 import api_pb2 as v1beta1
@@ -45,7 +45,7 @@ async def kubelet(request: pytest.FixtureRequest, short_path: Path) -> AsyncIter
         "v1": (v1, v1_grpc.DRAPluginStub),
         "v1beta1": (v1beta1, v1beta1_grpc.DRAPluginStub),
     }[request.param]
-    async with plugin_watcher(short_path), driver_side(short_path, deadline=0.5) as driver:
+    async with dra_kubelet(short_path), driver_side(short_path, deadline=0.5) as driver:
         await until(lambda: driver.state.registered)
         async with dial(driver.socket) as channel:
             yield Kubelet(api, stub(channel), driver)
@@ -123,7 +123,7 @@ async def test_an_answer_comes_before_kubelet_gives_up(kubelet: Kubelet) -> None
 
 
 async def test_a_call_that_kubelet_gives_up_is_cancelled(short_path: Path) -> None:
-    async with plugin_watcher(short_path), driver_side(short_path) as driver:
+    async with dra_kubelet(short_path), driver_side(short_path) as driver:
         await until(lambda: driver.state.registered)
         driver.door.hold.clear()
         async with dial(driver.socket) as channel:

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from grpc import aio
 
@@ -19,7 +20,7 @@ from holdfast.model.kubelet import Registration
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from simulated.pluginwatcher import DRA_PLUGIN, PluginWatcher
+from simulated.dramanager import DraManager
 
 DRIVER = "holdfast.test"
 CHIP = PreparedDevice(
@@ -156,38 +157,16 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
     assert isinstance(end, asyncio.CancelledError), end
 
 
-class Taking:
-    """Kubelet's handler of DRA drivers, as far as registration goes."""
-
-    def __init__(self) -> None:
-        self.drivers: dict[str, tuple[str, tuple[str, ...]]] = {}
-        self.events: list[str] = []
-
-    def validate(self, name: str, endpoint: str, services: Sequence[str]) -> None:
-        """Every driver is fine."""
-
-    def register(self, name: str, endpoint: str, services: Sequence[str]) -> None:
-        self.drivers[name] = (endpoint, tuple(services))
-        self.events.append(f"+{name}")
-
-    def deregister(self, name: str, endpoint: str) -> None:
-        del self.drivers[name]
-        self.events.append(f"-{name}")
-
-
 @contextlib.asynccontextmanager
-async def plugin_watcher(root: Path) -> AsyncIterator[tuple[PluginWatcher, Taking]]:
-    """Yield the plugin watcher of the kubelet with *root*."""
-    taking = Taking()
+async def dra_kubelet(root: Path, **parts: Any) -> AsyncIterator[DraManager]:
+    """Yield the half of a kubelet with *root* that knows DRA drivers; *parts* are its further ones."""
     (root / "plugins").mkdir(parents=True, exist_ok=True)
-    watcher = PluginWatcher(
-        root / "plugins_registry", clock=SystemClock(), handlers={DRA_PLUGIN: taking}
-    )
-    await watcher.start()
+    manager = DraManager(root, **parts)
+    await manager.start()
     try:
-        yield watcher, taking
+        yield manager
     finally:
-        await watcher.stop()
+        await manager.stop()
 
 
 def dial(path: Path) -> aio.Channel:

@@ -12,6 +12,7 @@ import pytest
 
 from fakes.claimstage import NAMESPACE, Claim, ClaimStage, claim_stage
 from fakes.controlplane import CLAIMS
+from fakes.driver_side import dra_kubelet
 from simulated.cluster.store import Place, RefusedError
 from simulated.dramanager import DraError, DraManager
 from simulated.pods import Container, Pod, PodSpec
@@ -27,16 +28,12 @@ async def _kubelet(at: ClaimStage) -> AsyncIterator[DraManager]:
         except RefusedError:
             return None
 
-    manager = DraManager(at.root, objects=objects)
-    await _started(at, manager)
-    try:
+    async with dra_kubelet(at.root, objects=objects) as manager:
+        await _driver_known(at, manager)
         yield manager
-    finally:
-        await manager.stop()
 
 
-async def _started(at: ClaimStage, manager: DraManager) -> None:
-    await manager.start()
+async def _driver_known(at: ClaimStage, manager: DraManager) -> None:
     await at.node.until(lambda: manager.plugins.newest("holdfast.dev"), "the driver to be known")
 
 
@@ -69,7 +66,8 @@ async def test_a_kubelet_that_has_each_device_twice_after_a_restart_changes_noth
         names = kubelet.cdi(pod, pod.spec.containers[0])
 
         await kubelet.stop()
-        await _started(at, kubelet)
+        await kubelet.start()
+        await _driver_known(at, kubelet)
         await kubelet.prepare(pod)
         (info,) = kubelet.cache.claims.values()
         assert len(info.drivers["holdfast.dev"]) == 6, "kubelet does not have the bug"

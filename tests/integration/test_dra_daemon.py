@@ -1,8 +1,8 @@
 """What the daemon tells scheduler and kubelet of its devices while claims come and go."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,9 @@ import pytest
 
 from fakes.claimstage import DRIVER, ClaimStage, claim_stage
 from fakes.controlplane import NODE, SLICES
-from simulated.clock import RealClock
+from fakes.driver_side import dra_kubelet
 from simulated.cluster.store import Place, Selector
-from simulated.draplugins import DraPlugins
-from simulated.pluginwatcher import DRA_PLUGIN, PluginWatcher
+from simulated.dramanager import DraManager
 
 
 @pytest.fixture
@@ -31,26 +30,15 @@ def chips(at: ClaimStage) -> dict[str, dict[str, Any]]:
     }
 
 
-@contextlib.asynccontextmanager
-async def kubelet(at: ClaimStage) -> AsyncIterator[DraPlugins]:
-    """Yield the half of a kubelet that registers drivers and hears of health."""
+def kubelet(at: ClaimStage) -> AbstractAsyncContextManager[DraManager]:
+    """Return the half of a kubelet that registers drivers and hears of health."""
 
     async def wipe(_driver: str | None) -> None:
         at.plane.store.delete_collection(
             Place(kind=SLICES), Selector.of(f"spec.nodeName={NODE}", SLICES.plural)
         )
 
-    plugins = DraPlugins(clock=RealClock(), wipe=wipe)
-    await wipe(None)
-    watcher = PluginWatcher(
-        at.root / "plugins_registry", clock=RealClock(), handlers={DRA_PLUGIN: plugins}
-    )
-    await watcher.start()
-    try:
-        yield plugins
-    finally:
-        await watcher.stop()
-        await plugins.stop()
+    return dra_kubelet(at.root, wipe=wipe)
 
 
 async def test_the_chips_are_in_slices_and_one_that_is_still_held_is_tainted(
@@ -87,9 +75,9 @@ async def test_each_kubelet_is_told_of_health_and_finds_the_slices_again(at: Cla
     await at.prepared(claim)
     before = {each["metadata"]["uid"] for each in at.plane.slices().values()}
     for _ in range(2):  # the second one is kubelet after a restart
-        async with kubelet(at) as plugins:
-            await at.node.until(lambda: plugins.health.get(DRIVER), "the health of devices")
-            told = plugins.health[DRIVER]
+        async with kubelet(at) as manager:
+            await at.node.until(lambda: manager.plugins.health.get(DRIVER), "the health of devices")
+            told = manager.plugins.health[DRIVER]
             assert told[NODE, at.label(1)].message == ""
             assert "is held by " in told[NODE, at.label(0)].message
             assert "by claim team/first" in told[NODE, at.label(0)].message

@@ -42,9 +42,19 @@ Wipe = Callable[[str | None], Awaitable[None]]
 class Plugin:
     """One instance of a driver, and the connection to it."""
 
-    def __init__(self, driver: str, endpoint: str, service: str, health: str | None) -> None:
+    def __init__(
+        self,
+        driver: str,
+        endpoint: str,
+        services: Sequence[str],
+        *,
+        service: str,
+        health: str | None,
+    ) -> None:
+        """Call *service* and *health* of *services*, which are all that the driver has."""
         self.driver = driver
         self.endpoint = endpoint
+        self.services = tuple(services)
         self.service = service
         self.connected = False
         options = [
@@ -90,7 +100,7 @@ class DraPlugins:
         health = next(
             (each for each in services if each in _HEALTH and each in self._services), None
         )
-        plugin = Plugin(name, endpoint, service, health)
+        plugin = Plugin(name, endpoint, services, service=service, health=health)
         known.append(plugin)
         plugin.tasks.append(asyncio.create_task(self._monitor(plugin)))
         if health is not None:
