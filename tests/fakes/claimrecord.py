@@ -1,8 +1,10 @@
-"""Kubelet's record of claims, dra_manager_state, as the simulated kubelet writes it."""
+"""Claims as kubelet has them: its record, dra_manager_state, and what the API server answers it."""
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
+from holdfast.model.dra.claims import AllocatedClaim
 from holdfast.model.ids import ClaimRef, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 from simulated.drastate import ClaimCache, ClaimInfo
@@ -54,3 +56,14 @@ def write_entries(file: Path, entries: Iterable[ClaimEntry]) -> None:
         )
         cache.claims[info.namespace, info.uid] = info  # a later claim may have the same name
     cache.write()
+
+
+def claim_object(claim: AllocatedClaim) -> dict[str, Any]:
+    """Return what the API server has of *claim*, as far as kubelet reads it."""
+    status: dict[str, Any] = {"reservedFor": [{"uid": each} for each in claim.reserved_for]}
+    if claim.results is not None:
+        results = [{"driver": each.driver} for each in claim.results]
+        status["allocation"] = {"devices": {"results": results}}
+    ref = claim.ref
+    metadata = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
+    return {"metadata": metadata, "status": status}

@@ -1,20 +1,26 @@
 """The claims of a story: what the scheduler allocates, and what kubelet has prepared of it."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from fakes.claimrecord import claim_object
+from holdfast._pb.dra.v1 import api_pb2
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.resourceslice import label
-from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName
-from holdfast.model.kubelet import RecordedDevice
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, PodUid
 from kills.kernel import Kernel
 from kills.pods import Pod
-from kills.record import Record
+from simulated.dramanager import DraError, DraManager
+from simulated.draplugins import NearPlugin
+from simulated.drastate import ClaimCache, ClaimInfo
+from simulated.pods import Pod as SimulatedPod
+from simulated.pods import PodSpec
 
 DRIVER, NODE = "holdfast.dev", "node"
+_NAMESPACE = "team"
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -64,17 +70,66 @@ class Door(Protocol):
         ...
 
 
-class Claims:
-    """The scheduler, which goes by the API server alone, and what kubelet does with claims."""
+class Record(ClaimCache):
+    """Kubelet's record of claims, which may be lost or damaged until kubelet writes it again."""
 
-    def __init__(self, kernel: Kernel, devices: frozenset[DeviceName], record: Path) -> None:
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.version = 0
+        """Grows with everything that happens to the file."""
+        self._intact = True
+        self.write()
+
+    def find(self, claim: ClaimUid) -> ClaimInfo | None:
+        return next((each for each in self.claims.values() if each.uid == claim), None)
+
+    def keeps(self, claim: ClaimUid) -> bool:
+        """Tell whether the file can be read and says that *claim* is prepared."""
+        found = self.find(claim)
+        return self._intact and found is not None and any(found.drivers.values())
+
+    def users(self, claim: ClaimUid) -> frozenset[PodUid]:
+        """Return the pods that use *claim*."""
+        found = self.find(claim)
+        return frozenset() if found is None else frozenset(map(PodUid, found.pods))
+
+    def start(self) -> None:
+        """Do as a kubelet that starts: what it cannot read is moved away for it, and is lost."""
+        if not self._intact:
+            self.claims.clear()
+        for each in self.claims.values():
+            each.prepared = False
+        self.write()
+
+    def suffer(self, *, lost: bool) -> None:
+        """Let the file be lost, or damaged, until kubelet writes it again."""
+        self._intact = False
+        self.version += 1
+        if lost:
+            self.path.unlink(missing_ok=True)
+        else:
+            self.path.write_text("{")
+
+    def write(self) -> None:
+        super().write()
+        self._intact = True
+        self.version += 1
+
+
+class Claims:
+    """The scheduler, which goes by the API server alone, and kubelet's own manager of claims."""
+
+    def __init__(
+        self, kernel: Kernel, devices: frozenset[DeviceName], record: Path, door: Door
+    ) -> None:
         self._kernel = kernel
         self._devices = devices
-        self.record = Record(record)
+        self._door = door
         self._numbers = itertools.count(1)
-        self._prepared: set[Claim] = set()
-        """What kubelet knows to be prepared; in memory only."""
         self.all: list[Claim] = []
+        self._manager = DraManager(record.parent, objects=self._object, clock=kernel.clock)
+        self._manager.cache = self.record = Record(record)
+        self._manager.plugins.plugins[DRIVER] = [NearPlugin(DRIVER, self)]
 
     def free(self) -> list[DeviceName]:
         """Return what the scheduler takes for free: a pod deleted by force has nothing for it."""
@@ -107,11 +162,6 @@ class Claims:
             if not any(other.wanted or other.listed for other in each.pods):
                 each.allocated = False
 
-    def restart(self) -> None:
-        """Do as a kubelet that starts: every new sandbox has its claims prepared once more."""
-        self._prepared.clear()
-        self.record.start()
-
     def on_server(self, name: str) -> Claim | None:
         """Return what the API server has: a claim goes with the last pod that it knows of."""
         known = (each for each in self.shareable() if not each.lost)
@@ -129,45 +179,74 @@ class Claims:
         """Return the claims whose pods have devices."""
         return [each for each in self.all if each.granted and not each.over]
 
-    async def prepare(self, pod: Pod, door: Door) -> bool:
+    async def prepare(self, pod: Pod) -> bool:
         """Prepare the claims of *pod*, before it has a sandbox."""
-        for each in self._of(pod):
-            self.record.use(each.ref, pod.uid)
-            if each in self._prepared:
-                continue
-            each.asked = True
-            if not await door.prepare(each):
-                return False
-            self._prepared.add(each)
-            devices = tuple(RecordedDevice(NODE, label(name)) for name in each.devices)
-            self.record.answered(each.ref.uid, DRIVER, devices)
-            self._kernel.say(f"claim {each} is prepared for {pod}")
-            each.granted = True
-            self._kernel.complain(self._wrong_with(each))
+        names = [each.ref.name for each in self._of(pod)]
+        spec = PodSpec(
+            name=f"pod-{pod.uid[:8]}",
+            uid=pod.uid,
+            namespace=_NAMESPACE,
+            containers=(),
+            claims={each: each for each in names},
+        )
+        try:
+            await self._manager.prepare(SimulatedPod(spec=spec))
+        except DraError:
+            return False
         return True
 
-    async def unprepare(self, door: Door) -> None:
+    async def unprepare(self) -> None:
         """Unprepare what is over, again and again until it is answered without an error.
 
         Of what its record does not have, kubelet knows nothing.
         """
-        for each in list(self.all):
-            if not each.over:
-                for pod in each.pods:
-                    if pod.over:
-                        self.record.leave(each.ref.uid, pod.uid)
-                continue
-            self._prepared.discard(each)
-            if self.record.has(each.ref.uid):
-                if not await door.unprepare(each):
-                    continue
-                self.record.drop(each.ref.uid)
-                self._kernel.say(f"claim {each} is unprepared")
-            elif each.asked:
-                self._kernel.say(f"claim {each} is over, and kubelet knows nothing of it")
-            self.all.remove(each)
+        active = {
+            pod.uid
+            for each in self.all
+            for pod in each.pods
+            if not pod.over or self._has_an_unknown_user(each)
+        }
+        await self._manager.unprepare_inactive(active)
+        for each in [each for each in self.all if each.over]:
+            if self.record.find(each.ref.uid) is None:
+                if each.asked:
+                    self._kernel.say(f"kubelet has done with claim {each}")
+                self.all.remove(each)
 
-    async def unprepare_one_in_use(self, door: Door, lives: Callable[[Pod], bool]) -> None:
+    async def NodePrepareResources(self, request: Any) -> Any:  # noqa: N802 - as gRPC names it
+        answer = api_pb2.NodePrepareResourcesResponse()
+        for each in request.claims:
+            claim = self._called(each.name)
+            claim.asked = True
+            if not await self._door.prepare(claim):
+                answer.claims[each.uid].error = "not yet"
+                continue
+            for name in claim.devices:
+                answer.claims[each.uid].devices.add(pool_name=NODE, device_name=label(name))
+            self._kernel.say(f"claim {claim} is prepared")
+            claim.granted = True
+            self._kernel.complain(self._wrong_with(claim))
+        return answer
+
+    async def NodeUnprepareResources(self, request: Any) -> Any:  # noqa: N802 - as gRPC names it
+        answer = api_pb2.NodeUnprepareResourcesResponse()
+        for each in request.claims:
+            done = await self._door.unprepare(self._called(each.name))
+            answer.claims[each.uid].error = "" if done else "not yet"
+        return answer
+
+    async def _object(self, _namespace: str, name: str) -> Mapping[str, Any]:
+        return claim_object(self._called(name).read())
+
+    def _called(self, name: str) -> Claim:
+        return next(each for each in self.all if each.ref.name == name)
+
+    def _has_an_unknown_user(self, claim: Claim) -> bool:
+        """Tell whether a pod is there of which kubelet's record does not say that it uses *claim*."""
+        known = self.record.users(claim.ref.uid)
+        return any(not pod.over and pod.uid not in known for pod in claim.pods)
+
+    async def unprepare_one_in_use(self, lives: Callable[[Pod], bool]) -> None:
         """Unprepare by mistake what pods still use.
 
         From now on their runtime is their only witness. A pod that its runtime has lost, and
@@ -177,7 +256,7 @@ class Claims:
             each
             for each in self.shareable()
             if each.asked
-            and self.record.has(each.ref.uid)
+            and self.record.find(each.ref.uid) is not None
             and all(pod.over or lives(pod) for pod in each.pods)
         ]
         if not used:
@@ -187,14 +266,14 @@ class Claims:
         for each in claim.pods:
             each.forgotten = True
         claim.granted = False
-        if await door.unprepare(claim):
-            self._prepared.discard(claim)
-            self.record.drop(claim.ref.uid)
+        if await self._door.unprepare(claim):
+            del self.record.claims[_NAMESPACE, claim.ref.name]
+            self.record.write()
 
     def _allocate(self, devices: Sequence[DeviceName]) -> Claim:
         number = next(self._numbers)
         uid = ClaimUid(f"claim-{number}")
-        claim = Claim(ref=ClaimRef("team", uid, f"chips-{number}"), devices=tuple(devices))
+        claim = Claim(ref=ClaimRef(_NAMESPACE, uid, f"chips-{number}"), devices=tuple(devices))
         self.all.append(claim)
         return claim
 

@@ -59,7 +59,7 @@ class ClaimSide(ClaimSight):
         self.records = ClaimRecords(
             driver=DRIVER,
             pool=NODE,
-            state=self._claims.record.file,
+            state=self._claims.record.path,
             claims=Server(kubelet, meanwhile),
             ledger=ledger,
             inventory=Watched(inventory),
@@ -110,7 +110,7 @@ class ClaimSide(ClaimSight):
     def _is_somewhere(self, claim: Claim) -> bool:
         """Tell whether kubelet, the API server or a cgroup shows that *claim* is not over."""
         return (
-            self._claims.record.has(claim.ref.uid)
+            self._claims.record.find(claim.ref.uid) is not None
             or self._claims.on_server(claim.ref.name) is claim
             or any(self._cgroups.pod(pod.uid) is not None for pod in claim.pods if not pod.over)
         )

@@ -1,7 +1,7 @@
 """Kubelet with its checkpoint, and the daemon's view of both, which may be old, lost or corrupt.
 
-Who has which device is kept and written by the simulated kubelet's own table. The rest has its own
-steps, since a story has no sockets: its time is not the machine's.
+Who has which device, and what becomes of claims, is kept and written by the simulated kubelet's own
+parts. Pods have steps of their own, since a story has no sockets: its time is not the machine's.
 """
 
 import itertools
@@ -49,10 +49,13 @@ class Kubelet:
         devices: frozenset[DeviceId],
         claimed: frozenset[DeviceName],
         record: Path,
+        *,
+        plugin: Plugin,
     ) -> None:
-        """Have *devices* by the device plugin, and *claimed* by claims, as *record* has them."""
+        """Have *devices* by *plugin*, and *claimed* by claims, as *record* has them."""
         self.kernel = kernel
-        self.claims = Claims(kernel, claimed, record)
+        self.claims = Claims(kernel, claimed, record, plugin)
+        self._plugin = plugin
         self.runtime = runtime
         self.devices = devices
         self.pods: list[Pod] = []
@@ -72,7 +75,7 @@ class Kubelet:
     def start(self) -> None:
         self.process = self.kernel.spawn("kubelet", _SERVICE, lambda: "it is kubelet")
         self.table.take_up(self.file)
-        self.claims.restart()
+        self.claims.record.start()
         self.ready = self.api
 
     def end(self) -> None:
@@ -95,7 +98,7 @@ class Kubelet:
         if self.ready:
             self.table.drop({pod.uid for pod in self.pods if pod.listed and not pod.over})
 
-    async def admit(self, pod: Pod, plugin: Plugin) -> bool:
+    async def admit(self, pod: Pod) -> bool:
         """Ask for the devices of each container; a refusal is the end of the pod."""
         if self.process is None or not (self.api or pod.static):
             pod.wanted, pod.over = False, True
@@ -103,7 +106,7 @@ class Kubelet:
         self.answer_list()
         self.pods.append(pod)
         for container in pod.containers:
-            if not container.devices or await plugin.allocate(container.devices):
+            if not container.devices or await self._plugin.allocate(container.devices):
                 if container.devices:
                     self._note(pod, container)
                     self.write()
@@ -112,7 +115,7 @@ class Kubelet:
             return False
         return True
 
-    async def sync(self, plugin: Plugin) -> None:
+    async def sync(self) -> None:
         """Bring each pod nearer to what it is to be."""
         if self.process is None:
             return
@@ -122,8 +125,8 @@ class Kubelet:
             if pod.deadline is not None:
                 self._end_when_due(pod)
             elif pod.listed and self.runtime.up:
-                await self._run(pod, plugin)
-        await self.claims.unprepare(plugin)
+                await self._run(pod)
+        await self.claims.unprepare()
 
     def end_pod(self, pod: Pod, *, leaks: bool) -> None:
         self.runtime.remove(pod, leaks=leaks)
@@ -145,9 +148,9 @@ class Kubelet:
         if self.runtime.up and (due or not runs):
             self.end_pod(pod, leaks=self.kernel.rng.random() < 0.6)
 
-    async def _run(self, pod: Pod, plugin: Plugin) -> None:
+    async def _run(self, pod: Pod) -> None:
         if not self.runtime.lives(pod):
-            if not await self.claims.prepare(pod, plugin) or pod.over or not self.network:
+            if not await self.claims.prepare(pod) or pod.over or not self.network:
                 return
             for container in pod.containers:  # the runtime has lost them
                 container.running = False
@@ -155,18 +158,18 @@ class Kubelet:
         for container in pod.containers:
             if container.running or container.done:
                 continue
-            if not await self._may_start(pod, container, plugin):
+            if not await self._may_start(pod, container):
                 return
             self.kernel.say(f"{pod} starts {container.name}")
             self.runtime.start(pod, container)
             if container.init:
                 self.runtime.stop(pod, container, leaks=False)
 
-    async def _may_start(self, pod: Pod, container: Container, plugin: Plugin) -> bool:
+    async def _may_start(self, pod: Pod, container: Container) -> bool:
         if not container.devices:
             return True
         known = self.table.of(pod.uid, container.name, TPU)  # else it refuses by itself
-        return known is not None and await plugin.start(container.devices) and not pod.over
+        return known is not None and await self._plugin.start(container.devices) and not pod.over
 
 
 class Reader:

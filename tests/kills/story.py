@@ -49,7 +49,7 @@ class Story:
         self.kernel = Kernel(rng, self.clock, random.Random(f"mishaps {seed}"))
         self.runtime = Runtime(self.kernel)
         record = state / "dra_manager_state"
-        self.kubelet = Kubelet(self.kernel, self.runtime, _IDS, _CLAIMED, record)
+        self.kubelet = Kubelet(self.kernel, self.runtime, _IDS, _CLAIMED, record, plugin=self)
         self.daemon = Daemon(
             state,
             kubelet=self.kubelet,
@@ -133,7 +133,7 @@ class Story:
             await self._the_daemon_dies_or_comes_back()
         elif chance < 0.33:
             if self.kubelet.process is not None:
-                await self.kubelet.claims.unprepare_one_in_use(self, self.runtime.lives)
+                await self.kubelet.claims.unprepare_one_in_use(self.runtime.lives)
         elif chance < 0.38:
             await self._a_claim_is_handed_on_too_early()
         else:
@@ -142,7 +142,7 @@ class Story:
     async def _time_passes(self, seconds: float) -> None:
         self.clock.shift(seconds)
         self.kernel.answer_late()
-        await self.kubelet.sync(self)
+        await self.kubelet.sync()
         self._somebody_freezes_or_thaws_a_pod()
         await self.daemon.beat()
         if self.daemon.up:
@@ -175,7 +175,7 @@ class Story:
             self._inside = True
             self.kernel.say("meanwhile:")
             self._something_happens_for_sure()
-            await self.kubelet.sync(self)
+            await self.kubelet.sync()
             self._inside = False
 
     def _something_happens(self) -> None:
@@ -217,7 +217,7 @@ class Story:
         )
         for each in claims:
             each.pods.append(pod)
-        admitted = await self.kubelet.admit(pod, self)
+        admitted = await self.kubelet.admit(pod)
         names = sorted({name.id for each in containers for name in each.names})
         told = ", ".join([*names, *(f"claim {each}" for each in claims)])
         again = "" if back is None else " again"

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc import aio
 
-from holdfast._pb.dra.v1 import api_pb2
-from holdfast.model.ids import (
-    ProcessId,
-)
+from holdfast.model.ids import ProcessId
 from oneholder.pods import DRIVER, NAMESPACE, PlayedPod
 from simulated.dramanager import DraError, DraManager
-from simulated.draplugins import Plugin
+from simulated.draplugins import NearPlugin
 from simulated.drastate import STATE, ClaimCache
 
 if TYPE_CHECKING:
@@ -88,17 +85,6 @@ def _away() -> aio.AioRpcError:
     )
 
 
-class _Driver(Plugin):
-    """The driver as kubelet has registered it."""
-
-    def __init__(self, node: "ClaimNode") -> None:
-        self.driver = DRIVER
-        self.connected = True
-        self.api = api_pb2
-        self.stub = _Calls(node)
-        self.tasks = []
-
-
 class _Record(ClaimCache):
     """Kubelet's record of claims, whose folder the daemon watches."""
 
@@ -135,7 +121,7 @@ class PlayedKubelet:
         )
         self.manager.cache = _Record(node.root / "kubelet" / STATE, self._written)
         self.manager.cache.read()
-        self.manager.plugins.plugins[DRIVER] = [_Driver(node)]
+        self.manager.plugins.plugins[DRIVER] = [NearPlugin(DRIVER, _Calls(node))]
         self.up = True
         node.loop.call_later(0.2, self._announced)
         for pod in node.pods:
@@ -235,8 +221,7 @@ class PlayedKubelet:
     async def _unprepare_inactive(self) -> None:
         while True:
             await asyncio.sleep(60.0)
-            active = [pod.simulated for pod in self.workers]
-            await self.manager.unprepare_inactive(active)
+            await self.manager.unprepare_inactive([pod.uid for pod in self.workers])
             known = {uid for info in self.manager.cache.claims.values() for uid in info.pods}
             for pod in self._node.pods:
                 if pod not in self.workers and pod.uid not in known:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from pathlib import Path
 from typing import Any
 
+from fakes.claimrecord import claim_object
 from holdfast.errors import ObjectGoneError
 from holdfast.model.book.book import LockState
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
@@ -169,14 +170,7 @@ class ClaimNode:
 
     async def claim_object(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Answer kubelet as the API server does."""
-        found = await self.claim(namespace, name)
-        results = [{"driver": each.driver} for each in found.results or ()]
-        status: dict[str, Any] = {"reservedFor": [{"uid": each} for each in found.reserved_for]}
-        if found.results is not None:
-            status["allocation"] = {"devices": {"results": results}}
-        uid = found.ref.uid
-        metadata = {"namespace": namespace, "name": name, "uid": uid}
-        return {"metadata": metadata, "status": status}
+        return claim_object(await self.claim(namespace, name))
 
     # What is promised.
 

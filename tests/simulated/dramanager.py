@@ -1,7 +1,7 @@
 """Kubelet's DRA manager: has claims prepared before a sandbox and unprepared after its pod."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +101,10 @@ class DraManager:
         """Have the claims unprepared that no other pod uses; raise DraError when one fails."""
         await self._unprepare(pod.uid)
 
-    async def unprepare_inactive(self, active: Sequence[Pod]) -> None:
-        """Do the same for every pod that is not *active*, as kubelet does each minute."""
-        uids = {pod.uid for pod in active}
-        for pod in {uid for info in self.cache.claims.values() for uid in info.pods} - uids:
+    async def unprepare_inactive(self, active: Collection[str]) -> None:
+        """Do the same for every pod that is not *active*, by UID, as kubelet does each minute."""
+        known = {uid for info in self.cache.claims.values() for uid in info.pods}
+        for pod in sorted(known.difference(active)):
             try:
                 await self._unprepare(pod)
             except DraError:

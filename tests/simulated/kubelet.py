@@ -313,7 +313,7 @@ class Kubelet(rpc.RegistrationServicer):
     async def _unprepare_inactive(self, dra: DraManager) -> None:
         while True:
             await dra.clock.sleep(_RECONCILE)
-            await dra.unprepare_inactive(self.active())
+            await dra.unprepare_inactive({pod.uid for pod in self.active()})
 
     def _told(self, pod: Pod) -> None:
         self.tell(pod)
