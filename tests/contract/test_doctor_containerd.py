@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.doctor.cdi import nodes_without_mode
 from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.finding import Finding, Level, Node
-from holdfast.doctor.gvisor.checks import gvisor_findings
+from holdfast.doctor.gvisor import gvisor_findings
 from holdfast.doctor.programs import Ask, ProgramOutput, run
 from holdfast.settings import Settings, convert
 

@@ -21,7 +21,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
-from holdfast.model.nvidia.replicas import REPLICAS
+from holdfast.model.nvidia import REPLICAS
 from holdfast.model.reclaim.ending import Parent
 
 WHOLE = ResourceName("google.com/tpu")

@@ -4,7 +4,6 @@ from guards.guard import Edit, Guard
 
 _STUCK = "tests/contract/test_stuck_processes.py"
 _SURVEY = "daemon/holdfast/host/use/survey.py"
-_SHARES = "daemon/holdfast/host/use/shares.py"
 _LOOK = "daemon/holdfast/host/use/look.py"
 _GRIPS = "daemon/holdfast/host/proc/grips.py"
 _HOLDERS = "daemon/holdfast/host/use/holders.py"
@@ -465,7 +464,7 @@ LOOK_GUARDS = (
     Guard(
         name="look-crowd-owner",
         why="of the pod that has the device all are looked at, however many",
-        edits=(Edit(_SHARES, "return None if pod in self._owners else pod", "return pod"),),
+        edits=(Edit(_SURVEY, "return None if pod in self._owners else pod", "return pod"),),
         tests=(
             f"{_OUTRUN}::test_of_a_pod_with_more_processes_than_can_be_looked_at_in_time_the_rest_is_a_gap",
         ),

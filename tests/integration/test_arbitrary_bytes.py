@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from fakes.control import control_server
-from holdfast.control import ask
-from holdfast.control.client import MOST_BYTES
+from holdfast.control import MOST_BYTES, ask
 from holdfast.names import CONTROL_SOCKET
 from holdfast.runtime.watched import Watched
 from holdfast.telemetry.probes import ProbeServer

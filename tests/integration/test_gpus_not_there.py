@@ -24,8 +24,7 @@ asyncio.run(main())
 
 
 _ALLOWED = [
-    "holdfast.model.nvidia",
-    "holdfast.model.nvidia.replicas",  # how the ledger's names of shared cards are read
+    "holdfast.model.nvidia",  # how the ledger's names of shared cards are read
     "holdfast.settings.nvidia_plugin",  # the names that NVIDIA's plugin gives to settings
     "holdfast.vendors.nvidia",
     "holdfast.vendors.nvidia.adapter",

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from fakes.settingsfiles import load
-from holdfast.cli import main
-from holdfast.cli.group import commands
+from holdfast.cli import main, program
 from holdfast.cli.nvidia import NvidiaCommand, given, without_effect
 from holdfast.cli.tables import Row, Rows, show_document, table
 from holdfast.cli.views import status_lines
@@ -190,11 +189,11 @@ def test_config_takes_the_state_folder_as_the_other_commands_do(
 
 
 def test_all_commands_take_the_same_options() -> None:
-    context = click.Context(commands)
+    context = click.Context(program)
     found = {
         name: {option for each in command.params for option in each.opts}
-        for name in commands.list_commands(context)
-        if (command := commands.get_command(context, name)) is not None
+        for name in program.list_commands(context)
+        if (command := program.get_command(context, name)) is not None
     }
     assert found.keys() >= {"run", "release", "doctor", "config"}
     for name, options in found.items():
@@ -204,7 +203,7 @@ def test_all_commands_take_the_same_options() -> None:
 
 
 def test_every_help_ends_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("", *commands.list_commands(click.Context(commands))):
+    for name in ("", *program.list_commands(click.Context(program))):
         assert main([*name.split(), "--help"]) == 0
         *_, heading, line = capsys.readouterr().out.splitlines()
         assert heading.strip() == "Example:"

@@ -26,7 +26,7 @@ from holdfast.model.devices import (
     with_faults,
 )
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.nvidia.replicas import REPLICAS
+from holdfast.model.nvidia import REPLICAS
 
 _GPU = ResourceName("nvidia.com/gpu")
 _SLICE = ResourceName("nvidia.com/mig-1g.10gb")

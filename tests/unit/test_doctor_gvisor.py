@@ -5,24 +5,22 @@ from msgspec.structs import replace
 
 from holdfast.doctor.containerd.facts import RuntimeTable
 from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.gvisor.checks import (
+from holdfast.doctor.gvisor import (
     LEAK_FIXED,
     TPU_BY_ITSELF,
-    gpu_findings,
-    mappings_finding,
-    program_findings,
-    release_findings,
-    shim_config_findings,
-    table_findings,
-    tpu_findings,
-)
-from holdfast.doctor.gvisor.facts import (
     GvisorFacts,
     Release,
     SandboxRuntime,
     ShimConfig,
+    gpu_findings,
     is_gvisor,
+    mappings_finding,
+    program_findings,
+    release_findings,
     release_of,
+    shim_config_findings,
+    table_findings,
+    tpu_findings,
 )
 from holdfast.settings import convert
 

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from msgspec.structs import replace
 
 from holdfast.model.ids import DeviceId
+from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.cdi import (
     BesideNodes,
     DriverFiles,
@@ -24,7 +25,6 @@ from holdfast.model.nvidia.cdi import (
     no_effect,
 )
 from holdfast.model.nvidia.names import GPU_KIND, GpuNames, found_in, unexplained
-from holdfast.model.nvidia.replicas import REPLICAS
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cdi"
 SCHEMA = Path(__file__).parent.parent / "golden" / "cdi.schema.json"

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.cli.group import commands
+from holdfast.cli import program
 from holdfast.settings import schema
 from holdfast.telemetry.metrics import Metrics
 
@@ -59,9 +59,9 @@ def _named(paths: Iterable[Path]) -> list[str]:
 
 
 def _help() -> Iterator[str]:
-    context = click.Context(commands)
-    found = (commands.get_command(context, name) for name in commands.list_commands(context))
-    for command in (commands, *filter(None, found)):
+    context = click.Context(program)
+    found = (program.get_command(context, name) for name in program.list_commands(context))
+    for command in (program, *filter(None, found)):
         yield command.help or ""
         for option in command.params:
             yield (isinstance(option, click.Option) and option.help) or ""

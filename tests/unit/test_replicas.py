@@ -57,6 +57,7 @@ from holdfast.model.devices import (
 from holdfast.model.gate.gate import Caller, Passage
 from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId, ResourceName
+from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.free import (
     Bystander,
@@ -69,7 +70,6 @@ from holdfast.model.nvidia.free import (
 from holdfast.model.nvidia.gpu import Gpu, GpuProcess, GpuReading, GpuUse, MigSlice
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
 from holdfast.model.nvidia.placement import GpuTopology, SlicePolicy
-from holdfast.model.nvidia.replicas import REPLICAS
 from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.use.free import Freedom
 from holdfast.model.use.holders import Grip, Holder

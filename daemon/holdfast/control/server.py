@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from holdfast.control.client import MOST_BYTES
+from holdfast.control import MOST_BYTES
 from holdfast.errors import HoldfastError
 from holdfast.names import CONTROL_SOCKET
 

@@ -8,7 +8,7 @@ from holdfast.doctor.cluster import dra_findings, events_findings
 from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.devicerules import device_findings
 from holdfast.doctor.finding import Check, Finding, Node
-from holdfast.doctor.gvisor.checks import gvisor_findings
+from holdfast.doctor.gvisor import gvisor_findings
 from holdfast.doctor.kubelet import kubelet_findings
 from holdfast.doctor.labels import labels_findings
 from holdfast.doctor.memory import memory_findings

@@ -15,7 +15,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.kubelet import claimstate
 from holdfast.kubelet.checkpoint import Contents, NoPromises, parse
 from holdfast.model.ids import DeviceId
-from holdfast.model.nvidia.replicas import REPLICAS
+from holdfast.model.nvidia import REPLICAS
 from holdfast.names import CLAIM_STATE, CONTROL_SOCKET, KUBELET_CHECKPOINT, KUBELET_SOCKET
 from holdfast.settings import Settings
 

@@ -7,7 +7,7 @@ import pytest
 from fakes.doctortrees import TREES, bad, programs_of, tree
 from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.finding import Finding, Level, Node
-from holdfast.doctor.gvisor.checks import gvisor_findings
+from holdfast.doctor.gvisor import gvisor_findings
 
 
 def examined(node: Node) -> tuple[Finding, ...]:

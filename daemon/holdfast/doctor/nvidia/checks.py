@@ -11,7 +11,7 @@ from holdfast.doctor.containerd.facts import (
     read_toml,
 )
 from holdfast.doctor.finding import Check, Finding, Node
-from holdfast.doctor.gvisor.facts import is_gvisor, shim_config
+from holdfast.doctor.gvisor import is_gvisor, shim_config
 from holdfast.doctor.nvidia.facts import (
     CONFIGS,
     OPERATOR,

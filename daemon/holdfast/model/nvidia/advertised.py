@@ -9,10 +9,10 @@ from holdfast.model.cards import replicas_in
 from holdfast.model.devices import Device
 from holdfast.model.dra.advertised import AdvertisedDevice, plain, texts, versions
 from holdfast.model.ids import DeviceId, DeviceName
+from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import GpuTraits, MigEngines
 from holdfast.model.nvidia.mig import GpuPart
-from holdfast.model.nvidia.replicas import REPLICAS
 
 _NOT_TOLD = GpuTraits()
 

@@ -9,8 +9,8 @@ from holdfast.model.gate.cdi import told_twice
 from holdfast.model.gate.promise import Breach, listed
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import CheckpointEntry
+from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.grant import CDI_VENDOR, MODES
-from holdfast.model.nvidia.replicas import REPLICAS
 
 GPU_KIND = f"{CDI_VENDOR}/gpu"
 IMEX_KIND = f"{CDI_VENDOR}/imex-channel"

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from holdfast.model.cards import NOT_SHARED, Shared, replica_of, replicas_in
 from holdfast.model.devices import Device, Fault, FaultKind
 from holdfast.model.ids import DeviceName
+from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.mig import GpuPart
-from holdfast.model.nvidia.replicas import REPLICAS
 
 
 def advertised(

@@ -22,6 +22,7 @@ from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.node.readiness import ReadinessCheck
+from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.free import GpuRules, IdleMemory, IdleRules
 from holdfast.model.nvidia.gpu import DriverState
@@ -39,7 +40,6 @@ from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.mig import MigStrategy, hides_some
 from holdfast.model.nvidia.names import NodeSpecs, gpu_breach, gpu_names_in
 from holdfast.model.nvidia.placement import SlicePolicy
-from holdfast.model.nvidia.replicas import REPLICAS
 from holdfast.model.nvidia.roots import NvmlRelease
 from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.nvidia.xids import XidChecks, labels_of, xid_checks

@@ -9,12 +9,12 @@ from holdfast.allocation.specwriter import SpecWriter
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory, with_faults
 from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, ResourceName
+from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import DriverState
 from holdfast.model.nvidia.grant import DeviceIds, GpuGrantRules
 from holdfast.model.nvidia.names import GPU_KINDS, GpuNames, NodeSpecs, found_in, unexplained
 from holdfast.model.nvidia.placement import GpuBoard, GpuTopology, SlicePolicy, preferred_slices
-from holdfast.model.nvidia.replicas import REPLICAS
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.withoutdriver import WithoutDriver

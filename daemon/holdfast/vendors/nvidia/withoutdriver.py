@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.discovery.source import DeviceListing, Source
 from holdfast.model.ids import ResourceName
-from holdfast.model.nvidia.replicas import REPLICAS
+from holdfast.model.nvidia import REPLICAS
 from holdfast.vendors.context import Context
 
 _GPU, _SLICES = "nvidia.com/gpu", "nvidia.com/mig-"

@@ -1,1 +1,0 @@
-"""Checks of gVisor on the node."""
