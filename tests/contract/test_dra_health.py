@@ -19,6 +19,7 @@ from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
+from simulated.dramanager import DraManager
 from simulated.draplugins import KUBELET_1_36, KUBELET_1_37
 from waiting import until
 
@@ -63,7 +64,8 @@ class Heard:
     @contextlib.asynccontextmanager
     async def kubelet(self, root: Path) -> AsyncIterator[None]:
         """Be the kubelet with *root*."""
-        async with dra_kubelet(root, clock=self.clock, services=self._services) as kubelet:
+        made = DraManager(root, clock=self.clock, services=self._services)
+        async with dra_kubelet(root, made) as kubelet:
             self.plugins = kubelet.plugins
             yield
 

@@ -305,7 +305,7 @@ async def test_a_restart_forgets_what_is_prepared_and_asks_again_only_for_new_sa
         (info,) = here.dra.cache.claims.values()
         assert (info.prepared, info.pods) == (False, {"uid-a"})
         assert len(here.calls("prepare")) == 1
-        await here.kubelet.power_off()
+        await here.kubelet.close()
         await here.kubelet.start()
         await until(lambda: here.driver.state.registrations == 3)
         await here.kubelet.readmit()

@@ -196,7 +196,7 @@ def test_a_process_that_was_born_since_the_others_were_listed_is_looked_at(
     with _meanwhile(home, lambda: tree.open_file(tree.process(60), 3, terminal.path)):
         scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
     assert _pids(scan) == [60]
-    assert scan.complete
+    assert not scan.gaps
 
 
 def test_whoever_was_looked_at_before_is_looked_at_again_where_a_holder_has_ended(
@@ -213,7 +213,7 @@ def test_whoever_was_looked_at_before_is_looked_at_again_where_a_holder_has_ende
     with _meanwhile(tree.process(70), hand_on):
         scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
     assert _pids(scan) == [60]
-    assert scan.complete
+    assert not scan.gaps
 
 
 def test_what_a_process_had_that_ended_while_it_was_looked_at_is_looked_for_again(
@@ -750,7 +750,7 @@ def _ring_at(tree: ProcTree, text: str) -> Path:
 def test_what_a_ring_has_is_seen_or_it_is_a_gap(tree: ProcTree, text: str, seen: bool) -> None:
     (_ring_at(tree, text) / "root").symlink_to("/")
     target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
-    assert holder_scan(tree.root).scan([target]).complete is seen
+    assert (not holder_scan(tree.root).scan([target]).gaps) is seen
 
 
 @pytest.mark.parametrize("text", ["anon_inode:[vfio-device]", "[vfio-device]"])

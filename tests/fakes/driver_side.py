@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from grpc import aio
 
@@ -158,10 +157,10 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
 
 
 @contextlib.asynccontextmanager
-async def dra_kubelet(root: Path, **parts: Any) -> AsyncIterator[DraManager]:
-    """Yield the half of a kubelet with *root* that knows DRA drivers; *parts* are its further ones."""
+async def dra_kubelet(root: Path, made: DraManager | None = None) -> AsyncIterator[DraManager]:
+    """Yield the half of a kubelet with *root* that knows DRA drivers, as it was *made* or plain."""
     (root / "plugins").mkdir(parents=True, exist_ok=True)
-    manager = DraManager(root, **parts)
+    manager = made or DraManager(root)
     await manager.start()
     try:
         yield manager

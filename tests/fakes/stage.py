@@ -187,7 +187,7 @@ class Stage(simulated.stage.Stage):
 
         `keeps_specs`: the CDI specs are on a disk, and not in memory as they should be.
         """
-        await self.kubelet.power_off()
+        await self.kubelet.close()
         await self.stop()
         self.node.reboot(groups=groups)
         if not keeps_specs:

@@ -4,16 +4,15 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fakes.claimstage import NAMESPACE, Claim, ClaimStage, claim_stage
-from fakes.controlplane import CLAIMS
+from fakes.controlplane import CLAIMS, NODE
 from fakes.driver_side import dra_kubelet
-from simulated.cluster.store import Place, RefusedError
+from simulated.cluster.store import Place
 from simulated.dramanager import DraError, DraManager
 from simulated.pods import Container, Pod, PodSpec
 
@@ -21,14 +20,8 @@ from simulated.pods import Container, Pod, PodSpec
 @contextlib.asynccontextmanager
 async def _kubelet(at: ClaimStage) -> AsyncIterator[DraManager]:
     """Yield a kubelet that knows our driver, and forgets what it has in memory."""
-
-    async def objects(namespace: str, name: str) -> Mapping[str, Any] | None:
-        try:
-            return at.plane.store.get(Place(kind=CLAIMS, namespace=namespace, name=name))
-        except RefusedError:
-            return None
-
-    async with dra_kubelet(at.root, objects=objects) as manager:
+    made = DraManager.on_cluster(at.root, at.plane.store, NODE)
+    async with dra_kubelet(at.root, made) as manager:
         await _driver_known(at, manager)
         yield manager
 

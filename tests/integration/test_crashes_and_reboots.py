@@ -137,7 +137,7 @@ async def test_after_a_reboot_an_empty_ledger_learns_from_the_replayed_start(
 ) -> None:
     async with stage(short_path, chips=1) as node:
         same = await node.run(pod("same"))
-        await node.kubelet.power_off()
+        await node.kubelet.close()
         await node.stop()
         for file in node.state.iterdir():
             file.unlink()

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from fakes.claimstage import DRIVER, ClaimStage, claim_stage
-from fakes.controlplane import NODE, SLICES
+from fakes.controlplane import NODE
 from fakes.driver_side import dra_kubelet
-from simulated.cluster.store import Place, Selector
 from simulated.dramanager import DraManager
 
 
@@ -32,13 +31,7 @@ def chips(at: ClaimStage) -> dict[str, dict[str, Any]]:
 
 def kubelet(at: ClaimStage) -> AbstractAsyncContextManager[DraManager]:
     """Return the half of a kubelet that registers drivers and hears of health."""
-
-    async def wipe(_driver: str | None) -> None:
-        at.plane.store.delete_collection(
-            Place(kind=SLICES), Selector.of(f"spec.nodeName={NODE}", SLICES.plural)
-        )
-
-    return dra_kubelet(at.root, wipe=wipe)
+    return dra_kubelet(at.root, DraManager.on_cluster(at.root, at.plane.store, NODE))
 
 
 async def test_the_chips_are_in_slices_and_one_that_is_still_held_is_tainted(

@@ -111,7 +111,7 @@ async def test_a_pod_whose_processes_ended_with_kubelet_is_admitted_anew(
         holder = await node.run(pod("holder"))
         await _take_away(node, chip, _RULES[0])
 
-        await node.kubelet.power_off()
+        await node.kubelet.close()
         await node.for_some_beats()  # that the processes have ended is seen before kubelet is back
         await node.kubelet.start()
         await node.until(lambda: node.healthy() == {chip}, "kubelet to hear of the chip")

@@ -8,8 +8,8 @@ from fakes.controlplane import EVENTS, NODE, ControlPlane
 from matrix import oracle
 from matrix.space import Choice
 from simulated.cluster.claims import claim_names
-from simulated.cluster.scheduler import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES, Scheduler
-from simulated.cluster.store import Kind, Place, RefusedError, Selector
+from simulated.cluster.scheduler import CLASSES, PODS, SLICES, TEMPLATES, Scheduler
+from simulated.cluster.store import Kind, Place, Selector
 from simulated.dramanager import DraManager
 from simulated.pods import Container, Pod, PodSpec, Workload
 
@@ -26,7 +26,7 @@ class Cluster:
         for name in ("plugins", "plugins_registry"):
             (root / name).mkdir(parents=True)
         self.scheduler = Scheduler(self.store)
-        self.dra = DraManager(root, objects=self._claim, wipe=self._wipe)
+        self.dra = DraManager.on_cluster(root, self.store, NODE)
 
     def settings(self) -> dict[str, str]:
         """Return where the daemon finds all that."""
@@ -116,16 +116,6 @@ class Cluster:
 
     def _every(self, kind: Kind) -> list[dict[str, Any]]:
         return self.store.find(Place(kind=kind), Selector())[0]
-
-    async def _claim(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        try:
-            return self.store.get(Place(kind=CLAIMS, namespace=namespace, name=name))
-        except RefusedError:
-            return None
-
-    async def _wipe(self, driver: str | None) -> None:
-        wanted = f"spec.nodeName={NODE}" + (f",spec.driver={driver}" if driver else "")
-        self.store.delete_collection(Place(kind=SLICES), Selector.of(wanted, SLICES.plural))
 
 
 def _called(name: str) -> str:

@@ -22,7 +22,7 @@ from simulated.cluster.scheduler import (
     Scheduler,
 )
 from simulated.cluster.server import ApiServer, write_service_account
-from simulated.cluster.store import Kind, Object, Place, RefusedError, Selector, Store
+from simulated.cluster.store import Kind, Object, Place, Selector, Store
 from simulated.demo import Demo, StoryError
 from simulated.dramanager import DraManager
 from simulated.node import SimulatedNode
@@ -72,7 +72,7 @@ class DraDemo(Demo):
             resource=resource,
             toolkit=toolkit,
             cdi=cdi,
-            dra=DraManager(root, objects=self._claim, wipe=self._wipe),
+            dra=DraManager.on_cluster(root, self.store, NODE),
             changes={
                 **changes,
                 "cdi": {"specDir": str(cdi)},
@@ -125,7 +125,8 @@ class DraDemo(Demo):
         """Submit a pod with a claim of one device of *kind*; return it with what it is given."""
         claim = {"name": "chip", "resourceClaimTemplateName": f"one-{kind}"}
         pod = await self.run(name, workload, resourceClaims=[claim])
-        stored = await self._claim(_NAMESPACE, pod.spec.claims["chip"]) or {}
+        claimed = Place(kind=CLAIMS, namespace=_NAMESPACE, name=pod.spec.claims["chip"])
+        stored = self.store.get(claimed)
         (result,) = stored["status"]["allocation"]["devices"]["results"]
         return pod, str(result["device"])
 
@@ -187,18 +188,6 @@ class DraDemo(Demo):
         """Return what the status of a pod with *chip* says of its health."""
         told = self.dra.plugins.health.get(DRIVER, {}).get((NODE, chip))
         return "" if told is None else str(told.message)
-
-    async def _claim(self, namespace: str, name: str) -> Object | None:
-        """Return a claim as kubelet reads it, None where there is none."""
-        try:
-            return self.store.get(Place(kind=CLAIMS, namespace=namespace, name=name))
-        except RefusedError:
-            return None
-
-    async def _wipe(self, driver: str | None) -> None:
-        """Delete the node's slices, of one driver or of all, as kubelet does."""
-        wanted = f"spec.nodeName={NODE}" + (f",spec.driver={driver}" if driver else "")
-        self.store.delete_collection(Place(kind=SLICES), Selector.of(wanted, SLICES.plural))
 
 
 def _pod(name: str) -> Place:

@@ -8,11 +8,14 @@ from typing import Any
 from grpc import aio
 
 from simulated.clock import Clock, RealClock
+from simulated.cluster.store import Kind, Place, RefusedError, Selector, Store
 from simulated.draplugins import CALL, KUBELET_1_37, DraPlugins, Plugin, Wipe
 from simulated.drastate import STATE, ClaimCache, ClaimInfo
 from simulated.pluginwatcher import DRA_PLUGIN, PluginWatcher
 from simulated.pods import Container, Pod
 
+_CLAIMS = Kind(group_version="resource.k8s.io/v1", plural="resourceclaims")
+_SLICES = Kind(group_version="resource.k8s.io/v1", plural="resourceslices")
 ClaimObjects = Callable[[str, str], Awaitable[Mapping[str, Any] | None]]
 """Returns the ResourceClaim of a namespace and a name as the API server has it, None without."""
 
@@ -60,6 +63,22 @@ class DraManager:
         self._objects = objects
         self._wipe = wipe
         self._changing = asyncio.Lock()
+
+    @classmethod
+    def on_cluster(cls, root: Path, store: Store, node: str) -> "DraManager":
+        """Return one that reads claims of *store*, and deletes the slices of *node* there."""
+
+        async def claim(namespace: str, name: str) -> Mapping[str, Any] | None:
+            try:
+                return store.get(Place(kind=_CLAIMS, namespace=namespace, name=name))
+            except RefusedError:
+                return None
+
+        async def wipe(driver: str | None) -> None:
+            wanted = f"spec.nodeName={node}" + (f",spec.driver={driver}" if driver else "")
+            store.delete_collection(Place(kind=_SLICES), Selector.of(wanted, _SLICES.plural))
+
+        return cls(root, objects=claim, wipe=wipe)
 
     async def start(self) -> None:
         """Read what was written, delete the node's slices, and look for drivers.

@@ -124,7 +124,7 @@ async def _stay_held(stage: DraDemo, pod: Pod) -> Pod:
 
 async def _reboot(stage: DraDemo, pod: Pod) -> None:
     before = len(stage.dra.calls)
-    await stage.kubelet.power_off()
+    await stage.kubelet.close()
     await stage.stop()
     stage.node.reboot()
     for spec in stage.cdi.iterdir():  # it is in memory

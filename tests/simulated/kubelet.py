@@ -140,7 +140,7 @@ class Kubelet(rpc.RegistrationServicer):
         await self.start()
 
     async def close(self) -> None:
-        """Stop for good, containers too."""
+        """End everything at once, for good or as when the node reboots: `start` and `readmit` follow."""
         await _cancel(list(self._workers))
         for pod in list(self.pods.values()):
             await self._runtime.stop(pod, 0.0)
@@ -199,13 +199,6 @@ class Kubelet(rpc.RegistrationServicer):
         if force:
             self.pods.pop(pod.uid, None)
         self._stopping[pod.uid] = self._work(self._terminate(pod, grace))
-
-    async def power_off(self) -> None:
-        """End everything at once, as when the node reboots; `start` and `readmit` come next."""
-        await _cancel(list(self._workers))
-        for pod in list(self.pods.values()):
-            await self._runtime.stop(pod, 0.0)
-        await self.stop()
 
     async def readmit(self) -> None:
         """Admit every pod anew, as after a reboot: with what the checkpoint says it has."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast.host.files.wholefile import sync_folder
+
 RESERVE_BYTES = 1 << 20
 _RESERVE = "reserve"
 _ROOM_BYTES = 1 << 16
@@ -289,7 +291,7 @@ def remove_half(path: Path) -> None:
 def link(path: Path) -> None:
     """Put what was made at *path* too; raises FileExistsError where anything lies there."""
     os.link(half(path), path)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def set_aside(path: Path, ours: tuple[Identity, ...] = ()) -> Path | None:
@@ -311,7 +313,7 @@ def set_aside(path: Path, ours: tuple[Identity, ...] = ()) -> Path | None:
     for suffix in theirs:
         with suppress(FileNotFoundError):
             path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
-    _sync(path.parent)
+    sync_folder(path.parent)
     return aside
 
 
@@ -335,11 +337,3 @@ def kept_aside(path: Path) -> list[Path]:
             for suffix in COMPANIONS
         )
     ]
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -6,7 +6,6 @@ A trial resets what may be reset and then sees if the functions answer. Each run
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import structlog
 from msgspec import Struct, field
@@ -33,6 +32,7 @@ from holdfast.model.reclaim.reset import (
     why_not_reset,
 )
 from holdfast.model.use.free import Freedom, KernelFacts, OpenOutcome, judge_kernel
+from holdfast.reclaim.ending import StepCounter
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Nudges, Watched
@@ -153,14 +153,6 @@ class _RunningTrial(Struct, kw_only=True):
     ended: float = 0.0
 
 
-class StepObserver(Protocol):
-    """Hears of steps by which devices become free."""
-
-    def reclaimed(self, step: str, outcome: str) -> None:
-        """Hear of one *step* and its *outcome*."""
-        ...
-
-
 class Resetter:
     """Each device has a lane of its own: one that hangs costs that device alone.
 
@@ -175,7 +167,7 @@ class Resetter:
         clock: Clock,
         settings: Watched[ReclaimSettings],
         nudges: Nudges,
-        observer: StepObserver,
+        observer: StepCounter,
     ) -> None:
         """Act by *settings*; *nudges* say when there is something new to see.
 

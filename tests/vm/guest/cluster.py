@@ -7,7 +7,7 @@ from typing import Any
 from simulated.cluster.certificates import certificates
 from simulated.cluster.rules import Rules
 from simulated.cluster.server import ApiServer, write_service_account
-from simulated.cluster.store import Kind, Object, Place, RefusedError, Selector, Store
+from simulated.cluster.store import Kind, Place, Selector, Store
 from vm.guest.pci import Function
 from vm.modes import DRIVER, NODE, SERVICE_ACCOUNT
 
@@ -63,18 +63,6 @@ class Cluster:
     def forget(self, name: str) -> None:
         """Delete a claim, as happens with the pod that it was made for."""
         self.store.delete(Place(kind=CLAIMS, namespace="default", name=name))
-
-    async def claim(self, namespace: str, name: str) -> Object | None:
-        """Return a claim as kubelet reads it."""
-        try:
-            return self.store.get(Place(kind=CLAIMS, namespace=namespace, name=name))
-        except RefusedError:
-            return None
-
-    async def wipe(self, driver: str | None) -> None:
-        """Delete the node's slices, of one driver or of all, as kubelet does."""
-        fields = f"spec.nodeName={NODE}" + ("" if driver is None else f",spec.driver={driver}")
-        self.store.delete_collection(Place(kind=SLICES), Selector.of(fields, SLICES.plural))
 
     def advertised(self) -> dict[str, dict[str, Any]]:
         """Return the devices that the scheduler knows, by name."""

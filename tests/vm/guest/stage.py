@@ -34,7 +34,7 @@ from vm.guest.reboot import another_boot_id
 from vm.guest.runtime import GuestRuntime
 from vm.guest.waits import SLOW, wait_until
 from vm.guest.ways import AsChart, Plain
-from vm.modes import CHART, DRIVER, TPU, mode_of
+from vm.modes import CHART, DRIVER, NODE, TPU, mode_of
 
 T = TypeVar("T")
 
@@ -285,7 +285,7 @@ class Stage:
         Return what lets the kernel tell its true boot id again.
         """
         pods = list(self.kubelet.pods.values())
-        self.call(self.kubelet.power_off())
+        self.call(self.kubelet.close())
         self.kill_daemon()
         wait_until(lambda: all(self.runtime.emptied(pod.uid) for pod in pods), what="all pods' end")
         self.runtime.running.clear()
@@ -434,7 +434,7 @@ class Stage:
             _POD_RESOURCES,
             self.runtime,
             times=KubeletTimes(retry_first=0.5, retry=0.5, sync=1.0, unprepare=1.0, finished=0.2),
-            dra=DraManager(_ROOT, objects=self.cluster.claim, wipe=self.cluster.wipe),
+            dra=DraManager.on_cluster(_ROOT, self.cluster.store, NODE),
         )
         await kubelet.start()
         return kubelet

@@ -25,14 +25,15 @@ def replace_whole(path: Path, content: bytes, *, temporary: Path) -> None:
             file.flush()
             os.fsync(fd)
         temporary.replace(path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have what *folder* lists outlive a power cut; raise OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

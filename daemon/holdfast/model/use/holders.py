@@ -152,11 +152,6 @@ class Scan(Struct, frozen=True, kw_only=True):
     cpu_seconds: float = 0.0
     """What this process worked meanwhile: on a busy node a scan takes longer and costs the same."""
 
-    @property
-    def complete(self) -> bool:
-        """Return whether this scan could see everything."""
-        return not self.gaps
-
 
 LEAK = "a leaked VFIO device fd (gvisor#11545, fixed in release-20250326.0)"
 _MOST_NAMED = 8
