@@ -1,15 +1,33 @@
 """Every key of the settings with what its type says of it and what stands below it in the source."""
 
 import json
-from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.settings import Settings
 from holdfast.settings.schema import meanings, one_line
-from holdfast.settings.types import Duration, Interval, Section, entry_of
+from holdfast.settings.types import (
+    Duration,
+    Interval,
+    Section,
+    entry_of,
+    forms,
+    is_section,
+    made_of,
+)
+
+_PLAIN: Mapping[object, str] = {
+    str: "text",
+    int: "whole number",
+    bool: "`true` or `false`",
+    type(None): "nothing",
+    Duration: "duration",
+    Interval: "duration above zero",
+}
 
 
 class Key(Struct, frozen=True, kw_only=True):
@@ -31,12 +49,12 @@ class Group(Struct, frozen=True, kw_only=True):
 
 def groups(section: type[Section] = Settings, path: str = "") -> Iterator[Group]:
     """Yield *section* and each one below it, in the order of the source."""
-    hints, texts = get_type_hints(section, include_extras=True), meanings(section)
+    kinds, texts = forms(section), meanings(section)
     keys: list[Key] = []
     below: list[tuple[type[Section], str]] = []
     for field in msgspec.structs.fields(section):
-        kind, here = hints[field.name], f"{path}{field.encode_name}"
-        if isinstance(kind, type) and issubclass(kind, Section):
+        kind, here = kinds[field.encode_name], f"{path}{field.encode_name}"
+        if is_section(kind):
             below.append((kind, f"{here}."))
             continue
         entry = entry_of(kind)
@@ -69,26 +87,13 @@ def _words(kind: Any) -> str:
         return " or ".join(f"`{each}`" for each in get_args(kind))
     if get_origin(kind) is tuple:
         inner = get_args(kind)[0]
-        return "list, see below" if entry_of(kind) else f"list of {_words(inner)}"
-    if isinstance(kind, type) and issubclass(kind, Duration):
-        return "duration above zero" if issubclass(kind, Interval) else "duration"
-    names = {
-        str: "text",
-        bool: "`true` or `false`",
-        str | None: "text or nothing",
-        str | int | None: "text, whole number or nothing",
-    }
-    if kind in names:
-        return names[kind]
-    bounds = next((each for each in _flat(kind) if isinstance(each, msgspec.Meta)), None)
-    if bounds is None or int not in _flat(kind):
-        raise NotImplementedError(f"cannot say what a {kind} is")
-    most = "" if bounds.le is None else f" to {bounds.le}"
-    none = " or nothing" if type(None) in get_args(kind) else ""
-    return f"whole number from {bounds.ge}{most}{none}"
-
-
-def _flat(kind: object) -> list[object]:
-    """Return *kind* and all that it is made of."""
-    below = [*get_args(kind), *getattr(kind, "__metadata__", ())]
-    return [kind, *(deep for each in below for deep in _flat(each))]
+        of = "of" if inner is str or get_origin(inner) is Literal else "in which each is"
+        return "list, see below" if entry_of(kind) else f"list {of} {_words(inner)}"
+    if get_origin(kind) in {Union, UnionType}:
+        *most, last = map(_words, get_args(kind))
+        return f"{', '.join(most)} or {last}"
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    (form,) = (each for each in made_of(kind) if isinstance(each, msgspec.Meta))
+    bound = "" if form.le is None else f" to {form.le}"
+    return form.description or f"whole number from {form.ge}{bound}"

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 from holdfast.model.gate.cdi import _KIND as KIND
 from holdfast.model.gate.gate import LONGEST_WAIT
-from holdfast.names import LONGEST_SOCKET_PATH, PLUGIN_SOCKET_BYTES
+from holdfast.names import (
+    CONTROL_SOCKET,
+    DRA_SOCKET,
+    LONGEST_SOCKET_PATH,
+    PLUGIN_SOCKET_BYTES,
+    PLUGINS,
+    PLUGINS_REGISTRY,
+)
 from holdfast.settings import known_paths, variable
 from holdfast.settings.nvidia_plugin import KUBELET_SOCKET, VARIABLES
 from holdfast.settings.reloading import TakeUp, take_up
@@ -56,7 +63,10 @@ def refused() -> Mapping[str, object]:
         "inDocuments": _in_documents(),
         "longestWait": LONGEST_WAIT,
         "longestAllocate": LONGEST_ALLOCATE,
-        "socketRoom": LONGEST_SOCKET_PATH - PLUGIN_SOCKET_BYTES,
+        "longestSocket": LONGEST_SOCKET_PATH,
+        "pluginSocket": PLUGIN_SOCKET_BYTES,
+        "stateSocket": CONTROL_SOCKET,
+        "draSockets": [f"{PLUGINS_REGISTRY}/%s-reg.sock", f"{PLUGINS}/%s/{DRA_SOCKET}"],
         "cdiKind": f"^({KIND.pattern.replace('?P<kind>', '')})$",
     }
 

@@ -1,15 +1,12 @@
 """Writes the chart's values.schema.json: `config` by the settings' type, the rest is told here."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, cast
 
 from chart.theirs import VALUES
 from holdfast.model.tpu.generations import GENERATIONS
-from holdfast.model.vfio import _CLASS, _DEVICE, _RESOURCE
-from holdfast.names import CONTROL_SOCKET, KUBELET_SOCKET, LONGEST_SOCKET_PATH
+from holdfast.names import KUBELET_SOCKET
 from holdfast.settings import schema
-from holdfast.settings.hardware import GPU_NAME, SHARED, SLICE_NAMES
 from holdfast.settings.reloading import TakeUp, take_up
 
 Schema = dict[str, Any]
@@ -28,35 +25,20 @@ _MOUNTED = (
     "dra.kubeletRoot",
     "labels.folder",
 )
-"""Paths that become mounts: kubelet would refuse the pod, far from the values."""
-_DIRECT = (
-    "stateDir",
-    "kubelet.pluginDir",
-    "kubelet.podResourcesSocket",
-    "cdi.specDir",
-    "host.dev",
-    "labels.folder",
-)
-"""Paths without a step up."""
-_STEP_UP: Schema = {"pattern": "(^|/)\\.\\.(/|$)"}
-_LONGEST_STATE = LONGEST_SOCKET_PATH - len(f"/{CONTROL_SOCKET}")
-
-_RESOURCE_NAME = f"^({_RESOURCE.pattern})$"
-_PATTERNS = {
-    "tpu.resourceName": _RESOURCE_NAME,
-    "kubelet.socketPrefix": "^[^./\\x00-\\x1f\\x7f][^/\\x00-\\x1f\\x7f]*$",
-    "gpu.driverRootOnHost": "^(/[^:]*)?$",
-    "gpu.cdiHookPath": "^(/.+)?$",
-    "dra.driverName": "^[a-z]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$",
-    "gpu.cdiAnnotationPrefix": "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/$",
-}
-"""Texts that the daemon would refuse at its start, far from the values."""
+"""Paths that become mounts."""
+_ODD = "[:\\x00-\\x1f\\x7f-\\x9f]"
+_MOUNT: Schema = {"not": {"pattern": f"^/+$|{_ODD}"}}
+"""Beside its form: kubelet would refuse the pod, or mount another path, far from the values."""
 
 TEXT: Schema = {"type": "string"}
 TRUTH: Schema = {"type": "boolean"}
 ANYTHING: Schema = {"type": "object"}
 TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
-FOLDER: Schema = {"type": "string", "pattern": "^/[^:]+$"}
+FOLDER: Schema = {
+    "type": "string",
+    "pattern": schema()["$defs"]["Settings"]["properties"]["stateDir"]["pattern"],
+    **_MOUNT,
+}
 FOLDERS: Schema = {"type": "array", "items": FOLDER, "uniqueItems": True}
 COUNT: Schema = {"type": "integer", "minimum": 1}
 NAME: Schema = {"type": "string", "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"}
@@ -217,21 +199,14 @@ def values_schema() -> Schema:
     for name in _FIXED:
         del host[name]
     for path in _MOUNTED:
-        key = _key(config, path)
-        key["pattern"] = "^(/[^:]+)?$" if key["default"] == "" else "^/[^:]+$"
-    for path in _DIRECT:
-        _key(config, path)["not"] = _STEP_UP
-    _key(config, "stateDir")["maxLength"] = _LONGEST_STATE
+        _key(config, path).update(_MOUNT)
+    _key(config, "gpu.driverRootOnHost")["not"] = {"pattern": _ODD}
     _key(config, "kubelet.socketPrefix")["not"] = {
         "enum": [KUBELET_SOCKET[: n + 1] for n in range(len(KUBELET_SOCKET))]
     }
-    _key(config, "dra.driverName")["maxLength"] = 63
-    for path, pattern in _PATTERNS.items():
-        _key(config, path)["pattern"] = pattern
     _key(config, "tpu.generation")["enum"] = ["", *sorted(GENERATIONS)]
     _refine_pools(_key(config, "pools")["items"])
     _refine_rules(_key(config, "devices")["items"])
-    _refine_sharing(_key(config, "sharing.timeSlicing.resources"))
     del config["properties"]["named"]["properties"]["folder"]  # the chart mounts it
     document = _document(config, "#/properties/config")
     config["properties"] |= DOCUMENTS
@@ -271,11 +246,6 @@ def _key(config: Schema, path: str) -> Schema:
 
 def _refine_pools(pool: Schema) -> None:
     """Refuse what the daemon would refuse of a pool."""
-    keys = pool["properties"]
-    keys["resourceName"]["pattern"] = _RESOURCE_NAME
-    keys["devices"]["items"]["pattern"] = _any_case(_DEVICE.pattern)
-    keys["classes"]["items"]["pattern"] = _any_case(_CLASS.pattern)
-    keys["addresses"]["items"]["minLength"] = 1
     selectors = ("devices", "classes", "addresses")
     pool["anyOf"] = [
         {"required": [each], "properties": {each: {"minItems": 1}}} for each in selectors
@@ -284,13 +254,10 @@ def _refine_pools(pool: Schema) -> None:
 
 def _refine_rules(rule: Schema) -> None:
     """Refuse what the daemon would refuse of a rule for some devices."""
-    keys = rule["properties"]
-    keys["resource"]["pattern"] = f"^$|{_RESOURCE_NAME}"
-    patterns = keys["match"]["properties"]
-    for each in patterns.values():
-        each["minLength"] = 1
-    keys["match"]["anyOf"] = [
-        {"required": [each], "properties": {each: {"not": {"type": "null"}}}} for each in patterns
+    match = rule["properties"]["match"]
+    match["anyOf"] = [
+        {"required": [each], "properties": {each: {"not": {"type": "null"}}}}
+        for each in match["properties"]
     ]
     given = {"required": ["resource"], "properties": {"resource": {"minLength": 1}}}
     rule["allOf"] = [
@@ -310,18 +277,6 @@ def _refine_rules(rule: Schema) -> None:
             "then": given,
         },
     ]
-
-
-def _refine_sharing(resources: Schema) -> None:
-    """Refuse what the daemon would refuse of what is shared."""
-    keys = resources["items"]["properties"]
-    keys["name"]["pattern"] = f"^({re.escape(GPU_NAME)}$|{re.escape(SLICE_NAMES)})"
-    keys["rename"]["pattern"] = f"^$|{re.escape(SHARED)}$"
-
-
-def _any_case(pattern: str) -> str:
-    """Return *pattern* for hex digits of both cases, as the daemon takes them."""
-    return f"^({pattern.replace('a-f', 'a-fA-F').replace('0x', '0[xX]')})$"
 
 
 def _plain(node: Schema, types: Mapping[str, Schema]) -> Schema:

@@ -253,7 +253,7 @@ def test_a_key_in_the_wrong_place_has_no_effect_as_with_nvidias_plugin_and_is_to
         ),
         (
             "sharing: {timeSlicing: {resources: [{name: google.com/tpu, replicas: 2}]}}",
-            r"resources\[0\].name: TPUs and VFIO devices are never shared",
+            r"resources\[0\].name: expected nvidia.com/gpu, or MIG slices such as",
         ),
         ("flags: {deviceDiscoveryStrategy: tegra}", "GPUs are found by NVML alone"),
         ("flags: {migStrategy: both}", "gpu.migStrategy.*use none or single or mixed"),

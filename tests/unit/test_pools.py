@@ -24,19 +24,4 @@ _RESOURCE = ResourceName("example.com/nic")
     ],
 )
 def test_a_pool_takes_what_matches_one_entry_of_each_list(pool: PoolSpec, taken: bool) -> None:
-    assert pool.problems() == ()
     assert pool.matches(PciAddress("0000:3b:00.0"), 0x8086, 0x1572, 0x020000) is taken
-
-
-@pytest.mark.parametrize(
-    ("pool", "key"),
-    [
-        (PoolSpec(resource=_RESOURCE), "devices"),
-        (PoolSpec(resource=ResourceName("nic"), classes=("0200",)), "resource"),
-        (PoolSpec(resource=_RESOURCE, devices=("8086",)), "devices"),
-        (PoolSpec(resource=_RESOURCE, classes=("network",)), "classes"),
-        (PoolSpec(resource=_RESOURCE, addresses=("",)), "addresses"),
-    ],
-)
-def test_a_pool_that_cannot_be_meant_names_its_key(pool: PoolSpec, key: str) -> None:
-    assert any(text.startswith(key) for text in pool.problems())

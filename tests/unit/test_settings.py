@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given
@@ -20,7 +21,15 @@ from holdfast.errors import SettingsError
 from holdfast.model.cards import Sharing
 from holdfast.model.nvidia.mig import MigStrategy
 from holdfast.settings import Settings, convert, known_paths, plain, schema
-from holdfast.settings.types import PATTERN, Duration, Interval, Section
+from holdfast.settings.types import (
+    PATTERN,
+    Duration,
+    Interval,
+    Section,
+    entry_of,
+    forms,
+    is_section,
+)
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -134,8 +143,8 @@ def test_the_schema_and_the_parser_agree_on_what_a_duration_is(text: str) -> Non
         ("log: {level: loud}", "log.level: Invalid enum value 'loud'"),
         ("pools: [{devices: ['1:2']}]", "pools[0]: Object missing required field `resourceName`"),
         ("pools: {resourceName: x}", "pools: Expected `array`, got `object`"),
-        ("on: 1", "a key is not text"),
-        ("gate: {7: 1}", "a key is not text"),
+        ("gate: 5\non: 1", "line 2: a key is not text: YAML reads on as another type"),
+        ("gate: {7: 1}", "line 1: a key is not text: YAML reads 7 as"),
         ("tpu: {workerId: -1}", "tpu.workerId: Expected `int` >= 0"),
         (
             "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replica: 4}]}}",
@@ -146,7 +155,7 @@ def test_the_schema_and_the_parser_agree_on_what_a_duration_is(text: str) -> Non
             "sharing.timeSlicing.resources[0].replicas: Expected `int` >= 2",
         ),
         (
-            "sharing: {timeSlicing: {resources: [{name: x.y/z, replicas: 2, devices: [0]}]}}",
+            "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: [0]}]}}",
             "sharing.timeSlicing.resources[0].devices: ",
         ),
         ("sharing: {mps: {resources: []}}", "sharing.mps: MPS is not served"),
@@ -179,10 +188,16 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ({"kubelet.question.minInterval": "2m"}, "kubelet.question.minInterval: it is longer"),
         ({"stateDir": "/var/lib/kubelet/device-plugins/holdfast"}, "stateDir: kubelet may clean"),
         ({"stateDir": "/var/lib/kubelet/device-plugins"}, "stateDir: kubelet may clean"),
-        ({"stateDir": "state"}, "stateDir: 'state' is not an absolute path"),
+        (
+            {"stateDir": "state"},
+            "stateDir: expected an absolute path without `..`, such as /run/holdfast, got 'state'",
+        ),
         ({"stateDir": "/" + "x" * 100}, "stateDir: the path is too long for a Unix socket"),
-        ({"kubelet.pluginDir": "/a/../b"}, "kubelet.pluginDir: '/a/../b' is not an absolute path"),
-        ({"cdi.specDir": "cdi"}, "cdi.specDir: 'cdi' is not an absolute path"),
+        (
+            {"kubelet.pluginDir": "/a/../b"},
+            "kubelet.pluginDir: expected an absolute path without `..`",
+        ),
+        ({"cdi.specDir": "cdi"}, "cdi.specDir: expected an absolute path"),
         (
             {"deviceListStrategy": "cdi", "tpu.resourceName": "example.com/4chips"},
             "deviceListStrategy: 'example.com/4chips' cannot be a CDI kind",
@@ -194,31 +209,31 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
             },
             "deviceListStrategy: '3com.com/nic' cannot be a CDI kind",
         ),
-        ({"host.proc": ""}, "host.proc: '' is not an absolute path"),
-        ({"kubelet.socketPrefix": ""}, "kubelet.socketPrefix: '' cannot begin"),
-        ({"kubelet.socketPrefix": "a/b"}, "kubelet.socketPrefix: 'a/b' cannot begin"),
+        ({"host.proc": ""}, "host.proc: expected an absolute path"),
+        ({"kubelet.socketPrefix": ""}, "kubelet.socketPrefix: expected letters that can begin"),
+        ({"kubelet.socketPrefix": "a/b"}, "kubelet.socketPrefix: expected letters that can begin"),
         ({"kubelet.socketPrefix": "x" * 45}, "kubelet.socketPrefix: no socket in /var/lib/kubelet"),
         ({"kubelet.socketPrefix": "kube"}, "begins the name of kubelet's own socket too"),
         (
             {"tpu.enabled": "false", "gpu.enabled": "false"},
             "tpu.enabled: nothing is left to advertise",
         ),
-        ({"tpu.resourceName": "tpu"}, "tpu.resourceName: 'tpu' is not of the form domain/name"),
+        ({"tpu.resourceName": "tpu"}, "tpu.resourceName: expected a resource name such as"),
         ({"tpu.generation": "v5ee"}, "tpu.generation: there is no 'v5ee'; did you mean v5e?"),
         (
             {"gpu.cdiHookPath": "nvidia-ctk"},
-            "gpu.cdiHookPath: 'nvidia-ctk' is not an absolute path",
+            "gpu.cdiHookPath: expected the absolute path of a file",
         ),
         ({"gpu.driverRoot": "driver"}, "gpu.driverRoot: 'driver' is not an absolute path"),
         ({"gpu.devRoot": "./dev"}, "gpu.devRoot: './dev' is not an absolute path"),
         ({"tpu.envFile": "tpu-env"}, "tpu.envFile: 'tpu-env' is not an absolute path"),
         (
             {"gpu.driverRootOnHost": "driver"},
-            "gpu.driverRootOnHost: 'driver' is not an absolute path",
+            "gpu.driverRootOnHost: expected an absolute path such as /run/driver",
         ),
         (
             {"gpu.cdiAnnotationPrefix": "cdi.k8s.io"},
-            "gpu.cdiAnnotationPrefix: 'cdi.k8s.io' cannot begin an annotation's key; ",
+            "gpu.cdiAnnotationPrefix: expected the beginning of an annotation's key: a domain",
         ),
         ({"gpu.imexChannelIds": "[1]"}, "gpu.imexChannelIds[0]: Invalid enum value 1; use 0"),
         ({"tpu.generation": "gpu"}, "tpu.generation: there is no 'gpu'; known are v2, "),
@@ -228,23 +243,26 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ),
         (
             {"pools": "[{resourceName: x, devices: ['1:2']}]"},
-            "pools[0].resourceName: 'x' is not of the form",
+            "pools[0].resourceName: expected a resource name",
         ),
         ({"pools": "[{resourceName: a.b/c}]"}, "pools[0].devices: give at least one of"),
         (
-            {"sharing.timeSlicing.resources": "[{name: google.com/tpu, replicas: 2}]"},
-            "resources[0].name: TPUs and VFIO devices are never shared; leave google.com/tpu out",
+            {
+                "tpu.resourceName": "nvidia.com/gpu",
+                "sharing.timeSlicing.resources": "[{name: nvidia.com/gpu, replicas: 2}]",
+            },
+            "resources[0].name: TPUs and VFIO devices are never shared; leave nvidia.com/gpu out",
         ),
         (
             {
-                "pools": "[{resourceName: a.b/c, addresses: ['*']}]",
-                "sharing.timeSlicing.resources": "[{name: a.b/c, replicas: 2}]",
+                "pools": "[{resourceName: nvidia.com/mig-x, addresses: ['*']}]",
+                "sharing.timeSlicing.resources": "[{name: nvidia.com/mig-x, replicas: 2}]",
             },
-            "resources[0].name: TPUs and VFIO devices are never shared; leave a.b/c out",
+            "resources[0].name: TPUs and VFIO devices are never shared; leave nvidia.com/mig-x out",
         ),
         (
             {"sharing.timeSlicing.resources": "[{name: nvidia.com/gpus, replicas: 2}]"},
-            "resources[0].name: there is no 'nvidia.com/gpus' that can be shared; nvidia.com/gpu",
+            "resources[0].name: expected nvidia.com/gpu, or MIG slices such as nvidia.com/mig-1g",
         ),
         (
             {"sharing.timeSlicing.resources": f"[{_GPUS}, {_GPUS}]"},
@@ -266,22 +284,25 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ),
         (
             {"tpu.api": "dra", "dra.driverName": "Holdfast"},
-            "dra.driverName: 'Holdfast' is not a valid driver name",
+            "dra.driverName: expected a DNS name of at most 63 lower-case characters",
         ),
         (
             # Without DRA, too, as the chart refuses it.
             {"dra.driverName": ""},
-            "dra.driverName: '' is not a valid driver name",
+            "dra.driverName: expected a DNS name",
         ),
         (
             {"tpu.api": "dra", "dra.driverName": "a" * 64},
-            "take a DNS name of at most 63 lower-case characters",
+            "dra.driverName: expected a DNS name",
         ),
         (
             {"tpu.api": "dra", "dra.kubeletRoot": "/" + "x" * 80},
             "is too long for a socket; choose a shorter name",
         ),
-        ({"gpu.api": "dra", "dra.kubeletRoot": "kubelet"}, "dra.kubeletRoot: 'kubelet' is not an"),
+        (
+            {"gpu.api": "dra", "dra.kubeletRoot": "kubelet"},
+            "dra.kubeletRoot: expected an absolute path such as /run/driver, got 'kubelet'",
+        ),
         (
             {
                 "tpu.enabled": "false",
@@ -390,7 +411,7 @@ def test_a_pipe_is_read_to_its_end_and_one_that_nobody_writes_to_is_refused(tmp_
 
 
 def test_a_path_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot read the documents in"):
+    with pytest.raises(SettingsError, match=r"named\.folder: expected an absolute path"):
         load(_file(tmp_path, 'named: {folder: "/a\\0b"}\n'), {})
 
 
@@ -488,6 +509,56 @@ def test_every_single_key_can_be_given_by_a_variable_of_its_own() -> None:
             value = value[part]
         text = value if isinstance(value, str) else json.dumps(value)
         assert load(None, {name: text}) == Settings(), name
+
+
+def _sections(section: type[Section] = Settings) -> Iterator[type[Section]]:
+    """Yield *section* and each one below it, also those of entries of lists."""
+    yield section
+    for kind in forms(section).values():
+        if (below := kind if is_section(kind) else entry_of(kind)) is not None:
+            yield from _sections(below)
+
+
+@pytest.mark.parametrize("section", [*_sections()], ids=lambda each: each.__name__)
+def test_each_default_has_the_form_of_its_key(section: type[Section]) -> None:
+    kinds = forms(section)
+    for field in msgspec.structs.fields(section):
+        if not field.required:
+            factory = field.default_factory
+            default = field.default if factory is msgspec.NODEFAULT else factory()
+            read = msgspec.to_builtins(default, enc_hook=float)
+            kind = kinds[field.encode_name]
+            assert msgspec.convert(read, kind, dec_hook=lambda of, it: of.parse(it)) == default
+
+
+@pytest.mark.parametrize(
+    ("key", "right", "wrong"),
+    [
+        ("stateDir", ["/", "/a//b/.", "/.a/...", "/..a"], ["", "a", "/a/..", "/../a", "/a\0"]),
+        ("gpu.driverRoot", ["", "/", "/a/../b", "/a\n"], ["a", " /", "/\0"]),
+        ("gpu.cdiHookPath", ["", "/a"], ["/", "a"]),
+        ("kubelet.socketPrefix", ["a", "a.b c", "ü"], ["", ".a", "a/b", "a\n", "a\x85", "a\u200b"]),
+        (
+            "tpu.resourceName",
+            ["a/b", "a.b/C_d.e"],
+            ["", "a", "A/b", "a/b/c", "a/b\n", "a/" + "b" * 64],
+        ),
+        (
+            "dra.driverName",
+            ["a", "a.1-b", "a" * 63],
+            ["", "1a", "a.", "a-.b", "A", "a\n", "a" * 64],
+        ),
+        ("gpu.cdiAnnotationPrefix", ["a/", "a.b/"], ["", "/", "a", "a/b", "a/\n", "A/"]),
+    ],
+)
+def test_text_has_the_form_of_its_key_from_its_first_character_to_its_last(
+    key: str, right: list[str], wrong: list[str]
+) -> None:
+    for text in right:
+        load(None, {}, {key: text})
+    for text in wrong:
+        with pytest.raises(SettingsError, match=rf"{re.escape(key)}: expected .*, got "):
+            load(None, {}, {key: text})
 
 
 def test_what_is_printed_can_be_read_again() -> None:
@@ -700,12 +771,12 @@ _ANY = {"match": {"model": "*"}}
     ("rule", "others", "why"),
     [
         ({"match": {}}, {}, "devices[0].match: give at least one of uuid, index, pci and model"),
-        ({"match": {"uuid": ""}}, {}, "devices[0].match.uuid: an empty pattern matches nothing"),
+        ({"match": {"uuid": ""}}, {}, "devices[0].match.uuid: expected a pattern such as"),
         ({"match": {"uid": "x"}}, {}, "did you mean devices[0].match.uuid?"),
         ({"exclude": True}, {}, "devices[0]: Object missing required field `match`"),
         ({**_ANY, "exclude": True, "resource": "a.b/c"}, {}, "devices[0]: what is left out has no"),
         ({**_ANY, "exclude": True, "reset": "never"}, {}, "devices[0]: what is left out has no"),
-        ({**_ANY, "resource": "chip"}, {}, "devices[0].resource: 'chip' is not of the form"),
+        ({**_ANY, "resource": "chip"}, {}, "devices[0].resource: expected a resource name"),
         ({**_ANY, "api": "dra"}, {}, "devices[0].api: it is for devices of another resource"),
         (
             {**_ANY, "resource": "a.b/c"},

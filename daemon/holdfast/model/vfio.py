@@ -1,6 +1,5 @@
 """VFIO devices: whether one can be used at all, and which are pools under a name of their own."""
 
-import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
@@ -12,11 +11,6 @@ from holdfast.model.ids import PciAddress, ResourceName
 _BRIDGE_CLASS = 0x06
 _HARMLESS_DRIVERS = frozenset({"pci-stub", "pcieport"})
 """Drivers whose device does no DMA of its own, so the kernel lets its group be used."""
-_DEVICE = re.compile(r"[0-9a-f?*]{1,4}:[0-9a-f?*]{1,4}")
-_CLASS = re.compile(r"(0x)?[0-9a-f]{2,6}")
-_RESOURCE = re.compile(
-    r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-)
 
 
 class FunctionFacts(Struct, frozen=True, kw_only=True):
@@ -169,28 +163,6 @@ class PoolSpec(Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
-
-    def problems(self) -> tuple[str, ...]:
-        """Return what is wrong with this rule, each text naming the key; empty when it is sound."""
-        found = []
-        if not _RESOURCE.fullmatch(self.resource):
-            found.append(f"resource: {self.resource!r} is not of the form domain/name")
-        if not (self.devices or self.classes or self.addresses):
-            found.append("devices: give at least one of devices, classes and addresses")
-        found += [
-            f"devices: {text!r} is not of the form vendor:device, such as '8086:1572'"
-            for text in self.devices
-            if not _DEVICE.fullmatch(text.lower())
-        ]
-        found += [
-            f"classes: {text!r} is not the beginning of a PCI class, such as '0302'"
-            for text in self.classes
-            if not _CLASS.fullmatch(text.lower())
-        ]
-        found += [
-            "addresses: an empty pattern matches nothing" for text in self.addresses if not text
-        ]
-        return tuple(found)
 
     def matches(self, address: PciAddress, vendor: int, device: int, class_code: int) -> bool:
         """Tell whether the function at *address* belongs to this pool."""

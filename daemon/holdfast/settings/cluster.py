@@ -3,7 +3,14 @@
 from typing import Literal
 
 from holdfast.names import CLAIM_STATE
-from holdfast.settings.types import Duration, Section
+from holdfast.settings.types import (
+    AbsolutePath,
+    DirectPath,
+    DriverName,
+    Duration,
+    OptionalPath,
+    Section,
+)
 
 
 class DraSettings(Section, frozen=True):
@@ -12,20 +19,20 @@ class DraSettings(Section, frozen=True):
     `nodeName` and `serviceAccount` are for `events` too.
     """
 
-    driver_name: str = "holdfast.dev"
+    driver_name: DriverName = "holdfast.dev"
     """The driver's name in ResourceSlices, DeviceClasses and claims. Change it when another driver
     of that name runs in the cluster; pods with claims of the former name then have to end first."""
     node_name: str = ""
     """The name of this node in the cluster. Empty: the environment variable NODE_NAME, which the
     chart sets, or else the host's name. Set it where neither is the node's name."""
-    kubelet_root: str = "/var/lib/kubelet"
+    kubelet_root: AbsolutePath = "/var/lib/kubelet"
     """Kubelet's root folder, with its folders plugins and plugins_registry and its record of
     claims. Change it when kubelet runs with another --root-dir."""
-    claim_state: str = ""
+    claim_state: OptionalPath = ""
     """Kubelet's record of claims, dra_manager_state, as the daemon's process sees it. Empty: the
     one in kubeletRoot. Set it where that folder is not mounted: the chart sets a path below
     /proc/1/root, because the folder has the volumes of every pod."""
-    service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+    service_account: AbsolutePath = "/var/run/secrets/kubernetes.io/serviceaccount"
     """The folder with the token and the CA for requests to the API server. Change it when they
     are mounted at another place."""
     unprepare_wait: Duration = Duration(120)
@@ -64,7 +71,7 @@ class NamedSettings(Section, frozen=True):
     `stateDir` can be set only in the file. The chart sets them from `config.map` and the like.
     """
 
-    folder: str = ""
+    folder: OptionalPath = ""
     """The folder with the documents: the name of a file is the document's. Empty: there are none.
     Set it where nodes need different settings."""
     labels: tuple[str, ...] = ("holdfast.dev/config", "nvidia.com/device-plugin.config")
@@ -90,7 +97,7 @@ class LabelsSettings(Section, frozen=True):
     enabled: bool = False
     """Whether the file is written. Set it to true where the cluster runs node-feature-discovery
     0.15 or later and NVIDIA's GPU feature discovery does not run (nvidia.md, tpu.md)."""
-    folder: str = "/etc/kubernetes/node-feature-discovery/features.d"
+    folder: DirectPath = "/etc/kubernetes/node-feature-discovery/features.d"
     """The folder on the node in which node-feature-discovery looks for such files; the file is
     called `holdfast`. Change it when its worker has another folder of the node mounted there."""
     gke_keys: bool = False

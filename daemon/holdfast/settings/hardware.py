@@ -1,6 +1,6 @@
 """The settings of the hardware that is advertised: TPUs, GPUs and pools of other devices."""
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -9,7 +9,22 @@ from holdfast.model.devicerules import DeviceRule
 from holdfast.model.devices import OwnSettings
 from holdfast.model.ids import ResourceName
 from holdfast.model.vfio import PoolSpec
-from holdfast.settings.types import Duration, Index, Interval, Replicas, Section
+from holdfast.settings.types import (
+    AnnotationPrefix,
+    Duration,
+    Glob,
+    Index,
+    Interval,
+    OptionalFile,
+    OptionalPath,
+    OptionalResource,
+    PciClass,
+    PciIds,
+    Replicas,
+    Resource,
+    Section,
+    text,
+)
 
 Api = Literal["device-plugin", "dra"]
 """By which API of Kubernetes pods come to a device."""
@@ -18,6 +33,13 @@ GPU_NAME, SHARED = "nvidia.com/gpu", ".shared"
 """The resource of GPUs, and what names of replicas can have at the end."""
 SLICE_NAMES = "nvidia.com/mig-"
 """How the names of MIG slices begin, where GPUs have GPU_NAME."""
+SharedName = Annotated[
+    str,
+    text(
+        rf"{GPU_NAME}|{SLICE_NAMES}[\s\S]*".replace(".", "[.]"),
+        f"{GPU_NAME}, or MIG slices such as {SLICE_NAMES}1g.10gb",
+    ),
+]
 
 
 class ServedResources(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +82,7 @@ class TpuSettings(Section, frozen=True):
     api: Api = "device-plugin"
     """By which API pods get TPU chips. device-plugin: pods ask for the resource. dra: pods have
     ResourceClaims; it needs Kubernetes 1.34. Change it on a drained node."""
-    resource_name: str = "google.com/tpu"
+    resource_name: Resource = "google.com/tpu"
     """The resource name that pods ask for. Change it when your pods ask for another one."""
     generation: str = ""
     """The chips' generation, such as `v5e`. Empty: the PCI ids tell it. Set it when they do not, as
@@ -75,7 +97,7 @@ class TpuSettings(Section, frozen=True):
     worker_hostnames: tuple[str, ...] = ()
     """The hosts of the slice, in the order of their worker ids. Set it for a slice with several
     hosts when envFile does not have it."""
-    env_file: str = ""
+    env_file: OptionalFile = ""
     """The file in which the machine's image describes the slice. Empty: `tpu/tpu-env` in host.etc.
     Set it when the file is at another place."""
     vbar_url: str = ""
@@ -99,15 +121,15 @@ class GpuSettings(Section, frozen=True):
     now and then. Set it to false when NVIDIA's plugin or a DRA driver grants the node's GPUs."""
     api: Api = "device-plugin"
     """By which API pods get GPUs and MIG slices, as `tpu.api` says. Change it on a drained node."""
-    driver_root: str = ""
+    driver_root: OptionalPath = ""
     """The root of the file system with the driver's library, such as `/run/nvidia/driver`, as the
     daemon's process sees it. Empty: `/driver-root` where that exists, driverRootOnHost, or, where
     that is empty too, GPU Operator's if there is one, or what the dynamic loader finds. Set it when
     the driver is elsewhere."""
-    dev_root: str = ""
+    dev_root: OptionalPath = ""
     """The root of the file system with /dev/nvidia*, as the daemon's process sees it. Empty:
     driverRoot, the host's own, or GPU Operator's. Set it when the device files are elsewhere."""
-    driver_root_on_host: str = ""
+    driver_root_on_host: OptionalPath = ""
     """The path that the host has for driverRoot; CDI specs and paths of device files are written
     with it. Empty: the same path, or `/` for `/driver-root`. Set it when holdfast runs in a
     container that has the driver at another path than the host."""
@@ -118,10 +140,10 @@ class GpuSettings(Section, frozen=True):
     for NVIDIA's container runtime. cdi-annotations and cdi-cri are for any runtime that reads CDI
     specs, which holdfast then writes to cdi.specDir. Choose cdi-cri under gVisor, where device
     files alone are not a driver, and on nodes without NVIDIA's container runtime."""
-    cdi_annotation_prefix: str = "cdi.k8s.io/"
+    cdi_annotation_prefix: AnnotationPrefix = "cdi.k8s.io/"
     """How the annotation's key begins with the strategy cdi-annotations. Change it when your
     container runtime reads another one."""
-    cdi_hook_path: str = ""
+    cdi_hook_path: OptionalFile = ""
     """The host's path of nvidia-cdi-hook or nvidia-ctk, such as `/usr/bin/nvidia-ctk`. CDI specs
     then make the runtime call it, to make links and to refresh the cache of libraries. Empty: specs
     call no hook, and links are mounts. Set it only where every node has the program: without it no
@@ -235,7 +257,7 @@ class GpuSettings(Section, frozen=True):
 class SharedResource(Section, frozen=True):
     """A resource of which each device is shared."""
 
-    name: str
+    name: SharedName
     """The resource that is shared. Set it to nvidia.com/gpu, or to MIG slices such as
     nvidia.com/mig-1g.10gb. What a node does not have is passed over, so that one file can be for
     all nodes. TPUs and VFIO devices are never shared, nor is what a rule of `devices` moves to
@@ -289,16 +311,16 @@ class Pool(Section, frozen=True):
     A PCI function belongs to the pool when it matches each list that is not empty.
     """
 
-    resource_name: str
+    resource_name: Resource
     """The resource name that pods ask for, such as `example.com/nvme`. Choose one that no other
     device plugin on the node has."""
-    devices: tuple[str, ...] = ()
+    devices: tuple[PciIds, ...] = ()
     """`vendor:device` ids in hex, with `*` and `?` as wildcards. Set it to choose devices by
     model."""
-    classes: tuple[str, ...] = ()
+    classes: tuple[PciClass, ...] = ()
     """Beginnings of PCI class codes in hex, such as `0302`. Set it to choose devices by what they
     are for."""
-    addresses: tuple[str, ...] = ()
+    addresses: tuple[Glob, ...] = ()
     """Patterns of PCI addresses, such as `0000:3b:*`. Set it to choose devices by their slot."""
     api: Api = "device-plugin"
     """By which API pods get the pool's devices, as `tpu.api` says. Change it on a drained node."""
@@ -324,17 +346,17 @@ class Match(Section, frozen=True):
     matches by what its GPU is called.
     """
 
-    uuid: str | None = None
+    uuid: Glob | None = None
     """A GPU's or a slice's UUID, as `nvidia-smi -L` shows it. Set it to name one GPU: a
     UUID stays with the card wherever it is plugged in."""
-    index: str | int | None = None
+    index: Glob | int | None = None
     """What the driver numbers the device: a GPU's index, `0:1` for the second slice of GPU 0, the
     number of `/dev/accelN`, or the IOMMU group of `/dev/vfio/N`. Set it where nothing else tells
     the devices apart: after a reboot it may be another device."""
-    pci: str | None = None
+    pci: Glob | None = None
     """A PCI address, such as `0000:3b:00.0` or `0000:3b:*`. Set it to name devices by their
     slot."""
-    model: str | None = None
+    model: Glob | None = None
     """What `holdfast devices` shows as the model: a GPU's name, a slice's such as `NVIDIA H100 MIG
     1g.10gb`, a TPU generation, or `vendor:device` of a pool's device. Set it to name all of a
     kind."""
@@ -357,7 +379,7 @@ class DeviceSettings(Section, frozen=True):
     exclude: bool = False
     """Whether the devices are left out: no pod is given them, they are in no ResourceSlice, and who
     uses them is not watched. Set it to true for a GPU that is not for pods."""
-    resource: str = ""
+    resource: OptionalResource = ""
     """The resource name that the devices get instead of their own, such as `example.com/debug`.
     Set it to reserve devices for the pods that ask for that name. All devices of one name must be
     of one kind, GPUs or TPUs or a pool's."""

@@ -4,7 +4,6 @@ The names are those of its v0.20. `VARIABLES` has the key of each option that me
 `OTHERS` has the rest: some of it needs nothing, some is refused with what to use instead.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
@@ -153,9 +152,13 @@ def from_flags(given: Mapping[str, str]) -> dict[str, str]:
 
 
 class FileSettings(Struct, frozen=True, kw_only=True):
-    """What a file of NVIDIA's format sets, by path; `ignored` has a text for each idle key."""
+    """What a file of NVIDIA's format sets, by path; `ignored` has a text for each idle key.
+
+    `found` has text as in the environment, `given` has values as the file has them.
+    """
 
     found: Mapping[str, str]
+    given: Mapping[str, object]
     ignored: tuple[str, ...] = ()
 
 
@@ -169,6 +172,7 @@ def from_file(content: Mapping[str, object], file: str) -> FileSettings:
     if version != "v1":
         raise SettingsError(f"cannot use {file}: version: {version!r} is not supported; use v1")
     found: dict[str, str] = {}
+    given: dict[str, object] = {}
     ignored: list[str] = []
     for path, value in _leaves(content, ""):
         where, lower = f"{path} in {file}", path.lower()
@@ -177,7 +181,7 @@ def from_file(content: Mapping[str, object], file: str) -> FileSettings:
         if value is None and lower in _SECTIONS:
             continue
         if lower.startswith("sharing."):
-            found |= _sharing(path, value, file, ignored)
+            given |= _sharing(path, value, file, ignored)
             continue
         if lower not in _BY_LOWER:
             ignored.append(_misplaced(lower, where))
@@ -188,8 +192,8 @@ def from_file(content: Mapping[str, object], file: str) -> FileSettings:
     from holdfast.settings.nvidia_resources import rules_from  # noqa: PLC0415 - memory
 
     if rules := rules_from(content, file):
-        found["devices"] = json.dumps(rules)
-    return FileSettings(found=found, ignored=tuple(ignored))
+        given["devices"] = rules
+    return FileSettings(found=found, given=given, ignored=tuple(ignored))
 
 
 def root_on_host(found: Mapping[str, str]) -> dict[str, str]:
@@ -197,7 +201,7 @@ def root_on_host(found: Mapping[str, str]) -> dict[str, str]:
     return {"gpu.driverRootOnHost": "/"} if found.get("gpu.driverRoot") else {}
 
 
-def _sharing(path: str, value: object, file: str, ignored: list[str]) -> dict[str, str]:
+def _sharing(path: str, value: object, file: str, ignored: list[str]) -> dict[str, object]:
     """Return what a key of the section sharing sets, by path; add to *ignored* what has no effect.
 
     Go ignores the case of the sections, and not that of the keys in them.
@@ -222,7 +226,7 @@ def _sharing(path: str, value: object, file: str, ignored: list[str]) -> dict[st
         from holdfast.settings.nvidia_resources import shared_of  # noqa: PLC0415 - memory
 
         value = shared_of(value, file, ignored)
-    return {ours: json.dumps(value)}
+    return {ours: value}
 
 
 def _misplaced(path: str, where: str) -> str:

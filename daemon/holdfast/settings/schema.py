@@ -11,13 +11,14 @@ import msgspec
 from msgspec import NODEFAULT, Meta
 
 from holdfast.settings.sections import Settings
-from holdfast.settings.types import PATTERN, Duration, Interval, Section, entry_of
+from holdfast.settings.types import PATTERN, Duration, Interval, Section, entry_of, is_section
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema (2020-12) of a configuration file, with defaults and descriptions."""
     found = msgspec.json.schema(_writable(Settings), schema_hook=_of_duration)
-    return cast("dict[str, Any]", msgspec.json.decode(msgspec.json.encode(found)))
+    text = msgspec.json.encode(found).replace(rb'\\Z"', b'$"')  # Python's end of text
+    return cast("dict[str, Any]", msgspec.json.decode(text))
 
 
 def meanings(section: type[Section]) -> dict[str, str]:
@@ -46,7 +47,7 @@ def _writable(section: type[Section]) -> type[msgspec.Struct]:
     fields: list[tuple[str, Any, Any]] = []
     for field in msgspec.structs.fields(section):
         kind, default = hints[field.name], field.default
-        if isinstance(kind, type) and issubclass(kind, Section):
+        if is_section(kind):
             kind = _writable(kind)
             default = msgspec.field() if field.required else msgspec.field(default_factory=kind)
         elif (entry := entry_of(kind)) is not None:

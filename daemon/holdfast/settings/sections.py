@@ -18,7 +18,15 @@ from holdfast.settings.hardware import (
     SharingSettings,
     TpuSettings,
 )
-from holdfast.settings.types import Count, Duration, Interval, Port, Section
+from holdfast.settings.types import (
+    Count,
+    DirectPath,
+    Duration,
+    FilePrefix,
+    Interval,
+    Port,
+    Section,
+)
 
 
 class HistorySettings(Section, frozen=True):
@@ -74,22 +82,22 @@ class HostSettings(Section, frozen=True):
     The chart sets them.
     """
 
-    sys: str = "/sys"
+    sys: DirectPath = "/sys"
     """The node's sysfs, which shows the hardware. Change it when the node's /sys is mounted at
     another place. Only `reclaim.reset` and `reclaim.rebind` write to it."""
-    proc: str = "/proc"
+    proc: DirectPath = "/proc"
     """The node's procfs. It must belong to the node's own PID namespace: processes that it does not
     show cannot be found as holders. Change it when the node's /proc is mounted at another place."""
-    dev: str = "/dev"
+    dev: DirectPath = "/dev"
     """The node's device files, which containers are given. Change it when the node's /dev is
     mounted at another place."""
-    cgroup: str = "/sys/fs/cgroup"
+    cgroup: DirectPath = "/sys/fs/cgroup"
     """The node's whole cgroup tree, not the part that a private cgroup namespace shows. Change it
     when the node's tree is mounted at another place."""
-    etc: str = "/etc"
+    etc: DirectPath = "/etc"
     """The node's /etc, where `tpu/tpu-env` is looked for. Change it when the node's /etc is mounted
     at another place."""
-    run: str = "/run"
+    run: DirectPath = "/run"
     """The node's /run, where container runtimes keep the state of what they run: it shows whether a
     sandbox (gVisor, Kata) still runs a container. Change it when the node's /run is mounted at
     another place."""
@@ -122,13 +130,13 @@ class QuestionSettings(Section, frozen=True):
 class KubeletSettings(Section, frozen=True):
     """Where kubelet is, and how the daemon registers with it."""
 
-    plugin_dir: str = "/var/lib/kubelet/device-plugins"
+    plugin_dir: DirectPath = "/var/lib/kubelet/device-plugins"
     """The folder with kubelet's socket for device plugins, its checkpoint, and the daemon's own
     sockets. Kubelet's --root-dir does not move it. Change it only for a distribution that does."""
-    pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    pod_resources_socket: DirectPath = "/var/lib/kubelet/pod-resources/kubelet.sock"
     """The socket of kubelet's pod-resources API, which lists the pods that kubelet counts. Change
     it when kubelet runs with another --root-dir, in which the socket then is."""
-    socket_prefix: str = "holdfast"
+    socket_prefix: FilePrefix = "holdfast"
     """How the names of the daemon's own sockets in the plugin folder begin. The daemon removes old
     sockets with this prefix. Change it when another program there uses the same names."""
     register_timeout: Interval = Interval(12)
@@ -143,7 +151,7 @@ class KubeletSettings(Section, frozen=True):
 class CdiSettings(Section, frozen=True):
     """Where CDI spec files are written, for devices that containers get by CDI name."""
 
-    spec_dir: str = "/var/run/cdi"
+    spec_dir: DirectPath = "/var/run/cdi"
     """The node's folder for CDI specs. It must exist, and the container runtime must read it.
     Change it when the runtime reads other folders (`cdi_spec_dirs` in containerd)."""
 
@@ -289,7 +297,7 @@ class DriftSettings(Section, frozen=True):
 class Settings(Section, frozen=True, dict=True):
     """The settings that belong to no section."""
 
-    state_dir: str = "/var/lib/holdfast"
+    state_dir: DirectPath = "/var/lib/holdfast"
     """The folder for the ledger and the control socket. It must be on a local disk and outlive
     reboots. Change it when that disk is mounted elsewhere on your nodes."""
     withhold_after: Duration = Duration(30)

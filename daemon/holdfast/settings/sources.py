@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from holdfast.errors import SettingsError
+from holdfast.model.text import printable
 from holdfast.settings.named import (
     Document,
     chosen_document,
@@ -28,7 +29,7 @@ from holdfast.settings.nvidia_plugin import (
 )
 from holdfast.settings.reloading import TakeUp, take_up
 from holdfast.settings.sections import Settings
-from holdfast.settings.types import Duration, Section, entry_of
+from holdfast.settings.types import Duration, Section, forms, is_section, made_of
 from holdfast.settings.validation import problems
 from holdfast.settings.yamltext import mapping, parse, read_mapping
 
@@ -41,6 +42,8 @@ _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.+")
 
 _THEIRS = frozenset({"version", "flags"})
 """By one of these keys a document is known to be of NVIDIA's format."""
+
+_MOST_SHOWN = 60
 
 Tree = dict[str, Any]
 
@@ -229,10 +232,12 @@ def convert(tree: Mapping[str, Any]) -> Settings:
 
 
 def _understood(tree: Mapping[str, Any]) -> Settings:
+    tree = _without_empty(tree)
     try:
-        return msgspec.convert(_without_empty(tree), Settings, dec_hook=_duration)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"cannot use the configuration: {_explain(str(error))}") from error
+        return msgspec.convert(tree, Settings, dec_hook=_duration)
+    except ValueError as error:
+        wrong = _wrong(tree, Settings, "")
+        raise SettingsError(f"cannot use the configuration: {wrong or error}") from error
 
 
 @cache  # each start needs them three times, and reading the types of one takes longest
@@ -242,7 +247,7 @@ def known_paths(struct: type[Section] = Settings, prefix: str = "") -> Mapping[s
     found: dict[str, object] = {}
     for name, key in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
         path, kind = prefix + key, hints[name]
-        if isinstance(kind, type) and issubclass(kind, Section):
+        if is_section(kind):
             found |= known_paths(kind, f"{path}.")
         else:
             found[path] = kind
@@ -255,6 +260,8 @@ def _theirs(content: Tree, name: str, told: Callable[[str], None]) -> Tree:
     read = from_file(content, name)
     for path, text in read.found.items():
         _put(tree, path, text)
+    for path, value in read.given.items():
+        _at(tree, path, value)
     for each in read.ignored:
         told(each)
     return tree
@@ -296,6 +303,14 @@ def _over(tree: Tree, other: Tree) -> Tree:
 
 
 def _put(tree: Tree, path: str, text: str) -> None:
+    """Set what *text* means for the key at *path*; raise SettingsError where it is no YAML."""
+    try:
+        _at(tree, path, _value(text, known_paths()[path]))
+    except ValueError as error:
+        raise SettingsError(f"cannot use the configuration: {path}: {error}") from error
+
+
+def _at(tree: Tree, path: str, value: object) -> None:
     *parents, last = path.split(".")
     for parent in parents:
         child = tree.get(parent)
@@ -304,7 +319,7 @@ def _put(tree: Tree, path: str, text: str) -> None:
         elif not isinstance(child, dict):
             return  # an error of the file, which `convert` then names
         tree = child
-    tree[last] = _value(text, known_paths()[path])
+    tree[last] = value
 
 
 def _value(text: str, kind: object) -> object:
@@ -317,10 +332,7 @@ def _value(text: str, kind: object) -> object:
         parts = [part.strip() for part in text.split(",") if part.strip()]
         numbers = all(isinstance(each, int) for each in get_args(get_args(kind)[0]) or ("",))
         return [parse(part) for part in parts] if numbers else parts
-    try:
-        return parse(text)
-    except ValueError:
-        return text
+    return parse(text)
 
 
 def _without_empty(tree: Mapping[Any, Any], prefix: str = "") -> Tree:
@@ -350,40 +362,51 @@ def _hint(name: str, known: Iterable[str]) -> str:
     return f"there is no such key; did you mean {near[0]}?" if near else "there is no such key"
 
 
-def _explain(text: str) -> str:
-    """Return msgspec's message with the path of the key, and which key may be meant."""
-    what, _, where = text.partition(" - at `")
-    if where.startswith("key`"):
-        return "a key is not text: YAML reads numbers, on, off, yes and no as other types; quote it"
-    path = where.rstrip("`").removeprefix("$").removeprefix(".")
-    unknown = re.fullmatch(r"Object contains unknown field `(?P<key>.*)`", what)
-    if unknown is None:
-        known = _choices(path) if what.startswith(("Invalid enum value", "Expected `str`")) else ()
-        use = f"; use {' or '.join(map(str, known))}" if known else ""
-        return f"{path or 'the top level'}: {what}{use}"
-    full = f"{path}.{unknown['key']}" if path else unknown["key"]
-    if full == "sharing.mps":
-        return f"{full}: {NO_MPS.why}"
-    return f"{full}: {_hint(full, [*_children(path), *known_paths(), *_SECTIONS])}"
+def _wrong(given: object, kind: object, path: str) -> str:
+    """Return what is wrong first in *given*, with its key; empty where it is of *kind*.
+
+    *path* is where it stands. An error of msgspec's is shown and never read: it has text of the
+    file in it, which may look like its own.
+    """
+    told = ""
+    if is_section(kind) and isinstance(given, dict):
+        kinds = forms(kind)
+        for key, value in given.items():
+            full = ".".join(filter(None, (path, printable(str(key), _MOST_SHOWN))))
+            known = (f"{path}.{each}" for each in kinds)
+            told = _wrong(value, kinds[key], full) if key in kinds else _unknown(full, known)
+            if told:
+                return told
+    elif get_origin(kind) is tuple and isinstance(given, list | tuple | set):
+        for place, each in enumerate(given):
+            if told := _wrong(each, get_args(kind)[0], f"{path}[{place}]"):
+                return told
+    try:
+        msgspec.convert(given, kind, dec_hook=_duration)
+    except ValueError as error:
+        return f"{path or 'the top level'}: {_expected(given, kind) or error}{_choices(kind)}"
+    return ""
 
 
-def _choices(path: str) -> tuple[object, ...]:
-    """Return the values that a key, or each entry of its list, can have; none where any can."""
-    name, _, key = path.partition("].")
-    entry = entry_of(known_paths().get(name.partition("[")[0]))
-    paths = known_paths() if entry is None or not key else known_paths(entry)
-    kind = paths.get(re.sub(r"\[.*\]$", "", key or path))
-    kinds = (kind, *get_args(kind))
-    return next((get_args(each) for each in kinds if get_origin(each) is Literal), ())
+def _unknown(path: str, known: Iterable[str]) -> str:
+    if path == "sharing.mps":
+        return f"{path}: {NO_MPS.why}"
+    return f"{path}: {_hint(path, [*known, *known_paths(), *_SECTIONS])}"
 
 
-def _children(path: str) -> list[str]:
-    """Return the keys of the entry of a list that *path* is in; none where it is in no list."""
-    name, _, number = path.partition("[")
-    entry = entry_of(known_paths().get(name))
-    if entry is None or not number:
-        return []
-    return [f"{name}[{number.partition(']')[0]}].{key}" for key in known_paths(entry)]
+def _expected(given: object, kind: object) -> str:
+    """Return the form that text is to have; empty where *given* is none, or *kind* has no form."""
+    if not isinstance(given, str) or get_origin(kind) is tuple:
+        return ""
+    form = next((each for each in made_of(kind) if isinstance(each, msgspec.Meta)), None)
+    got = printable(repr(given), _MOST_SHOWN)
+    return f"expected {form.description}, got {got}" if form and form.description else ""
+
+
+def _choices(kind: object) -> str:
+    """Return the values that a key, or each entry of its list, can have; empty where any can."""
+    values = next((get_args(each) for each in made_of(kind) if get_origin(each) is Literal), ())
+    return f"; use {' or '.join(str(each) for each in values if each != '')}" if values else ""
 
 
 def _duration(kind: type, given: object) -> object:

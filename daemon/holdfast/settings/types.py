@@ -1,8 +1,9 @@
-"""What settings are made of: sections, durations and whole numbers within bounds."""
+"""What settings are made of: sections, durations, numbers within bounds and text of a form."""
 
 import math
 import re
-from typing import Annotated, Any, cast, get_args
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeGuard, cast, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +12,63 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
 Index = Annotated[int, Meta(ge=0)]
 Replicas = Annotated[int, Meta(ge=2, le=256)]
+
+
+def text(pattern: str, expected: str, most: int | None = None) -> Meta:
+    r"""Return the form of text that *pattern* matches as a whole; *expected* says it to people.
+
+    The pattern is in the schemas too: Python, ECMAScript and Go's RE2 have to read it alike. So it
+    has no look-ahead, and no ``.`` or ``\w``. *most* is how many characters there may be.
+    """
+    # In Python $ also stands before a last line break; `schema` has it in place of \Z.
+    return Meta(pattern=rf"^(?:{pattern})\Z", description=expected, max_length=most)
+
+
+_STEPS = r"(?:/(?:[^/.\x00][^/\x00]*|\.(?:[^/.\x00][^/\x00]*)?|\.\.[^/\x00]+)?)+"
+_RESOURCE = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_UNSEEN = "\\x00-\\x1f\\x7f-\\xa0\\xad\u2000-\u200f\u2028-\u202f\u2060-\u206f\u3000\ufeff"
+"""Characters that move a cursor, change the direction of reading or cannot be seen."""
+_HEX = "[0-9a-fA-F?*]{1,4}"
+_LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+
+DirectPath = Annotated[str, text(_STEPS, "an absolute path without `..`, such as /run/holdfast")]
+AbsolutePath = Annotated[str, text(r"/[^\x00]*", "an absolute path such as /run/driver")]
+OptionalPath = Annotated[
+    str, text(r"(/[^\x00]*)?", "an absolute path such as /run/driver, or empty text")
+]
+OptionalFile = Annotated[str, text(r"(/[^\x00]+)?", "the absolute path of a file, or empty text")]
+FilePrefix = Annotated[
+    str,
+    text(
+        f"[^./{_UNSEEN}][^/{_UNSEEN}]*",
+        "letters that can begin the name of a file, such as holdfast",
+    ),
+]
+Resource = Annotated[str, text(_RESOURCE, "a resource name such as example.com/nvme")]
+OptionalResource = Annotated[
+    str, text(rf"({_RESOURCE})?", "a resource name such as example.com/nvme, or empty text")
+]
+Glob = Annotated[str, text(r"[\s\S]+", "a pattern such as `GPU-1a*` or `0000:3b:*`")]
+PciIds = Annotated[str, text(f"{_HEX}:{_HEX}", "`vendor:device` in hex, such as 8086:1572")]
+PciClass = Annotated[
+    str, text("(0[xX])?[0-9a-fA-F]{2,6}", "the beginning of a PCI class in hex, such as 0302")
+]
+DriverName = Annotated[
+    str,
+    text(
+        rf"[a-z]([a-z0-9-]*[a-z0-9])?(\.{_LABEL})*",
+        "a DNS name of at most 63 lower-case characters that begins with a letter, such as "
+        "holdfast.dev",
+        most=63,
+    ),
+]
+AnnotationPrefix = Annotated[
+    str,
+    text(
+        "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/",
+        "the beginning of an annotation's key: a domain and a slash, such as cdi.k8s.io/",
+    ),
+]
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _PART = re.compile(rf"({_NUMBER})(ms|s|m|h)")
@@ -30,10 +88,28 @@ def plain(section: Section) -> dict[str, Any]:
     return cast("dict[str, Any]", msgspec.to_builtins(section, enc_hook=float))
 
 
+def is_section(kind: object) -> TypeGuard[type[Section]]:
+    """Tell whether *kind* is a section, and not the type of a value."""
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def forms(section: type[Section]) -> dict[str, Any]:
+    """Return the type of each key of *section*, with the form that its text has."""
+    hints = get_type_hints(section, include_extras=True)
+    return {each.encode_name: hints[each.name] for each in msgspec.structs.fields(section)}
+
+
+def made_of(kind: object) -> Iterator[object]:
+    """Yield *kind* and all that it is made of: types, forms and bounds."""
+    yield kind
+    for each in get_args(kind):
+        yield from made_of(each)
+
+
 def entry_of(kind: object) -> type[Section] | None:
     """Return the section that each entry of a list is, where it is one."""
     first = next(iter(get_args(kind)), None)
-    return first if isinstance(first, type) and issubclass(first, Section) else None
+    return first if is_section(first) else None
 
 
 class Duration(float):

@@ -1,15 +1,13 @@
 """Refuses settings that can be read but cannot work; each text begins with the key's path."""
 
-import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from holdfast.model.devices import OwnSettings
 from holdfast.model.gate.cdi import is_kind
 from holdfast.model.gate.gate import LONGEST_WAIT
 from holdfast.model.ids import ResourceName
 from holdfast.model.tpu.generations import GENERATIONS
-from holdfast.model.vfio import PoolSpec
 from holdfast.names import (
     CONTROL_SOCKET,
     DRA_SOCKET,
@@ -19,13 +17,10 @@ from holdfast.names import (
     PLUGINS,
     PLUGINS_REGISTRY,
 )
-from holdfast.settings.hardware import GPU_NAME, SHARED, SLICE_NAMES, DeviceSettings
+from holdfast.settings.hardware import SHARED, DeviceSettings
 from holdfast.settings.sections import Settings
 
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit of its own, and admits no other pod
-_LONGEST_DRIVER = 63
-_DRIVER = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_ANNOTATION_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/")
 
 
 def problems(settings: Settings) -> Iterator[str]:
@@ -34,53 +29,22 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from _resources(settings)
     yield from _devices(settings)
     yield from _tpu(settings)
-    yield from _gpu(settings)
     yield from _sharing(settings)
     yield from _times(settings)
-    yield from _driver_name(settings)
     if settings.has_dra():
         yield from _dra(settings)
 
 
 def _paths(settings: Settings) -> Iterator[str]:
-    host, kubelet = settings.host, settings.kubelet
-    for key, text in {
-        "stateDir": settings.state_dir,
-        "host.sys": host.sys,
-        "host.proc": host.proc,
-        "host.dev": host.dev,
-        "host.cgroup": host.cgroup,
-        "host.etc": host.etc,
-        "host.run": host.run,
-        "kubelet.pluginDir": kubelet.plugin_dir,
-        "kubelet.podResourcesSocket": kubelet.pod_resources_socket,
-        "cdi.specDir": settings.cdi.spec_dir,
-        "labels.folder": settings.labels.folder,
-    }.items():
-        path = PurePosixPath(text)
-        if not path.is_absolute() or ".." in path.parts or "\0" in text:
-            yield f"{key}: {text!r} is not an absolute path without '..'"
-    gpu = settings.gpu
-    for key, text in {
-        "named.folder": settings.named.folder,
-        "tpu.envFile": settings.tpu.env_file,
-        "gpu.driverRoot": gpu.driver_root,
-        "gpu.devRoot": gpu.dev_root,
-        "gpu.driverRootOnHost": gpu.driver_root_on_host,
-        "gpu.cdiHookPath": gpu.cdi_hook_path,
-    }.items():
-        if text:
-            yield from _relative(key, text)
-    plugin_dir, state_dir = Path(kubelet.plugin_dir), Path(settings.state_dir)
+    kubelet = settings.kubelet
+    plugin_dir, state_dir = _path(kubelet.plugin_dir), _path(settings.state_dir)
     if plugin_dir == state_dir or plugin_dir in state_dir.parents:
         yield "stateDir: kubelet may clean its plugin folder; choose a folder outside of it"
     if len(bytes(state_dir / CONTROL_SOCKET)) > LONGEST_SOCKET_PATH:
         yield "stateDir: the path is too long for a Unix socket in it; choose a shorter one"
     prefix = kubelet.socket_prefix
     # The daemon removes old sockets with this prefix.
-    if not prefix or not prefix.isprintable() or "/" in prefix or prefix[0] == ".":
-        yield f"kubelet.socketPrefix: {prefix!r} cannot begin the name of a file; use letters"
-    elif KUBELET_SOCKET.startswith(prefix):
+    if KUBELET_SOCKET.startswith(prefix):
         yield (
             f"kubelet.socketPrefix: {prefix!r} begins the name of kubelet's own socket too, which "
             "the daemon would remove; choose another"
@@ -93,19 +57,15 @@ def _paths(settings: Settings) -> Iterator[str]:
         )
 
 
-def _relative(key: str, text: str) -> Iterator[str]:
-    if not PurePosixPath(text).is_absolute():
-        yield f"{key}: {text!r} is not an absolute path"
+def _path(text: str) -> Path:
+    """Return *text* as Linux reads it: to Python, and not to it, two slashes begin another root."""
+    return Path("/", text.lstrip("/"))
 
 
 def _resources(settings: Settings) -> Iterator[str]:
-    if settings.tpu.enabled:
-        spec = PoolSpec(resource=ResourceName(settings.tpu.resource_name), addresses=("*",))
-        for problem in spec.problems():
-            yield f"tpu.{_renamed(problem)}"
     for place, pool in enumerate(settings.pools):
-        for problem in pool.spec().problems():
-            yield f"pools[{place}].{_renamed(problem)}"
+        if not (pool.devices or pool.classes or pool.addresses):
+            yield f"pools[{place}].devices: give at least one of devices, classes and addresses"
     if not (settings.tpu.enabled or settings.gpu.enabled or settings.pools):
         yield "tpu.enabled: nothing is left to advertise; enable TPUs or GPUs, or add a pool"
     if settings.device_list_strategy == "cdi":
@@ -115,12 +75,9 @@ def _resources(settings: Settings) -> Iterator[str]:
 def _devices(settings: Settings) -> Iterator[str]:
     apis: dict[str, str] = {}
     for place, each in enumerate(settings.devices):
-        path, given = f"devices[{place}]", each.match.given()
-        if not given:
+        path = f"devices[{place}]"
+        if not each.match.given():
             yield f"{path}.match: give at least one of uuid, index, pci and model"
-        for key, pattern in given.items():
-            if not pattern:
-                yield f"{path}.match.{key}: an empty pattern matches nothing"
         if each.exclude and (each.resource or each.rule(place).own != OwnSettings()):
             yield f"{path}: what is left out has no resource and no settings; give only exclude"
         if each.api and not each.resource:
@@ -133,8 +90,6 @@ def _moved(
     settings: Settings, path: str, each: DeviceSettings, apis: dict[str, str]
 ) -> Iterator[str]:
     """Yield why devices cannot have the resource of *each*; *apis* are those of earlier rules."""
-    for problem in PoolSpec(resource=ResourceName(each.resource), addresses=("*",)).problems():
-        yield f"{path}.{problem}"
     known = settings.hardware_api(each.resource) or apis.get(each.resource)
     if each.api and known is not None and known != each.api:
         yield f"{path}.api: {each.resource} is served by {known}; give the same, or another name"
@@ -147,23 +102,11 @@ def _moved(
         apis.setdefault(each.resource, each.api)
 
 
-def _driver_name(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with it, also where nothing is served by it yet: the chart refuses it."""
-    name = settings.dra.driver_name
-    if not (_DRIVER.fullmatch(name) and len(name) <= _LONGEST_DRIVER):
-        yield (
-            f"dra.driverName: {name!r} is not a valid driver name; take a DNS name of at most "
-            f"{_LONGEST_DRIVER} lower-case characters that begins with a letter"
-        )
-
-
 def _dra(settings: Settings) -> Iterator[str]:
     dra = settings.dra
-    yield from _relative("dra.kubeletRoot", dra.kubelet_root)
-    yield from _relative("dra.serviceAccount", dra.service_account)
-    yield from _relative("dra.claimState", dra.claim_file())
-    registry = Path(dra.kubelet_root) / PLUGINS_REGISTRY / f"{dra.driver_name}-reg.sock"
-    service = Path(dra.kubelet_root) / PLUGINS / dra.driver_name / DRA_SOCKET
+    root = _path(dra.kubelet_root)
+    registry = root / PLUGINS_REGISTRY / f"{dra.driver_name}-reg.sock"
+    service = root / PLUGINS / dra.driver_name / DRA_SOCKET
     for path in (registry, service):
         if len(bytes(path)) > LONGEST_SOCKET_PATH:
             yield f"dra.driverName: the path {path} is too long for a socket; choose a shorter name"
@@ -190,12 +133,6 @@ def _kinds(settings: Settings) -> Iterator[str]:
             )
 
 
-def _renamed(problem: str) -> str:
-    """Name the key as the configuration does."""
-    rest = problem.removeprefix("resource: ")
-    return problem if rest == problem else f"resourceName: {rest}"
-
-
 def _tpu(settings: Settings) -> Iterator[str]:
     tpu = settings.tpu
     if tpu.generation and tpu.generation not in GENERATIONS:
@@ -212,15 +149,6 @@ def _tpu(settings: Settings) -> Iterator[str]:
         )
 
 
-def _gpu(settings: Settings) -> Iterator[str]:
-    prefix = settings.gpu.cdi_annotation_prefix
-    if _ANNOTATION_PREFIX.fullmatch(prefix) is None:
-        yield (
-            f"gpu.cdiAnnotationPrefix: {prefix!r} cannot begin an annotation's key; use a domain "
-            "and a slash, such as cdi.k8s.io/"
-        )
-
-
 def _sharing(settings: Settings) -> Iterator[str]:
     path = "sharing.timeSlicing.resources"
     resources = settings.sharing.time_slicing.resources
@@ -233,8 +161,6 @@ def _sharing(settings: Settings) -> Iterator[str]:
         seen.add(each.name)
         if each.name in unshared:
             yield f"{where}.name: TPUs and VFIO devices are never shared; leave {each.name} out"
-        elif each.name != GPU_NAME and not each.name.startswith(SLICE_NAMES):
-            yield f"{where}.name: there is no {each.name!r} that can be shared; {GPU_NAME} can be"
         if each.rename not in {"", name := each.name + SHARED}:
             yield f"{where}.rename: {each.rename!r} is not a name for replicas; use {name}"
 

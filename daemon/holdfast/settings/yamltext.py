@@ -14,6 +14,8 @@ _MOST_BYTES = 1 << 20
 """A ConfigMap holds no more."""
 _MOST_VALUES = 50_000
 """Keys and values of one file, each as often as aliases repeat it."""
+_MOST_DEEP = 100
+"""How deep they are in each other; of aliases a short file makes thousands of levels."""
 _MOST_SHOWN = 60
 _PART = 1 << 16
 _PATIENCE = 5_000
@@ -95,6 +97,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._sizes: dict[yaml.Node, int] = {}
+        self._depths: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         alias = self.check_event(yaml.AliasEvent)
@@ -106,17 +109,23 @@ class _Loader(yaml.SafeLoader):
         size = 1 + sum(self._sizes[each] for each in _children(node))
         if size > _MOST_VALUES:
             raise _refused(f"it has more than {_MOST_VALUES} values", node)
+        self._depths[node] = 1 + max((self._depths[each] for each in _children(node)), default=0)
+        if self._depths[node] > _MOST_DEEP:
+            raise _refused("it is nested too deep", node)
         self._sizes[node] = size
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:  # noqa: FBT002 - PyYAML's signature
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
+            if isinstance(value, str):
+                value.encode()  # half of a surrogate pair is in no path and in no answer
         except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
             # PyYAML does not ask whether a value fits its tag.
             kind = node.tag.rpartition(":")[2]
             text = printable(str(node.value), _MOST_SHOWN)
             raise _refused(f"{text!r} is no {kind}", node) from error
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:  # noqa: FBT002 - PyYAML's signature
         seen: set[str] = set()
@@ -125,7 +134,15 @@ class _Loader(yaml.SafeLoader):
                 if key.value in seen:
                     raise _refused(f"the key {key.value} is there twice", key)
                 seen.add(key.value)
-        return dict(super().construct_mapping(node, deep))
+        found = dict(super().construct_mapping(node, deep))
+        for key, _ in node.value:  # with those that it merges
+            if not isinstance(self.construct_object(key, deep=True), str):
+                raise _refused(
+                    f"a key is not text: YAML reads {printable(str(key.value), _MOST_SHOWN)} as "
+                    "another type, as it does with numbers, on, off, yes and no; quote it",
+                    key,
+                )
+        return found
 
 
 def _children(node: yaml.Node) -> list[yaml.Node]:

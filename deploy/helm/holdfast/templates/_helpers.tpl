@@ -97,6 +97,11 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- if and (int $http.port) (not (regexMatch "^(127\\.|::1$|localhost$)" $http.address)) -}}true{{- end -}}
 {{- end -}}
 
+{{/* The path of a file in a folder, with one slash between its parts, as the daemon has it. Takes both in a list. */}}
+{{- define "holdfast.path" -}}
+{{- regexReplaceAll "/(\\.?/)+" (join "/" .) "/" -}}
+{{- end -}}
+
 {{/* A duration in seconds, of a number or of text such as 1h30m. */}}
 {{- define "holdfast.seconds" -}}
 {{- $text := toString . -}}

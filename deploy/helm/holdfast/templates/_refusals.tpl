@@ -63,7 +63,10 @@
 {{- if hasPrefix (printf "%s/" $pluginDir) (printf "%s/" (clean $settings.stateDir)) -}}
 {{- $told = append $told "config.stateDir: kubelet may clean its plugin folder; choose a folder outside of it" -}}
 {{- end -}}
-{{- if gt (add (len $pluginDir) 1 (len $settings.kubelet.socketPrefix)) (int $known.socketRoom) -}}
+{{- if gt (len (include "holdfast.path" (list $settings.stateDir $known.stateSocket))) (int $known.longestSocket) -}}
+{{- $told = append $told "config.stateDir: the path is too long for a Unix socket in it; choose a shorter one" -}}
+{{- end -}}
+{{- if gt (add (len (include "holdfast.path" (list $pluginDir $settings.kubelet.socketPrefix))) $known.pluginSocket) (int64 $known.longestSocket) -}}
 {{- $told = append $told "config.kubelet.socketPrefix: the paths of the sockets would be too long; choose a shorter one" -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" $settings.tpu.workerId)) $settings.tpu.workerHostnames -}}
@@ -71,12 +74,17 @@
 {{- $told = append $told "config.tpu.workerId: it is too high for config.tpu.workerHostnames" -}}
 {{- end -}}
 {{- end -}}
+{{- $unshared := list $settings.tpu.resourceName -}}
+{{- range $settings.pools -}}{{- $unshared = append $unshared .resourceName -}}{{- end -}}
 {{- $shared := dict -}}
 {{- range dig "sharing" "timeSlicing" "resources" list $settings -}}
 {{- if hasKey $shared .name -}}
 {{- $told = append $told (printf "config.sharing.timeSlicing.resources: %s is there twice; remove one" .name) -}}
 {{- end -}}
 {{- $_ := set $shared .name true -}}
+{{- if has .name $unshared -}}
+{{- $told = append $told (printf "config.sharing.timeSlicing.resources: TPUs and VFIO devices are never shared; leave %s out" .name) -}}
+{{- end -}}
 {{- if not (has (default "" .rename) (list "" (printf "%s.shared" .name))) -}}
 {{- $told = append $told (printf "config.sharing.timeSlicing.resources: %s is not a name for replicas; use %s.shared" .rename .name) -}}
 {{- end -}}
@@ -120,6 +128,12 @@
 {{- end -}}
 {{- end -}}
 {{- if $claimed -}}
+{{- range $known.draSockets -}}
+{{- $path := include "holdfast.path" (list $settings.dra.kubeletRoot (printf . $settings.dra.driverName)) -}}
+{{- if gt (len $path) (int $known.longestSocket) -}}
+{{- $told = append $told (printf "config.dra.driverName: the path %s is too long for a socket; choose a shorter name" $path) -}}
+{{- end -}}
+{{- end -}}
 {{- range $settings.pools -}}
 {{- $name := .resourceName -}}
 {{- $both := dict -}}
