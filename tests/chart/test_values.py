@@ -193,6 +193,7 @@ _WRONG: list[dict[str, Any]] = [
     {"labels.folder": "features.d"},
     {"stateDir": "/srv/../holdfast"},
     {"stateDir": "/var/lib/kubelet/device-plugins/holdfast"},
+    {"stateDir": "//var/lib/kubelet/device-plugins/holdfast"},
     {"stateDir": "/" + "x" * 95},
     {"kubelet.socketPrefix": "x" * 44},
     {"kubelet.socketPrefix": "kube"},

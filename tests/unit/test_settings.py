@@ -188,6 +188,7 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ({"kubelet.question.minInterval": "2m"}, "kubelet.question.minInterval: it is longer"),
         ({"stateDir": "/var/lib/kubelet/device-plugins/holdfast"}, "stateDir: kubelet may clean"),
         ({"stateDir": "/var/lib/kubelet/device-plugins"}, "stateDir: kubelet may clean"),
+        ({"stateDir": "//var/lib/kubelet/device-plugins/a"}, "stateDir: kubelet may clean"),
         (
             {"stateDir": "state"},
             "stateDir: expected an absolute path without `..`, such as /run/holdfast, got 'state'",
@@ -363,6 +364,7 @@ def test_a_node_may_offer_gpus_and_nothing_else() -> None:
         ("- a\n", "it must be a mapping of keys to values"),
         ("stateDir: !!python/object:os.system x\n", "line 1: could not determine a constructor"),
         ("a: \x00\n", "unacceptable character"),
+        ('gate: {}\nstateDir: "/a\\ud800"\n', "line 2: "),
         ("[" * 5000, "it is nested too deep"),
         ("gate: &a\n  wait: *a\n", "line 1: it contains itself"),
         ("devices: &a [*a]\n", "line 1: it contains itself"),
