@@ -43,7 +43,7 @@ CLAIM_GUARDS = (
         why="a pod that joined by a former kubelet's word keeps the claim, and only such a one",
         edits=(Edit(_RECORDS, "pod for pod, populated in cgroups.items() if populated", "()"),),
         tests=(
-            "tests/unit/test_claim_orders.py::test_a_pod_that_joins_while_the_daemon_is_down_and_kubelet_restarts_keeps_the_claim",
+            "tests/oneholder/test_claim_orders.py::test_a_pod_that_joins_while_the_daemon_is_down_and_kubelet_restarts_keeps_the_claim",
         ),
     ),
     Guard(

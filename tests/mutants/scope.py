@@ -81,9 +81,7 @@ _BY_ROOM = {
     "app": ("tests/integration/test_reload.py",),
     "settings": ("tests/integration/test_reload.py",),
 }
-_KINDS = ("unit", "contract", "integration")
-_LATE = frozenset({"tests/unit/test_one_holder.py"})
-"""Takes seconds, so it comes after the tests of the room."""
+_KINDS = ("unit", "contract", "integration", "kills", "oneholder")
 
 
 def files(repository: Path) -> list[str]:
@@ -119,7 +117,7 @@ def concerned_tests(file: str, repository: Path) -> list[str]:
         for test, text in _tests(repository).items()
         if package in text and imports.search(text)
     ]
-    unit = [test for test in direct if test.startswith("tests/unit/") and test not in _LATE]
+    unit = [test for test in direct if test.startswith("tests/unit/")]
     return list(dict.fromkeys((*unit, *_BY_ROOM[path.parts[2]], *direct)))
 
 
