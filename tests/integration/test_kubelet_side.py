@@ -403,6 +403,20 @@ async def test_a_stop_of_a_socket_that_is_cut_short_is_done_where_it_is_called_a
     assert not problems
 
 
+async def test_whoever_is_cancelled_while_a_socket_stops_hears_of_it(short_path: Path) -> None:
+    """Else a daemon that is asked to stop just then runs on."""
+    for turns in range(360):
+        server = SocketServer(short_path / "s.sock", hidden=".s-", what="a service", advice="")
+        await server.start(lambda _: None)
+        stop = asyncio.create_task(server.stop(60.0))
+        for _ in range(turns % 12):
+            await asyncio.sleep(0)
+        heard = stop.cancel()
+        await asyncio.wait([stop])
+        assert stop.cancelled() == heard, f"after {turns} turns"
+        await server.stop(60.0)
+
+
 async def test_a_socket_of_which_the_start_is_cut_short_is_served_no_more(short_path: Path) -> None:
     problems: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, told: problems.append(told))

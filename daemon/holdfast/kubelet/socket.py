@@ -98,7 +98,8 @@ class SocketServer:
         """
         if self._server is None:
             return
-        await self._server.stop(grace)
+        # By itself gRPC's stop forgets now and then that it was cancelled.
+        await _seen_through(self._server.stop(grace))
         if self.in_place:
             with contextlib.suppress(OSError):
                 self.path.unlink()
