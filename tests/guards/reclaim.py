@@ -147,8 +147,8 @@ _END_GUARDS = (
         edits=(
             Edit(
                 _PODS,
-                "            return\n        self._warned",
-                "            pass\n        self._warned",
+                "            return\n        self._problems",
+                "            pass\n        self._problems",
             ),
         ),
         tests=(

@@ -20,6 +20,7 @@ from holdfast.model.ids import BootId, PodUid
 from holdfast.model.reclaim.ending import Member, RuntimeState
 from holdfast.model.use.holders import Sandbox
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes
 
 log = structlog.get_logger(__name__)
@@ -80,7 +81,7 @@ class Pods:
         self._ledger = ledger
         self._frozen = LedgerTopic(ledger, "reclaim/frozen", FrozenCgroup)
         self._freezing = asyncio.Lock()
-        self._warned: set[tuple[str, str]] = set()
+        self._problems: dict[str, Problem] = {}
         self._lane = lane
         self._runtimes = runtimes
         self._procfs = procfs
@@ -265,17 +266,11 @@ class Pods:
         try:
             await self._lane.run(lambda: self._thaw_now(path, each))
         except (HostError, LaneStuckError) as error:
-            said = path, str(error)
-            if said not in self._warned:
-                self._warned.add(said)
-                log.warning(
-                    "cannot unfreeze a cgroup",
-                    cgroup=path,
-                    reason=str(error),
-                    next="it is tried again; by hand: write 0 into its cgroup.freeze",
-                )
+            advice = "it is tried again; by hand: write 0 into its cgroup.freeze"
+            new = Problem(log, "cannot unfreeze a cgroup", cgroup=path, next=advice)
+            self._problems.setdefault(path, new).set(str(error))
             return
-        self._warned = {said for said in self._warned if said[0] != path}
+        self._problems.pop(path, None)
         others = {name: other for name, other in self._frozen.value.items() if name != path}
         try:
             await self._frozen.keep(others)
