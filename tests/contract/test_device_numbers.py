@@ -5,11 +5,12 @@ import select
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from holdfast.host.files.paths import DeviceNumbers
+from holdfast.host.files.paths import DeviceNumbers, FileAt, _by_stat
 
 FDS = "/proc/self/fd"
 
@@ -24,8 +25,9 @@ def folder() -> Iterator[int]:
 @pytest.fixture(params=["statx", "stat"])
 def numbers(request: pytest.FixtureRequest) -> DeviceNumbers:
     made = DeviceNumbers()
-    assert not made.waits
-    made.waits = request.param == "stat"  # as with an old C library
+    assert not isinstance(made._statx, partial), "this kernel and C library have it"
+    if request.param == "stat":  # as with an old C library
+        made._statx = partial(_by_stat, made._words)
     return made
 
 
@@ -86,3 +88,16 @@ def test_a_type_proves_nothing_while_it_is_unknown_where_anonymous_files_are(
     assert _of(numbers, folder, ends[0]) is None
     for fd in (ours, theirs, *ends):
         os.close(fd)
+
+
+def test_a_file_is_told_from_others_by_its_filesystem_and_inode(
+    numbers: DeviceNumbers, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    found, status = numbers.file_at(bytes(file)), file.stat()
+    assert found == FileAt(rdev=0, filesystem=status.st_dev, inode=status.st_ino)
+    node = numbers.file_at(b"/dev/null")
+    assert node is not None
+    assert node.rdev == Path("/dev/null").stat().st_rdev
+    assert numbers.file_at(bytes(tmp_path / "nothing")) is None

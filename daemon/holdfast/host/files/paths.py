@@ -5,6 +5,8 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
@@ -46,32 +48,21 @@ class DeviceNumbers:
         self._buffer = ctypes.create_string_buffer(_SIZE)
         self._answer = ctypes.byref(self._buffer)
         self._words = memoryview(self._buffer).cast("B").cast("I")
-        try:
-            self._statx = ctypes.CDLL(None, use_errno=False).statx
-        except AttributeError:  # a C library before glibc 2.28 or musl 1.2.5
-            self.waits = True
-        else:
-            self.waits = bool(self._ask(_AT_FDCWD, b"/"))  # a seccomp profile may forbid it
+        self._statx = _system_call() or partial(_by_stat, self._words)
         self._anonymous = _filesystem_of_anonymous_files()
-        self._waited = 0
 
     @property
     def shows_socket(self) -> bool:
         """Tell whether the open file that was looked at last, and is no device, is a socket."""
-        kind = self._waited if self.waits else self._words[_MODE]
-        return kind & _TYPE_BITS == stat.S_IFSOCK
+        return self._words[_MODE] & _TYPE_BITS == stat.S_IFSOCK
 
     def of(self, folder: int | None, path: bytes) -> int | None:
         """Return the device number of the character device at *path*, 0 for other files.
 
         *folder* is an open directory that *path* starts from. None if *path* cannot be looked at.
         """
-        if self.waits:
-            status = _stat(path, folder)
-            if status is None:
-                return None
-            return status.st_rdev if stat.S_ISCHR(status.st_mode) else 0
-        if self._ask(_AT_FDCWD if folder is None else folder, path):
+        at = _AT_FDCWD if folder is None else folder
+        if self._statx(at, path, _FLAGS, _STATX_TYPE | _STATX_INO, self._answer):
             return None
         words = self._words
         if not stat.S_ISCHR(words[_MODE] & _MODE_BITS):
@@ -84,8 +75,6 @@ class DeviceNumbers:
         0 for what is no device: a plain file, a socket, a pipe, a folder. None where only the text
         of the link can tell: an anonymous file, or one that cannot be looked at.
         """
-        if self.waits:
-            return self._by_stat_of_open_file(folder, name)
         # Called for each open file of the node: no argtypes, which cost more than the system call's
         # own way in, and no call between.
         if self._statx(folder, name, _FLAGS, _STATX_TYPE, self._answer):
@@ -102,28 +91,34 @@ class DeviceNumbers:
         rdev = self.of(None, path)
         if rdev is None:
             return None
-        if self.waits:
-            status = _stat(path)
-            if status is None:
-                return None
-            return FileAt(rdev=rdev, filesystem=status.st_dev, inode=status.st_ino)
         words = self._words
         inode = int.from_bytes(words[_INODE : _INODE + 2].tobytes(), sys.byteorder)
         filesystem = os.makedev(words[_DEV_MAJOR], words[_DEV_MINOR])
         return FileAt(rdev=rdev, filesystem=filesystem, inode=inode)
 
-    def _by_stat_of_open_file(self, folder: int, name: bytes) -> int | None:
-        status = _stat(name, folder)
-        if status is None:
-            return None
-        self._waited = status.st_mode
-        if stat.S_ISCHR(status.st_mode):
-            return status.st_rdev
-        known = stat.S_IFMT(status.st_mode) and os.minor(status.st_dev) != self._anonymous
-        return 0 if known and self._anonymous is not None else None
 
-    def _ask(self, folder: int, path: bytes) -> int:
-        return int(self._statx(folder, path, _FLAGS, _STATX_TYPE | _STATX_INO, self._answer))
+def _system_call() -> Callable[..., int] | None:
+    """Return statx(2) of the C library; None where it cannot be used."""
+    try:
+        statx: Callable[..., int] = ctypes.CDLL(None, use_errno=False).statx
+    except AttributeError:  # a C library before glibc 2.28 or musl 1.2.5
+        return None
+    answer = ctypes.create_string_buffer(_SIZE)
+    forbidden = statx(_AT_FDCWD, b"/", _FLAGS, _STATX_TYPE, answer)  # by a seccomp profile
+    return None if forbidden else statx
+
+
+def _by_stat(words: memoryview, folder: int, path: bytes, *_: object) -> int:
+    """Fill *words* as statx(2) does, by stat(2), which waits for servers; not 0 if that fails."""
+    try:
+        status = os.stat(path, dir_fd=None if folder == _AT_FDCWD else folder)
+    except OSError:
+        return -1
+    words[_MODE] = status.st_mode
+    words[_INODE : _INODE + 2] = memoryview(status.st_ino.to_bytes(8, sys.byteorder)).cast("I")
+    words[_RDEV_MAJOR], words[_RDEV_MINOR] = os.major(status.st_rdev), os.minor(status.st_rdev)
+    words[_DEV_MAJOR], words[_DEV_MINOR] = os.major(status.st_dev), os.minor(status.st_dev)
+    return 0
 
 
 def _filesystem_of_anonymous_files() -> int | None:
@@ -144,13 +139,6 @@ class FileAt(Struct, frozen=True, kw_only=True):
     rdev: int
     filesystem: int
     inode: int
-
-
-def _stat(path: bytes, folder: int | None = None) -> os.stat_result | None:
-    try:
-        return os.stat(path, dir_fd=folder)
-    except OSError:
-        return None
 
 
 class Mount(Struct, frozen=True, kw_only=True):
