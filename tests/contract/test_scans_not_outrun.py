@@ -25,7 +25,7 @@ from holdfast.host.proc.openfiles import FileTables, SocketTable, has_more, open
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import Visits
 from holdfast.host.root import HostRoot
-from holdfast.host.use.survey import Looker, Survey
+from holdfast.host.use.survey import Survey
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.use.holders import Grip, Scan, ScanTarget
 from simulated.proctree import ProcTree
@@ -901,13 +901,13 @@ class _Slow:
 
 
 def _looked_at(
-    looker: Looker, root: HostRoot, *pids: int, owners: Collection[PodUid] = ()
+    search: Callable[[], GripSearch], root: HostRoot, *pids: int, owners: Collection[PodUid] = ()
 ) -> Survey:
     """Look at *pids*, at all without, while *owners* have the device."""
     procfs = Procfs(root)
     survey = Survey(
         root,
-        looker,
+        search,
         Visits(procfs.start_ticks, patience=60),
         procfs,
         Cgroups(root),
@@ -980,7 +980,7 @@ def test_who_has_a_socket_and_one_more_file_than_when_it_was_looked_at_is_looked
     child.stdout.readline()
     if not has_more(f"/proc/{child.pid}/fd", []):
         pytest.skip("the kernel counts open files since Linux 6.2 only")
-    survey = _looked_at(_Then(terminal, child), HostRoot.under(), child.pid)
+    survey = _looked_at(_Then(terminal, child).search, HostRoot.under(), child.pid)
     assert [dict(each.grips) for each in survey.found.values()] == [{ONE: {Grip.NODE}}]
 
 
@@ -992,7 +992,7 @@ def test_time_that_others_take_on_a_busy_node_is_not_a_process_s_own(tree: ProcT
 
     def in_time() -> list[str] | None:
         slowly = _Slow(tree.root, 0.5)
-        gaps = _looked_at(slowly, tree.root, *pids).gaps.texts()
+        gaps = _looked_at(slowly.search, tree.root, *pids).gaps.texts()
         return gaps if slowly.longest < 0.9 else None
 
     tries = (in_time() for _ in range(100))
@@ -1001,7 +1001,7 @@ def test_time_that_others_take_on_a_busy_node_is_not_a_process_s_own(tree: ProcT
 
 def test_a_process_is_not_waited_for_as_long_as_it_likes(tree: ProcTree) -> None:
     tree.process(7)
-    gaps = _looked_at(_Slow(tree.root, 8), tree.root, 7).gaps.texts()
+    gaps = _looked_at(_Slow(tree.root, 8).search, tree.root, 7).gaps.texts()
     told = "it has more open or mapped than can be read in time"
     assert [told in gap for gap in gaps] == [True]
 
@@ -1020,7 +1020,7 @@ def test_of_a_pod_with_more_processes_than_can_be_looked_at_in_time_the_rest_is_
         tree.process(pid, cgroup=_POD)
     tree.process(200)
     owners = {PodUid(UID)} if owns else set[PodUid]()
-    survey = _looked_at(_Slow(tree.root, 0.1), tree.root, *pids, 200, owners=owners)
+    survey = _looked_at(_Slow(tree.root, 0.1).search, tree.root, *pids, 200, owners=owners)
     assert (_CROWDED in " ".join(survey.gaps.texts())) is not owns
     assert survey.gaps.pids <= {*pids}
 
@@ -1028,7 +1028,7 @@ def test_of_a_pod_with_more_processes_than_can_be_looked_at_in_time_the_rest_is_
 def test_a_process_without_a_name_in_such_a_pod_is_a_gap_as_well(tree: ProcTree) -> None:
     for pid in range(10, 20):
         tree.process(pid, cgroup=_POD, comm="")
-    survey = _looked_at(_Slow(tree.root, 0.1), tree.root)
+    survey = _looked_at(_Slow(tree.root, 0.1).search, tree.root)
     assert [_CROWDED in gap for gap in survey.gaps.texts()] == [True]
 
 
@@ -1051,7 +1051,7 @@ def test_who_is_born_in_a_pod_that_has_too_many_keeps_no_look_from_its_end(
 ) -> None:
     for pid in range(10, 20):
         tree.process(pid, cgroup=_POD)
-    survey = _looked_at(_Bears(tree, 0.1), tree.root)
+    survey = _looked_at(_Bears(tree, 0.1).search, tree.root)
     assert [_CROWDED in gap for gap in survey.gaps.texts()] == [True]
     assert {19, 100} <= survey.gaps.pids
 

@@ -599,7 +599,7 @@ LOOK_GUARDS = (
     Guard(
         name="look-maps-left-out",
         why="whose mappings were not read because that could hang may have the device mapped",
-        edits=(Edit(_SURVEY, "        if use.maps_left_out:\n", "        if False:\n"),),
+        edits=(Edit(_GRIPS, 'use.unseen = "no answer in time of what it has mapped"', "pass"),),
         tests=(
             f"{_STUCK}::test_a_process_whose_mappings_cannot_be_read_is_a_gap_and_all_others_are_seen",
         ),
@@ -633,7 +633,7 @@ LOOK_GUARDS = (
     Guard(
         name="look-sight",
         why="what the daemon itself lacks to see everybody is a gap",
-        edits=(Edit(_HOLDERS, "gaps=(*sight.hides, *failed,", "gaps=(*failed,"),),
+        edits=(Edit(_HOLDERS, "gaps=(*self._sight.hides, *failed,", "gaps=(*failed,"),),
         tests=(f"{_HELD}::TestOnATree::test_a_foreign_pid_namespace_is_a_gap",),
     ),
     Guard(

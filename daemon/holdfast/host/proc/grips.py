@@ -57,10 +57,8 @@ class ProcessUse:
         self.unnamed_fds = 0
         self.groups: dict[DeviceName | int, int] = {}
         """How many device fds belong to each target, or other group, whose node is open."""
-        self.maps_left_out = False
-        """Whether its mappings were asked for but not read, because that could hang."""
         self.unseen = ""
-        """What else of it could not be seen, and why."""
+        """What of it could not be seen, and why."""
         self.has_rings = False
         """Whether it has an io_uring, whose files are told apart by the process's own root."""
         self.in_flight = False
@@ -169,7 +167,7 @@ class GripSearch:
                 self._keep(pid, use)
         self._other_tables(folder, pid, use, compare=not careful, exited=exited, beat=beat)
         if self._maps and careful:
-            use.maps_left_out = True
+            use.unseen = "no answer in time of what it has mapped"  # to read that could hang
         elif self._maps:
             self._mappings(folder, pid, use, beat)
         use.attribute()

@@ -4,8 +4,8 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property, partial
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HostError
@@ -38,23 +38,6 @@ _MOST_ALIKE = 64
 """Of one device: a pod may have it open in thousands of processes."""
 
 
-class _Targets(Struct, frozen=True):
-    """What one scan looks for, and where."""
-
-    root: HostRoot
-    targets: Sequence[ScanTarget]
-    vfio: int | None
-    tables: FileTables
-    maps: bool
-    hidden: bool
-
-    def search(self) -> GripSearch:
-        """Return a new search for all of it."""
-        return GripSearch(
-            self.root, self.targets, self.vfio, self.tables, maps=self.maps, hidden=self.hidden
-        )
-
-
 class HolderScan:
     """Scans /proc below one root. It blocks: run it on a lane.
 
@@ -72,7 +55,6 @@ class HolderScan:
         self._visits = Visits(self._procfs.start_ticks, patience=patience)
         self._tables = FileTables(root)
         self._cgroups = Cgroups(root)
-        self._visibility: Visibility | None = None
 
     def scan(
         self,
@@ -90,15 +72,21 @@ class HolderScan:
         that have the targets by the ledger; what takes long to read is read of them alone.
         """
         started, worked = time.perf_counter(), time.process_time()
-        sight = self._sight()
-        vfio = self._procfs.char_major("vfio")
         survey = Survey(
             self._root,
-            _Targets(self._root, targets, vfio, self._tables, maps, hidden),
+            partial(
+                GripSearch,
+                self._root,
+                targets,
+                self._procfs.char_major("vfio"),
+                self._tables,
+                maps=maps,
+                hidden=hidden,
+            ),
             self._visits,
             self._procfs,
             self._cgroups,
-            sight=sight,
+            sight=self._sight,
             owners=owners,
         )
         failed: tuple[str, ...] = ()
@@ -114,7 +102,7 @@ class HolderScan:
             holders={device: tuple(found) for device, found in kept.holders.items()},
             unattributed=tuple(kept.unattributed),
             more=dict(kept.more),
-            gaps=(*sight.hides, *failed, *of_unread, *dict.fromkeys(survey.unexplained)),
+            gaps=(*self._sight.hides, *failed, *of_unread, *dict.fromkeys(survey.unexplained)),
             unread=survey.gaps.pids,
             of_unread=of_unread,
             processes=survey.processes,
@@ -135,11 +123,10 @@ class HolderScan:
         """Return the processes on which a thread is still stuck."""
         return self._visits.hanging | self._procfs.hanging
 
+    @cached_property
     def _sight(self) -> Visibility:
-        # Read once: it does not change while a process runs, and mountinfo is long.
-        if self._visibility is None:
-            self._visibility = visibility(self._root)
-        return self._visibility
+        """What limits our view: it does not change while a process runs, and mountinfo is long."""
+        return visibility(self._root)
 
     def _kept(self, survey: Survey) -> "_HolderSample":
         """Return who was found, of many that are alike the first few."""

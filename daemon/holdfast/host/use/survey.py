@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -112,14 +111,6 @@ class PodShares:
         now = time.monotonic()
         # Where one look at it hangs, a second one may have ended meanwhile.
         self._used[pod] += now - self._begun[pod].pop(pid, now)
-
-
-class Looker(Protocol):
-    """Makes what one thread looks at processes with."""
-
-    def search(self) -> GripSearch:
-        """Return a new search, which shares nothing with others."""
-        ...
 
 
 class Uses(Struct, frozen=True, kw_only=True):
@@ -241,7 +232,7 @@ class _Observer:
     def _answer(self, use: ProcessUse, uses: Uses | None) -> _ProcessLook | None:
         answer = _ProcessLook(
             uses=uses,
-            unseen=self._unseen(use),
+            unseen=use.unseen,
             in_flight=use.in_flight,
             exiting=use.exiting,
             takes=use.takes,
@@ -249,11 +240,6 @@ class _Observer:
         )
         keep = uses or answer.unseen or answer.hides or answer.tables
         return answer if keep else None
-
-    def _unseen(self, use: ProcessUse) -> str:
-        if use.maps_left_out:
-            return f"{_LATE} of what it has mapped"
-        return use.unseen
 
 
 class _Glance:
@@ -281,7 +267,7 @@ class Survey:
     def __init__(
         self,
         root: HostRoot,
-        looker: Looker,
+        search: Callable[[], GripSearch],
         visits: Visits,
         procfs: Procfs,
         cgroups: Cgroups,
@@ -291,10 +277,11 @@ class Survey:
     ) -> None:
         """Look below *root*; at the pods *owners* of the devices for as long as that takes.
 
-        Of processes that have much open theirs come first.
+        Of processes that have much open theirs come first. *search* makes what one thread looks
+        at processes with, which shares nothing with others.
         """
         self._root = root
-        self._looker = looker
+        self._search = search
         self._visits = visits
         self._owners = owners
         self._own = procfs.own_pid()
@@ -392,7 +379,7 @@ class Survey:
 
         One that is found tells that the device is in use, and of the others nothing.
         """
-        search = self._looker.search()
+        search = self._search()
         looks = _Observer(self, search, extra=False)
         for _ in range(_CHASES):
             pid = self._born_last()
@@ -462,7 +449,7 @@ class Survey:
         return self.shares.left(pid)
 
     def _begin(self) -> _Observer:
-        return _Observer(self, self._looker.search(), extra=False)
+        return _Observer(self, self._search(), extra=False)
 
     def _has_ended(self, uses: Uses) -> bool:
         return self.procfs.start_ticks(uses.process.pid) != uses.process.start_ticks
@@ -492,7 +479,7 @@ class Survey:
         """Look at *pids*; return those that have too much for that, and how many were left out."""
 
         def begin() -> _Observer:
-            search = self._looker.search()
+            search = self._search()
             self._searches.append(search)
             return _Observer(self, search, extra=extra)
 
