@@ -35,8 +35,15 @@ _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 def visibility(root: HostRoot, process: str = "self") -> Visibility:
     """Return what limits the view of this process, or of another, below *root*. Never raises."""
-    return _visibility(
-        root, process, text_or_empty(root.proc / process / "status"), mounts(root, process)
+    namespace = link_or_none(root.proc / process / "ns/pid")
+    proc = mounted_at(mounts(root, process), root.proc)
+    options = proc.options if proc is not None else ()
+    return Visibility(
+        capabilities=effective_capabilities(text_or_empty(root.proc / process / "status")),
+        in_init_pid_namespace=None if namespace is None else namespace == INIT_PID_NAMESPACE,
+        hidepid=next(
+            (each.removeprefix(_HIDEPID) for each in options if each.startswith(_HIDEPID)), ""
+        ),
     )
 
 
@@ -49,7 +56,7 @@ def privileges(root: HostRoot, process: str = "self") -> Privileges:
     status = text_or_empty(home / "status")
     uids, pid = field_of(status, "Uid").split(), field_of(status, "Pid")
     seen = mounts(root, process)
-    sight = _visibility(root, process, status, seen)
+    sight = visibility(root, process)
     label = text_or_empty(home / "attr/apparmor/current") or text_or_empty(home / "attr/current")
     return Privileges(
         pid=int(pid) if pid.isdecimal() else None,
@@ -65,19 +72,6 @@ def privileges(root: HostRoot, process: str = "self") -> Privileges:
         devices_writable=_writable(seen, root.sys / "devices"),
         bus_writable=_writable(seen, root.sys / "bus/pci"),
         pods_devices_only=_in_unprivileged_pod(root, process, sight),
-    )
-
-
-def _visibility(root: HostRoot, process: str, status: str, seen: tuple[Mount, ...]) -> Visibility:
-    namespace = link_or_none(root.proc / process / "ns/pid")
-    proc = mounted_at(seen, root.proc)
-    options = proc.options if proc is not None else ()
-    return Visibility(
-        capabilities=effective_capabilities(status),
-        in_init_pid_namespace=None if namespace is None else namespace == INIT_PID_NAMESPACE,
-        hidepid=next(
-            (each.removeprefix(_HIDEPID) for each in options if each.startswith(_HIDEPID)), ""
-        ),
     )
 
 
