@@ -77,23 +77,21 @@ class MappedDevices:
         It can hang. *beat* is called after each part.
         """
         shown, vfio = False, False
-        seen: set[tuple[bytes, int, int]] = set()
+        seen: set[tuple[bytes, bytes, bytes]] = set()
         rdevs: set[int] = set()
         doubtful: dict[bytes, tuple[Mapping, int]] = {}
         for lines in _whole_lines(f"{folder}/maps"):
             shown = True
             beat()
-            for each in _mapped_files(lines):
-                file = (each.path, each.filesystem, each.inode)
+            for each in _mapped_files(lines, seen):
                 if each.path == VFIO_DEVICE:
                     vfio = True
-                elif file not in seen:
-                    seen.add(file)
-                    rdev, certain = self._device(folder, each)
-                    if certain:
-                        rdevs.add(rdev)
-                    else:
-                        doubtful[each.start] = each, rdev
+                    continue
+                rdev, certain = self._device(folder, each)
+                if certain:
+                    rdevs.add(rdev)
+                else:
+                    doubtful[each.start] = each, rdev
         if doubtful:
             plain = _plain_files(self._details(folder, beat), doubtful)
             self._plain.update(doubtful[start][0].file for start in plain)
@@ -136,9 +134,8 @@ class MappedDevices:
             yield lines
 
 
-def _mapped_files(maps: bytes) -> Iterator[Mapping]:
-    """Yield the file behind each mapping that can be a device's, each file once."""
-    seen: set[tuple[bytes, bytes, bytes]] = set()
+def _mapped_files(maps: bytes, seen: set[tuple[bytes, bytes, bytes]]) -> Iterator[Mapping]:
+    """Yield the file behind each mapping that can be a device's, unless it was *seen* before."""
     for line in _lines_with_a_sign(maps):
         match = _LINE.fullmatch(line)
         if match is None or _NO_DEVICE.match(match["path"]):
