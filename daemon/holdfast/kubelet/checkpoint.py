@@ -115,6 +115,18 @@ def check_size(content: bytes) -> None:
         raise KubeletError("it is empty")
 
 
+def decoded(content: bytes | str, kind: type[T]) -> T:
+    """Return the JSON *content* as a *kind*; raise KubeletError where it is none."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        raise KubeletError(f"it is of no known version ({error})") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KubeletError(f"it is not whole JSON ({error})") from error
+    except RecursionError as error:
+        raise KubeletError("it is nested too deep") from error
+
+
 def parse(content: bytes, promises: Promises) -> Contents:
     """Return what *content* says; raise KubeletError when any part of it is not understood.
 
@@ -122,14 +134,7 @@ def parse(content: bytes, promises: Promises) -> Contents:
     that kubelet let go of.
     """
     check_size(content)
-    try:
-        file = msgspec.json.decode(content, type=_CheckpointFile)
-    except msgspec.ValidationError as error:
-        raise KubeletError(f"it is of no known version ({error})") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise KubeletError(f"it is not whole JSON ({error})") from error
-    except RecursionError as error:
-        raise KubeletError("it is nested too deep") from error
+    file = decoded(content, _CheckpointFile)
     entries = file.data.entries or ()
     return Contents(
         entries=tuple(_entry(each, promises) for each in entries),

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import KubeletError
-from holdfast.kubelet.checkpoint import CheckpointState, check_size, look_at
+from holdfast.kubelet.checkpoint import CheckpointState, check_size, decoded, look_at
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
@@ -74,18 +74,11 @@ def parse(content: bytes) -> tuple[ClaimEntry, ...]:
     that kubelet let go of.
     """
     check_size(content)
-    try:
-        file = msgspec.json.decode(content, type=_ClaimStateFile)
-        # Kubelet counts the text's bytes (CRC-32, IEEE), and ends when they differ.
-        if binascii.crc32(file.data.encode()) != file.checksum:
-            raise KubeletError("its checksum is wrong, so it was damaged or cut")
-        data = msgspec.json.decode(file.data, type=_ClaimStateData)
-    except msgspec.ValidationError as error:
-        raise KubeletError(f"it is of no known version ({error})") from error
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise KubeletError(f"it is not whole JSON ({error})") from error
-    except RecursionError as error:
-        raise KubeletError("it is nested too deep") from error
+    file = decoded(content, _ClaimStateFile)
+    # Kubelet counts the text's bytes (CRC-32, IEEE), and ends when they differ.
+    if binascii.crc32(file.data.encode()) != file.checksum:
+        raise KubeletError("its checksum is wrong, so it was damaged or cut")
+    data = decoded(file.data, _ClaimStateData)
     claims = data.entries if data.claims is msgspec.UNSET else data.claims
     if (data.kind, data.version) != (_KIND, _VERSION) or claims is msgspec.UNSET:
         raise KubeletError(f"it is of no known version ({data.kind} {data.version})")
