@@ -377,9 +377,8 @@ class Watcher:
         view, record = self._view(sightings), book.pods.get(lock.pod)
         sighting, boot = sightings.get(lock.pod), self._ledger.boot
         rebooted = record is not None and record.boot != boot
-        replaced = (
-            record is not None and sighting is not None and record.is_former(sighting.inode, boot)
-        )
+        if record is not None and sighting is not None and record.is_former(sighting.inode, boot):
+            sighting = None  # another cgroup has its place
         counted = view.counts(lock.pod) if view.readable else None
         unreadable = view.unreadable
         if lock.claim is not None:  # kubelet has unprepared it, and the checkpoint says nothing
@@ -387,9 +386,9 @@ class Watcher:
         return FormerPod(
             counted=counted,
             unreadable=unreadable,
-            populated=False if sighting is None or replaced else sighting.populated,
-            processes=None if sighting is None or replaced else sighting.processes,
-            unlisted="" if sighting is None or replaced else sighting.unlisted,
+            populated=False if sighting is None else sighting.populated,
+            processes=None if sighting is None else sighting.processes,
+            unlisted="" if sighting is None else sighting.unlisted,
             cgroup_seen=record is not None and (record.cgroup is not None or rebooted),
             uncounted_for=self._uncounted.seconds(
                 lock.pod, counted=False if unreadable else counted
