@@ -64,7 +64,6 @@ class Source:
 
         Raises HostError or OSError where they cannot be read: the last inventory then stays.
         """
-        del snapshot
         return ()
 
     def found(self) -> DeviceListing:
@@ -94,7 +93,6 @@ class Source:
 
         A device without an answer is not granted, and its lock does not become free.
         """
-        del devices
         return {}
 
     def grant(
@@ -104,7 +102,6 @@ class Source:
 
         The nodes of VFIO and accel devices, or their CDI names, are added to it.
         """
-        del resource, inventory
         return ContainerGrant(
             nodes=tuple(
                 GrantedNode(host_path=node.path, container_path=node.path)
@@ -120,12 +117,10 @@ class Source:
         It may read files. The text becomes a value as `model.node.labels.label_value` makes it.
         node-feature-discovery refuses keys of kubernetes.io and of the domains below it.
         """
-        del inventory
         return {}
 
     def refuses(self, devices: Sequence[Device]) -> str:
         """Return why a container is never given *devices* together; empty: it can be."""
-        del devices
         return ""
 
     def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
@@ -146,17 +141,14 @@ class Source:
 
         It is kept as `CheckpointEntry.promised_ids` for `breach`. It must be quick, and pure.
         """
-        del variables, mounts
         return ()
 
     def breach(self, entry: CheckpointEntry, devices: Sequence[Device]) -> Breach | None:
         """Return why the answer that a container replays no longer leads to *devices*."""
-        del entry, devices
         return None
 
     def errors(self, device: DeviceName) -> Sequence[HardwareError]:
         """Return the errors of *device* that a person may overrule."""
-        del device
         return ()
 
     def forgive(self, device: DeviceName, errors: Collection[HardwareError]) -> None:
@@ -164,7 +156,6 @@ class Source:
 
     async def let_go(self, reason: str) -> str:
         """Let the driver go so that it can be unloaded; return what is not done yet, or nothing."""
-        del reason
         return ""
 
     async def take_up(self) -> None:
