@@ -133,7 +133,7 @@ class DeviceDoor(Protocol):
 
 
 class CallObserver(Protocol):
-    """Hears of kubelet's calls, for metrics; see `telemetry.kubelet`."""
+    """Hears of kubelet's calls, for metrics; see `telemetry.metrics`."""
 
     def called(self, resource: str, call: str, code: str, seconds: float) -> None:
         """Note a *call* about *resource* that ended with the status *code* after *seconds*."""

@@ -153,7 +153,7 @@ class GpuUses:
 
 
 class NvmlAnswer(Struct, frozen=True, kw_only=True):
-    """What NVML reported about one GPU or slice; an `Answer` to a look at the node."""
+    """What NVML reported about one GPU or slice; the `DriverAnswer` to a look."""
 
     device: Device
     use: GpuUse

@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import list_names, names_or_empty, rdev_in, read_link, read_text
+from holdfast.host.files.kernelfile import (
+    link_or_none,
+    list_names,
+    names_or_empty,
+    rdev_in,
+    read_link,
+    read_text,
+)
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import PciAddress
@@ -130,10 +137,7 @@ class Sysfs:
 
     def driver(self, address: PciAddress) -> str | None:
         """Return the name of the function's driver, or None; one small read."""
-        try:
-            target = os.readlink(f"{self._devices}/{address}/driver")
-        except OSError:
-            return None
+        target = link_or_none(f"{self._devices}/{address}/driver") or ""
         return target.rpartition("/")[2] or None
 
     def group_members(self, number: int) -> tuple[PciAddress, ...]:

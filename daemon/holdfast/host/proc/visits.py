@@ -32,7 +32,7 @@ class Visitor(Protocol[T_co]):
     """Looks at one process; returns None if there is nothing to keep."""
 
     def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> T_co | None:
-        """Visitor at *pid*. *careful*: read nothing that can hang. Call *beat* after each read."""
+        """Look at *pid*. *careful*: read nothing that can hang. Call *beat* after each read."""
         ...
 
 
