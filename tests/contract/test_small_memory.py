@@ -16,6 +16,7 @@ import pytest
 from fakes.inuse import holder_scan
 from fakes.runtimes import RuntimeFolder, spec
 from holdfast.app.answers.reports import moves_wanted
+from holdfast.discovery.source import Sources
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
@@ -263,8 +264,8 @@ def test_a_checkpoint_that_is_too_large_is_garbage(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint"
     file.write_text("{}")
     os.truncate(file, 60 * MIB)
-    assert peak(lambda: checkpoint.read(file, checkpoint.NoPromises())) < 40 * MIB
-    found = checkpoint.read(file, checkpoint.NoPromises())
+    assert peak(lambda: checkpoint.read(file, Sources())) < 40 * MIB
+    found = checkpoint.read(file, Sources())
     assert found.state is checkpoint.CheckpointState.GARBAGE
     assert "larger than 16 MiB" in found.problem
 

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from fakes.observers import Unobserved
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
+from holdfast.discovery.source import Sources
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.kubelet.checkpoint import NoPromises
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import (
     DEADLINES,
@@ -217,7 +217,7 @@ async def kubelet_side(
         procfs=processes,
         lists=_Lists(offers),
         book=book or Watched(Book()),
-        promises=NoPromises(),
+        promises=Sources(),
         lane=lane,
         clock=clock,
         settings=Watched(questions),

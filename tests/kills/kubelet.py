@@ -11,8 +11,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from holdfast.discovery.source import Sources
 from holdfast.errors import KubeletError
-from holdfast.kubelet.checkpoint import NoPromises, parse
+from holdfast.kubelet.checkpoint import parse
 from holdfast.model.ids import CheckpointId, DeviceId, DeviceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.runtime.watched import Watched
@@ -275,4 +276,4 @@ class Reader:
 
 
 def _entries(checkpoint: str) -> tuple[CheckpointEntry, ...]:
-    return parse(checkpoint.encode(), NoPromises()).entries
+    return parse(checkpoint.encode(), Sources()).entries

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
+from holdfast.discovery.source import Sources
 from holdfast.errors import KubeletError
 from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.checkpoint import (
     Checkpoint,
     CheckpointState,
     Contents,
-    NoPromises,
     Promises,
     parse,
     read,
@@ -22,11 +22,11 @@ from holdfast.model.nvidia.grant import told_by_index
 
 
 def _parse(text: bytes) -> Contents:
-    return parse(text, NoPromises())
+    return parse(text, Sources())
 
 
 def _read(path: Path) -> Checkpoint:
-    return read(path, NoPromises())
+    return read(path, Sources())
 
 
 def entry(ids: object, *, answer: object = None, **more: object) -> dict[str, object]:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast.discovery.source import Sources
 from holdfast.doctor.finding import IN_MEMORY, Check, Finding, Node, some, unusable
 from holdfast.doctor.programs import ask_socket, flag_of
 from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.kernelfile import list_names, read_bytes
 from holdfast.host.proc.procfs import Procfs
 from holdfast.kubelet import claimstate
-from holdfast.kubelet.checkpoint import Contents, NoPromises, parse
+from holdfast.kubelet.checkpoint import Contents, parse
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia import REPLICAS
 from holdfast.names import CLAIM_STATE, CONTROL_SOCKET, KUBELET_CHECKPOINT, KUBELET_SOCKET
@@ -178,7 +179,7 @@ def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
         yield _CHECKPOINT.ok(f"{path} is not there: no plugin has registered yet")
         return
     try:
-        contents = parse(content, NoPromises())
+        contents = parse(content, Sources())
         if not contents.has_checksum:
             raise KubeletError("it has no checksum")  # noqa: TRY301 - one answer for what is wrong
     except KubeletError as error:

@@ -31,15 +31,6 @@ class Promises(Protocol):
         ...
 
 
-class NoPromises(Promises):
-    """For readers to which no vendor's words matter."""
-
-    def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
-        """Return nothing."""
-        del variables, mounts
-        return ()
-
-
 class CheckpointState(Enum):
     """What became of a look at the checkpoint."""
 
