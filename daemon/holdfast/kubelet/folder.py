@@ -1,7 +1,7 @@
 """Watches a folder that kubelet and we share: its socket, its checkpoint and our own sockets."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
@@ -55,7 +55,7 @@ class FolderWatch:
         self._lane = lane
         self._interval = interval
         self._watched: tuple[int, int] | None = None
-        self._stop: Callable[[], None] = _nothing
+        self._watching = contextlib.ExitStack()
         self._events = Nudges()
         self._problem = Problem(log, "cannot watch the plugin folder", folder=str(folder))
         self.state: Watched[FolderState] = Watched(FolderState())
@@ -119,7 +119,7 @@ class FolderWatch:
         if folder is None:
             return
         try:
-            self._stop = self._paths.watch(self.path, self._happened)
+            self._watching.callback(self._paths.watch(self.path, self._happened))
         except HostError as error:
             self._problem.set(str(error))
         else:
@@ -127,8 +127,7 @@ class FolderWatch:
             self._watched = folder
 
     def _forget(self) -> None:
-        self._stop()
-        self._stop = _nothing
+        self._watching.close()
         self._watched = None
 
     def _happened(self, name: str, _mask: int) -> None:
@@ -140,7 +139,3 @@ class FolderWatch:
         elif name not in {KUBELET_SOCKET, KUBELET_CHECKPOINT} and not self._is_ours(name):
             return
         self._events.nudge()
-
-
-def _nothing() -> None:
-    pass

@@ -1,6 +1,7 @@
 """Changes in a folder or of a file, on the event loop. Only this module imports inotify_simple."""
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Callable
 from pathlib import Path
@@ -66,10 +67,8 @@ class PathWatcher:
             callbacks.remove(changed)
         if watch in self._callbacks and not callbacks:
             del self._callbacks[watch]
-            try:
+            with contextlib.suppress(OSError):  # the kernel ended it when the path was removed
                 self._inotify.rm_watch(watch)
-            except OSError:  # the kernel ended it when the path was removed
-                return
 
     def _read(self) -> None:
         for event in self._inotify.read(timeout=0):

@@ -16,6 +16,8 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.model.ids import ProcessId
 
 _CREDENTIALS = struct.Struct("3i")
+_PATIENCE = 1.0
+"""How long a socket may take to be connected to, in seconds."""
 
 
 @dataclass(slots=True)
@@ -143,27 +145,27 @@ class Pidfds:
         return fd
 
 
-def listener(path: Path, *, patience: float = 1.0) -> int:
+def listener(path: Path) -> int:
     """Return the pid that listens on the socket at *path*; raise OSError if nobody answers.
 
     The kernel fixes the credentials at listen(), so a connection is enough and nothing is sent.
-    0 stands for a process outside our pid namespace. *patience* is in seconds.
+    0 stands for a process outside our pid namespace.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(patience)
+        connection.settimeout(_PATIENCE)
         connection.connect(str(path))
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, _, _ = _CREDENTIALS.unpack(raw)
     return int(pid)
 
 
-def peer_of(path: Path, procfs: Procfs, *, patience: float = 1.0) -> ProcessId | None:
+def peer_of(path: Path, procfs: Procfs) -> ProcessId | None:
     """Return the process that listens on the socket at *path*; None if nobody answers.
 
-    None also for a process that cannot be seen from here. *patience* is in seconds.
+    None also for a process that cannot be seen from here.
     """
     try:
-        pid = listener(path, patience=patience)
+        pid = listener(path)
     except OSError:
         return None
     ticks = procfs.start_ticks(pid)
