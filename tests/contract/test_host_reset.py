@@ -69,10 +69,14 @@ def _try(
     wanted: Callable[[], bool] = lambda: True,
     control: FunctionControl | None = None,
 ) -> Findings:
-    trial = Trial(
-        device=device or _chip(tree), policy=policy, rebind=rebind, idle=idle, wanted=wanted
-    )
-    return trial.run(control or FunctionControl(tree.root))
+    return Trial(
+        control=control or FunctionControl(tree.root),
+        device=device or _chip(tree),
+        policy=policy,
+        rebind=rebind,
+        idle=idle,
+        wanted=wanted,
+    ).run()
 
 
 def _resets(tree: HostTree) -> list[str]:

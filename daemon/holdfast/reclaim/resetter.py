@@ -64,78 +64,76 @@ class Findings(Struct, kw_only=True):
         self.did.append(ResetAction(step=step, outcome=outcome, text=text))
 
 
-class Trial(Struct, frozen=True, kw_only=True):
-    """What to try. `idle`: it was just proven that nobody uses the device.
+class Trial(Struct, kw_only=True):
+    """What to try, and what came of it. `idle`: it was just proven that nobody uses the device.
 
     `wanted` is asked on the lane before each reset: the lock may have moved since.
     """
 
+    control: FunctionControl
     device: Device
     policy: ResetPolicy
     rebind: bool
     idle: bool
     wanted: Callable[[], bool]
+    findings: Findings = field(default_factory=Findings)
 
-    def run(self, control: FunctionControl) -> Findings:
+    def run(self) -> Findings:
         """Reset and check; this may block without end."""
-        findings = Findings()
         functions = needed_functions(self.device)
         if self.policy is not ResetPolicy.NEVER:
-            self._reset_all(control, functions, findings)
-        if not findings.problem:
-            findings.problem = self._check(control, functions, findings)
-        return findings
+            self._reset_all(functions)
+        if not self.findings.problem:
+            self._check(functions)
+        return self.findings
 
-    def _reset_all(
-        self, control: FunctionControl, functions: tuple[PciAddress, ...], findings: Findings
-    ) -> None:
-        looks = [control.state_of(address) for address in functions]
-        with control.holding(self.device.nodes) as opened:
+    def _reset_all(self, functions: tuple[PciAddress, ...]) -> None:
+        looks = [self.control.state_of(address) for address in functions]
+        with self.control.holding(self.device.nodes) as opened:
             if opened is OpenOutcome.BUSY:
-                findings.problem = (
+                self._fail(
+                    "reset",
                     f"{self.device.name} cannot be reset: its group cannot be opened (busy); it is "
-                    "tried again"
+                    "tried again",
                 )
-                findings.note("reset", "failed", findings.problem)
                 return
             for look in looks:
-                self._reset(control, look, opened, findings)
+                self._reset(look, opened)
 
-    def _reset(
-        self, control: FunctionControl, look: FunctionState, opened: OpenOutcome, findings: Findings
-    ) -> None:
+    def _reset(self, look: FunctionState, opened: OpenOutcome) -> None:
         guarded = opened is OpenOutcome.SUCCEEDED
         # Asked for while it is guarded: from now on no pod can get past the gate.
         idle = self.idle and self.wanted()
         reason = why_not_reset(self.policy, look, idle=idle, guarded=guarded)
         if reason is not None:
-            findings.note("reset", "skipped", f"not reset: {reason}")
+            self.findings.note("reset", "skipped", f"not reset: {reason}")
             return
-        answer = control.reset(look.address)
-        text = f"{look.address} reset ({reset_method(look.methods)})"
+        answer = self.control.reset(look.address)
         if answer.written is WriteOutcome.FAILED:
-            findings.problem = f"{look.address} cannot be reset: {answer.text}"
-            text = findings.problem
-        elif answer.written is not WriteOutcome.DONE:
+            self._fail("reset", f"{look.address} cannot be reset: {answer.text}")
+            return
+        text = f"{look.address} reset ({reset_method(look.methods)})"
+        if answer.written is not WriteOutcome.DONE:
             text = f"not reset: {answer.text}"
-        findings.note("reset", answer.written.value, text)
+        self.findings.note("reset", answer.written.value, text)
 
-    def _check(
-        self, control: FunctionControl, functions: tuple[PciAddress, ...], findings: Findings
-    ) -> str:
+    def _check(self, functions: tuple[PciAddress, ...]) -> None:
         for address in functions:
-            look = control.state_of(address)
+            look = self.control.state_of(address)
             if may_rebind(look, allowed=self.rebind) and self.wanted():
-                answer = control.rebind(address)
+                answer = self.control.rebind(address)
                 text = answer.text or f"{address} bound to vfio-pci again"
-                findings.note("rebind", answer.written.value, text)
-                look = control.state_of(address)
+                self.findings.note("rebind", answer.written.value, text)
+                look = self.control.state_of(address)
             problem = why_dead(look)
             if problem is not None:
-                findings.note("verify", "failed", problem)
-                return problem
-        findings.note("verify", "done", f"{' and '.join(functions)} checked")
-        return ""
+                self._fail("verify", problem)
+                return
+        self.findings.note("verify", "done", f"{' and '.join(functions)} checked")
+
+    def _fail(self, step: str, problem: str) -> None:
+        self.findings.note(step, "failed", problem)
+        self.findings.problem = problem
 
 
 class _RunningTrial(Struct, kw_only=True):
@@ -268,6 +266,7 @@ class Resetter:
     def _begin(self, lock: DeviceLock, device: Device, facts: KernelFacts) -> None:
         number = self._numbers[lock.device] = self._numbers.get(lock.device, 0) + 1
         trial = Trial(
+            control=self._control,
             device=device,
             policy=ResetPolicy(device.own.reset or self._settings.value.reset),
             rebind=self._settings.value.rebind,
@@ -293,7 +292,7 @@ class Resetter:
     def _tried(self, trial: Trial) -> Findings:
         """Try on the lane; what cannot even be looked at fails for this device alone."""
         try:
-            return trial.run(self._control)
+            return trial.run()
         except (HoldfastError, OSError) as error:
             return Findings(problem=f"{trial.device.name} cannot be checked: {error}")
 
