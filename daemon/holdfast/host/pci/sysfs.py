@@ -179,24 +179,13 @@ class _FunctionFolder:
 
     def id(self, name: str, *, required: bool = True) -> int:
         known = len(self.problems)
-        text = self._text(name)
-        if text is None:
-            if required and len(self.problems) == known:
-                self.problems.append(f"{name} is missing")
-            return 0
-        if not _HEX.fullmatch(text):
-            self.problems.append(f"{name} is {_shorten(text)}, not a hexadecimal number")
-            return 0
-        return int(text, 16)
+        number = self._number(name, _HEX, 16, "a hexadecimal number")
+        if number is None and required and len(self.problems) == known:
+            self.problems.append(f"{name} is missing")
+        return number or 0
 
     def count(self, name: str) -> int | None:
-        text = self._text(name)
-        if text is None:
-            return None
-        if not _DECIMAL.fullmatch(text):
-            self.problems.append(f"{name} is {_shorten(text)}, not a number")
-            return None
-        return int(text)
+        return self._number(name, _DECIMAL, 10, "a number")
 
     def numa_node(self) -> int | None:
         node = self.count("numa_node")
@@ -218,6 +207,13 @@ class _FunctionFolder:
             self.problems.append(str(error))
             return None
         return None if target is None else target.rstrip("/").rpartition("/")[2] or None
+
+    def _number(self, name: str, form: re.Pattern[str], base: int, what: str) -> int | None:
+        text = self._text(name)
+        if text is not None and not form.fullmatch(text):
+            self.problems.append(f"{name} is {_shorten(text)}, not {what}")
+            return None
+        return None if text is None else int(text, base)
 
     def _text(self, name: str) -> str | None:
         try:
