@@ -13,6 +13,7 @@ from holdfast.host.proc.openfiles import (
     RING,
     FileNumbers,
     FileTables,
+    OpenFiles,
     SocketTable,
     fdinfo,
     files_in_flight,
@@ -117,7 +118,6 @@ class GripSearch:
         *tables* tells which threads have their own file table. *maps*: look at mappings too.
         *hidden*: and for signs of files that no process shows.
         """
-        self._root = root
         self._proc = str(root.proc)
         self._vfio = vfio
         self._tables = tables
@@ -254,9 +254,7 @@ class GripSearch:
             if len(known) < _TABLES:
                 known.append(thread)
 
-    def _note_exit(
-        self, folder: str, pid: int, names: "list[bytes] | FileNumbers", use: ProcessUse
-    ) -> None:
+    def _note_exit(self, folder: str, pid: int, names: OpenFiles, use: ProcessUse) -> None:
         """Note that a process or thread exits and shows no files: one can take long to close."""
         if self._hidden and not names:
             facts = process_at(folder, pid)
@@ -273,7 +271,7 @@ class GripSearch:
 
     def _files(
         self, folder: str, use: ProcessUse, beat: Callable[[], None], *, most: int | None = None
-    ) -> list[bytes] | FileNumbers:
+    ) -> OpenFiles:
         """Look at all open files, and return those that were there at first.
 
         A file that is moved from number to number is in no list, or is closed when it is looked at.
@@ -300,7 +298,7 @@ class GripSearch:
     def _some_vanished(
         self,
         folder: str,
-        names: "list[bytes] | FileNumbers",
+        names: OpenFiles,
         use: ProcessUse,
         sockets: list[bytes],
         beat: Callable[[], None],

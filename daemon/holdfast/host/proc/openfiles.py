@@ -93,6 +93,10 @@ class FileNumbers(Struct, frozen=True):
         return FileNumbers((int.from_bytes(self.bits, "little") & ~kept).to_bytes(size, "little"))
 
 
+OpenFiles = list[bytes] | FileNumbers
+"""The numbers of a process's open files: as names, or very many as bits."""
+
+
 def _many(folder: str, beat: Callable[[], None]) -> FileNumbers:
     bits = bytearray()
     with os.scandir(folder.encode()) as files:
@@ -107,7 +111,7 @@ def _many(folder: str, beat: Callable[[], None]) -> FileNumbers:
 
 def open_files(
     folder: str, beat: Callable[[], None] = lambda: None, *, most: int | None = None
-) -> list[bytes] | FileNumbers:
+) -> OpenFiles:
     """Return the names in an fd folder; of very many, *beat* is called every few.
 
     Raise TooMuchError if there are more than *most*.
@@ -123,7 +127,7 @@ def open_files(
     return names
 
 
-def has_more(folder: str, listed: list[bytes] | FileNumbers) -> bool:
+def has_more(folder: str, listed: OpenFiles) -> bool:
     """Tell whether a process has more files open than were *listed* just now, as far as is known.
 
     A list is made number by number, so it can miss a file that moves from one number to another.
@@ -138,9 +142,7 @@ def _size(folder: str) -> int:
     return 0 if status.st_blocks else status.st_size  # that of a folder on a disk is its own size
 
 
-def without(
-    files: list[bytes] | FileNumbers, known: list[bytes] | FileNumbers
-) -> list[bytes] | FileNumbers:
+def without(files: OpenFiles, known: OpenFiles) -> OpenFiles:
     """Return those of *files* that are not among *known*."""
     if isinstance(files, FileNumbers):
         return files.without(known) if isinstance(known, FileNumbers) else files

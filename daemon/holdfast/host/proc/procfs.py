@@ -77,7 +77,6 @@ class Procfs:
 
     def __init__(self, root: HostRoot, *, patience: float = PATIENCE) -> None:
         """Read below *root*'s proc folder. *patience*: how long arguments may take, in seconds."""
-        self._root = root
         self._proc = str(root.proc)
         self._visits = Visits(self.start_ticks, patience=patience)
 
