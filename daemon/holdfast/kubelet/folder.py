@@ -50,6 +50,10 @@ class FolderWatch:
         The disk is asked on *lane*, as it may not answer.
         """
         self.path = folder
+        self.kubelet_socket = folder / KUBELET_SOCKET
+        """Where kubelet takes registrations."""
+        self.checkpoint = folder / KUBELET_CHECKPOINT
+        """Where kubelet keeps its checkpoint."""
         self._prefix = prefix
         self._paths = paths
         self._lane = lane
@@ -59,16 +63,6 @@ class FolderWatch:
         self._events = Nudges()
         self._problem = Problem(log, "cannot watch the plugin folder", folder=str(folder))
         self.state: Watched[FolderState] = Watched(FolderState())
-
-    @property
-    def kubelet_socket(self) -> Path:
-        """Where kubelet takes registrations."""
-        return self.path / KUBELET_SOCKET
-
-    @property
-    def checkpoint(self) -> Path:
-        """Where kubelet keeps its checkpoint."""
-        return self.path / KUBELET_CHECKPOINT
 
     async def refresh(self) -> FolderState:
         """Look now, publish, and return what is there; raise LaneStuckError without an answer."""
