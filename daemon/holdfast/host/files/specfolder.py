@@ -49,10 +49,13 @@ class SpecFolder:
                 f"cannot write CDI specs to {self._folder}: there is no such folder; make it on "
                 "the host, and mount it where holdfast runs in a container"
             )
+        # Runtimes read only *.json and *.yaml, so they ignore a temporary file that a crash left.
+        # It has our prefix, and the next call removes it.
+        advice = f"let holdfast write to {self._folder}"
         return [
             name
             for name, content in wanted.items()
-            if read_bytes(self._folder / name) != content and self._write(name, content)
+            if _hold(self._folder / name, content, f"{name}.tmp", advice)
         ]
 
     def drop(self, name: str) -> None:
@@ -86,19 +89,6 @@ class SpecFolder:
                 found |= dict.fromkeys(names, self._folder / name)
         return found
 
-    def _write(self, name: str, content: bytes) -> bool:
-        path = self._folder / name
-        # Runtimes read only *.json and *.yaml, so they ignore a temporary file that a crash left.
-        # It has our prefix, and the next call removes it.
-        temporary = path.with_name(f"{name}.tmp")
-        try:
-            replace_whole(path, content, temporary=temporary)
-        except OSError as error:
-            raise HostError(
-                f"cannot write {path}: {error.strerror}; let holdfast write to {self._folder}"
-            ) from error
-        return True
-
     def _remove(self, name: str) -> bool:
         path = self._folder / name
         try:
@@ -106,6 +96,20 @@ class SpecFolder:
         except OSError as error:
             raise HostError(f"cannot remove {path}: {error.strerror}; remove it") from error
         return True
+
+
+def _hold(path: Path, content: bytes, temporary: str, advice: str) -> bool:
+    """Let the file say *content*; tell whether it said anything else. Raise HostError.
+
+    It is written under the name *temporary* first. *advice* is what to do where that fails.
+    """
+    if read_bytes(path) == content:
+        return False
+    try:
+        replace_whole(path, content, temporary=path.with_name(temporary))
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}; {advice}") from error
+    return True
 
 
 def _names(content: bytes) -> Iterator[str]:
@@ -139,24 +143,16 @@ class FeatureFile:
 
         Raise HostError with what to do; the file is then as it was.
         """
-        content, folder = text.encode(), self.path.parent
+        folder = self.path.parent
         if not os.path.isdir(folder):  # Path.is_dir would raise some errors
             raise HostError(
                 f"cannot write node labels to {folder}: there is no such folder; install "
                 "node-feature-discovery, and mount the node's folder where holdfast runs in a "
                 "container"
             )
-        if read_bytes(self.path) == content:
-            return False
-        try:
-            # node-feature-discovery ignores hidden files.
-            replace_whole(self.path, content, temporary=folder / f".{self.path.name}")
-        except OSError as error:
-            raise HostError(
-                f"cannot write {self.path}: {error.strerror}; see that holdfast may write to "
-                f"{folder}, and that its disk has room"
-            ) from error
-        return True
+        advice = f"see that holdfast may write to {folder}, and that its disk has room"
+        # node-feature-discovery ignores hidden files.
+        return _hold(self.path, text.encode(), f".{self.path.name}", advice)
 
     def remove(self) -> bool:
         """Remove the file; tell whether there was one. Raise HostError with what to do."""
