@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.inotify import PathWatcher
+from holdfast.host.files.kernelfile import file_identity, names_or_empty
 from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.socket import SocketServer
 from holdfast.names import KUBELET_CHECKPOINT, KUBELET_SOCKET
@@ -84,23 +85,19 @@ class FolderWatch:
             self._watch(None)
 
     def _look(self) -> FolderState:
-        try:
-            found = self.path.stat()
-        except OSError:
+        folder = file_identity(self.path)
+        if folder is None:
             return FolderState()
         return FolderState(
-            folder=(found.st_dev, found.st_ino),
+            folder=folder,
             kubelet=FileId.of(self.kubelet_socket),
             checkpoint=FileId.of(self.checkpoint),
             sockets=self._sockets(),
         )
 
     def _sockets(self) -> dict[str, FileId]:
-        try:
-            names = [each.name for each in self.path.iterdir() if self._is_ours(each.name)]
-        except OSError:
-            return {}
-        found = {name: FileId.of(self.path / name) for name in sorted(names)}
+        names = filter(self._is_ours, names_or_empty(self.path))
+        found = {name: FileId.of(self.path / name) for name in names}
         return {name: file for name, file in found.items() if file is not None}
 
     def _is_ours(self, name: str) -> bool:

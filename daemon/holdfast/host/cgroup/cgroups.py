@@ -11,7 +11,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import field_of, link_or_none, read_text, text_or_empty
+from holdfast.host.files.kernelfile import (
+    field_of,
+    link_or_none,
+    read_text,
+    stat_or_none,
+    text_or_empty,
+)
 from holdfast.host.proc.procfs import INIT_CGROUP_NAMESPACE, INIT_PID_NAMESPACE
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PodUid
@@ -72,20 +78,19 @@ class Cgroups:
         folder = self._find(uid)
         if folder is None:
             return None
-        try:
-            inode = folder.stat().st_ino
-        except OSError:
+        found = stat_or_none(folder)
+        if found is None:
             return None
         pids, unlisted = self._list(folder)
         if not self._is_v2:
-            return self._pod_of_v1(folder, inode, pids, unlisted)
+            return self._pod_of_v1(folder, found.st_ino, pids, unlisted)
         # Read last, so that it is as new as can be. It covers all that is below.
         populated, problem = _populated(folder)
         if populated is None and not folder.is_dir():  # it was removed meanwhile
             return None
         return PodCgroup(
             path=self._name(folder),
-            inode=inode,
+            inode=found.st_ino,
             populated=populated,
             # Who is in another pid namespace than ours is listed as 0.
             pids=() if populated is False else tuple(filter(None, pids)),
@@ -115,10 +120,8 @@ class Cgroups:
 
     def inode(self, path: str) -> int | None:
         """Return the inode of the cgroup at *path*, or None if there is none."""
-        try:
-            return self._folder(path).stat().st_ino
-        except OSError:
-            return None
+        found = stat_or_none(self._folder(path))
+        return None if found is None else found.st_ino
 
     def members(self, path: str) -> tuple[int, ...]:
         """Return the pids in the cgroup at *path* and below; none if it is gone.

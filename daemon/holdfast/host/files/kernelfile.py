@@ -106,22 +106,24 @@ def names_or_empty(path: str | Path) -> tuple[str, ...]:
         return ()
 
 
-def device_number(path: str | Path) -> int | None:
-    """Return the number of the character device *path*; None if there is none to be seen."""
+def stat_or_none(path: str | Path) -> os.stat_result | None:
+    """Return what stat(2) tells of *path*; None if it cannot be looked at."""
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except OSError:
         return None
-    return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
+
+
+def device_number(path: str | Path) -> int | None:
+    """Return the number of the character device *path*; None if there is none to be seen."""
+    found = stat_or_none(path)
+    return found.st_rdev if found is not None and stat.S_ISCHR(found.st_mode) else None
 
 
 def file_identity(path: str | Path) -> tuple[int, int] | None:
     """Return the filesystem and the inode of the file at *path*; None if none can be seen."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    found = stat_or_none(path)
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def rdev_in(path: str | Path) -> int | None:

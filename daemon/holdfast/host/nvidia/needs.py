@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import names_or_empty, stat_or_none
 from holdfast.host.files.paths import below
 from holdfast.host.nvidia.driver import LIBRARY_FOLDERS, OPERATOR, MigCaps, NvidiaFiles
 from holdfast.host.root import HostRoot
@@ -184,13 +185,7 @@ def _inside(root: Path, path: Path) -> str:
 
 def _names(folder: Path) -> list[str]:
     """Return the sorted names in a folder of libraries and in its folders for drivers."""
-    names: list[str] = []
-    for part in _LIBRARY_PARTS:
-        try:
-            names += sorted(f"{part}{name}" for name in os.listdir(folder / part))
-        except OSError:
-            continue
-    return names
+    return [f"{part}{name}" for part in _LIBRARY_PARTS for name in names_or_empty(folder / part)]
 
 
 class NvidiaDriver:
@@ -335,11 +330,8 @@ def _held(host_path: str, nodes: RootFacts) -> Iterator[SpecNode]:
 
 def _node(path: Path, host_path: str) -> Iterator[SpecNode]:
     """Yield the character device at *path*; nothing if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return
-    if stat.S_ISCHR(found.st_mode):
+    found = stat_or_none(path)
+    if found is not None and stat.S_ISCHR(found.st_mode):
         yield SpecNode(
             path=f"/dev/{host_path.partition('/dev/')[2]}",
             host_path=host_path,

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from holdfast.host.files.kernelfile import stat_or_none
 from holdfast.host.files.paths import DeviceNumbers
 from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
 from holdfast.host.proc.openfiles import (
@@ -220,10 +221,8 @@ class GripSearch:
 
     def _folder(self, pid: int) -> int | None:
         """Return the inode that procfs made for the process: no other has it. None: it is gone."""
-        try:
-            return os.stat(f"{self._proc}/{pid}").st_ino
-        except OSError:
-            return None
+        found = stat_or_none(f"{self._proc}/{pid}")
+        return None if found is None else found.st_ino
 
     def _other_tables(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
+from holdfast.host.files.kernelfile import link_or_none, stat_or_none
 from holdfast.host.root import HostRoot
 
 RING = b"anon_inode:[io_uring]"
@@ -211,15 +212,10 @@ class FileTables:
 
 def is_procfs(root: HostRoot) -> bool:
     """Tell whether *root* has procfs itself."""
-    try:
-        return os.stat(root.proc).st_ino == _PROC_ROOT
-    except OSError:
-        return False
+    found = stat_or_none(root.proc)
+    return found is not None and found.st_ino == _PROC_ROOT
 
 
 def _numbers_are_ours(root: HostRoot) -> bool:
     """Tell whether *root* has procfs itself, with the pids of our own namespace."""
-    try:
-        return is_procfs(root) and os.readlink(f"{root.proc}/self") == str(os.getpid())
-    except OSError:
-        return False
+    return is_procfs(root) and link_or_none(root.proc / "self") == str(os.getpid())

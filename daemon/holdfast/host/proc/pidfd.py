@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import stat_or_none
 from holdfast.host.proc.procfs import Procfs
 from holdfast.model.ids import ProcessId
 
@@ -178,9 +179,8 @@ def lock_holder(procfs: Procfs, lock: Path) -> int | None:
     Taking the lock to find out would change something. None if nobody holds it, or if the kernel
     lists the file under another number. 0 stands for a process outside our pid namespace.
     """
-    try:
-        found = lock.stat()
-    except OSError:
+    found = stat_or_none(lock)
+    if found is None:
         return None
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     return procfs.flock_holder(device)

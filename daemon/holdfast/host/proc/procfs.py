@@ -18,6 +18,7 @@ from holdfast.host.files.kernelfile import (
     names_or_empty,
     read_bytes,
     read_link,
+    stat_or_none,
     text_or_empty,
 )
 from holdfast.host.proc.visits import PATIENCE, Visits
@@ -184,10 +185,8 @@ class Procfs:
         if status:
             uids = field_of(status, "Uid").split()
             return int(uids[1]) if uids[1:] and uids[1].isdecimal() else None
-        try:
-            return os.stat(f"{self._proc}/{pid}/stat").st_uid
-        except OSError:
-            return None
+        found = stat_or_none(f"{self._proc}/{pid}/stat")
+        return None if found is None else found.st_uid
 
     def arguments(self, pid: int) -> tuple[str, ...]:
         """Return the command line of a process, its own name first; empty if it has none.

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.files.kernelfile import read_bytes
+from holdfast.host.files.kernelfile import read_bytes, stat_or_none
 from holdfast.host.proc.grips import GripSearch, ProcessUse
 from holdfast.host.proc.openfiles import SocketTable, TooMuchError
 from holdfast.host.proc.procfs import Procfs
@@ -469,10 +469,8 @@ class Survey:
     def _turn(self, pid: int) -> tuple[bool, int]:
         """Return when it is the turn of a process that has much open: the least comes first."""
         pod = self.cgroups.pod_of_process(pid)
-        try:
-            size = os.stat(f"{self._root.proc}/{pid}/fd").st_size
-        except OSError:
-            size = 0
+        found = stat_or_none(f"{self._root.proc}/{pid}/fd")
+        size = 0 if found is None else found.st_size
         return pod not in self._owners, size
 
     def _looks(self, pids: Sequence[int], *, extra: bool) -> tuple[list[int], int]:
