@@ -4,7 +4,7 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -201,23 +201,19 @@ class _FunctionFolder:
         return int(name)
 
     def link(self, name: str) -> str | None:
-        try:
-            target = read_link(f"{self._folder}/{name}")
-        except HostError as error:
-            self.problems.append(str(error))
-            return None
+        target = self._read(read_link, name)
         return None if target is None else target.rstrip("/").rpartition("/")[2] or None
 
     def _number(self, name: str, form: re.Pattern[str], base: int, what: str) -> int | None:
-        text = self._text(name)
+        text = self._read(read_text, name)
         if text is not None and not form.fullmatch(text):
             self.problems.append(f"{name} is {_shorten(text)}, not {what}")
             return None
         return None if text is None else int(text, base)
 
-    def _text(self, name: str) -> str | None:
+    def _read(self, read: Callable[[str], str | None], name: str) -> str | None:
         try:
-            return read_text(f"{self._folder}/{name}")
+            return read(f"{self._folder}/{name}")
         except HostError as error:
             self.problems.append(str(error))
             return None
