@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import pytest
 
-from holdfast.app.wiring.assembly import Assembly, assemble
-from holdfast.app.wiring.core import build_core
+from holdfast.app.wiring.assembly import Assembly
+from holdfast.app.wiring.core import Core
 from holdfast.app.wiring.hosts import build_host
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.app.wiring.parts import VENDORS
@@ -75,10 +75,8 @@ async def _built(settings: Settings) -> AsyncIterator[Assembly]:
     state.mkdir(exist_ok=True)
     ledger = await open_ledger(state, host.lanes["ledger"], clock=clock, boot=host.boot, locks=())
     try:
-        core = build_core(
-            LiveSettings(LoadedSettings(settings=settings)), host, ledger, clock, Metrics()
-        )
-        yield assemble(core, VENDORS)
+        core = Core(LiveSettings(LoadedSettings(settings=settings)), host, ledger, clock, Metrics())
+        yield Assembly(core, VENDORS)
     finally:
         await ledger.close()
         for lane in host.lanes.values():

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from holdfast.app.answers.readiness import readiness
 from holdfast.app.watches.proof import CONTROL, Dial
-from holdfast.app.wiring.assembly import Assembly, assemble
-from holdfast.app.wiring.core import build_core
+from holdfast.app.wiring.assembly import Assembly
+from holdfast.app.wiring.core import Core
 from holdfast.app.wiring.hosts import build_host
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.discovery.source import Source
@@ -82,8 +82,7 @@ class Node:
         parts.reclaim.watcher.compared_at = now
         parts.discovery.look.full_scan_at = now
         parts.lacks.set(())
-        dra = SimpleNamespace(checks=lambda: [check("ResourceSlices", self.slices)])
-        self.parts = replace(parts, dra=dra)
+        parts.dra = SimpleNamespace(checks=lambda: [check("ResourceSlices", self.slices)])
 
     def register(self, **state: Any) -> None:
         self.parts.allocation.registrar.registrations.set({_TPU: Registration(**state)})
@@ -120,10 +119,8 @@ async def node(short_path: Path) -> AsyncIterator[Node]:
     ledger = await open_ledger(
         short_path / "state", host.lanes["ledger"], clock=clock, boot=host.boot, locks=()
     )
-    core = build_core(
-        LiveSettings(LoadedSettings(settings=settings)), host, ledger, clock, Metrics()
-    )
-    parts = assemble(core, [lambda _context: vendor])
+    core = Core(LiveSettings(LoadedSettings(settings=settings)), host, ledger, clock, Metrics())
+    parts = Assembly(core, [lambda _context: vendor])
     made = Node(parts, clock, vendor)
     await made.make_well()
     yield made

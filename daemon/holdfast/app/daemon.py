@@ -14,8 +14,8 @@ from holdfast.app.answers.answers import handlers
 from holdfast.app.answers.readiness import readiness, readings
 from holdfast.app.reload import Orders, Reload, SettingsOrigin
 from holdfast.app.watches.configuration import ConfigurationFiles
-from holdfast.app.wiring.assembly import Assembly, assemble
-from holdfast.app.wiring.core import build_core
+from holdfast.app.wiring.assembly import Assembly
+from holdfast.app.wiring.core import Core
 from holdfast.app.wiring.hosts import Hosts, build_host, missing_folders
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.app.wiring.parts import VENDORS
@@ -91,7 +91,7 @@ async def run(
             locks=locks,
         )
         stack.push_async_callback(ledger.close)
-        parts = assemble(build_core(live, host, ledger, clock, metrics), vendors)
+        parts = Assembly(Core(live, host, ledger, clock, metrics), vendors)
         stack.callback(parts.reclaim.resetter.close)
         reload = Reload(parts, origin, orders, restarts=restarts)
         answers = {**handlers(parts, board), "reload": reload.asked}

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-from msgspec import Struct
 
 from holdfast.app.watches.drift import DriftWatch
 from holdfast.app.watches.featurefile import LabelWatch
@@ -19,15 +18,10 @@ from holdfast.app.wiring.parts import (
     DiscoveryParts,
     KubeletParts,
     ReclaimParts,
-    build_allocation,
-    build_discovery,
-    build_kubelet_side,
-    build_reclaim,
 )
 from holdfast.errors import ApiServerError
 from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.model.book.claims import claims_left
-from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
 from holdfast.vendors.context import Vendor
 
@@ -38,29 +32,61 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class Watches(Struct, frozen=True, kw_only=True):
+class Watches:
     """What compares, every few seconds, what should agree."""
 
-    drift: DriftWatch
-    memory: MemoryWatch
-    proof: LedgerProof
-    sockets: OwnSockets
-    labels: LabelWatch
+    def __init__(
+        self,
+        core: Core,
+        discovery: DiscoveryParts,
+        kubelet: KubeletParts,
+        allocation: AllocationParts,
+        dra: "DraParts | None",
+    ) -> None:
+        host, live, clock = core.host, core.live, core.clock
+        self.drift = DriftWatch(
+            ledger=core.ledger,
+            view=core.view,
+            standings=core.standings,
+            inventory=core.inventory,
+            offers=kubelet.offering.offers,
+            use=discovery.use,
+            # It may wait for kubelet's next choice.
+            preference=allocation.preference,
+            clock=clock,
+            settings=live.drift,
+            pending_timeout=live.allocate.part(lambda now: now.pending_timeout),
+            claims=lambda: None if dra is None else dra.drift_facts(),
+        )
+        self.memory = MemoryWatch(MemoryReader(host.root), lane=host.lanes["pods"], clock=clock)
+        self.proof = LedgerProof(core.ledger, clock=clock)
+        self.sockets = OwnSockets(allocation.registrar, Path(core.settings.state_dir), clock=clock)
+        self.labels = LabelWatch(
+            live.labels,
+            sources=discovery.sources,
+            inventory=core.inventory,
+            lanes=host,
+            clock=clock,
+        )
 
 
-class Assembly(Struct, frozen=True, kw_only=True):
-    """All parts of the daemon, by rooms. Nothing runs yet."""
+class Assembly:
+    """All parts of the daemon, by rooms, each built over *core* and those before it.
 
-    core: Core
-    discovery: DiscoveryParts
-    kubelet: KubeletParts
-    reclaim: ReclaimParts
-    allocation: AllocationParts
-    dra: "DraParts | None"
-    events: "ClusterEvents | None"
-    watches: Watches
-    lacks: Watched[tuple[str, ...]]
-    """What the daemon may not do although its settings ask for it."""
+    Nothing runs yet.
+    """
+
+    def __init__(self, core: Core, vendors: Iterable[Vendor]) -> None:
+        self.core = core
+        self.discovery = DiscoveryParts(core, vendors)
+        self.kubelet = KubeletParts(core, self.discovery.sources)
+        self.reclaim = ReclaimParts(core, self.discovery.use, self.kubelet.reader)
+        self.allocation = AllocationParts(core, self.discovery, self.kubelet, self.reclaim)
+        self.dra = _second_door(core, self.discovery, self.kubelet, self.reclaim)
+        self.events = _cluster_events(core, self.reclaim, self.allocation, self.dra)
+        self.watches = Watches(core, self.discovery, self.kubelet, self.allocation, self.dra)
+        self.lacks = core.live.in_use.part(lambda now: lacks(now, core.host.root))
+        """What the daemon may not do although its settings ask for it."""
 
     def take_up(self, settings: Settings) -> None:
         """Use *settings*, which differ from those in use only in keys that are live."""
@@ -75,26 +101,6 @@ class Assembly(Struct, frozen=True, kw_only=True):
             yield stuck
         if hanging := self.discovery.look.hanging | host.procfs.hanging:
             yield f"scan of pid {', '.join(map(str, sorted(hanging)))}"
-
-
-def assemble(core: Core, vendors: Iterable[Vendor]) -> Assembly:
-    """Build every part over *core*, each from those before it."""
-    discovery = build_discovery(core, vendors)
-    kubelet = build_kubelet_side(core, discovery.sources)
-    reclaim = build_reclaim(core, discovery.use, kubelet.reader)
-    allocation = build_allocation(core, discovery, kubelet, reclaim)
-    dra = _second_door(core, discovery, kubelet, reclaim)
-    return Assembly(
-        core=core,
-        discovery=discovery,
-        kubelet=kubelet,
-        reclaim=reclaim,
-        allocation=allocation,
-        dra=dra,
-        events=_cluster_events(core, reclaim, allocation, dra),
-        watches=_watches(core, discovery, kubelet, allocation, dra),
-        lacks=core.live.in_use.part(lambda now: lacks(now, core.host.root)),
-    )
 
 
 def _second_door(
@@ -139,39 +145,3 @@ def _cluster_events(
     except ApiServerError as error:
         log.warning("cannot notify the cluster", what="Events", reason=str(error))
         return None
-
-
-def _watches(
-    core: Core,
-    discovery: DiscoveryParts,
-    kubelet: KubeletParts,
-    allocation: AllocationParts,
-    dra: "DraParts | None",
-) -> Watches:
-    host, live, clock = core.host, core.live, core.clock
-    return Watches(
-        drift=DriftWatch(
-            ledger=core.ledger,
-            view=core.view,
-            standings=core.standings,
-            inventory=core.inventory,
-            offers=kubelet.offering.offers,
-            use=discovery.use,
-            # It may wait for kubelet's next choice.
-            preference=allocation.preference,
-            clock=clock,
-            settings=live.drift,
-            pending_timeout=live.allocate.part(lambda now: now.pending_timeout),
-            claims=lambda: None if dra is None else dra.drift_facts(),
-        ),
-        memory=MemoryWatch(MemoryReader(host.root), lane=host.lanes["pods"], clock=clock),
-        proof=LedgerProof(core.ledger, clock=clock),
-        sockets=OwnSockets(allocation.registrar, Path(core.settings.state_dir), clock=clock),
-        labels=LabelWatch(
-            live.labels,
-            sources=discovery.sources,
-            inventory=core.inventory,
-            lanes=host,
-            clock=clock,
-        ),
-    )

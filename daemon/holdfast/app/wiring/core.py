@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from holdfast.app.wiring.hosts import Hosts
 from holdfast.app.wiring.live import LiveSettings, RuleNames
 from holdfast.ledger.ledger import Ledger
@@ -18,63 +16,43 @@ from holdfast.settings import Settings
 from holdfast.telemetry.metrics import Metrics
 
 
-class Core(Struct, frozen=True, kw_only=True):
+class Core:
     """What is there before any part, so that a part follows another without knowing it."""
 
-    live: LiveSettings
-    host: Hosts
-    ledger: Ledger
-    clock: Clock
-    metrics: Metrics
-    inventory: Watched[Inventory]
-    """Published by discovery."""
-    view: Watched[KubeletView]
-    """Published by the reader of kubelet's checkpoint."""
-    obstacles: Watched[Mapping[DeviceName, BlockReason]]
-    """Published by the watcher."""
-    emptied: EmptyPods
-    """Noted by the watcher, and begun again by each registration."""
-    nudges: Nudges
-    """Published by whoever saw that the node has changed, for the watcher."""
-    naming: RuleNames
-    standings: DeviceStandings
+    def __init__(
+        self, live: LiveSettings, host: Hosts, ledger: Ledger, clock: Clock, metrics: Metrics
+    ) -> None:
+        """Make what the parts are built on; *metrics* hear of each commit of *ledger*."""
+        self.live = live
+        self.host = host
+        self.ledger = ledger
+        self.clock = clock
+        self.metrics = metrics
+        self.inventory = Watched(Inventory())
+        """Published by discovery."""
+        self.view = Watched(KubeletView())
+        """Published by the reader of kubelet's checkpoint."""
+        self.obstacles: Watched[Mapping[DeviceName, BlockReason]] = Watched({})
+        """Published by the watcher."""
+        self.emptied = EmptyPods()
+        """Noted by the watcher, and begun again by each registration."""
+        self.nudges = Nudges()
+        """Published by whoever saw that the node has changed, for the watcher."""
+        self.naming = RuleNames(live, ledger, self.view, self.inventory)
+        self.standings = DeviceStandings(
+            ledger=ledger,
+            inventory=self.inventory,
+            view=self.view,
+            obstacles=self.obstacles,
+            emptied=self.emptied,
+            apis=self.naming,
+            clock=clock,
+            withhold_after=live.withhold_after,
+        )
+        metrics.locks.know(ledger.book.value.locks.values())
+        ledger.observe(metrics)
 
     @property
     def settings(self) -> Settings:
         """The settings in use."""
         return self.live.whole
-
-
-def build_core(
-    live: LiveSettings, host: Hosts, ledger: Ledger, clock: Clock, metrics: Metrics
-) -> Core:
-    """Make what the parts are built on; *metrics* hear of each commit of *ledger*."""
-    inventory, view = Watched(Inventory()), Watched(KubeletView())
-    obstacles: Watched[Mapping[DeviceName, BlockReason]] = Watched({})
-    emptied = EmptyPods()
-    naming = RuleNames(live, ledger, view, inventory)
-    metrics.locks.know(ledger.book.value.locks.values())
-    ledger.observe(metrics)
-    return Core(
-        live=live,
-        host=host,
-        ledger=ledger,
-        clock=clock,
-        metrics=metrics,
-        inventory=inventory,
-        view=view,
-        obstacles=obstacles,
-        emptied=emptied,
-        nudges=Nudges(),
-        naming=naming,
-        standings=DeviceStandings(
-            ledger=ledger,
-            inventory=inventory,
-            view=view,
-            obstacles=obstacles,
-            emptied=emptied,
-            apis=naming,
-            clock=clock,
-            withhold_after=live.withhold_after,
-        ),
-    )

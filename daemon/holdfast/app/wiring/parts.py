@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
-
 from holdfast.allocation.allocator import Allocator, GrantBuilder, Preference
 from holdfast.allocation.entry import Entry
 from holdfast.allocation.gate import Gate
@@ -106,104 +104,66 @@ class PluginDoor(DeviceDoor):
         return self._preference.preferred(resource, available, must_include, size)
 
 
-class DiscoveryParts(Struct, frozen=True, kw_only=True):
+class DiscoveryParts:
     """Which devices there are, and who has them open."""
 
-    sources: Sources
-    specs: CdiSpecs
-    scanner: Scanner
-    look: Look
-    use: DeviceUse
+    def __init__(self, core: Core, vendors: Iterable[Vendor]) -> None:
+        """Build what finds devices.
 
+        Adapters ask discovery to look again, and discovery asks adapters what there is: it is made
+        first, without any, and then adopts them.
+        """
+        self._core = core
+        settings, host, live = core.settings, core.host, core.live
+        writers = SpecWriters(Path(settings.cdi.spec_dir), lane=host.lanes["cdi"])
+        self.sources = Sources()
+        self.specs = CdiSpecs(
+            writers.writer(settings.kubelet.socket_prefix, "_"),
+            by_name=_by_name(core),
+            inventory=core.inventory,
+            view=core.view,
+        )
+        self.scanner = Scanner(
+            host.root,
+            Sysfs(host.root),
+            lane=host.lanes["discovery"],
+            clock=core.clock,
+            sources=self.sources,
+            book=core.ledger.book,
+            names=core.naming,
+            prepare=self._prepare,
+            inventory=core.inventory,
+            settings=live.discovery,
+        )
+        context = Context(
+            settings=live.in_use,
+            root=host.root,
+            boot=host.boot,
+            ledger=core.ledger,
+            clock=core.clock,
+            lanes=host,
+            specs=writers,
+            view=core.view,
+            discovery=self.scanner,
+            rules=core.naming,
+            observer=core.metrics,
+        )
+        self.scanner.adopt(vendor(context) for vendor in vendors)
+        self.look = Look(host.root, host.lanes["scan"], self.sources, core.clock)
+        self.use = DeviceUse(
+            look=self.look,
+            pidfds=host.pidfds,
+            clock=core.clock,
+            book=core.ledger.book,
+            rescan=live.reclaim.part(lambda now: now.foreign_scan),
+            exclusive_open=live.gate.part(lambda now: now.exclusive_open),
+        )
 
-class KubeletParts(Struct, frozen=True, kw_only=True):
-    """What kubelet is sent, and what it has written down."""
-
-    folder: FolderWatch
-    traffic: Traffic
-    offering: Offering
-    reader: ViewReader
-
-
-class ReclaimParts(Struct, frozen=True, kw_only=True):
-    """The way out: what moves locks towards free."""
-
-    cgroups: Cgroups
-    pods: Pods
-    ending: Ending
-    reclaimer: Reclaimer
-    resetter: Resetter
-    watcher: Watcher
-    hand: HandRelease
-
-
-class AllocationParts(Struct, frozen=True, kw_only=True):
-    """The way in, by the device plugin."""
-
-    gate: Gate
-    preference: Preference
-    registrar: Registrar
-    leaks: LeakedSandboxes
-    """It ends sandboxes that keep a start at the gate waiting."""
-
-
-def build_discovery(core: Core, vendors: Iterable[Vendor]) -> DiscoveryParts:
-    """Build what finds devices.
-
-    Adapters ask discovery to look again, and discovery asks adapters what there is: it is made
-    first, without any, and then adopts them.
-    """
-    settings, host, live, sources = core.settings, core.host, core.live, Sources()
-    writers = SpecWriters(Path(settings.cdi.spec_dir), lane=host.lanes["cdi"])
-    specs = CdiSpecs(
-        writers.writer(settings.kubelet.socket_prefix, "_"),
-        by_name=_by_name(core),
-        inventory=core.inventory,
-        view=core.view,
-    )
-
-    async def prepare(found: Inventory) -> Inventory:
+    async def _prepare(self, found: Inventory) -> Inventory:
         # Before it is published. A lock of a card excludes all that gives the card away.
-        await core.ledger.apply_if_changing(partial(place, found=found.cards))
-        await specs.publish(found)
-        return await sources.prepare(found)
-
-    scanner = Scanner(
-        host.root,
-        Sysfs(host.root),
-        lane=host.lanes["discovery"],
-        clock=core.clock,
-        sources=sources,
-        book=core.ledger.book,
-        names=core.naming,
-        prepare=prepare,
-        inventory=core.inventory,
-        settings=live.discovery,
-    )
-    context = Context(
-        settings=live.in_use,
-        root=host.root,
-        boot=host.boot,
-        ledger=core.ledger,
-        clock=core.clock,
-        lanes=host,
-        specs=writers,
-        view=core.view,
-        discovery=scanner,
-        rules=core.naming,
-        observer=core.metrics,
-    )
-    scanner.adopt(vendor(context) for vendor in vendors)
-    look = Look(host.root, host.lanes["scan"], sources, core.clock)
-    use = DeviceUse(
-        look=look,
-        pidfds=host.pidfds,
-        clock=core.clock,
-        book=core.ledger.book,
-        rescan=live.reclaim.part(lambda now: now.foreign_scan),
-        exclusive_open=live.gate.part(lambda now: now.exclusive_open),
-    )
-    return DiscoveryParts(sources=sources, specs=specs, scanner=scanner, look=look, use=use)
+        await self._core.ledger.apply_if_changing(partial(place, found=found.cards))
+        await self.specs.publish(found)
+        return await self.sources.prepare(found)
 
 
 def build_folder(core: Core, folder: Path, prefix: str) -> FolderWatch:
@@ -217,106 +177,106 @@ def build_folder(core: Core, folder: Path, prefix: str) -> FolderWatch:
     )
 
 
-def build_kubelet_side(core: Core, sources: Sources) -> KubeletParts:
-    """Build what reads kubelet's checkpoint and sends device lists."""
-    host, kubelet, live = core.host, core.settings.kubelet, core.live.kubelet
-    folder = build_folder(core, Path(kubelet.plugin_dir), f"{kubelet.socket_prefix}-")
-    traffic = Traffic()
-    offering = Offering(standings=core.standings, inventory=core.inventory)
-    reader = ViewReader(
-        view=core.view,
-        folder=folder,
-        pods=PodResources(
-            Path(kubelet.pod_resources_socket),
-            deadline=live.part(lambda now: now.question.timeout),
-        ),
-        traffic=traffic,
-        procfs=host.procfs,
-        lists=PluginLists(offering, core.standings, core.live),
-        book=core.ledger.book,
-        promises=sources,
-        lane=host.lanes["kubelet"],
-        clock=core.clock,
-        settings=live.part(lambda now: now.question),
-    )
-    return KubeletParts(folder=folder, traffic=traffic, offering=offering, reader=reader)
+class KubeletParts:
+    """What kubelet is sent, and what it has written down."""
+
+    def __init__(self, core: Core, sources: Sources) -> None:
+        host, kubelet, live = core.host, core.settings.kubelet, core.live.kubelet
+        self.folder = build_folder(core, Path(kubelet.plugin_dir), f"{kubelet.socket_prefix}-")
+        self.traffic = Traffic()
+        self.offering = Offering(standings=core.standings, inventory=core.inventory)
+        self.reader = ViewReader(
+            view=core.view,
+            folder=self.folder,
+            pods=PodResources(
+                Path(kubelet.pod_resources_socket),
+                deadline=live.part(lambda now: now.question.timeout),
+            ),
+            traffic=self.traffic,
+            procfs=host.procfs,
+            lists=PluginLists(self.offering, core.standings, core.live),
+            book=core.ledger.book,
+            promises=sources,
+            lane=host.lanes["kubelet"],
+            clock=core.clock,
+            settings=live.part(lambda now: now.question),
+        )
 
 
-def build_reclaim(core: Core, use: DeviceUse, reader: ViewReader) -> ReclaimParts:
-    """Build the way out."""
-    host, live, reclaim = core.host, core.live, core.live.reclaim
-    cgroups = Cgroups(host.root, monotonic=core.clock.monotonic)
-    pods = Pods(
-        cgroups=cgroups,
-        runtimes=RuntimeFiles(host.root),
-        procfs=host.procfs,
-        pidfds=host.pidfds,
-        lane=host.lanes["pods"],
-        ledger=core.ledger,
-    )
-    sightings = PodSightings(
-        cgroups=cgroups,
-        paths=host.paths,
-        lane=host.lanes["pods"],
-        clock=core.clock,
-        nudges=core.nudges,
-    )
-    evidence = Evidence(
-        ledger=core.ledger,
-        reader=reader,
-        pods=pods,
-        clock=core.clock,
-        settings=reclaim,
-        modes=core.naming,
-        question_timeout=live.kubelet.part(lambda now: now.question.timeout),
-        own_pid=os.getpid(),
-    )
-    ending = Ending(
-        pods=pods, pidfds=host.pidfds, clock=core.clock, settings=reclaim, steps=core.metrics
-    )
-    reclaimer = Reclaimer(ledger=core.ledger, evidence=evidence, ending=ending, clock=core.clock)
-    resetter = Resetter(
-        ledger=core.ledger,
-        control=FunctionControl(host.root),
-        clock=core.clock,
-        settings=reclaim,
-        nudges=core.nudges,
-        observer=core.metrics,
-    )
-    watcher = Watcher(
-        ledger=core.ledger,
-        inventory=core.inventory,
-        reader=reader,
-        use=use,
-        pods=sightings,
-        reclaimer=reclaimer,
-        resetter=resetter,
-        clock=core.clock,
-        settings=reclaim,
-        pending_timeout=live.allocate.part(lambda now: now.pending_timeout),
-        is_retired=core.naming.is_dra,
-        obstacles=core.obstacles,
-        emptied=core.emptied,
-        nudges=core.nudges,
-    )
-    hand = HandRelease(
-        ledger=core.ledger,
-        inventory=core.inventory,
-        look=use,
-        pods=pods,
-        evidence=evidence,
-        reclaimer=reclaimer,
-        ending=ending,
-    )
-    return ReclaimParts(
-        cgroups=cgroups,
-        pods=pods,
-        ending=ending,
-        reclaimer=reclaimer,
-        resetter=resetter,
-        watcher=watcher,
-        hand=hand,
-    )
+class ReclaimParts:
+    """The way out: what moves locks towards free."""
+
+    def __init__(self, core: Core, use: DeviceUse, reader: ViewReader) -> None:
+        host, live, reclaim = core.host, core.live, core.live.reclaim
+        self.cgroups = Cgroups(host.root, monotonic=core.clock.monotonic)
+        self.pods = Pods(
+            cgroups=self.cgroups,
+            runtimes=RuntimeFiles(host.root),
+            procfs=host.procfs,
+            pidfds=host.pidfds,
+            lane=host.lanes["pods"],
+            ledger=core.ledger,
+        )
+        sightings = PodSightings(
+            cgroups=self.cgroups,
+            paths=host.paths,
+            lane=host.lanes["pods"],
+            clock=core.clock,
+            nudges=core.nudges,
+        )
+        evidence = Evidence(
+            ledger=core.ledger,
+            reader=reader,
+            pods=self.pods,
+            clock=core.clock,
+            settings=reclaim,
+            modes=core.naming,
+            question_timeout=live.kubelet.part(lambda now: now.question.timeout),
+            own_pid=os.getpid(),
+        )
+        self.ending = Ending(
+            pods=self.pods,
+            pidfds=host.pidfds,
+            clock=core.clock,
+            settings=reclaim,
+            steps=core.metrics,
+        )
+        self.reclaimer = Reclaimer(
+            ledger=core.ledger, evidence=evidence, ending=self.ending, clock=core.clock
+        )
+        self.resetter = Resetter(
+            ledger=core.ledger,
+            control=FunctionControl(host.root),
+            clock=core.clock,
+            settings=reclaim,
+            nudges=core.nudges,
+            observer=core.metrics,
+        )
+        self.watcher = Watcher(
+            ledger=core.ledger,
+            inventory=core.inventory,
+            reader=reader,
+            use=use,
+            pods=sightings,
+            reclaimer=self.reclaimer,
+            resetter=self.resetter,
+            clock=core.clock,
+            settings=reclaim,
+            pending_timeout=live.allocate.part(lambda now: now.pending_timeout),
+            is_retired=core.naming.is_dra,
+            obstacles=core.obstacles,
+            emptied=core.emptied,
+            nudges=core.nudges,
+        )
+        self.hand = HandRelease(
+            ledger=core.ledger,
+            inventory=core.inventory,
+            look=use,
+            pods=self.pods,
+            evidence=evidence,
+            reclaimer=self.reclaimer,
+            ending=self.ending,
+        )
 
 
 def build_entry(core: Core, use: DeviceUse, reclaim: ReclaimParts, poll: Watched[float]) -> Entry:
@@ -333,61 +293,65 @@ def build_entry(core: Core, use: DeviceUse, reclaim: ReclaimParts, poll: Watched
     )
 
 
-def build_allocation(
-    core: Core, discovery: DiscoveryParts, kubelet: KubeletParts, reclaim: ReclaimParts
-) -> AllocationParts:
-    """Build the way in by the device plugin."""
-    ledger, inventory, live, sources = core.ledger, core.inventory, core.live, discovery.sources
-    gate = Gate(
-        entry=build_entry(core, discovery.use, reclaim, live.gate.part(lambda now: now.poll)),
-        ledger=ledger,
-        inventory=inventory,
-        reader=kubelet.reader,
-        sources=sources,
-        specs=discovery.specs,
-        clock=core.clock,
-        settings=live.gate,
-        observer=core.metrics,
-    )
-    allocator = Allocator(
-        ledger=ledger,
-        inventory=inventory,
-        standings=core.standings,
-        granting=GrantBuilder(sources, discovery.specs if _by_name(core) else None),
-        root=core.host.root,
-        checkpoint=kubelet.folder.checkpoint,
-        lane=core.host.lanes["kubelet"],
-        clock=core.clock,
-        commit_timeout=live.allocate.part(lambda now: now.commit_timeout),
-    )
-    preference = Preference(standings=core.standings, inventory=inventory, sources=sources)
-    registrar = Registrar(
-        plugins=PluginParts(
-            offers=kubelet.offering.offers,
-            door=PluginDoor(allocator, gate, preference),
-            traffic=kubelet.traffic,
-            emptied=core.emptied,
-            calls=core.metrics,
+class AllocationParts:
+    """The way in, by the device plugin.
+
+    `leaks` ends sandboxes that keep a start at the gate waiting.
+    """
+
+    def __init__(
+        self, core: Core, discovery: DiscoveryParts, kubelet: KubeletParts, reclaim: ReclaimParts
+    ) -> None:
+        ledger, inventory, live, sources = core.ledger, core.inventory, core.live, discovery.sources
+        self.gate = Gate(
+            entry=build_entry(core, discovery.use, reclaim, live.gate.part(lambda now: now.poll)),
+            ledger=ledger,
+            inventory=inventory,
+            reader=kubelet.reader,
+            sources=sources,
+            specs=discovery.specs,
             clock=core.clock,
-            deadlines=DEADLINES,
-        ),
-        folder=kubelet.folder,
-        prefix=core.settings.kubelet.socket_prefix,
-        times=live.kubelet.part(lambda now: RegistrationTimes(register=now.register_timeout)),
-    )
-    leaks = LeakedSandboxes(
-        ledger=ledger,
-        inventory=inventory,
-        reader=kubelet.reader,
-        starts=gate.entry.held_up,
-        look=discovery.use,
-        pods=reclaim.pods,
-        ending=reclaim.ending,
-        clock=core.clock,
-        settings=live.reclaim,
-        modes=core.naming,
-    )
-    return AllocationParts(gate=gate, preference=preference, registrar=registrar, leaks=leaks)
+            settings=live.gate,
+            observer=core.metrics,
+        )
+        allocator = Allocator(
+            ledger=ledger,
+            inventory=inventory,
+            standings=core.standings,
+            granting=GrantBuilder(sources, discovery.specs if _by_name(core) else None),
+            root=core.host.root,
+            checkpoint=kubelet.folder.checkpoint,
+            lane=core.host.lanes["kubelet"],
+            clock=core.clock,
+            commit_timeout=live.allocate.part(lambda now: now.commit_timeout),
+        )
+        self.preference = Preference(standings=core.standings, inventory=inventory, sources=sources)
+        self.registrar = Registrar(
+            plugins=PluginParts(
+                offers=kubelet.offering.offers,
+                door=PluginDoor(allocator, self.gate, self.preference),
+                traffic=kubelet.traffic,
+                emptied=core.emptied,
+                calls=core.metrics,
+                clock=core.clock,
+                deadlines=DEADLINES,
+            ),
+            folder=kubelet.folder,
+            prefix=core.settings.kubelet.socket_prefix,
+            times=live.kubelet.part(lambda now: RegistrationTimes(register=now.register_timeout)),
+        )
+        self.leaks = LeakedSandboxes(
+            ledger=ledger,
+            inventory=inventory,
+            reader=kubelet.reader,
+            starts=self.gate.entry.held_up,
+            look=discovery.use,
+            pods=reclaim.pods,
+            ending=reclaim.ending,
+            clock=core.clock,
+            settings=live.reclaim,
+            modes=core.naming,
+        )
 
 
 def _by_name(core: Core) -> bool:
