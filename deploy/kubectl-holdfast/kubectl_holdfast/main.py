@@ -35,26 +35,12 @@ example: kubectl holdfast locks --selector pool=train --context lab
 
 # kubectl's own, by the same names; each takes a value.
 _VALUES = (
-    ("--as",),
-    ("--as-group",),
-    ("--as-uid",),
-    ("--cache-dir",),
-    ("--certificate-authority",),
-    ("--client-certificate",),
-    ("--client-key",),
-    ("--cluster",),
-    ("--context",),
-    ("--kubeconfig",),
-    ("--namespace", "-n"),
-    ("--password",),
-    ("--request-timeout",),
-    ("--server", "-s"),
-    ("--tls-server-name",),
-    ("--token",),
-    ("--user",),
-    ("--username",),
-    ("--v", "-v"),
+    *("--as", "--as-group", "--as-uid", "--cache-dir", "--certificate-authority"),
+    *("--client-certificate", "--client-key", "--cluster", "--context", "--kubeconfig"),
+    *("--namespace", "--password", "--request-timeout", "--server", "--tls-server-name"),
+    *("--token", "--user", "--username", "--v"),
 )
+_SHORT = {"--namespace": ["-n"], "--server": ["-s"], "--v": ["-v"]}
 _SWITCHES = ("--disable-compression", "--insecure-skip-tls-verify", "--match-server-version")
 
 
@@ -107,9 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever read the output has enough, as in `… | head`
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # for what is flushed at the end
+        # For what is flushed at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return status
 
@@ -191,7 +176,8 @@ def _common() -> _Parser:
         metavar="N",
         help="how many nodes are asked at a time (%(default)s)",
     )
-    for names in _VALUES:
+    for name in _VALUES:
+        names = (name, *_SHORT.get(name, ()))
         parser.add_argument(*names, action=_Flag, dest="flags", help=argparse.SUPPRESS)
     for name in _SWITCHES:
         parser.add_argument(name, action=_Flag, dest="flags", nargs=0, help=argparse.SUPPRESS)

@@ -372,70 +372,38 @@ def _sum(resources: Iterable[Row], key: str) -> int:
     return sum(each[key] or 0 for each in resources)
 
 
-def _text(key: str) -> Column:
-    return Column(key=key, text=True)
+def _columns(*names: str, texts: tuple[str, ...] = ()) -> tuple[Column, ...]:
+    """Return the columns of *names*, then those of *texts*."""
+    named = (Column(key=each) for each in names)
+    return (*named, *(Column(key=each, text=True) for each in texts))
 
 
 VIEWS = {
     "status": View(
-        (
-            Column(key="state"),
-            Column(key="devices"),
-            Column(key="healthy"),
-            Column(key="locked"),
-            _text("what"),
-        ),
+        _columns("state", "devices", "healthy", "locked", texts=("what",)),
         _status,
-        (Column(key="version"),),
+        _columns("version"),
         overview=True,
     ),
     "locks": View(
-        (
-            Column(key="device"),
-            Column(key="state"),
-            Column(key="age"),
-            Column(key="pod"),
-            _text("next"),
-        ),
+        _columns("device", "state", "age", "pod", texts=("next",)),
         _locks,
-        (_text("reason"),),
+        _columns(texts=("reason",)),
     ),
     "holders": View(
-        (
-            Column(key="device"),
-            Column(key="pid"),
-            Column(key="command"),
-            Column(key="pod"),
-            _text("cause"),
-        ),
+        _columns("device", "pid", "command", "pod", texts=("cause",)),
         _holders,
-        (_text("grips"),),
+        _columns(texts=("grips",)),
     ),
     "history": View(
-        (
-            Column(key="ago"),
-            Column(key="device"),
-            Column(key="change"),
-            Column(key="pod"),
-            _text("why"),
-        ),
-        _history,
-        (Column(key="at"),),
+        _columns("ago", "device", "change", "pod", texts=("why",)), _history, _columns("at")
     ),
-    "why": View((_text("why"),), _why),
+    "why": View(_columns(texts=("why",)), _why),
     "doctor": View(
-        (Column(key="level"), _text("check"), _text("reason")), _doctor, (_text("remedy"),)
+        _columns("level", texts=("check", "reason")), _doctor, _columns(texts=("remedy",))
     ),
     "devices": View(
-        (
-            Column(key="free"),
-            Column(key="held"),
-            Column(key="unhealthy"),
-            _text("other"),
-            _text("what"),
-        ),
-        _devices,
-        overview=True,
+        _columns("free", "held", "unhealthy", texts=("other", "what")), _devices, overview=True
     ),
 }
 """By the question that is asked. `devices` is what `top` asks."""
