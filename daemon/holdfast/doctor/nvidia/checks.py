@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
-
 from holdfast.doctor.containerd.facts import (
+    ConfigFile,
     ContainerdFacts,
+    RuntimeTable,
     UnreadableFile,
     containerd_facts,
     read_toml,
@@ -23,7 +23,6 @@ from holdfast.doctor.nvidia.facts import (
     of_node,
 )
 from holdfast.doctor.programs import Ask, ask_for, find_program
-from holdfast.settings.hardware import GpuSettings
 
 _TOOLKIT = Check("nvidia", "toolkit")
 _TOOLKIT_CONFIG = Check("nvidia", "toolkit-config")
@@ -49,89 +48,48 @@ _OPERATORS_MODPROBE = (
 _OTHERS = ("vfio-pci", "nouveau", "nvidia-vgpu-vfio")
 
 
-class ToolkitFacts(Struct, frozen=True, kw_only=True):
-    """What the node has of NVIDIA's container toolkit."""
-
-    program: str = ""
-    """The path of nvidia-container-runtime; empty if it was not found."""
-    runtimes: tuple[str, ...] = ()
-    """The runtimes of containerd that start it."""
-    default: bool = False
-    """Whether containerd's default runtime is one of them."""
-    hook: str = ""
-    """The hook with which other runtimes start it."""
-    containerd: bool = False
-    """Whether containerd's configuration is known."""
-    other: str = ""
-    """Another runtime that runs this node's pods, whose configuration is not read."""
-    config: str = ""
-    problem: str = ""
-    variables: bool = True
-    """Whether pods without privileges may ask by NVIDIA_VISIBLE_DEVICES."""
-    mounts: bool = False
-    """Whether they may ask by mounts."""
-
-
-def toolkit_facts(node: Node, containerd: ContainerdFacts) -> ToolkitFacts:
-    """Look at *node*, whatever of it is there. Never raises."""
-    named = tuple(
-        each.name
-        for each in containerd.cri.runtimes
-        if PROGRAM in each.binary
-        or PROGRAM in each.runtime_type
-        # gVisor's shim may run it in place of runsc.
-        or (is_gvisor(each) and PROGRAM in shim_config(node, each, containerd.folders).binary)
-    )
-    config = next((path for path in CONFIGS if node.path(path).is_file()), "")
-    read = read_toml(node, config) if config else None
-    said = {} if read is None or isinstance(read, UnreadableFile) else read.content
-    return ToolkitFacts(
-        program=find_program(node, PROGRAM, (*containerd.folders, TOOLKIT)),
-        runtimes=named,
-        default=containerd.cri.default_runtime in named,
-        hook=next((path for path in _HOOKS if node.path(path).is_file()), ""),
-        containerd=bool(containerd.configuration.files or containerd.program),
-        other="" if containerd.present else containerd.other_name,
-        config=config,
-        problem=read.reason if isinstance(read, UnreadableFile) else "",
-        variables=said.get(_VARIABLES) is not False,
-        mounts=said.get(_MOUNTS) is True,
-    )
-
-
-def toolkit_findings(facts: ToolkitFacts, gpu: GpuSettings) -> Iterator[Finding]:
-    """Yield whether a runtime acts on what *gpu* says of a container's GPUs."""
-    asked = [each for each in gpu.device_list_strategy if each in _NEED_IT]
-    told = f"gpu.deviceListStrategy is {', '.join(gpu.device_list_strategy)}"
+def toolkit_findings(node: Node, containerd: ContainerdFacts) -> Iterator[Finding]:
+    """Yield whether a runtime acts on what the settings say of a container's GPUs."""
+    strategies = node.settings.gpu.device_list_strategy
+    asked = [each for each in strategies if each in _NEED_IT]
+    told = f"gpu.deviceListStrategy is {', '.join(strategies)}"
     if not asked:
         yield _TOOLKIT.ok(f"{told}, which needs no {PROGRAM}")
         return
-    yield _started(facts, told, nodes=gpu.pass_device_specs)
-    if facts.problem:
+    yield _started(node, containerd, told)
+    config = next((path for path in CONFIGS if node.path(path).is_file()), "")
+    if not config:
+        return
+    read = read_toml(node, config)
+    if isinstance(read, UnreadableFile):
         yield _TOOLKIT_CONFIG.fail(
-            f"cannot read {facts.config}: {facts.problem}",
+            f"cannot read {config}: {read.reason}",
             remedy=f"correct it: {PROGRAM} does not start with it",
         )
-    elif facts.config:
-        yield from _accepted(facts, asked)
+    else:
+        yield _accepted(read, asked)
 
 
-def _started(facts: ToolkitFacts, told: str, *, nodes: bool) -> Finding:
-    where = facts.program or "it is not found"
-    if facts.runtimes:
-        names = ", ".join(facts.runtimes)
-        how = "by default" if facts.default else f"for pods whose RuntimeClass has handler {names}"
+def _started(node: Node, containerd: ContainerdFacts, told: str) -> Finding:
+    runtimes = [each.name for each in containerd.cri.runtimes if _starts_it(node, each, containerd)]
+    if runtimes:
+        how = f"for pods whose RuntimeClass has handler {', '.join(runtimes)}"
+        if containerd.cri.default_runtime in runtimes:
+            how = "by default"
         return _TOOLKIT.ok(f"{told}: containerd starts {PROGRAM} {how}")
-    if facts.hook:
-        return _TOOLKIT.ok(f"{told}: {facts.hook} has runtimes start it")
-    if facts.containerd and not nodes:
+    if hook := next((path for path in _HOOKS if node.path(path).is_file()), ""):
+        return _TOOLKIT.ok(f"{told}: {hook} has runtimes start it")
+    where = find_program(node, PROGRAM, (*containerd.folders, TOOLKIT)) or "it is not found"
+    known = containerd.configuration.files or containerd.program
+    if known and not node.settings.gpu.pass_device_specs:
         return _TOOLKIT.fail(
             f"{told}, but no runtime of containerd starts {PROGRAM} ({where}): a pod gets neither "
             "its GPU's nodes nor the driver's libraries",
             remedy="install NVIDIA's container toolkit and run `nvidia-ctk runtime configure "
             "--runtime=containerd`, or use a CDI strategy",
         )
-    unread = f"; the configuration of {facts.other} is not read" if facts.other else ""
+    other = "" if containerd.present else containerd.other_name
+    unread = f"; the configuration of {other} is not read" if other else ""
     return _TOOLKIT.warn(
         f"{told}, but nothing seen here starts {PROGRAM} ({where}{unread}): a pod may get none of "
         "the driver's libraries",
@@ -140,22 +98,28 @@ def _started(facts: ToolkitFacts, told: str, *, nodes: bool) -> Finding:
     )
 
 
-def _accepted(facts: ToolkitFacts, asked: Sequence[str]) -> Iterator[Finding]:
-    """Yield whether the toolkit accepts the strategy."""
-    if "envvar" in asked and not facts.variables:
-        yield _TOOLKIT_CONFIG.fail(
-            f"{facts.config} has {_VARIABLES} = false, and gpu.deviceListStrategy is envvar: a pod "
+def _starts_it(node: Node, runtime: RuntimeTable, containerd: ContainerdFacts) -> bool:
+    if PROGRAM in runtime.binary or PROGRAM in runtime.runtime_type:
+        return True
+    # gVisor's shim may run it in place of runsc.
+    return is_gvisor(runtime) and PROGRAM in shim_config(node, runtime, containerd.folders).binary
+
+
+def _accepted(config: ConfigFile, asked: Sequence[str]) -> Finding:
+    """Return whether the toolkit accepts the strategy from pods without privileges."""
+    if "envvar" in asked and config.content.get(_VARIABLES) is False:
+        return _TOOLKIT_CONFIG.fail(
+            f"{config.path} has {_VARIABLES} = false, and gpu.deviceListStrategy is envvar: a pod "
             "without privileges gets no GPU",
             remedy=f"use gpu.deviceListStrategy volume-mounts, or set {_VARIABLES} = true",
         )
-    elif "volume-mounts" in asked and not facts.mounts:
-        yield _TOOLKIT_CONFIG.fail(
-            f"{facts.config} does not set {_MOUNTS} = true, and gpu.deviceListStrategy is "
+    if "volume-mounts" in asked and config.content.get(_MOUNTS) is not True:
+        return _TOOLKIT_CONFIG.fail(
+            f"{config.path} does not set {_MOUNTS} = true, and gpu.deviceListStrategy is "
             "volume-mounts: a pod gets no GPU",
-            remedy=f"set {_MOUNTS} = true in {facts.config}, or use gpu.deviceListStrategy envvar",
+            remedy=f"set {_MOUNTS} = true in {config.path}, or use gpu.deviceListStrategy envvar",
         )
-    else:
-        yield _TOOLKIT_CONFIG.ok(f"{facts.config} lets pods have GPUs by {' and '.join(asked)}")
+    return _TOOLKIT_CONFIG.ok(f"{config.path} lets pods have GPUs by {' and '.join(asked)}")
 
 
 def nvidia_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
@@ -175,8 +139,7 @@ def nvidia_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
         ]
     yield _fabric_manager(facts)
     yield _persistenced(facts)
-    toolkit = toolkit_facts(node, containerd_facts(node, ask or ask_for(node)))
-    yield from toolkit_findings(toolkit, node.settings.gpu)
+    yield from toolkit_findings(node, containerd_facts(node, ask or ask_for(node)))
 
 
 def _driver(facts: NvidiaFacts) -> Finding:
