@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.app.wiring.assembly import Assembly
 from holdfast.app.wiring.core import Core
-from holdfast.app.wiring.hosts import build_host
+from holdfast.app.wiring.hosts import Hosts
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.ledger.ledger import open_ledger
@@ -69,7 +69,7 @@ def _with(base: dict[str, Any], path: str, value: object) -> Settings:
 @asynccontextmanager
 async def _built(settings: Settings) -> AsyncIterator[Assembly]:
     """Yield the parts of a daemon that was started with *settings*."""
-    host = build_host(settings)
+    host = Hosts(settings)
     clock = ManualClock()
     state = Path(settings.state_dir)
     state.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from holdfast.app.answers.readiness import readiness
 from holdfast.app.watches.proof import CONTROL, Dial
 from holdfast.app.wiring.assembly import Assembly
 from holdfast.app.wiring.core import Core
-from holdfast.app.wiring.hosts import build_host
+from holdfast.app.wiring.hosts import Hosts
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.discovery.source import Source
 from holdfast.ledger.ledger import open_ledger
@@ -115,7 +115,7 @@ async def node(short_path: Path) -> AsyncIterator[Node]:
             "readiness": {"requireDevices": True},
         }
     )
-    host, clock, vendor = build_host(settings), ManualClock(), Vendor()
+    host, clock, vendor = Hosts(settings), ManualClock(), Vendor()
     ledger = await open_ledger(
         short_path / "state", host.lanes["ledger"], clock=clock, boot=host.boot, locks=()
     )

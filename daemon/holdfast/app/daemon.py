@@ -16,7 +16,7 @@ from holdfast.app.reload import Orders, Reload, SettingsOrigin
 from holdfast.app.watches.configuration import ConfigurationFiles
 from holdfast.app.wiring.assembly import Assembly
 from holdfast.app.wiring.core import Core
-from holdfast.app.wiring.hosts import Hosts, build_host, missing_folders
+from holdfast.app.wiring.hosts import Hosts, missing_folders
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.control.server import PATIENCE, ControlServer
@@ -79,7 +79,7 @@ async def run(
         pulse = asyncio.create_task(_pulse(board, stall, live), name="pulse")
         stack.callback(pulse.cancel)
         board.down("opening the ledger")
-        host = build_host(settings)
+        host = Hosts(settings)
         stack.callback(_close_lanes, host)
         stack.callback(host.pidfds.close)
         stack.callback(host.paths.close)

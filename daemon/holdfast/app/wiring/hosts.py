@@ -3,15 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
-
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.files.paths import mount_of, mounts
 from holdfast.host.own import boot_id, privileges
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.model.ids import BootId
 from holdfast.model.node.filesystems import unfit
 from holdfast.model.node.readiness import ReadinessCheck, check_openly
 from holdfast.runtime.lane import Lane
@@ -66,15 +63,16 @@ def missing_folders(settings: Settings, root: HostRoot) -> tuple[str, ...]:
     return tuple(found)
 
 
-class Hosts(Struct, frozen=True, kw_only=True):
-    """What every other part reads the node through."""
+class Hosts:
+    """What every other part reads the node through; made with a loop that runs."""
 
-    root: HostRoot
-    procfs: Procfs
-    boot: BootId
-    paths: PathWatcher
-    pidfds: Pidfds
-    lanes: dict[str, Lane]
+    def __init__(self, settings: Settings) -> None:
+        self.root = HostRoot(**settings.host.folders())
+        self.procfs = Procfs(self.root)
+        self.boot = boot_id(self.root)
+        self.paths = PathWatcher()
+        self.pidfds = Pidfds(self.procfs)
+        self.lanes = {name: Lane(name, deadline=deadline) for name, deadline in _LANES.items()}
 
     def open_lane(self, name: str, deadline: Watched[float]) -> Lane:
         """Return a new lane, of which every call may take *deadline* seconds."""
@@ -89,17 +87,3 @@ class Hosts(Struct, frozen=True, kw_only=True):
             since = lane.stuck_since
             hangs = "" if since is None else f"a call has hung for {now - since:.0f} s"
             yield check_openly(f"lane {name}", hangs)
-
-
-def build_host(settings: Settings) -> Hosts:
-    """Open what the node is read through; the loop must run."""
-    root = HostRoot(**settings.host.folders())
-    procfs = Procfs(root)
-    return Hosts(
-        root=root,
-        procfs=procfs,
-        boot=boot_id(root),
-        paths=PathWatcher(),
-        pidfds=Pidfds(procfs),
-        lanes={name: Lane(name, deadline=deadline) for name, deadline in _LANES.items()},
-    )
