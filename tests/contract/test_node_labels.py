@@ -19,7 +19,7 @@ from holdfast.model.devices import Inventory
 from holdfast.model.ids import ResourceName
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.settings.cluster import LabelsSettings
+from holdfast.settings.sections import LabelsSettings
 from manual_clock import ManualClock
 from waiting import until
 

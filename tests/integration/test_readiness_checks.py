@@ -26,7 +26,7 @@ from holdfast.model.kubelet import KubeletView, Registration
 from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.reclaim.resetter import _RunningTrial
 from holdfast.settings import Settings, convert
-from holdfast.settings.cluster import LabelsSettings
+from holdfast.settings.sections import LabelsSettings
 from holdfast.settings.sources import LoadedSettings
 from holdfast.telemetry.metrics import Metrics
 from manual_clock import ManualClock

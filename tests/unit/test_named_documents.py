@@ -12,9 +12,9 @@ from fakes.settingsfiles import load
 from holdfast.errors import SettingsError
 from holdfast.names import CONFIG_LABEL
 from holdfast.settings import Settings, known_paths
-from holdfast.settings.cluster import NamedSettings
 from holdfast.settings.named import choice, label_in, remember, remembered_label
 from holdfast.settings.reloading import TakeUp, take_up
+from holdfast.settings.sections import NamedSettings
 from holdfast.settings.sources import LoadedSettings, SettingsSources, for_start
 
 _OURS, _THEIRS = "holdfast.dev/config", "nvidia.com/device-plugin.config"

@@ -8,8 +8,7 @@ import msgspec
 
 from holdfast.errors import SettingsError
 from holdfast.names import CONFIG_DOCUMENT, CONFIG_LABEL
-from holdfast.settings.cluster import NamedSettings
-from holdfast.settings.sections import Settings
+from holdfast.settings.sections import NamedSettings, Settings
 from holdfast.settings.yamltext import read_text
 
 _DEFAULT = "default"

@@ -17,7 +17,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane, Lanes
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched
-from holdfast.settings.cluster import LabelsSettings
+from holdfast.settings.sections import LabelsSettings
 
 T = TypeVar("T")
 
