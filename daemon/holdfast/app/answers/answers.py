@@ -62,12 +62,7 @@ def handlers(parts: Assembly, board: Board) -> dict[str, Handler]:
 
 def _offered(parts: Assembly) -> frozenset[DeviceName]:
     """Return the devices that kubelet, or with DRA the scheduler, may give to a pod."""
-    to_kubelet = frozenset(
-        DeviceName(resource, each.id)
-        for resource, devices in parts.kubelet.offering.offers.value.devices.items()
-        for each in devices
-        if each.healthy
-    )
+    to_kubelet = frozenset(parts.kubelet.offering.offers.value.healthy())
     return to_kubelet if parts.dra is None else to_kubelet | parts.dra.offered()
 
 

@@ -21,7 +21,6 @@ from holdfast.model.book.byhand import (
 )
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark
-from holdfast.model.ids import DeviceName
 
 log = structlog.get_logger(__name__)
 
@@ -124,17 +123,11 @@ class _Hand:
     async def _needed(self) -> list[str]:
         claims = () if self._dra is None else await self._dra.why_stays()
         view = self._core.view.value
-        offers = self._kubelet.offering.offers.value.devices
         return list(
             why_not_removable(
                 RemovalFacts(
                     book=self._core.ledger.book.value,
-                    offered=tuple(
-                        DeviceName(resource, each.id)
-                        for resource, devices in offers.items()
-                        for each in devices
-                        if each.healthy
-                    ),
+                    offered=self._kubelet.offering.offers.value.healthy(),
                     # A node that never had a pod with devices has no checkpoint.
                     problem=view.problem
                     if not view.readable and self._kubelet.folder.state.value.checkpoint is not None

@@ -35,6 +35,15 @@ class Offers(Struct, frozen=True, kw_only=True):
         """Return the devices of *resource*; none when it is not advertised."""
         return self.devices.get(resource, ())
 
+    def healthy(self) -> tuple[DeviceName, ...]:
+        """Return the devices that kubelet may give to a pod."""
+        return tuple(
+            DeviceName(resource, each.id)
+            for resource, devices in self.devices.items()
+            for each in devices
+            if each.healthy
+        )
+
 
 def names_had(
     book: Book, entries: Iterable[CheckpointEntry]
