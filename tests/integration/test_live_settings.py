@@ -79,10 +79,7 @@ async def _built(settings: Settings) -> AsyncIterator[Assembly]:
         yield Assembly(core, VENDORS)
     finally:
         await ledger.close()
-        for lane in host.lanes.values():
-            lane.close()
-        host.paths.close()
-        host.pidfds.close()
+        host.close()
 
 
 def _held(start: object) -> dict[str, object]:

@@ -125,10 +125,7 @@ async def node(short_path: Path) -> AsyncIterator[Node]:
     await made.make_well()
     yield made
     await ledger.close()
-    for lane in host.lanes.values():
-        lane.close()
-    host.paths.close()
-    host.pidfds.close()
+    host.close()
     simulated.close()
 
 

@@ -80,9 +80,7 @@ async def run(
         stack.callback(pulse.cancel)
         board.down("opening the ledger")
         host = Hosts(settings)
-        stack.callback(_close_lanes, host)
-        stack.callback(host.pidfds.close)
-        stack.callback(host.paths.close)
+        stack.callback(host.close)
         ledger = await open_ledger(
             state,
             host.lanes["ledger"],
@@ -134,11 +132,6 @@ def _close_at_end(parts: Assembly, stack: AsyncExitStack) -> None:
         stack.push_async_callback(parts.dra.close)
     if parts.events is not None:
         stack.push_async_callback(parts.events.server.close)
-
-
-def _close_lanes(host: Hosts) -> None:
-    for lane in host.lanes.values():
-        lane.close()
 
 
 async def _first_facts(parts: Assembly) -> None:

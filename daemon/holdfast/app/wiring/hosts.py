@@ -74,6 +74,13 @@ class Hosts:
         self.pidfds = Pidfds(self.procfs)
         self.lanes = {name: Lane(name, deadline=deadline) for name, deadline in _LANES.items()}
 
+    def close(self) -> None:
+        """Close all of it."""
+        self.paths.close()
+        self.pidfds.close()
+        for lane in self.lanes.values():
+            lane.close()
+
     def open_lane(self, name: str, deadline: Watched[float]) -> Lane:
         """Return a new lane, of which every call may take *deadline* seconds."""
         if name in self.lanes:
