@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from msgspec.structs import replace
 import simulated.stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.daemon import run
+from holdfast.app.reload import SettingsOrigin
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.runtime.clock import SystemClock
-from holdfast.settings import convert
+from holdfast.settings import Settings, convert
 from holdfast.settings.sources import LoadedSettings
 from holdfast.vendors.context import Vendor
 from simulated.dramanager import DraManager
@@ -60,6 +61,20 @@ class NodeClock(SystemClock):
 
     def wall(self) -> float:
         return super().wall() + self.is_off
+
+
+class _Unchanged(SettingsOrigin):
+    """Settings that stay as they were at the start."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return ()
+
+    def read(self, label: str | None) -> LoadedSettings:
+        return LoadedSettings(settings=self._settings, label=label)
 
 
 class WatchfulRuntime(Runtime):
@@ -131,8 +146,9 @@ class Stage(simulated.stage.Stage):
 
     async def run_daemon(self) -> LoadedSettings | None:
         """Run a daemon in this task, until it ends by itself or raises why it cannot start."""
-        found = LoadedSettings(settings=convert(self.settings))
-        return await run(found, clock=self.clock, vendors=self.vendors)
+        settings = convert(self.settings)
+        found, origin = LoadedSettings(settings=settings), _Unchanged(settings)
+        return await run(found, origin, clock=self.clock, vendors=self.vendors)
 
     def set_clock(self, seconds: float) -> None:
         """Set the time of day off by so much, for the daemon and for the files that kubelet writes.

@@ -44,7 +44,7 @@ _TIDY = 60.0
 
 async def run(
     found: LoadedSettings,
-    origin: SettingsOrigin | None = None,
+    origin: SettingsOrigin,
     *,
     restarts: Sequence[float] = (),
     clock: Clock | None = None,
@@ -106,8 +106,7 @@ async def run(
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
             for each in (*parts.lacks.value, *missing_folders(settings, host.root)):
                 log.warning("permission or mount missing", reason=each)
-            files = () if origin is None else origin.files
-            _follow_configuration(parts, supervisor, reload, orders, files)
+            _follow_configuration(parts, supervisor, reload, orders, origin.files)
             await orders.over()
             why = "asked to stop" if orders.stop else "restarting with the changed configuration"
             log.info("stopping", reason=f"{why}; locks stay")

@@ -107,12 +107,12 @@ class Reload:
     def __init__(
         self,
         parts: Assembly,
-        origin: SettingsOrigin | None,
+        origin: SettingsOrigin,
         orders: Orders,
         *,
         restarts: Sequence[float],
     ) -> None:
-        """Change *parts* by what *origin* has; None: it cannot be read again.
+        """Change *parts* by what *origin* has.
 
         While calls to the kernel have not returned, nothing restarts: the thread of one could keep
         the process from being replaced. *restarts* are those of this process, by the clock's
@@ -132,10 +132,8 @@ class Reload:
 
     async def run(self) -> None:
         """Take up the configuration whenever that is asked for, until cancelled."""
-        outcome = ReloadOutcome()
-        if self._origin is not None:
-            # It may have changed since it was read for the start.
-            outcome = await self.now(asked=False)
+        # It may have changed since it was read for the start.
+        outcome = await self.now(asked=False)
         while True:
             asked = True
             try:
@@ -225,13 +223,10 @@ class Reload:
         return why_not_again(self._restarts, self._core.clock.monotonic())
 
     async def _read(self) -> LoadedSettings | ReloadOutcome:
-        origin = self._origin
-        if origin is None:
-            return ReloadOutcome(problem="it was not read from a file or the environment")
         # Not on any thread: a file may be on a disk that hangs, and nothing must wait for it.
         lane, label = self._core.host.lanes["configuration"], self._core.live.label.value
         try:
-            return await lane.run(lambda: origin.read(label))
+            return await lane.run(lambda: self._origin.read(label))
         except SettingsError as error:
             return ReloadOutcome(problem=str(error))
         except LaneStuckError as error:
