@@ -73,6 +73,15 @@ class ConfigFile(Struct, frozen=True, kw_only=True):
         """The files that it imports, as it spells them."""
         return strings(self.content.get("imports"))
 
+    @property
+    def disables_cri(self) -> bool:
+        """Whether it turns off containerd's part for Kubernetes."""
+        return not _DISABLES.isdisjoint(strings(self.content.get("disabled_plugins")))
+
+    def runtimes(self, plugin: str) -> Table:
+        """Return the tables of runtimes of one plugin, by their names."""
+        return table(table(self.plugin(plugin), "containerd"), "runtimes")
+
     def plugin(self, name: str) -> Table:
         """Return the table of one plugin; empty if there is none."""
         return table(table(self.content, "plugins"), name)
@@ -134,14 +143,7 @@ def cri_config(files: Sequence[ConfigFile], *, major: int) -> CriConfig:
         default_runtime=_text(containerd.get("default_runtime_name")),
         enable_cdi=cdi if isinstance(cdi, bool) else None,
         cdi_spec_dirs=(strings(merged["cdi_spec_dirs"]) if "cdi_spec_dirs" in merged else None),
-        disabled_in=next(
-            (
-                file.path
-                for file in files
-                if _DISABLES.intersection(strings(file.content.get("disabled_plugins")))
-            ),
-            "",
-        ),
+        disabled_in=next((file.path for file in files if file.disables_cri), ""),
     )
 
 
@@ -151,7 +153,7 @@ def ignored_tables(files: Sequence[ConfigFile], *, major: int) -> Iterator[Ignor
         read = _read(file, files[0], major)
         for plugin in (_FIRST, OLD, NEW):
             found = file.plugin(plugin)
-            runtimes = tuple(table(table(found, "containerd"), "runtimes"))
+            runtimes = tuple(file.runtimes(plugin))
             if plugin not in read and (runtimes or "enable_cdi" in found):
                 yield IgnoredTable(file=file, plugin=plugin, runtimes=runtimes, read=read[0])
 
@@ -163,7 +165,7 @@ def lost_runtimes(files: Sequence[ConfigFile]) -> tuple[str, ...]:
         name
         for file in files
         for plugin in _read(file, files[0], 1)
-        for name in table(table(file.plugin(plugin), "containerd"), "runtimes")
+        for name in file.runtimes(plugin)
     }
     return tuple(sorted(named - kept))
 
@@ -196,7 +198,7 @@ def _runtime(name: str, found: Table, files: Sequence[ConfigFile], major: int) -
         file.path
         for file in files
         for plugin in _read(file, files[0], major)
-        if name in table(table(file.plugin(plugin), "containerd"), "runtimes")
+        if name in file.runtimes(plugin)
     ]
     return RuntimeTable(
         name=name,
@@ -258,9 +260,9 @@ class ContainerdStart(Struct, frozen=True, kw_only=True):
 class ContainerdFacts(Struct, frozen=True, kw_only=True):
     """The facts behind the findings about containerd."""
 
-    configuration: Configuration
-    cri: CriConfig
-    folders: tuple[str, ...]
+    configuration: Configuration = Configuration()
+    cri: CriConfig = CriConfig()
+    folders: tuple[str, ...] = FOLDERS
     """Where it looks for programs, or where a service does by default."""
     program: str = ""
     version: str = ""
@@ -289,13 +291,7 @@ def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
     """Look at *node*, whatever of it is there. Raise HostError without permission."""
     started = _started(node)
     if started is not None and started.elsewhere:
-        return ContainerdFacts(
-            configuration=Configuration(),
-            cri=CriConfig(),
-            folders=FOLDERS,
-            present=True,
-            elsewhere=started.pid,
-        )
+        return ContainerdFacts(present=True, elsewhere=started.pid)
     folders = tuple(dict.fromkeys((*(started.folders if started else ()), *FOLDERS)))
     program = find_program(node, _NAME, folders)
     answer = ask((program, "--version")).text if program else ""
