@@ -339,7 +339,7 @@ async def test_every_check_has_a_fault_that_makes_it_fail(node: Node) -> None:
 
 
 async def test_the_document_in_use_and_a_label_that_cannot_be_read_are_told(node: Node) -> None:
-    node.parts.core.live.document = "document a100"
+    node.parts.core.live.basis = "document a100"
     node.parts.core.live.node_label.set("nodes is forbidden")
 
     found = node.checks()["configuration"]

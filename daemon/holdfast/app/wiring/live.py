@@ -28,11 +28,14 @@ class LiveSettings:
         """Begin with *found*."""
         self.in_use = all_of = Watched(found.settings)
         """All keys; those that take a restart never change here (settings.reloading)."""
-        self.document = ""
-        """Which named document is in use, empty for none."""
+        self.basis = ""
+        """What the settings in use were read from, for people: a document, or what counts instead.
+
+        Empty where there is no document.
+        """
         self.goes_by(found)
         self.label = Watched(found.label)
-        """The value of the label that names it, as it was read last; None: unknown."""
+        """The value of the label that names a document, as it was read last; None: unknown."""
         self.refused = found.refused
         """Why the configuration as it is now is not the one in use; empty: it is."""
         self.node_label = Problem(
@@ -57,7 +60,7 @@ class LiveSettings:
 
     def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether the configuration as it is now is the one in use."""
-        reasons = (self.refused, self.document, self.node_label.text)
+        reasons = (self.refused, self.basis, self.node_label.text)
         public = "the configuration as it is now cannot be used; another is in use"
         yield ReadinessCheck(
             name="configuration",
@@ -68,9 +71,9 @@ class LiveSettings:
 
     def goes_by(self, found: LoadedSettings) -> None:
         """Note what the settings in use were read from."""
-        self.document = found.instead
+        self.basis = found.instead
         if found.document is not None and not found.instead:
-            self.document = f"document {found.document.name}"
+            self.basis = f"document {found.document.name}"
 
 
 class RuleNames(DeviceNames):
