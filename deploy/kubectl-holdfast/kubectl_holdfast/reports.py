@@ -255,12 +255,10 @@ def _locks(content: Iterable[Row], now: float) -> Iterator[Line]:
         yield Line(
             _LOCK_STATES.get(row["state"], State.WELL),
             {
-                "device": str(row["device"]),
-                "state": str(row["state"]),
+                **_texts(row, "device", "state", "reason"),
                 "age": "" if since is None else age(now - since),
                 "pod": _whose(row),
                 "next": _next(row),
-                "reason": str(row["reason"] or ""),
             },
         )
 
@@ -278,11 +276,8 @@ def _holders(content: Iterable[Row], _: float) -> Iterator[Line]:
         yield Line(
             State.WELL if whose and not row["cause"] else State.NOTABLE,
             {
-                "device": str(row["device"]),
-                "pid": str(row["pid"]),
-                "command": str(row["command"]),
+                **_texts(row, "device", "pid", "command", "cause"),
                 "pod": whose,
-                "cause": str(row["cause"] or ""),
                 "grips": ", ".join(row["grips"]),
             },
         )
@@ -314,10 +309,8 @@ def _doctor(content: Row, _: float) -> Iterator[Line]:
             yield Line(
                 _LEVELS[row["level"]],
                 {
-                    "level": str(row["level"]),
+                    **_texts(row, "level", "reason", "remedy"),
                     "check": f"{row['area']} {row['check']}",
-                    "reason": str(row["reason"]),
-                    "remedy": str(row["remedy"] or ""),
                 },
             )
 
@@ -356,6 +349,11 @@ def _device_state(row: Row) -> str:
     if row["lock"] != "free":
         return str(row["lock"])
     return {"Healthy": "free", "Unhealthy": "unhealthy"}.get(row["health"], "unknown")
+
+
+def _texts(row: Row, *keys: str) -> dict[str, str]:
+    """Return the cells of *row* that are shown as they are, empty where there is no value."""
+    return {key: "" if row[key] is None else str(row[key]) for key in keys}
 
 
 def _whose(row: Row) -> str:
