@@ -158,6 +158,23 @@ async def test_a_thaw_that_fails_is_tried_again_and_told_once(tmp_path: Path) ->
         assert not _noted(scene.ledger)
 
 
+async def test_a_cgroup_that_cannot_be_frozen_is_not_called_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the cgroup tree is mounted read-only: then processes are ended one by one."""
+    async with reclaim_scene(tmp_path, files=_FREEZES) as scene:
+        scene.start(deaf=True)
+
+        def is_read_only(_path: str, _inode: int, *, frozen: bool) -> None:
+            raise HostError(f"cannot write {frozen:d}: Read-only file system")
+
+        monkeypatch.setattr(scene.kernel, "freeze", is_read_only)
+        with capture_logs() as logs:
+            assert await _kill(scene) is CgroupOutcome.IMPOSSIBLE
+        assert not [each for each in logs if each["log_level"] == "warning"]
+        assert not _noted(scene.ledger)
+
+
 async def _killed_while_frozen(scene: ReclaimScene) -> Path:
     """Return the state folder as a daemon leaves it that is killed with the cgroup frozen."""
     later = scene.folder / "later"

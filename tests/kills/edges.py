@@ -143,8 +143,7 @@ class MemoryCgroups(Cgroups):
 
     def freeze(self, path: str, inode: int, *, frozen: bool) -> None:
         kernel = self._kernel
-        if kernel.late is not None:  # all that comes after it on the lane has to wait
-            raise LaneStuckError("cannot wait for lane pods")
+        self._wait_for_late()
         if not kernel.freezes_cgroups or kernel.cgroups.get(path) != inode:
             raise HostError(f"cannot write cgroup.freeze of cgroup {path}: no such file")
         if not frozen:
@@ -160,12 +159,18 @@ class MemoryCgroups(Cgroups):
             self._lane.calls_left = kernel.mishaps.randrange(5)
 
     def is_frozen(self, path: str) -> bool:
+        self._wait_for_late()
         if not self._kernel.freezes_cgroups:
             raise HostError(f"cannot freeze cgroup {path}: no such file")
         return path in self._kernel.frozen
 
     def await_frozen(self, path: str, *, patience: float) -> bool:
         return True
+
+    def _wait_for_late(self) -> None:
+        """Raise LaneStuckError where a freeze takes its time: what comes after it has to wait."""
+        if self._kernel.late is not None:
+            raise LaneStuckError("cannot wait for lane pods")
 
 
 class MemoryPidfds(Pidfds):

@@ -278,7 +278,9 @@ class Pods:
             log.info("cannot note that a cgroup is unfrozen", cgroup=path, reason=str(error))
 
     def _thaw_now(self, path: str, each: FrozenCgroup) -> None:
-        if each.boot == self._ledger.boot and self._cgroups.inode(path) == each.inode:
+        is_there = each.boot == self._ledger.boot and self._cgroups.inode(path) == each.inode
+        # One that could not be frozen, as in a read-only tree, could not be written to now either.
+        if is_there and self._cgroups.is_frozen(path):
             self._cgroups.freeze(path, each.inode, frozen=False)
 
 
