@@ -93,9 +93,12 @@ def test_the_chart_takes_what_the_daemon_takes_and_refuses_what_it_refuses() -> 
         _of(tpu__api="dra", devices=[{**rule, "api": "dra"}], events__enabled=True),
         _of(tpu__api="dra", devices=[rule]),
         _of(node__by="nvidia", gpu__migStrategy="mixed", gpu__deviceListStrategy=["cdi-cri"]),
+        _of(reclaim__reset="afterForcedRelease"),
+        _of(tpu__enabled=False, reclaim__reset="afterForcedRelease", reclaim__rebind=True),
+        _of(reclaim__rebind=True),
     )
     verdicts = [chart.verdict(each) for each in choices]
-    assert [each is None for each in verdicts] == [True, False, True]
+    assert [each is None for each in verdicts] == [True, False, True, True, True, True]
     for each, verdict in zip(choices, verdicts, strict=True):
         chart.judge(each, verdict)
 

@@ -60,7 +60,11 @@ def _values(choice: Choice) -> dict[str, Any]:
     config = _config(choice)
     if choice["node.by"] == "nvidia":
         config["map"] = {"default": yaml.safe_dump(theirs(choice))}
-    return {"config": config, "dra": {"enabled": _claims(choice)}}
+    return {
+        "config": config,
+        "dra": {"enabled": _claims(choice)},
+        "privileged": _resets(choice),  # without it nothing can be reset
+    }
 
 
 def _config(choice: Choice) -> dict[str, Any]:
@@ -88,17 +92,18 @@ def _missing(choice: Choice, found: list[dict[str, Any]]) -> Iterator[str]:
             yield f"{path} is not mounted"
         elif writable and mounts[path]:
             yield f"{path} is mounted read-only"
-    has = main["securityContext"]["capabilities"]["add"]
-    yield from (f"{each} is not among {has}" for each in _capabilities(choice) if each not in has)
+    context = main["securityContext"]
+    if not context["privileged"]:  # else it has all
+        has = context["capabilities"]["add"]
+        lacks = (each for each in _capabilities(choice) if each not in has)
+        yield from (f"{each} is not among {has}" for each in lacks)
     if (_claims(choice) or choice["events.enabled"]) and not whole["automountServiceAccountToken"]:
         yield "there is no token"
 
 
 def _mounts(choice: Choice) -> Iterator[tuple[str, bool]]:
     """Yield which folders the daemon needs, and whether it writes there."""
-    rules = choice["devices"]
-    resets = any(each.get("reset") == "afterForcedRelease" for each in rules)
-    resets = resets or choice["reclaim.reset"] != "never" or choice["reclaim.rebind"]
+    rebinds = _on_vfio(choice) and choice["reclaim.rebind"]
     by_name = choice["gpu.enabled"] and any(
         "cdi" in each for each in choice["gpu.deviceListStrategy"]
     )
@@ -108,11 +113,11 @@ def _mounts(choice: Choice) -> Iterator[tuple[str, bool]]:
     yield "/var/lib/kubelet/device-plugins", True
     yield "/var/lib/kubelet/pod-resources", False
     yield "/host/cgroup", _ends(choice)
-    if choice["tpu.enabled"] or choice["pools"]:
+    if _on_vfio(choice):
         yield "/dev/vfio", False
-    if resets:
+    if rebinds or _resets(choice):
         yield "/sys/devices", True
-    if choice["reclaim.rebind"]:
+    if rebinds:
         yield "/sys/bus/pci", True
     if by_name or choice["deviceListStrategy"] == "cdi" or _claims(choice):
         yield "/var/run/cdi", True
@@ -121,6 +126,16 @@ def _mounts(choice: Choice) -> Iterator[tuple[str, bool]]:
     if _claims(choice):
         yield _REGISTRY, True
         yield f"/var/lib/kubelet/plugins/{choice['dra.driverName']}", True
+
+
+def _on_vfio(choice: Choice) -> bool:
+    return bool(choice["tpu.enabled"] or choice["pools"])
+
+
+def _resets(choice: Choice) -> bool:
+    """Tell whether functions are reset: a GPU with its driver never is."""
+    asked = {choice["reclaim.reset"], *(each.get("reset") for each in choice["devices"])}
+    return _on_vfio(choice) and "afterForcedRelease" in asked
 
 
 def _capabilities(choice: Choice) -> Iterator[str]:
