@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.doors import NoObserver, SaidRecord, WatchedNode, entry_over
+from fakes.doors import SaidRecord, WatchedNode, entry_over
 from fakes.inuse import NoDrivers, SlowLook, chip, device_use, look_at
 from fakes.ledgers import ledger_in
+from fakes.observers import Unobserved
 from fakes.opener import opener
 from fakes.watchers import KnownKubelet
 from holdfast.allocation.allocator import GrantBuilder
@@ -129,7 +130,7 @@ class _AtTheDoor:
                 granting=GrantBuilder(Sources(), None),
                 specs=specs,
                 clock=clock,
-                observer=NoObserver(),
+                observer=Unobserved(),
             ),
             ClaimRelease(
                 ledger=self.ledger,
@@ -139,7 +140,7 @@ class _AtTheDoor:
                 watcher=self.watch,
                 clock=clock,
                 patience=patience if isinstance(patience, Watched) else Watched(patience),
-                observer=NoObserver(),
+                observer=Unobserved(),
             ),
             clock=clock,
             longest=longest,

@@ -4,7 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.allocation.entry import Entry, EntryOutcome, HardwareWork, NodeWatch
+from fakes.observers import Unobserved
+from holdfast.allocation.entry import Entry, HardwareWork, NodeWatch
 from holdfast.allocation.gate import Gate
 from holdfast.allocation.specwriter import CdiSpecs, SpecWriter
 from holdfast.discovery.source import Sources
@@ -15,7 +16,6 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.messages import BlockReason
 from holdfast.model.devices import Inventory
-from holdfast.model.dra.outcomes import PrepareOutcome, UnprepareOutcome
 from holdfast.model.dra.passage import rights_of_claim
 from holdfast.model.gate.gate import Caller, Passage, rights_of_start, why_not_yet
 from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey, PodUid
@@ -48,19 +48,6 @@ class WatchedNode:
 
     def at_work(self, _keys: frozenset[HardwareKey]) -> str:
         return self.doing
-
-
-class NoObserver:
-    """Hears how everybody fared, and does nothing about it."""
-
-    def passed_gate(self, outcome: EntryOutcome, seconds: float) -> None:
-        pass
-
-    def prepared(self, outcome: PrepareOutcome, seconds: float) -> None:
-        pass
-
-    def unprepared(self, outcome: UnprepareOutcome, seconds: float) -> None:
-        pass
 
 
 @dataclass
@@ -136,7 +123,7 @@ def gate_over(
         ),
         clock=clock,
         settings=Watched(settings),
-        observer=NoObserver(),
+        observer=Unobserved(),
     )
 
 

@@ -1,6 +1,7 @@
 """Observers of what happens: one that does nothing, and one that notes what it hears."""
 
-from holdfast.model.dra.outcomes import ApiOutcome
+from holdfast.allocation.entry import EntryOutcome
+from holdfast.model.dra.outcomes import ApiOutcome, PrepareOutcome, UnprepareOutcome
 
 
 class Unobserved:
@@ -11,6 +12,12 @@ class Unobserved:
     def happened(self, kind: str, code: str, clears: str) -> None: ...
 
     def called(self, resource: str, call: str, code: str, seconds: float) -> None: ...
+
+    def passed_gate(self, outcome: EntryOutcome, seconds: float) -> None: ...
+
+    def prepared(self, outcome: PrepareOutcome, seconds: float) -> None: ...
+
+    def unprepared(self, outcome: UnprepareOutcome, seconds: float) -> None: ...
 
     def asked_server(self, outcome: ApiOutcome) -> None: ...
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from msgspec import Struct, field, structs
 
 from fakes.books import BOOT
-from fakes.doors import NoObserver, entry_over, why_wait
+from fakes.doors import entry_over, why_wait
 from fakes.observers import Unobserved
 from fakes.reclaimer import reclaimer
 from fakes.watchers import watcher_of
@@ -258,7 +258,7 @@ class Daemon:
             granting=GrantBuilder(Sources(), None),
             specs=specs,
             clock=clock,
-            observer=NoObserver(),
+            observer=Unobserved(),
         )
         self._unpreparing = ClaimRelease(
             ledger=ledger,
@@ -268,7 +268,7 @@ class Daemon:
             watcher=watcher,
             clock=clock,
             patience=Watched(_PATIENCE),
-            observer=NoObserver(),
+            observer=Unobserved(),
         )
 
     def lose_ledger(self) -> None:

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fakes.doors import NoObserver, WatchedNode
+from fakes.doors import WatchedNode
+from fakes.observers import Unobserved
 from holdfast.allocation.allocator import GrantBuilder
 from holdfast.allocation.entry import Entry
 from holdfast.discovery.source import Sources
@@ -210,7 +211,7 @@ class PlayedDaemon:
             granting=GrantBuilder(Sources(), None),
             specs=specs,
             clock=clock,
-            observer=NoObserver(),
+            observer=Unobserved(),
         )
         unpreparing = ClaimRelease(
             ledger=ledger,
@@ -220,7 +221,7 @@ class PlayedDaemon:
             watcher=self._watch,
             clock=clock,
             patience=Watched(PATIENCE),
-            observer=NoObserver(),
+            observer=Unobserved(),
         )
         door = ClaimDoor(preparing, unpreparing, clock=clock, longest=LONGEST)
         self.server = ClaimServer(door, deadline=DEADLINE)
