@@ -5,18 +5,31 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _REPOSITORY = Path(__file__).parents[2]
 _CONTRACT = "The core knows no vendor, not even through others"
 _WORDS = re.compile(r"nvidia|gpu|\bmig\b|\bxid|\btpu|google|::|\.shared\b", re.IGNORECASE)
+_PACKAGE = _REPOSITORY / "daemon/holdfast"
+_OF_ALL = {"vfio"}
+"""Adapters whose word is one of the kernel's, for hardware of any vendor."""
+
+
+def _contract() -> dict[str, Any]:
+    settings = tomllib.loads((_REPOSITORY / "pyproject.toml").read_text("utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    contract: dict[str, Any]
+    (contract,) = [each for each in contracts if each["name"] == _CONTRACT]
+    return contract
+
+
+def _vendors() -> set[str]:
+    return {init.parent.name for init in _PACKAGE.glob("vendors/*/__init__.py")} - _OF_ALL
 
 
 def _core() -> Iterator[Path]:
     """Yield the files of the rooms that import no vendor."""
-    settings = tomllib.loads((_REPOSITORY / "pyproject.toml").read_text("utf-8"))
-    contracts = settings["tool"]["importlinter"]["contracts"]
-    (contract,) = [each for each in contracts if each["name"] == _CONTRACT]
-    for room in contract["source_modules"]:
+    for room in _contract()["source_modules"]:
         path = _REPOSITORY / "daemon" / room.replace(".", "/")
         yield from path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
 
@@ -32,6 +45,21 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in constants:
         if isinstance(node.value, str) and id(node) not in described:
             yield node.lineno, node.value
+
+
+def test_the_core_may_import_no_package_of_any_vendor() -> None:
+    theirs = {
+        f"holdfast.{room}.{vendor}"
+        for vendor in _vendors()
+        for room in ("host", "model")
+        if (_PACKAGE / room / vendor).is_dir()
+    }
+    assert len(_vendors()) > 1
+    assert theirs <= set(_contract()["forbidden_modules"])
+
+
+def test_each_vendors_name_is_among_its_words() -> None:
+    assert [vendor for vendor in _vendors() if not _WORDS.search(vendor)] == []
 
 
 def test_no_text_of_the_core_has_a_vendors_word() -> None:
