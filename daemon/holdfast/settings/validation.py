@@ -66,7 +66,7 @@ def _resources(settings: Settings) -> Iterator[str]:
     for place, pool in enumerate(settings.pools):
         if not (pool.devices or pool.classes or pool.addresses):
             yield f"pools[{place}].devices: give at least one of devices, classes and addresses"
-    if not (settings.tpu.enabled or settings.gpu.enabled or settings.pools):
+    if not any(each.enabled for each in settings.served):
         yield "tpu.enabled: nothing is left to advertise; enable TPUs or GPUs, or add a pool"
     if settings.device_list_strategy == "cdi":
         yield from _kinds(settings)
