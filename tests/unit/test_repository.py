@@ -98,11 +98,23 @@ def test_what_contributors_are_told_to_run_exists(repository: Path) -> None:
 
 
 def test_the_contributors_pages_name_files_that_exist(repository: Path) -> None:
-    for page in ("CONTRIBUTING.md", "STYLE.md"):
-        text = (repository / page).read_text()
-        for path in re.findall(r"`((?:daemon|tests|docs|settings)/[\w./]+)`", text):
-            root = repository / "daemon/holdfast" if path.startswith("settings") else repository
-            assert (root / path).exists(), f"{page} names {path}"
+    roots = [repository, repository / "daemon/holdfast", repository / "deploy/helm/holdfast"]
+    # Files of one room or one folder of tests are named alone once that was named.
+    folders = (
+        "daemon/holdfast/settings",
+        "tests/integration/doctor",
+        "deploy/kubectl-holdfast/kubectl_holdfast",
+    )
+    roots += [repository / folder for folder in folders]
+    for page in ("CONTRIBUTING.md", "STYLE.md", "docs/add-a-vendor.md"):
+        named = re.findall(
+            r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.(?:md|py|tpl|toml|json|ya?ml)))`",
+            (repository / page).read_text(),
+        )
+        assert named
+        for path in named:
+            there = any((root / path).exists() for root in roots)
+            assert there or "acme" in path, f"{page} names {path}"
 
 
 def test_every_test_that_the_page_on_the_hostile_review_names_exists(repository: Path) -> None:
