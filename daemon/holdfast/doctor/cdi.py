@@ -43,9 +43,9 @@ _USUAL = frozenset({"/etc/cdi", "/run/cdi", "/var/run/cdi"})
 
 def handed_over_by_name(settings: Settings) -> tuple[str, ...]:
     """Return what *settings* want handed over by CDI name."""
-    vfio = settings.tpu.enabled or settings.pools
+    functions = any(each.enabled for each in settings.functions)
     asked = {
-        "TPUs and pools": bool(settings.device_list_strategy == "cdi" and vfio),
+        "TPUs and pools": settings.device_list_strategy == "cdi" and functions,
         "GPUs": gpus_by_name(settings),
         CLAIMS: settings.has_dra(),
     }
@@ -231,7 +231,7 @@ def _folder(node: Node, folder: Path) -> Finding:
 
 
 def _rivals(node: Node, folder: Path) -> Iterator[Finding]:
-    kinds = {pool.resource_name for pool in node.settings.pools} | {node.settings.tpu.resource_name}
+    kinds = {name for each in node.settings.functions for name in each.names}
     try:
         rivals = SpecFolder(folder, prefix=node.settings.kubelet.socket_prefix).rivals(kinds)
     except HostError as error:

@@ -247,10 +247,7 @@ def _claim_state(node: Node) -> Path:
 
 def stranger(resource: str, id_: str, settings: Settings) -> bool:
     """Tell whether holdfast would never give a device of *resource* the id *id_*."""
-    ours = {pool.resource_name for pool in settings.pools}
-    if settings.tpu.enabled:
-        ours.add(settings.tpu.resource_name)
-    if resource in ours:
+    if any(each.enabled and each.has(resource) for each in settings.functions):
         return _PCI.fullmatch(id_) is None
     # All plugins give GPUs the same ids, and those of shared GPUs only where they are shared.
     shared = resource in settings.sharing.by_resource()

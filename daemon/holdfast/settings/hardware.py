@@ -47,12 +47,16 @@ class ServedResources(msgspec.Struct, frozen=True, kw_only=True):
 
     `beginning` is how further names begin, empty for none. Names of hardware that is not `enabled`
     are still its own: pods may have some of it.
+
+    `functions`: its devices are whole PCI functions, which no driver of its own hands over. Their
+    ids are addresses, `deviceListStrategy` is for them, they are never shared, and can be reset.
     """
 
     enabled: bool
     api: Api
     names: frozenset[str]
     beginning: str = ""
+    functions: bool = False
 
     def has(self, resource: str) -> bool:
         """Tell whether *resource* is one of its names."""
@@ -107,7 +111,7 @@ class TpuSettings(Section, frozen=True):
     def served(self) -> ServedResources:
         """Return the one resource of chips."""
         names = frozenset({self.resource_name})
-        return ServedResources(enabled=self.enabled, api=self.api, names=names)
+        return ServedResources(enabled=self.enabled, api=self.api, names=names, functions=True)
 
 
 class GpuSettings(Section, frozen=True):
@@ -336,7 +340,8 @@ class Pool(Section, frozen=True):
 
     def served(self) -> ServedResources:
         """Return the pool's resource."""
-        return ServedResources(enabled=True, api=self.api, names=frozenset({self.resource_name}))
+        names = frozenset({self.resource_name})
+        return ServedResources(enabled=True, api=self.api, names=names, functions=True)
 
 
 class Match(Section, frozen=True):

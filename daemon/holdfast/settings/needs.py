@@ -59,7 +59,7 @@ def _rebinds(settings: Settings) -> bool:
 
 def _has_functions(settings: Settings) -> bool:
     """Tell whether PCI functions are passed on: a GPU with NVIDIA's driver is never reset."""
-    return settings.tpu.enabled or bool(settings.pools)
+    return any(each.enabled for each in settings.functions)
 
 
 def _may_rebind(found: Privileges) -> bool | None:

@@ -446,6 +446,11 @@ class Settings(Section, frozen=True, dict=True):
             sorted((each.served() for each in sections), key=lambda each: not each.enabled)
         )
 
+    @property
+    def functions(self) -> tuple[ServedResources, ...]:
+        """What of it are whole PCI functions."""
+        return tuple(each for each in self.served if each.functions)
+
     def has_dra(self) -> bool:
         """Tell whether any hardware is served by DRA."""
         return "dra" in self.apis() or any(each.api == "dra" for each in self.devices)

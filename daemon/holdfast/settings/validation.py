@@ -121,9 +121,7 @@ def _both_apis(settings: Settings) -> Iterator[str]:
 
 
 def _kinds(settings: Settings) -> Iterator[str]:
-    names = [pool.resource_name for pool in settings.pools]
-    if settings.tpu.enabled:
-        names.insert(0, settings.tpu.resource_name)
+    names = [name for each in settings.functions if each.enabled for name in sorted(each.names)]
     names += [each.resource for each in settings.devices if each.resource]
     for name in names:
         if not is_kind(ResourceName(name)):
@@ -152,7 +150,7 @@ def _tpu(settings: Settings) -> Iterator[str]:
 def _sharing(settings: Settings) -> Iterator[str]:
     path = "sharing.timeSlicing.resources"
     resources = settings.sharing.time_slicing.resources
-    unshared = {settings.tpu.resource_name, *(pool.resource_name for pool in settings.pools)}
+    unshared = {name for each in settings.functions for name in each.names}
     seen: set[str] = set()
     for place, each in enumerate(resources):
         where = f"{path}[{place}]"
