@@ -153,8 +153,8 @@ LOOK_GUARDS = (
         edits=(
             Edit(
                 _FREE,
-                "    if facts.gaps:\n        return Verdict(\n            freedom=Freedom.UNKNOWN",
-                "    if False:\n        return Verdict(\n            freedom=Freedom.UNKNOWN",
+                "    if facts.gaps:\n        return unknown(",
+                "    if False:\n        return unknown(",
             ),
         ),
         tests=(f"{_FREE_RULE}::test_the_kernel_shows_whether_somebody_uses_a_device",),

@@ -827,7 +827,7 @@ GUARDS = (
         edits=(
             Edit(
                 _GPU_FREE,
-                "    if sight.problem:\n        return _unknown(sight.problem, final=True)\n",
+                "    if sight.problem:\n        return unknown(sight.problem, final=True)\n",
                 "",
             ),
         ),

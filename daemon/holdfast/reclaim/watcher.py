@@ -38,6 +38,7 @@ from holdfast.model.use.free import (
     OnVfio,
     ReleaseFacts,
     Verdict,
+    in_use,
     judge_release,
 )
 from holdfast.reclaim.evidence import UncountedPods
@@ -264,7 +265,7 @@ class Watcher:
         rest: list[tuple[DeviceLock, ReleaseFacts]] = []
         for lock in ending:
             if detained := await self._resetter.detains(lock):
-                self._not_free[lock.device] = _not_free(detained)
+                self._not_free[lock.device] = in_use(detained)
                 continue
             facts = await self._facts(lock, book, sightings)
             verdict = judge_release(facts)
@@ -335,7 +336,7 @@ class Watcher:
 
         def failed(reason: str) -> None:
             text = f"its release cannot be recorded: {reason}"
-            self._not_free[lock.device] = self._unrecorded[lock.device] = _not_free(text)
+            self._not_free[lock.device] = self._unrecorded[lock.device] = in_use(text)
 
         # Where it moved while we looked, the next beat judges it again.
         await self._ledger.if_unmoved(
@@ -414,11 +415,7 @@ class Watcher:
         return min(poll, self._endings.pause())
 
 
-def _not_free(reason: str) -> Verdict:
-    return Verdict(freedom=Freedom.IN_USE, reason=reason)
-
-
-_NOTHING = _not_free("")
+_NOTHING = in_use("")
 """Of a lock in release that was not looked at yet."""
 
 

@@ -11,7 +11,7 @@ from holdfast.model.cards import card_of, clash, id_of, is_part, shares, whole_o
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
-from holdfast.model.use.free import Freedom, Verdict
+from holdfast.model.use.free import Verdict, free, in_use, unknown
 from holdfast.model.use.holders import Grip, Holder
 
 MOST_RISE = 4
@@ -360,35 +360,31 @@ def with_level(found: GpuHolders, level: IdleLevel, *, now: float, rules: IdleRu
 
 def _judge(sight: GpuSight, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
     if sight.problem:
-        return _unknown(sight.problem, final=True)
+        return unknown(sight.problem, final=True)
     if sight.ended:
         pids = ", ".join(str(pid) for pid in sight.ended)
         reason = f"in use: what pid {pids} had on it is still being taken down (NVML names it)"
-        return Verdict(freedom=Freedom.IN_USE, reason=reason)
+        return in_use(reason)
     if sight.above:
         # Each look shows another figure, and a text that changes is another event of kubelet's.
         reset = "; reset it (nvidia-smi --gpu-reset)" if sight.overdue else ""
-        brief = f"in use: its memory is not freed{reset}"
-        return Verdict(freedom=Freedom.IN_USE, reason=_memory(sight), brief=brief)
+        return in_use(_memory(sight), brief=f"in use: its memory is not freed{reset}")
     if sight.busy and not sight.restless:
         brief = "in use: it works although NVML names no process that uses it; it may be ending"
-        reason = f"in use: {_works(sight)}; it may be ending"
-        return Verdict(freedom=Freedom.IN_USE, reason=reason, brief=brief)
+        return in_use(f"in use: {_works(sight)}; it may be ending", brief=brief)
     if not looked:
-        return _unknown("the holders have not been scanned yet", final=True)
+        return unknown("the holders have not been scanned yet", final=True)
     if sight.busy:
-        return _unknown(f"{_works(sight)}: reset it (nvidia-smi --gpu-reset) if a pod fails on it")
+        return unknown(f"{_works(sight)}: reset it (nvidia-smi --gpu-reset) if a pod fails on it")
     back = _back(sight)
     # Neighbours can be many, and are what a shared GPU is for.
     others = (each for each in sight.bystanders if each[1] is not Bystander.NEIGHBOUR)
     beside = "".join(f"; beside it {who}, {role.value}" for who, role in others)
     if gaps:
-        return _unknown(
+        return unknown(
             f"NVML names no process and {back}, but not every process can be seen: {gaps[0]}"
         )
-    return Verdict(
-        freedom=Freedom.FREE, reason=f"NVML names no process that uses it, and {back}{beside}"
-    )
+    return free(f"NVML names no process that uses it, and {back}{beside}")
 
 
 def _back(sight: GpuSight) -> str:
@@ -424,10 +420,6 @@ def _memory(sight: GpuSight) -> str:
             "reload its driver; if the driver itself needs the memory, raise gpu.memorySlackMib"
         )
     return text
-
-
-def _unknown(reason: str, *, final: bool = False) -> Verdict:
-    return Verdict(freedom=Freedom.UNKNOWN, reason=reason, final=final)
 
 
 def _is(holder: Holder, commands: tuple[str, ...]) -> bool:

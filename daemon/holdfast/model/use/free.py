@@ -38,6 +38,21 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """The reason in few words, without figures that change by themselves; empty: as it is."""
 
 
+def free(reason: str) -> Verdict:
+    """Return that nobody uses the device."""
+    return Verdict(freedom=Freedom.FREE, reason=reason)
+
+
+def in_use(reason: str, *, brief: str = "") -> Verdict:
+    """Return that somebody uses the device; only the reason says who."""
+    return Verdict(freedom=Freedom.IN_USE, reason=reason, brief=brief)
+
+
+def unknown(reason: str, *, final: bool = False) -> Verdict:
+    """Return that it cannot be seen whether somebody uses the device."""
+    return Verdict(freedom=Freedom.UNKNOWN, reason=reason, final=final)
+
+
 class OpenOutcome(Enum):
     """What an exclusive open and close of every group node said."""
 
@@ -67,8 +82,7 @@ class OnVfio(Struct, frozen=True, kw_only=True):
         """Return FREE: the kernel takes a driver from nothing that a process uses."""
         del looked, gaps
         names = ", ".join(self.functions)
-        reason = f"{names} is bound to a VFIO driver now, so nobody has it by its former one"
-        return Verdict(freedom=Freedom.FREE, reason=reason)
+        return free(f"{names} is bound to a VFIO driver now, so nobody has it by its former one")
 
 
 class KernelFacts(Struct, frozen=True, kw_only=True):
@@ -146,37 +160,28 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
     if facts.kind is DeviceKind.DRIVER:
         return _by_driver(facts.sight, looked=facts.holders is not None, gaps=facts.gaps)
     if facts.opened is OpenOutcome.SUCCEEDED:
-        return Verdict(freedom=Freedom.FREE, reason="its group could be opened exclusively")
+        return free("its group could be opened exclusively")
     enabled = ", ".join(facts.enabled)
     if facts.opened is OpenOutcome.BUSY or enabled:
         sign = f"{enabled} is enabled" if enabled else "its group cannot be opened: busy"
         if facts.holders is None:
-            return Verdict(freedom=Freedom.IN_USE, reason=f"in use: {sign}")
+            return in_use(f"in use: {sign}")
         if facts.gaps:
-            return Verdict(
-                freedom=Freedom.IN_USE,
-                reason=f"in use: {sign}; who holds it cannot be seen ({facts.gaps[0]})",
-            )
-        return Verdict(
-            freedom=Freedom.IN_USE,
-            reason=f"in use: {sign}, and no process has it open (an fd in flight between "
+            return in_use(f"in use: {sign}; who holds it cannot be seen ({facts.gaps[0]})")
+        return in_use(
+            f"in use: {sign}, and no process has it open (an fd in flight between "
             "processes, or the kernel itself: vhost, KVM); it becomes free when they close it: "
             "end the programs that pass it on, or the virtual machine that has it"
             f"{_left_on(facts)}",
             brief=f"in use: {sign}, and no process has it open (an fd in flight, vhost or KVM)",
         )
     if facts.holders is None:
-        return Verdict(freedom=Freedom.UNKNOWN, reason="the holders have not been scanned yet")
+        return unknown("the holders have not been scanned yet")
     if facts.gaps:
-        return Verdict(
-            freedom=Freedom.UNKNOWN, reason=f"not every process can be seen: {facts.gaps[0]}"
-        )
+        return unknown(f"not every process can be seen: {facts.gaps[0]}")
     if facts.kind is DeviceKind.ACCEL:
-        return Verdict(
-            freedom=Freedom.FREE,
-            reason="no process has it open or mapped (before Linux 5.6 no fd in flight is seen)",
-        )
-    return Verdict(freedom=Freedom.FREE, reason="not enabled, and no process has it open")
+        return free("no process has it open or mapped (before Linux 5.6 no fd in flight is seen)")
+    return free("not enabled, and no process has it open")
 
 
 def _left_on(facts: KernelFacts) -> str:
@@ -191,8 +196,7 @@ def _left_on(facts: KernelFacts) -> str:
 
 def _by_driver(sight: Sight | None, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
     if sight is None:
-        reason = "its driver has not been asked who uses it"
-        return Verdict(freedom=Freedom.UNKNOWN, reason=reason, final=True)
+        return unknown("its driver has not been asked who uses it", final=True)
     return sight.judge(looked=looked, gaps=gaps)
 
 
@@ -229,28 +233,21 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
     if pod is None:
         return _of_an_unknown_pod(kernel, facts)
     if pod.counted is None and not pod.unreadable:
-        return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's checkpoint has not been read")
+        return unknown("kubelet's checkpoint has not been read")
     if pod.counted:
-        return Verdict(freedom=Freedom.IN_USE, reason="kubelet counts its pod")
+        return in_use("kubelet counts its pod")
     if pod.populated and not kernel.holders:
-        return Verdict(freedom=Freedom.IN_USE, reason=_living(pod))
+        return in_use(_living(pod))
     if kernel.freedom is Freedom.IN_USE or kernel.final or facts.kernel.holders is None:
         return kernel
     if pod.populated is None:
-        return Verdict(
-            freedom=Freedom.UNKNOWN,
-            reason=f"it is not known whether processes of its pod live: {pod.unlisted}",
-        )
+        return unknown(f"it is not known whether processes of its pod live: {pod.unlisted}")
     if pod.processes is None and not pod.cgroup_seen and pod.uncounted_for < facts.unseen_grace:
-        return Verdict(
-            freedom=Freedom.UNKNOWN,
-            reason="its pod's cgroup was never seen, so a process of it may still live",
-        )
+        return unknown("its pod's cgroup was never seen, so a process of it may still live")
     if kernel.freedom is Freedom.UNKNOWN:
         return _unverified(kernel, "its pod is gone")
     if pod.unreadable:
-        reason = f"{kernel.reason} (unverified: kubelet's checkpoint cannot be read)"
-        return Verdict(freedom=Freedom.FREE, reason=reason)
+        return free(f"{kernel.reason} (unverified: kubelet's checkpoint cannot be read)")
     return kernel
 
 
@@ -282,7 +279,7 @@ def _unverified(kernel: Verdict, accounted: str) -> Verdict:
     """
     if kernel.final or kernel.freedom is not Freedom.UNKNOWN:
         return kernel
-    return Verdict(freedom=Freedom.FREE, reason=f"{accounted}; unverified: {kernel.reason}")
+    return free(f"{accounted}; unverified: {kernel.reason}")
 
 
 def but_for_own_machine(verdict: Verdict, pod: PodUid | None, *, had_none: bool = False) -> Verdict:
@@ -302,10 +299,7 @@ def but_for_own_machine(verdict: Verdict, pod: PodUid | None, *, had_none: bool 
     if not own or had_none:
         return verdict
     pids = ", ".join(str(each.process) for each in verdict.holders)
-    return Verdict(
-        freedom=Freedom.FREE,
-        reason=f"only the virtual machine of pod {pod} itself has it (pid {pids})",
-    )
+    return free(f"only the virtual machine of pod {pod} itself has it (pid {pids})")
 
 
 def asking_whose(verdict: Verdict) -> Verdict:
