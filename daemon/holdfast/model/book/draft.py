@@ -192,14 +192,7 @@ class Draft:
         """Lock a free device for *allocation*."""
         self._refuse_taken(device, keys, of=allocation)
         new = self._new(device, keys, LockState.HELD, evidence)
-        owned = replace(
-            new,
-            allocation=allocation.id,
-            pod=allocation.pod,
-            claim=allocation.claim,
-            started=allocation.phase is Phase.ACTIVE,
-        )
-        self._enter(owned, LockState.FREE)
+        self._enter(_owned(new, allocation), LockState.FREE)
 
     def withhold(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record that something we did not grant has a free device."""
@@ -229,15 +222,8 @@ class Draft:
 
     def hand(self, lock: DeviceLock, allocation: Allocation, evidence: str) -> None:
         """Give a lock to *allocation*, from any former one."""
-        handed = replace(
-            lock,
-            boot=self.boot,
-            allocation=allocation.id,
-            pod=allocation.pod,
-            claim=allocation.claim,
-            started=allocation.phase is Phase.ACTIVE,
-        )
-        self._change(handed, LockState.HELD, evidence)
+        handed = replace(lock, boot=self.boot)
+        self._change(_owned(handed, allocation), LockState.HELD, evidence)
 
     def grow(self, lock: DeviceLock, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Add free *keys* to a lock, which stays whose it is."""
@@ -270,20 +256,8 @@ class Draft:
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record in the history of *device* what a person asked for; its lock does not change."""
         lock = next(iter(self.holdings.locks_on(keys)), None)
-        state = lock.state if lock is not None else LockState.FREE
-        self._moves.append(
-            Move(
-                at=self.now,
-                device=device,
-                fence=self._next_fence(),
-                before=state,
-                after=state,
-                pod=lock.pod if lock is not None else None,
-                pod_name=None if lock is None else self._name_of(lock.pod),
-                claim=None if lock is None else self._claim_of(lock),
-                evidence=evidence,
-            )
-        )
+        state = LockState.FREE if lock is None else lock.state
+        self._note_move(device, lock, state, evidence=evidence, fence=self._next_fence())
 
     def note_pod(self, record: PodRecord, *, only_new: bool = False) -> None:
         """Write down what is known of a pod."""
@@ -367,29 +341,46 @@ class Draft:
             self.holdings.drop_lock(lock.device)
         else:
             self._put_lock(lock)
+        self._note_move(lock.device, lock, before, evidence=lock.evidence, fence=lock.fence)
+
+    def _note_move(
+        self,
+        device: DeviceName,
+        lock: DeviceLock | None,
+        before: LockState,
+        *,
+        evidence: str,
+        fence: int,
+    ) -> None:
+        """Add a line to the history of *device*, whose *lock* was in state *before*."""
+        pod = None if lock is None or lock.pod is None else self._pods.get(lock.pod)
+        claim = None if lock is None or lock.claim is None else self._claims.get(lock.claim)
         self._moves.append(
             Move(
                 at=self.now,
-                device=lock.device,
-                fence=lock.fence,
+                device=device,
+                fence=fence,
                 before=before,
-                after=lock.state,
-                pod=lock.pod,
-                pod_name=self._name_of(lock.pod),
-                claim=self._claim_of(lock),
-                evidence=lock.evidence,
+                after=LockState.FREE if lock is None else lock.state,
+                pod=None if lock is None else lock.pod,
+                pod_name=None if pod is None else pod.full_name,
+                claim=None if claim is None else str(claim.ref),
+                evidence=evidence,
             )
         )
-
-    def _name_of(self, pod: PodUid | None) -> str | None:
-        record = None if pod is None else self._pods.get(pod)
-        return None if record is None else record.full_name
-
-    def _claim_of(self, lock: DeviceLock) -> str | None:
-        claim = None if lock.claim is None else self._claims.get(lock.claim)
-        return None if claim is None else str(claim.ref)
 
     def _next_fence(self) -> int:
         self._latest = None
         self._fence += 1
         return self._fence
+
+
+def _owned(lock: DeviceLock, allocation: Allocation) -> DeviceLock:
+    """Return *lock* as one that *allocation* has."""
+    return replace(
+        lock,
+        allocation=allocation.id,
+        pod=allocation.pod,
+        claim=allocation.claim,
+        started=allocation.phase is Phase.ACTIVE,
+    )
