@@ -226,20 +226,6 @@ class Holdings:
     smallest number, which is the oldest, first.
     """
 
-    __slots__ = (
-        "_lock_on",
-        "_locks_on_side",
-        "_naming",
-        "_of_claim",
-        "_of_pod",
-        "_on_key",
-        "_on_side",
-        "_rivals_of",
-        "allocations",
-        "locks",
-        "places",
-    )
-
     def __init__(
         self,
         allocations: Iterable[Allocation] = (),
@@ -266,9 +252,8 @@ class Holdings:
     def copy(self) -> "Holdings":
         """Return the same, to be changed apart from this."""
         other = Holdings(places=self.places)
-        for name in self.__slots__:
-            if name != "places":
-                setattr(other, name, getattr(self, name).copy())
+        tables = {name: each.copy() for name, each in vars(self).items() if name != "places"}
+        vars(other).update(tables)
         return other
 
     def placed(self, places: Places) -> "Holdings":
