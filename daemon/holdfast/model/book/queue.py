@@ -69,11 +69,9 @@ def _in_turn(holdings: Holdings, allocations: Iterable[Allocation]) -> list[Allo
 
 
 def _is_withheld(draft: Draft, allocation: Allocation, keys: frozenset[HardwareKey]) -> bool:
-    return bool(draft.marks) and _why_withheld(draft.book, allocation, keys) is not None
-
-
-def _why_withheld(book: Book, allocation: Allocation, keys: frozenset[HardwareKey]) -> str | None:
-    return why_withheld(book, keys, book.started(allocation))
+    if not draft.marks:
+        return False
+    return why_withheld(draft.book, keys, draft.book.started(allocation)) is not None
 
 
 def _lock_for(
