@@ -1,30 +1,25 @@
 """Counters for devices that share hardware, and none for those that do not."""
 
-from holdfast.model.dra.slices import MOST_COUNTERS, ExclusiveDevice, apart, counted
+from holdfast.model.dra.slices import MOST_COUNTERS, Hardware, apart, counted
 from holdfast.model.ids import HardwareKey
 
 
-def device(name: str, *keys: str) -> ExclusiveDevice:
-    return ExclusiveDevice(name=name, keys=frozenset(map(HardwareKey, keys)))
-
-
-def names(devices: tuple[ExclusiveDevice, ...]) -> list[str]:
-    return [each.name for each in devices]
+def made_of(**devices: str) -> Hardware:
+    """Return devices by name, each with the keys that its text has, separated by blanks."""
+    return {name: frozenset(map(HardwareKey, keys.split())) for name, keys in devices.items()}
 
 
 def test_devices_with_hardware_of_their_own_have_no_counters() -> None:
-    kept, counters = counted([device("a", "1", "2"), device("b", "3")])
+    kept, counters = counted(made_of(a="1 2", b="3"))
 
-    assert names(kept) == ["a", "b"]
+    assert kept == ("a", "b")
     assert (counters.sets, counters.uses) == ((), {})
 
 
 def test_what_several_devices_have_is_one_counter_however_many_keys_it_has() -> None:
-    kept, counters = counted(
-        [device("a", "1", "2"), device("b", "3"), device("c", "9"), device("both", "1", "2", "3")]
-    )
+    kept, counters = counted(made_of(a="1 2", b="3", c="9", both="1 2 3"))
 
-    assert names(kept) == ["a", "b", "c", "both"]
+    assert kept == ("a", "b", "c", "both")
     (one,) = counters.sets
     assert one.name == "a"
     assert {name: amount.value for name, amount in one.counters.items()} == {
@@ -39,7 +34,7 @@ def test_what_several_devices_have_is_one_counter_however_many_keys_it_has() -> 
 
 
 def test_hardware_that_is_not_entangled_has_sets_of_its_own() -> None:
-    pairs = [device("a", "1"), device("b", "2"), device("a2", "1"), device("b2", "2")]
+    pairs = made_of(a="1", b="2", a2="1", b2="2")
     _, counters = counted(pairs)
 
     assert [each.name for each in counters.sets] == ["a", "b"]
@@ -52,17 +47,17 @@ def test_hardware_that_is_not_entangled_has_sets_of_its_own() -> None:
 
 
 def test_devices_are_entangled_through_a_third_that_comes_later() -> None:
-    kept, counters = counted([device("a", "1"), device("b", "2"), device("ab", "1", "2")])
+    kept, counters = counted(made_of(a="1", b="2", ab="1 2"))
 
-    assert names(kept) == ["a", "b", "ab"]
+    assert kept == ("a", "b", "ab")
     assert [each.name for each in counters.sets] == ["a"]
 
 
 def test_devices_are_entangled_through_a_chain_that_ends_in_different_hardware() -> None:
     """Without a counter for the last piece, two claims would get it."""
-    kept, counters = counted([device("a", "1", "2"), device("b", "1"), device("c", "2")])
+    kept, counters = counted(made_of(a="1 2", b="1", c="2"))
 
-    assert names(kept) == ["a", "b", "c"]
+    assert kept == ("a", "b", "c")
     assert {name: [*use.counters] for name, use in counters.uses.items()} == {
         "a": ["part-0", "part-1"],
         "b": ["part-0"],
@@ -72,7 +67,7 @@ def test_devices_are_entangled_through_a_chain_that_ends_in_different_hardware()
 
 def test_hardware_that_one_device_alone_has_takes_no_counter() -> None:
     """There are only so many, and nothing else can be given what it has."""
-    _, counters = counted([device("a", "1", "only-a"), device("b", "1", "only-b")])
+    _, counters = counted(made_of(a="1 only-a", b="1 only-b"))
 
     (one,) = counters.sets
     assert [*one.counters] == ["part-0"]
@@ -83,9 +78,9 @@ def test_hardware_that_one_device_alone_has_takes_no_counter() -> None:
 
 
 def test_a_set_is_filled_to_its_last_counter_and_no_further() -> None:
-    def box(count: int) -> list[ExclusiveDevice]:
+    def box(count: int) -> Hardware:
         keys = [f"{place:02}" for place in range(count)]
-        return [*(device(f"chip-{key}", key) for key in keys), device("box", *keys)]
+        return made_of(**{f"chip-{key}": key for key in keys}, box=" ".join(keys))
 
     kept, counters = counted(box(MOST_COUNTERS))
     assert len(kept) == MOST_COUNTERS + 1
@@ -93,11 +88,11 @@ def test_a_set_is_filled_to_its_last_counter_and_no_further() -> None:
 
     kept, counters = counted(box(MOST_COUNTERS + 1))
     assert len(kept) == MOST_COUNTERS + 1, "the box is left out, for it came last"
-    assert "box" not in names(kept)
+    assert "box" not in kept
     assert counters.sets == ()
 
 
 def test_of_devices_that_share_hardware_the_earlier_stay() -> None:
-    devices = [device("a", "1"), device("ab", "1", "2"), device("b", "2"), device("c", "3")]
+    devices = made_of(a="1", ab="1 2", b="2", c="3")
 
-    assert names(apart(devices)) == ["a", "b", "c"]
+    assert apart(devices) == ("a", "b", "c")

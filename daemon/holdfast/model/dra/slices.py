@@ -56,12 +56,8 @@ _ONE_SHARE = RequestPolicy(default="1", valid_values=("1",))
 _NONE_UNLESS_ASKED = RequestPolicy(default="0", valid_range=ValidRange(min="0"))
 """Without a policy the first claim would take all of the capacity, and no second one would fit."""
 
-
-class ExclusiveDevice(Struct, frozen=True, kw_only=True):
-    """A device for the scheduler, by its name, and the hardware that it consists of."""
-
-    name: str
-    keys: frozenset[HardwareKey]
+Hardware = Mapping[str, frozenset[HardwareKey]]
+"""What each device for the scheduler consists of, by its name."""
 
 
 class Counters(Struct, frozen=True, kw_only=True):
@@ -71,51 +67,50 @@ class Counters(Struct, frozen=True, kw_only=True):
     uses: Mapping[str, CounterUse]
 
 
-def apart(devices: Iterable[ExclusiveDevice]) -> tuple[ExclusiveDevice, ...]:
+def apart(devices: Hardware) -> tuple[str, ...]:
     """Return those of *devices* that have no hardware of an earlier one."""
     taken: set[HardwareKey] = set()
     kept = []
-    for each in devices:
-        if taken.isdisjoint(each.keys):
-            kept.append(each)
-            taken |= each.keys
+    for name, keys in devices.items():
+        if taken.isdisjoint(keys):
+            kept.append(name)
+            taken |= keys
     return tuple(kept)
 
 
-def counted(devices: Sequence[ExclusiveDevice]) -> tuple[tuple[ExclusiveDevice, ...], Counters]:
+def counted(devices: Hardware) -> tuple[tuple[str, ...], Counters]:
     """Return which of *devices* can be offered side by side, and the counters for that.
 
     All of them, unless so much hardware is entangled that one set cannot hold its counters: of
     that the earlier devices stay.
     """
-    kept: list[ExclusiveDevice] = []
+    kept: set[str] = set()
     sets: list[CounterSet] = []
     uses: dict[str, CounterUse] = {}
-    order = {each.name: place for place, each in enumerate(devices)}
+    order = {name: place for place, name in enumerate(devices)}
     for members in _entangled(devices):
-        entangled = sorted(members, key=lambda each: order[each.name])
+        entangled = {name: devices[name] for name in sorted(members, key=order.__getitem__)}
         parts = _parts_of(entangled)
         if len(parts) > MOST_COUNTERS:
-            kept += apart(entangled)
+            kept.update(apart(entangled))
             continue
-        kept += entangled
+        kept.update(entangled)
         if len(entangled) == 1:
             continue
-        name = entangled[0].name
+        first = next(iter(entangled))
         names = {part: f"part-{place}" for place, part in enumerate(parts)}
-        sets.append(CounterSet(name=name, counters=dict.fromkeys(names.values(), _ONE)))
-        for each in entangled:
-            mine = [names[part] for part in parts if each.name in part]
-            uses[each.name] = CounterUse(counter_set=name, counters=dict.fromkeys(mine, _ONE))
-    kept.sort(key=lambda each: order[each.name])
-    return tuple(kept), Counters(sets=tuple(sets), uses=uses)
+        sets.append(CounterSet(name=first, counters=dict.fromkeys(names.values(), _ONE)))
+        for name in entangled:
+            mine = [names[part] for part in parts if name in part]
+            uses[name] = CounterUse(counter_set=first, counters=dict.fromkeys(mine, _ONE))
+    return tuple(name for name in devices if name in kept), Counters(sets=tuple(sets), uses=uses)
 
 
-def _entangled(devices: Iterable[ExclusiveDevice]) -> list[list[ExclusiveDevice]]:
+def _entangled(devices: Hardware) -> list[list[str]]:
     """Split *devices* into sets that have no hardware in common, each in any order."""
-    found: list[tuple[set[HardwareKey], list[ExclusiveDevice]]] = []
-    for each in devices:
-        keys, members = set(each.keys), [each]
+    found: list[tuple[set[HardwareKey], list[str]]] = []
+    for name, hardware in devices.items():
+        keys, members = set(hardware), [name]
         others = []
         for former in found:
             if former[0].isdisjoint(keys):
@@ -127,15 +122,15 @@ def _entangled(devices: Iterable[ExclusiveDevice]) -> list[list[ExclusiveDevice]
     return [members for _, members in found]
 
 
-def _parts_of(devices: Sequence[ExclusiveDevice]) -> list[tuple[str, ...]]:
+def _parts_of(devices: Hardware) -> list[tuple[str, ...]]:
     """Return the pieces of hardware that several of *devices* have, each by their names.
 
     Keys that the same devices have are one piece.
     """
     owners: dict[HardwareKey, tuple[str, ...]] = {}
-    for each in devices:
-        for key in sorted(each.keys):
-            owners[key] = (*owners.get(key, ()), each.name)
+    for name, keys in devices.items():
+        for key in sorted(keys):
+            owners[key] = (*owners.get(key, ()), name)
     return list(dict.fromkeys(names for names in owners.values() if len(names) > 1))
 
 
@@ -200,16 +195,14 @@ def contents(facts: PoolFacts) -> tuple[SliceContent, ...]:
     for each in facts.advertised:
         if _offered(each, facts):
             offered.setdefault(each.name, each)
-    exclusive = [
-        ExclusiveDevice(
-            name=name, keys=frozenset().union(*(facts.devices[n].keys for n in each.devices))
-        )
+    hardware: Hardware = {
+        name: frozenset().union(*(facts.devices[part].keys for part in each.devices))
         for name, each in offered.items()
-    ]
+    }
     offerable, counters = (
-        counted(exclusive) if facts.kept.counters else (apart(exclusive), Counters(uses={}))
+        counted(hardware) if facts.kept.counters else (apart(hardware), Counters(uses={}))
     )
-    devices = [_device(offered[each.name], facts, counters) for each in offerable]
+    devices = [_device(offered[name], facts, counters) for name in offerable]
     return (
         *(SliceContent(devices=part) for part in _parts(devices, MOST_DEVICES)),
         *(SliceContent(shared_counters=part) for part in _parts(counters.sets, MOST_SETS)),
