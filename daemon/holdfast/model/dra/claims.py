@@ -65,24 +65,15 @@ class PrepareAnswer(Struct, frozen=True, kw_only=True):
 
 
 class OnServer(Enum):
-    """What the API server has under the claim's name."""
+    """What the API server has under the claim's name, in words."""
 
-    THERE = "there"
-    DEALLOCATED = "deallocated"
-    UNRESERVED = "unreserved"
-    ELSEWHERE = "elsewhere"
-    GONE = "gone"
-    ANOTHER = "another"
-    UNKNOWN = "unknown"
-
-
-_FOUND = {
-    OnServer.DEALLOCATED: "the API server has it as not allocated",
-    OnServer.UNRESERVED: "the API server has it as reserved for none of its pods",
-    OnServer.ELSEWHERE: "the API server has it as allocated other devices",
-    OnServer.GONE: "the API server has no such claim",
-    OnServer.ANOTHER: "the API server has another claim of its name",
-}
+    THERE = "the API server has it as it is here"
+    DEALLOCATED = "the API server has it as not allocated"
+    UNRESERVED = "the API server has it as reserved for none of its pods"
+    ELSEWHERE = "the API server has it as allocated other devices"
+    GONE = "the API server has no such claim"
+    ANOTHER = "the API server has another claim of its name"
+    UNKNOWN = "the API server does not say"
 
 
 class LostFacts(Struct, frozen=True, kw_only=True):
@@ -105,9 +96,9 @@ def why_over(facts: LostFacts) -> str | None:
     """
     if facts.listed is not False or facts.cgroups:
         return None
-    found = _FOUND.get(facts.server)
-    if found is None:
+    if facts.server in {OnServer.THERE, OnServer.UNKNOWN}:
         return None
+    found = facts.server.value
     return f"{found}, kubelet has no record of it, and none of its pods has a cgroup"
 
 
