@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from holdfast.model.dra.handover import DeviceGrant, device, file_name, kind, spec
+from holdfast.model.dra.handover import device, file_name, kind, spec
 from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
 from holdfast.model.ids import ClaimUid
 
@@ -81,14 +81,12 @@ GOLDEN = """\
 """
 
 
-def _spec(*devices: DeviceGrant) -> dict[str, Any]:
+def _spec(**devices: ContainerGrant) -> dict[str, Any]:
     return dict(json.loads(spec("holdfast.dev", _CLAIM, devices, _NUMBERS)))
 
 
 def test_a_spec_has_every_node_variable_and_mount_of_its_device() -> None:
-    handed = DeviceGrant(label="tpu-0", grant=_FULL)
-
-    assert spec("holdfast.dev", _CLAIM, [handed], _NUMBERS) == GOLDEN
+    assert spec("holdfast.dev", _CLAIM, {"tpu-0": _FULL}, _NUMBERS) == GOLDEN
 
 
 def test_the_order_of_variables_does_not_change_the_file() -> None:
@@ -96,24 +94,20 @@ def test_the_order_of_variables_does_not_change_the_file() -> None:
         nodes=_FULL.nodes, envs=dict(sorted(_FULL.envs.items())), mounts=_FULL.mounts
     )
 
-    assert _spec(DeviceGrant(label="tpu-0", grant=turned)) == json.loads(GOLDEN)
+    assert _spec(**{"tpu-0": turned}) == json.loads(GOLDEN)
 
 
 def test_what_a_device_does_not_need_is_left_out() -> None:
     """Runtimes take no empty list for nothing: old ones refuse the file."""
     bare = ContainerGrant(nodes=(GrantedNode(host_path=_GROUP, container_path=_GROUP),))
 
-    (edits,) = (
-        each["containerEdits"] for each in _spec(DeviceGrant(label="a", grant=bare))["devices"]
-    )
+    (edits,) = (each["containerEdits"] for each in _spec(a=bare)["devices"])
 
     assert [*edits] == ["deviceNodes"]
 
 
 def test_each_device_is_found_by_the_name_that_kubelet_is_answered() -> None:
-    handed = [DeviceGrant(label=label, grant=_FULL) for label in ("tpu-0", "tpu-1")]
-
-    found = _spec(*handed)
+    found = _spec(**dict.fromkeys(("tpu-0", "tpu-1"), _FULL))
 
     names = [f"{found['kind']}={each['name']}" for each in found["devices"]]
     assert names == [

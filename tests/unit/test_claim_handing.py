@@ -47,8 +47,8 @@ class _Handed:
 
     def __init__(self, *given: ResultDevices) -> None:
         handed, self.answer = hand_over("holdfast.dev", _CLAIM, given, _grant)
-        self.specs = {f"holdfast.dev/claim={_CLAIM}-{each.label}": each.grant for each in handed}
-        assert len(self.specs) == len(handed)
+        self.specs = {f"holdfast.dev/claim={_CLAIM}-{name}": each for name, each in handed.items()}
+        assert len(self.specs) == len(self.answer.devices)
 
     def names(self, *requests: str) -> list[str]:
         """Return the CDI names of a container with *requests* of the claim, or with all of it."""
@@ -123,7 +123,7 @@ def test_a_variable_that_the_whole_claim_would_be_without_cannot_be_taken_back()
         return ContainerGrant(envs={"COUNT": str(len(devices))} | one)
 
     handed, _ = hand_over("holdfast.dev", _CLAIM, given, grant)
-    assert [each.grant.envs["COUNT"] for each in handed] == ["1", "1"]
+    assert [each.envs["COUNT"] for each in handed.values()] == ["1", "1"]
 
 
 def test_a_device_that_two_requests_are_for_has_two_names() -> None:

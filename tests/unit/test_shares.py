@@ -250,7 +250,7 @@ def test_containers_are_given_the_node_of_each_share_and_kubelet_its_id() -> Non
     given = placed([_share("a"), _share("b")], Book(), _MINE)
     assert not isinstance(given, Obstacle)
     handed, answer = hand_over("holdfast.dev", _MINE, given, grant)
-    assert [each.label for each in handed] == ["gpu-g", "gpu-g.b"]
-    assert [len(each.grant.nodes) for each in handed] == [1, 1]
+    assert [*handed] == ["gpu-g", "gpu-g.b"]
+    assert [len(each.nodes) for each in handed.values()] == [1, 1]
     assert [each.share_id for each in answer.devices] == ["a", "b"]
     assert devices_of(given, admin=False) == _REPLICAS[:2]

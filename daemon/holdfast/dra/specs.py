@@ -1,6 +1,6 @@
 """The CDI spec files of claims: written before each answer, removed when the claim is over."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 
 import structlog
@@ -9,7 +9,7 @@ from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.kernelfile import device_number
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
-from holdfast.model.dra.handover import DeviceGrant, file_name, spec
+from holdfast.model.dra.handover import Grants, file_name, spec
 from holdfast.model.ids import ClaimUid
 from holdfast.runtime.lane import Lane
 
@@ -33,7 +33,7 @@ class ClaimSpecs:
         self._root = root
         self._lane = lane
 
-    async def write(self, claim: ClaimUid, devices: Sequence[DeviceGrant]) -> None:
+    async def write(self, claim: ClaimUid, devices: Grants) -> None:
         """Let the file of *claim* be on disk, as it is to be for *devices*.
 
         Raises HostError or LaneStuckError.
@@ -56,8 +56,8 @@ class ClaimSpecs:
         except (HostError, LaneStuckError) as error:
             log.warning("cannot remove CDI specs of claims", reason=str(error))
 
-    def _write(self, claim: ClaimUid, devices: Sequence[DeviceGrant]) -> list[str]:
-        paths = {node.host_path for each in devices for node in each.grant.nodes}
+    def _write(self, claim: ClaimUid, devices: Grants) -> list[str]:
+        paths = {node.host_path for grant in devices.values() for node in grant.nodes}
         found = {path: device_number(self._root.node(path)) for path in paths}
         numbers = {path: number for path, number in found.items() if number is not None}
         text = spec(self._driver, claim, devices, numbers)

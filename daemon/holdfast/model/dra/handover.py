@@ -29,15 +29,10 @@ none. So what is said to be of this request is given only to containers with the
 
 Grant = Callable[[ResourceName, tuple[Device, ...]], ContainerGrant]
 """Returns what a container gets for devices that are all of one resource."""
+Grants = Mapping[str, ContainerGrant]
+"""What containers get of each device of a claim, by its label in ResourceSlices."""
 _MOST_TOLD = 3
 """Replicas of which a text says who has them."""
-
-
-class DeviceGrant(Struct, frozen=True, kw_only=True):
-    """What containers get of one device of a claim, by its label in ResourceSlices."""
-
-    label: str
-    grant: ContainerGrant
 
 
 def kind(driver: str) -> str:
@@ -55,9 +50,7 @@ def file_name(claim: ClaimUid) -> str:
     return f"{claim}.json"
 
 
-def spec(
-    driver: str, claim: ClaimUid, devices: Iterable[DeviceGrant], numbers: Mapping[str, int]
-) -> str:
+def spec(driver: str, claim: ClaimUid, devices: Grants, numbers: Mapping[str, int]) -> str:
     """Return the content of the spec of *claim*; *numbers* are the nodes' device numbers.
 
     The same grants have the same content to the byte.
@@ -66,8 +59,8 @@ def spec(
         "cdiVersion": _VERSION,
         "kind": kind(driver),
         "devices": [
-            {"name": device(claim, each.label), "containerEdits": _edits(each.grant, numbers)}
-            for each in devices
+            {"name": device(claim, label), "containerEdits": _edits(grant, numbers)}
+            for label, grant in devices.items()
         ],
     }
     return json.dumps(content, indent=2) + "\n"
@@ -126,7 +119,7 @@ def devices_of(given: Iterable[ResultDevices], *, admin: bool) -> tuple[Device, 
 
 def hand_over(
     driver: str, claim: ClaimUid, given: Sequence[ResultDevices], grant: Grant
-) -> tuple[tuple[DeviceGrant, ...], PrepareAnswer]:
+) -> tuple[Grants, PrepareAnswer]:
     """Return what the spec of *claim* has to have, and what kubelet is to be answered.
 
     Variables name all devices of a request: a container that has one has them all. Of several
@@ -135,36 +128,34 @@ def hand_over(
     variable cannot be taken back: where the whole claim would be without one that a request has,
     as TPU chips can be, such containers learn of the last request only.
     """
-    handed: dict[str, DeviceGrant] = {}
+    handed: dict[str, ContainerGrant] = {}
     prepared: list[PreparedDevice] = []
     envs: dict[str, str] = {}
+
+    def hand(one: ResultDevices, request: str, label: str, made: ContainerGrant) -> None:
+        handed[label] = made
+        prepared.append(
+            PreparedDevice(
+                request_names=(request,),
+                pool=one.result.pool,
+                device=one.result.device,
+                cdi_ids=(f"{kind(driver)}={device(claim, label)}", *made.cdi_devices),
+                share_id=one.result.share_id,
+            )
+        )
+
     for each in given:
         request = (other for other in given if other.request == each.request)
         made = _granted(each.devices, _all_devices(request), grant)
         label = each.result.device
         if label in handed:  # two shares of one device, or requests, one of them with adminAccess
             label = f"{label}.{each.result.share_id or each.request}"
-        handed[label] = DeviceGrant(label=label, grant=made)
-        prepared.append(_prepared(driver, claim, each, handed[label], request=each.request))
+        hand(each, each.request, label, made)
         envs |= made.envs
     whole = _granted((), _all_devices(given), grant).envs
     if whole != envs and whole.keys() >= envs.keys():
-        last = DeviceGrant(label=EVERY_REQUEST, grant=ContainerGrant(envs=whole))
-        handed[last.label] = last
-        prepared.append(_prepared(driver, claim, given[-1], last, request=EVERY_REQUEST))
-    return tuple(handed.values()), PrepareAnswer(devices=tuple(prepared))
-
-
-def _prepared(
-    driver: str, claim: ClaimUid, given: ResultDevices, handed: DeviceGrant, *, request: str
-) -> PreparedDevice:
-    return PreparedDevice(
-        request_names=(request,),
-        pool=given.result.pool,
-        device=given.result.device,
-        cdi_ids=(f"{kind(driver)}={device(claim, handed.label)}", *handed.grant.cdi_devices),
-        share_id=given.result.share_id,
-    )
+        hand(given[-1], EVERY_REQUEST, EVERY_REQUEST, ContainerGrant(envs=whole))
+    return handed, PrepareAnswer(devices=tuple(prepared))
 
 
 def _all_devices(given: Iterable[ResultDevices]) -> tuple[Device, ...]:
