@@ -22,6 +22,7 @@ _ONE_PROCESS = "1,1,1"
 _LINE = re.compile(r"(?:export\s+)?(?P<key>[A-Za-z_][A-Za-z0-9_.-]*)\s*[:=]\s*(?P<value>.*)")
 _ACCELERATOR = re.compile(r"[a-z0-9]+-[0-9]{1,6}")
 _HOSTNAMES = re.compile(r"[A-Za-z0-9._:\[\]-]+(,[A-Za-z0-9._:\[\]-]+)*")
+_FLAG = re.compile(r"true|false", re.ASCII | re.IGNORECASE)
 _MOST_PROBLEMS = 8
 _MOST_SHOWN = 60
 _OURS, _GKE = "holdfast.dev/tpu", "cloud.google.com/gke"
@@ -88,16 +89,13 @@ def resolve(
     the same one or none.
     """
     problems: list[str] = []
+    usable: list[TpuHostFacts] = []
     for source, facts in (("the configuration", configured), ("the tpu-env file", from_file)):
-        if facts.topology is not None:
-            reason = _misfit(facts.topology, on_host)
-            if reason:
-                problems.append(f"topology {facts.topology!r} of {source} is not used: {reason}")
-    usable = [
-        facts
-        for facts in (configured, from_file)
-        if facts.topology is None or not _misfit(facts.topology, on_host)
-    ]
+        reason = "" if facts.topology is None else _misfit(facts.topology, on_host)
+        if reason:
+            problems.append(f"topology {facts.topology!r} of {source} is not used: {reason}")
+        else:
+            usable.append(facts)
     topology = next((facts.topology for facts in usable if facts.topology is not None), None)
     of_slice = [facts for facts in usable if facts.topology in (None, topology)]
     merged = TpuHostFacts(
@@ -229,12 +227,13 @@ def parse_tpu_env(text: str) -> TpuEnvFile:
             continue
         values[match["key"]] = value
     hostnames = _checked(values, problems, "WORKER_HOSTNAMES", _HOSTNAMES.fullmatch)
+    resilient = _checked(values, problems, "ENABLE_ICI_RESILIENCY", _FLAG.fullmatch)
     facts = TpuHostFacts(
         topology=_checked(values, problems, "TOPOLOGY", parse_topology),
         accelerator_type=_checked(values, problems, "ACCELERATOR_TYPE", _ACCELERATOR.fullmatch),
         worker_id=_checked(values, problems, "WORKER_ID", is_number),
         worker_hostnames=tuple(hostnames.split(",")) if hostnames else (),
-        ici_resiliency=_flag(values, problems),
+        ici_resiliency=None if resilient is None else resilient.lower() == "true",
     )
     if len(problems) > _MOST_PROBLEMS:
         more = len(problems) - _MOST_PROBLEMS
@@ -265,15 +264,6 @@ def _checked(
         elif value and usable is None:
             usable = value
     return usable
-
-
-def _is_flag(value: str) -> bool:
-    return value.lower() in ("true", "false")
-
-
-def _flag(values: Mapping[str, str], problems: list[str]) -> bool | None:
-    text = _checked(values, problems, "ENABLE_ICI_RESILIENCY", _is_flag)
-    return None if text is None else text.lower() == "true"
 
 
 def _shown(text: str) -> str:
