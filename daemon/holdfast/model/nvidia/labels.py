@@ -21,8 +21,8 @@ _DRIVER, _HEADER, _LENGTH = 0, 2, 10
 and both of its texts have this length."""
 _CUDA, _GPU = "nvidia.com/cuda", ResourceName(GPU_RESOURCE)
 _VGPU = "nvidia.com/vgpu"
-_PARTS = ("major", "minor", "revision")
-_OLDER: Mapping[str, str] = {"major": "major", "minor": "minor", "revision": "rev"}
+_PARTS = (("major", "major"), ("minor", "minor"), ("revision", "rev"))
+"""The parts of a version: in the names of labels, and in NVIDIA's older names of the same."""
 _FAMILIES: Mapping[str, str] = {
     "3": "kepler",
     "5": "maxwell",
@@ -150,18 +150,16 @@ def _versions(facts: GpuFacts) -> dict[str, str]:
     if facts.state is not DriverState.READY:
         return {}
     cuda = next((each.cuda_driver for each in facts.traits.values() if each.cuda_driver), "")
-    driver = dict(zip(_PARTS, (*facts.version.split("."), "", ""), strict=False))
-    runtime = dict(zip(_PARTS, cuda.split("."), strict=False))
+    found = (
+        ("driver", facts.version, (*facts.version.split("."), "", "")),
+        ("runtime", cuda, cuda.split(".")),
+    )
     labels = {}
-    # The names without "-version" are NVIDIA's older ones of the same.
-    if facts.version:
-        labels[f"{_CUDA}.driver-version.full"] = facts.version
-        labels |= {f"{_CUDA}.driver-version.{part}": text for part, text in driver.items()}
-        labels |= {f"{_CUDA}.driver.{_OLDER[part]}": text for part, text in driver.items()}
-    if cuda:
-        labels[f"{_CUDA}.runtime-version.full"] = cuda
-        labels |= {f"{_CUDA}.runtime-version.{part}": text for part, text in runtime.items()}
-        labels |= {f"{_CUDA}.runtime.{_OLDER[part]}": text for part, text in runtime.items()}
+    for of, version, numbers in found:
+        if version:
+            labels[f"{_CUDA}.{of}-version.full"] = version
+            for (part, older), number in zip(_PARTS, numbers, strict=False):
+                labels |= {f"{_CUDA}.{of}-version.{part}": number, f"{_CUDA}.{of}.{older}": number}
     return labels
 
 
