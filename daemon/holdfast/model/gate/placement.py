@@ -1,6 +1,6 @@
 """Which devices kubelet should pick, when it may choose: free ones, close together, in a box."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import combinations, islice
 
 from msgspec import Struct, field
@@ -15,6 +15,8 @@ _MOST_SHAPED = 32
 """No host has a box of more chips; larger pools are only kept together, which is cheaper."""
 _UNKNOWN_NODE = -1
 
+Ids = frozenset[DeviceId]
+
 
 class Choice(Struct, frozen=True, kw_only=True):
     """What kubelet asks with GetPreferredAllocation: `size` of `available`, all of `must_include`.
@@ -28,6 +30,23 @@ class Choice(Struct, frozen=True, kw_only=True):
     size: int
     avoid: Collection[DeviceId] = frozenset()
 
+    def decide(self, choose: "Choose") -> Ids:
+        """Return the ids to pick; *choose* decides where some of more can be taken."""
+        must, size = frozenset(self.must_include), self.size
+        everything = must.union(self.available)
+        free = (everything - frozenset(self.avoid)) | must
+        if size <= len(must):
+            return must
+        if size <= len(free):
+            return choose(everything, free, must, size)
+        if size < len(everything):
+            return choose(everything, everything, free, size)
+        return everything
+
+
+Choose = Callable[[Ids, Ids, Ids, int], Ids]
+"""Returns so many of the second ids, with all of the third; all of them are among the first."""
+
 
 def preferred(host: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
     """Return the ids to pick.
@@ -38,19 +57,7 @@ def preferred(host: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
     answer. Never raises.
     """
     board = _Board.of(host, choice.available, choice.must_include)
-    must, available = board.mask(choice.must_include), board.mask(choice.available)
-    free = available & ~board.mask(choice.avoid) | must
-    spare = (available | must) & ~free
-    size = choice.size
-    if size <= must.bit_count():
-        chosen = must
-    elif size <= free.bit_count():
-        chosen = board.choose(free, must, size, everything=free | spare)
-    elif size < (free | spare).bit_count():
-        chosen = board.choose(free | spare, free, size, everything=free | spare)
-    else:
-        chosen = free | spare
-    return tuple(board.ids[place] for place in _places(chosen))
+    return tuple(sorted(choice.decide(board.choose), key=board.place.__getitem__))
 
 
 class _Board(Struct, frozen=True, kw_only=True):
@@ -78,14 +85,14 @@ class _Board(Struct, frozen=True, kw_only=True):
             pairs=tuple(_doublings(len(ids))),
         )
 
-    def mask(self, names: Collection[DeviceId]) -> int:
+    def choose(self, everything: Ids, items: Ids, fixed: Ids, size: int) -> Ids:
+        """Return the best *size* of *items* with all of *fixed*; both are possible."""
+        every, some, sure = map(self._mask, (everything, items, fixed))
+        return frozenset(self.ids[place] for place in _places(self._best(every, some, sure, size)))
+
+    def _mask(self, names: Ids) -> int:
         """Return the places of *names*."""
-        mask = 0
-        for name in names:
-            place = self.place.get(name)
-            if place is not None:
-                mask |= 1 << place
-        return mask
+        return sum(1 << self.place[name] for name in names)
 
     def blocks(self, mask: int) -> int:
         """Return how many aligned blocks, each as large as can be, make up *mask*."""
@@ -97,8 +104,7 @@ class _Board(Struct, frozen=True, kw_only=True):
             count -= mask.bit_count()
         return count
 
-    def choose(self, items: int, fixed: int, size: int, *, everything: int) -> int:
-        """Return the best *size* places of *items* with all of *fixed*; both are possible."""
+    def _best(self, everything: int, items: int, fixed: int, size: int) -> int:
         best: tuple[int, int, int] | None = None
         chosen = 0
         for nodes in self._node_sets(items, fixed, size):

@@ -9,7 +9,7 @@ from typing import Self
 from msgspec import Struct, field
 
 from holdfast.model.devices import Device
-from holdfast.model.gate.placement import Choice
+from holdfast.model.gate.placement import Choice, Ids
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.gpu import GpuLinks, Link
 
@@ -79,26 +79,9 @@ class GpuBoard(Struct, frozen=True, kw_only=True):
         Ids to avoid count when it is weighed what is left for others. The same question has the
         same answer. Never raises; ids that the board does not know come last.
         """
-        must, size = frozenset(choice.must_include), choice.size
-        everything = must.union(choice.available)
-        free = (everything - frozenset(choice.avoid)) | must
-        if size <= len(must):
-            chosen = must
-        elif size <= len(free):
-            chosen = self._choose(everything, free, must, size)
-        elif size < len(everything):
-            chosen = self._choose(everything, everything, free, size)
-        else:
-            chosen = everything
-        return tuple(sorted(chosen, key=self._place))
+        return tuple(sorted(choice.decide(self._choose), key=self._place))
 
-    def _choose(
-        self,
-        everything: frozenset[DeviceId],
-        items: frozenset[DeviceId],
-        fixed: frozenset[DeviceId],
-        size: int,
-    ) -> frozenset[DeviceId]:
+    def _choose(self, everything: Ids, items: Ids, fixed: Ids, size: int) -> Ids:
         strangers = sorted(everything - self.order.keys())
         kinds = (*self.kinds, tuple(strangers)) if strangers else self.kinds
         open_ = [[name for name in kind if name in items and name not in fixed] for kind in kinds]
