@@ -1,6 +1,5 @@
 """What a claim is given and hands to containers: shares, nodes and variables, by its CDI spec."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -13,6 +12,7 @@ from holdfast.model.cards import replicas_in
 from holdfast.model.devices import Device, major, minor
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import ClaimResult, PrepareAnswer, PreparedDevice
+from holdfast.model.gate.cdi import spec_text
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey, ResourceName
@@ -55,15 +55,8 @@ def spec(driver: str, claim: ClaimUid, devices: Grants, numbers: Mapping[str, in
 
     The same grants have the same content to the byte.
     """
-    content = {
-        "cdiVersion": _VERSION,
-        "kind": kind(driver),
-        "devices": [
-            {"name": device(claim, label), "containerEdits": _edits(grant, numbers)}
-            for label, grant in devices.items()
-        ],
-    }
-    return json.dumps(content, indent=2) + "\n"
+    edits = {device(claim, label): _edits(grant, numbers) for label, grant in devices.items()}
+    return spec_text(kind(driver), edits, version=_VERSION)
 
 
 def _edits(grant: ContainerGrant, numbers: Mapping[str, int]) -> dict[str, object]:

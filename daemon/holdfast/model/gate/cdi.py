@@ -98,14 +98,29 @@ def spec_files(inventory: Inventory) -> Mapping[str, str]:
 def _spec(resource: ResourceName, devices: list[Device]) -> str:
     found = _KIND.fullmatch(resource)
     dotted = found is not None and "." in found["kind"]
-    content = {
-        "cdiVersion": _VERSION_OF_DOTS if dotted else _VERSION,
-        "kind": resource,
-        "devices": [
-            {"name": device.name.id, "containerEdits": {"deviceNodes": _nodes(device)}}
-            for device in sorted(devices, key=lambda device: device.name)
-        ],
+    ordered = sorted(devices, key=lambda device: device.name)
+    edits = {str(device.name.id): {"deviceNodes": _nodes(device)} for device in ordered}
+    return spec_text(resource, edits, version=_VERSION_OF_DOTS if dotted else _VERSION)
+
+
+def spec_text(
+    kind: str,
+    devices: Mapping[str, Mapping[str, object]],
+    *,
+    version: str,
+    common: Mapping[str, object] | None = None,
+) -> str:
+    """Return the content of a spec file; *devices* are edits by name, *common* those of all.
+
+    The same edits have the same content to the byte.
+    """
+    content: dict[str, object] = {
+        "cdiVersion": version,
+        "kind": kind,
+        "devices": [{"name": name, "containerEdits": edits} for name, edits in devices.items()],
     }
+    if common is not None:
+        content["containerEdits"] = common
     return json.dumps(content, indent=2) + "\n"
 
 

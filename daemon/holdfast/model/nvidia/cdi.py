@@ -1,6 +1,5 @@
 """The CDI specs of NVIDIA GPUs: which files and nodes of the driver are behind a GPU's name."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -8,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from holdfast.model.gate.cdi import spec_text
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.grant import CDI_VENDOR
 from holdfast.model.nvidia.names import GPU_KIND, NodeSpecs
@@ -180,13 +180,8 @@ def _only(kind: str) -> str:
 
 
 def _spec(kind: str, devices: Mapping[str, Edits], common: Edits) -> str:
-    content = {
-        "cdiVersion": _version(devices, common),
-        "kind": f"{CDI_VENDOR}/{kind}",
-        "devices": [{"name": name, "containerEdits": edits} for name, edits in devices.items()],
-        "containerEdits": common,
-    }
-    return json.dumps(content, indent=2) + "\n"
+    version = _version(devices, common)
+    return spec_text(f"{CDI_VENDOR}/{kind}", devices, version=version, common=common)
 
 
 def _version(devices: Mapping[str, Edits], common: Edits) -> str:
