@@ -48,9 +48,9 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     `lock` is the lock that excludes it, under any name: the first that is not HELD, else the first.
     `owner` names who has that lock, and `said` is what people read about it. `since` is when the
     lock was first seen in its state, and `kept_since` since when the device is `kept`, or is not:
-    both by this daemon, in seconds since the boot. `inherited`: it was kept when the daemon
-    started. `overdue`: kept for longer than those who hand it out are to wait before they hear of
-    it.
+    both by this daemon, in seconds since the boot. `kept`: its lock keeps it from others without
+    those who hand it out knowing. `inherited`: it was kept when the daemon started. `overdue`: kept
+    for longer than those who hand it out are to wait before they hear of it.
 
     `needed`: a pod that kubelet counts, or will count, has the device or waits for it under this
     name. `awaited`: it is not known yet which pod that is. `emptied`: it is known, and the last
@@ -60,8 +60,7 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     why a person withholds it from new pods, and `quarantined` that this device itself is meant.
     `uncommitted`: the ledger has not been able to record a start for as long as is waited.
     `obstacle` is what was last seen to keep it from its next pod. `unstarted`: a pod that kubelet
-    gave it to, under this name, is yet to start on it. `forgotten`: kubelet has no record of the
-    claim that has it.
+    gave it to, under this name, is yet to start on it.
     """
 
     name: DeviceName
@@ -72,6 +71,7 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     owner: str
     said: FilledMessage | None
     since: float
+    kept: bool
     kept_since: float
     inherited: bool
     overdue: bool
@@ -86,7 +86,6 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     drained: bool
     uncommitted: bool
     obstacle: BlockReason | None
-    forgotten: bool = False
     unstarted: bool = False
 
     @property
@@ -108,12 +107,6 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     def named(self) -> bool:
         """Tell whether pods have it, or wait for it, by this very name."""
         return self.granted or (self.lock is not None and self.lock.device == self.name)
-
-    @property
-    def kept(self) -> bool:
-        """Tell whether its lock keeps it from others without those who hand it out knowing."""
-        by_claims, forgotten = self.by_claims, self.forgotten
-        return _is_kept(self.name, self.lock, self.device, by_claims=by_claims, forgotten=forgotten)
 
     @property
     def fault(self) -> str:
@@ -368,9 +361,7 @@ def _standing(
     keys = device.keys if device is not None else frozenset() if own is None else own.keys
     lock = _lock_on(book, keys)
     by_claims = name.resource in facts.by_claims
-    claim = None if lock is None or lock.claim is None else book.claims.get(lock.claim)
-    forgotten = claim is not None and claim.forgotten
-    kept = _is_kept(name, lock, device, by_claims=by_claims, forgotten=forgotten)
+    kept = lock is not None and _is_kept(name, lock, device, book, by_claims=by_claims)
     went_on = before if before is not None and before.kept is kept else None
     inherited = (
         kept
@@ -387,8 +378,8 @@ def _standing(
         lock=lock,
         owner="" if lock is None else book.owner(lock),
         said=None if lock is None else _said(name, lock, facts),
-        forgotten=forgotten,
         since=before.since if before is not None and _is_same(before.lock, lock) else now,
+        kept=kept,
         kept_since=kept_since,
         inherited=inherited,
         # After a restart the scheduler has been told; a kubelet that starts again is given time.
@@ -429,25 +420,23 @@ def _is_same(one: DeviceLock | None, other: DeviceLock | None) -> bool:
 
 
 def _is_kept(
-    name: DeviceName,
-    lock: DeviceLock | None,
-    device: Device | None,
-    *,
-    by_claims: bool,
-    forgotten: bool,
+    name: DeviceName, lock: DeviceLock, device: Device | None, book: Book, *, by_claims: bool
 ) -> bool:
     """Tell whether *lock* keeps the device away from those who ask for it, unknown to who allots.
 
     What is HELD the scheduler knows by itself of a claim that has this very device, and kubelet of
     a pod that has it by this name. A claim that has a card in another way, as it was offered
-    before, is unknown to the scheduler, and so may be one that kubelet has *forgotten*.
+    before, is unknown to the scheduler, and so may be one that kubelet has forgotten.
     """
-    if lock is None or lock.state is not LockState.HELD:
-        return lock is not None
-    if by_claims:
-        another = device is not None and lock.keys.isdisjoint(device.keys)
-        return lock.claim is None or forgotten or another
-    return lock.claim is not None or lock.device != name
+    if lock.state is not LockState.HELD:
+        return True
+    if not by_claims:
+        return lock.claim is not None or lock.device != name
+    if lock.claim is None:
+        return True
+    claim = book.claims.get(lock.claim)
+    forgotten = claim is not None and claim.forgotten
+    return forgotten or (device is not None and lock.keys.isdisjoint(device.keys))
 
 
 def _needing(
