@@ -86,13 +86,9 @@ class ReadBack:
         return stored == cached
 
 
-def _aligned(offset: int) -> int:
-    return offset - offset % _BLOCK
-
-
 def _read(path: Path, flags: int, start: int, end: int) -> bytes:
     """Return what is between two places in a file, from the block of the first one on."""
-    offset, found = _aligned(start), bytearray()
+    offset, found = start - start % _BLOCK, bytearray()
     fd = os.open(path, flags)
     try:
         with mmap.mmap(-1, _CHUNK) as chunk:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -94,10 +94,10 @@ class Ledger:
         *decide* must be pure, for it runs on another thread. Raises LedgerError when the commit
         failed, LaneStuckError when it took longer than *deadline*: then it may still come.
         """
-        decided = await self._lane.run(
+        answer, _ = await self._lane.run(
             lambda: self._apply(decide), deadline=deadline, after=self._publish
         )
-        return decided.answer
+        return answer
 
     async def apply_or_log(
         self,
@@ -206,13 +206,14 @@ class Ledger:
         self.book.set(await self._lane.run(self._store.read))
         self._latest = self.book.value
 
-    def _apply(self, decide: Callable[[Draft], T]) -> "_Decision[T]":
+    def _apply(self, decide: Callable[[Draft], T]) -> "tuple[T, _Commit | None]":
+        """Return what *decide* answers, and what was committed; None: it changed nothing."""
         before = self._latest
         draft = self._draft(before)
         answer = decide(draft)
         after = draft.book
         if after is before:
-            return _Decision(answer)
+            return answer, None
         if self._lost:
             raise LedgerLostError(self._lost)
         started = self._clock.monotonic()
@@ -227,7 +228,7 @@ class Ledger:
             raise
         self._latest = after
         took = self._clock.monotonic() - started
-        return _Decision(answer, _Commit(book=after, moves=draft.moves, took=took))
+        return answer, _Commit(book=after, moves=draft.moves, took=took)
 
     def _draft(self, book: Book) -> Draft:
         clock = self._clock
@@ -260,8 +261,8 @@ class Ledger:
             self._failing_since = started
         self._problem = str(error)
 
-    def _publish(self, decided: "_Decision[T]") -> None:
-        commit = decided.commit
+    def _publish(self, decided: "tuple[object, _Commit | None]") -> None:
+        _, commit = decided
         if commit is not None:
             self._logged.clear()
             self.book.set(commit.book)
@@ -275,16 +276,6 @@ class _Commit(Struct, frozen=True, kw_only=True):
     book: Book
     moves: tuple[Move, ...]
     took: float
-
-
-class _Decision(Generic[T]):
-    """What a decision answered, and what was committed; None: it changed nothing."""
-
-    __slots__ = ("answer", "commit")
-
-    def __init__(self, answer: T, commit: _Commit | None = None) -> None:
-        self.answer = answer
-        self.commit = commit
 
 
 async def open_ledger(
