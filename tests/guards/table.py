@@ -401,8 +401,8 @@ GUARDS = (
         edits=(
             Edit(
                 _KUBELET,
-                "found[entry.pod] = (*found.get(entry.pod, ()), entry)",
-                "found |= {entry.pod: (entry,)} if entry.devices else {}",
+                "(entry.pod, entry) for entry in self.entries)",
+                "(entry.pod, entry) for entry in self.entries if entry.devices)",
             ),
         ),
         tests=(

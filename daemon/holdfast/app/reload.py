@@ -13,6 +13,7 @@ from msgspec import Struct
 from holdfast.app.watches.configuration import ConfigurationReader
 from holdfast.app.wiring.assembly import Assembly
 from holdfast.errors import LaneStuckError, SettingsError
+from holdfast.model.groups import grouped
 from holdfast.model.node.restarts import why_not_again
 from holdfast.runtime.problem import Problem
 from holdfast.settings import Settings
@@ -239,10 +240,7 @@ class Reload:
 
 def by_take_up(paths: Iterable[str]) -> Mapping[TakeUp, tuple[str, ...]]:
     """Return *paths* by how a change of each is taken up."""
-    found: dict[TakeUp, tuple[str, ...]] = {}
-    for path in paths:
-        found[take_up(path)] = (*found.get(take_up(path), ()), path)
-    return found
+    return grouped((take_up(path), path) for path in paths)
 
 
 def _shown(outcome: ReloadOutcome) -> Mapping[str, list[str]]:

@@ -17,6 +17,7 @@ from holdfast.host.root import HostRoot
 from holdfast.model.book.book import Book
 from holdfast.model.cards import CardNames
 from holdfast.model.devices import Device, Inventory, pci_addresses, with_faults
+from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceName, PciAddress, ResourceName
 from holdfast.model.node.readiness import ReadinessCheck, check_result, longest_wait
 from holdfast.runtime.clock import Clock, Turns, backoff
@@ -325,11 +326,9 @@ _Line = tuple[int, str, tuple[tuple[str, object], ...]]
 
 def _report(before: Inventory, after: Inventory) -> None:
     """Log what changed, in one line for all devices of which the same is to be said."""
-    lines: dict[_Line, list[str]] = {}
-    for line, name in (*_changed(before, after), *_absent(before, after)):
-        lines.setdefault(line, []).append(str(name))
+    lines = grouped((*_changed(before, after), *_absent(before, after)))
     for (level, event, fields), devices in lines.items():
-        log.log(level, event, devices=devices, **dict(fields))
+        log.log(level, event, devices=[str(each) for each in devices], **dict(fields))
     for rule in after.idle_rules:
         if rule not in before.idle_rules:
             log.info("rule for devices does nothing", reason=rule)

@@ -15,6 +15,7 @@ from holdfast.model.devices import Device, DeviceKind, Fault, Inventory
 from holdfast.model.gate.placement import Choice, preferred
 from holdfast.model.gate.promise import Breach
 from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.node.readiness import ReadinessCheck
@@ -214,13 +215,10 @@ class Sources(Promises):
 
     async def ask(self, devices: Iterable[Device]) -> Mapping[DeviceName, DriverAnswer]:
         """Return what drivers answer about who uses those of *devices* that are of kind DRIVER."""
-        wanted: dict[str, list[Device]] = {}
-        for device in devices:
-            if device.kind is DeviceKind.DRIVER:
-                wanted.setdefault(device.source, []).append(device)
+        wanted = grouped((each.source, each) for each in devices if each.kind is DeviceKind.DRIVER)
         answers: dict[DeviceName, DriverAnswer] = {}
         for mine in wanted.values():
-            answers |= await self.of(mine).ask(tuple(mine))
+            answers |= await self.of(mine).ask(mine)
         return answers
 
     def labels(self, inventory: Inventory) -> Mapping[str, str]:
@@ -229,9 +227,7 @@ class Sources(Promises):
 
     def advertised(self, devices: Iterable[Device]) -> "tuple[AdvertisedDevice, ...]":
         """Return what the scheduler is told about *devices*, single ones before groups of them."""
-        found: dict[str, list[Device]] = {}
-        for device in devices:
-            found.setdefault(device.source, []).append(device)
+        found = grouped((device.source, device) for device in devices)
         told = [each for mine in found.values() for each in self.of(mine).advertised(mine)]
         return tuple(sorted(told, key=lambda each: len(each.devices) > 1 and not each.shared))
 

@@ -20,6 +20,7 @@ from holdfast.model.cards import (
     replicas_in,
     whole_of,
 )
+from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 
 _PCI = "pci/"
@@ -258,11 +259,7 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _by_resource(self) -> dict[ResourceName, tuple[Device, ...]]:
-        names = dict.fromkeys(device.name.resource for device in self.devices)
-        return {
-            name: tuple(each for each in self.devices if each.name.resource == name)
-            for name in names
-        }
+        return grouped((device.name.resource, device) for device in self.devices)
 
     def find(self, resource: ResourceName, id_: DeviceId) -> Device | None:
         """Return the device that kubelet means by *id_*, or None when the node has none.

@@ -6,6 +6,7 @@ from itertools import islice
 
 from msgspec import Struct, field
 
+from holdfast.model.groups import grouped
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     CheckpointId,
@@ -153,25 +154,15 @@ class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _by_pod(self) -> dict[PodUid, tuple[CheckpointEntry, ...]]:
-        found: dict[PodUid, tuple[CheckpointEntry, ...]] = {}
-        for entry in self.entries:
-            found[entry.pod] = (*found.get(entry.pod, ()), entry)
-        return found
+        return grouped((entry.pod, entry) for entry in self.entries)
 
     @cached_property
     def _listed_by_one(self) -> dict[DeviceName, tuple[ListedPod, ...]]:
         """Return the listed pods, each by only one of its devices."""
-        found: dict[DeviceName, tuple[ListedPod, ...]] = {}
-        for pod in self.pods:
-            for device in islice(pod.devices, 1):
-                found[device] = (*found.get(device, ()), pod)
-        return found
+        return grouped((device, pod) for pod in self.pods for device in islice(pod.devices, 1))
 
     @cached_property
     def _by_device(self) -> dict[tuple[ResourceName, DeviceId], tuple[CheckpointEntry, ...]]:
-        found: dict[tuple[ResourceName, DeviceId], tuple[CheckpointEntry, ...]] = {}
-        for entry in self.entries:
-            for id_ in entry.devices:
-                named = (entry.resource, id_)
-                found[named] = (*found.get(named, ()), entry)
-        return found
+        return grouped(
+            ((entry.resource, id_), entry) for entry in self.entries for id_ in entry.devices
+        )

@@ -28,6 +28,7 @@ from holdfast.model.book.pods import (
     without_retired,
 )
 from holdfast.model.devices import DeviceKind, Inventory
+from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.node.readiness import ReadinessCheck, check_openly, check_result, longest_wait
@@ -287,10 +288,9 @@ class Watcher:
 
     def _log_not_free(self, locks: Iterable[DeviceLock]) -> None:
         """Log why devices are not free, once: a line for all of a pod that share a reason."""
-        lines: dict[tuple[PodUid | None, str], list[DeviceName]] = {}
-        for lock in locks:
-            said = lock.pod, self._not_free[lock.device].reason
-            lines.setdefault(said, []).append(lock.device)
+        lines = grouped(
+            ((lock.pod, self._not_free[lock.device].reason), lock.device) for lock in locks
+        )
         before = {device: said for device, said in self._said.items() if device in self._not_free}
         for said, devices in lines.items():
             if said not in before.values():

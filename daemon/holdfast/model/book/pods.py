@@ -21,6 +21,7 @@ from holdfast.model.book.places import place
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Inventory
+from holdfast.model.groups import grouped
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 
@@ -189,10 +190,11 @@ def _identify(draft: Draft, observed: Observation) -> None:
     view = observed.view
     if not view.readable:
         return
-    unnamed: dict[tuple[ResourceName, frozenset[DeviceId]], list[Allocation]] = {}
-    for each in draft.book.queue():
-        if each.pod is None and is_newer(view, each, observed.boot):
-            unnamed.setdefault((each.resource, each.ids), []).append(each)
+    unnamed = grouped(
+        ((each.resource, each.ids), each)
+        for each in draft.book.queue()
+        if each.pod is None and is_newer(view, each, observed.boot)
+    )
     for (resource, ids), allocations in unnamed.items():
         entries = view.entries_of(resource, ids)
         pods = {entry.pod for entry in entries}

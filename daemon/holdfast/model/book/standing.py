@@ -24,6 +24,7 @@ from holdfast.model.book.messages import (
 )
 from holdfast.model.cards import CardNames, is_replica, overlap, same_functions, whole_of
 from holdfast.model.devices import Device, Inventory, pci_addresses
+from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
 
@@ -253,10 +254,7 @@ class Standings(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _listed(self) -> dict[ResourceName, tuple[Standing, ...]]:
-        found: dict[ResourceName, list[Standing]] = {}
-        for each in self.listed:
-            found.setdefault(each.name.resource, []).append(each)
-        return {resource: tuple(each) for resource, each in found.items()}
+        return grouped((each.name.resource, each) for each in self.listed)
 
 
 _SHARED_OTHERWISE = "it is shared in another way"

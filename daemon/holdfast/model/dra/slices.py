@@ -25,6 +25,7 @@ from holdfast.model.dra.resourceslice import (
     ValidRange,
     fitted,
 )
+from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceName, HardwareKey, PciAddress
 
 MOST_COUNTERS = 32
@@ -127,10 +128,7 @@ def _parts_of(devices: Hardware) -> list[tuple[str, ...]]:
 
     Keys that the same devices have are one piece.
     """
-    owners: dict[HardwareKey, tuple[str, ...]] = {}
-    for name, keys in devices.items():
-        for key in sorted(keys):
-            owners[key] = (*owners.get(key, ()), name)
+    owners = grouped((key, name) for name, keys in devices.items() for key in sorted(keys))
     return list(dict.fromkeys(names for names in owners.values() if len(names) > 1))
 
 

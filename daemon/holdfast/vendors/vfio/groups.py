@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from holdfast.host.pci.sysfs import PciFunction, Snapshot
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
+from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.tpu.generations import slot_of
 from holdfast.model.vfio import (
@@ -151,11 +152,8 @@ def pool_devices(snapshot: Snapshot, pools: Sequence[PoolSpec]) -> tuple[Device,
     Pools that name the same resource are one pool. A function that two resources take is a device
     of both; their keys exclude each other.
     """
-    rules: dict[ResourceName, list[PoolSpec]] = {}
-    for pool in pools:
-        rules.setdefault(pool.resource, []).append(pool)
     devices: list[Device] = []
-    for resource, specs in rules.items():
+    for resource, specs in grouped((pool.resource, pool) for pool in pools).items():
         devices += vfio_devices(snapshot, resource, pool_matches(snapshot, specs))
     return tuple(devices)
 
