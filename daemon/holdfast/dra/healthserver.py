@@ -7,17 +7,13 @@ import grpc
 from grpc import aio
 
 from holdfast._pb.drahealth.v1 import api_pb2
-from holdfast._pb.drahealth.v1alpha1 import api_pb2 as alpha_pb2
 from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.health import DeviceHealth, healths
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Changes
 
-_SERVICES = tuple(
-    contract.DESCRIPTOR.services_by_name["DRAResourceHealth"].full_name
-    for contract in (api_pb2, alpha_pb2)
-)
+_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 """Both have the same messages."""
 
 SEND_EVERY = 20.0

@@ -9,7 +9,6 @@ import structlog
 from grpc import aio
 
 from holdfast._pb.dra.v1 import api_pb2
-from holdfast._pb.dra.v1beta1 import api_pb2 as beta_pb2
 from holdfast.dra.door import Door
 from holdfast.errors import HoldfastError
 from holdfast.model.dra.claims import PrepareAnswer, PreparedDevice
@@ -20,8 +19,9 @@ log = structlog.get_logger(__name__)
 
 _Ask = Callable[[Sequence[ClaimRef]], Awaitable[Mapping[ClaimUid, PrepareAnswer]]]
 
-_SERVICES = tuple(
-    contract.DESCRIPTOR.services_by_name["DRAPlugin"].full_name for contract in (api_pb2, beta_pb2)
+_SERVICES = (
+    "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
 )
 """Both are answered with v1's messages: v1beta1 lacks `share_id`, and its kubelets skip it."""
 
