@@ -37,6 +37,9 @@ class CheckpointEntry(Struct, frozen=True, kw_only=True):
     promised_ids: tuple[str, ...] = ()
 
 
+_Entries = tuple[CheckpointEntry, ...]
+
+
 class RecordedDevice(Struct, frozen=True, order=True):
     """One device that kubelet has recorded for a claim; `share_id` is empty for a whole device."""
 
@@ -115,25 +118,15 @@ class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
         """Tell whether the checkpoint was looked at and could not be read, or was not there."""
         return not self.readable and self.read_at > 0
 
-    def entries_of(
-        self, resource: ResourceName, devices: frozenset[DeviceId]
-    ) -> tuple[CheckpointEntry, ...]:
+    def entries_of(self, resource: ResourceName, devices: frozenset[DeviceId]) -> _Entries:
         """Return the entries with this resource and exactly these devices."""
-        some = next(iter(devices), None)
-        if some is None:
-            return tuple(
-                each for each in self.entries if each.resource == resource and not each.devices
-            )
-        naming = self._by_device.get((resource, some), ())
-        return tuple(entry for entry in naming if entry.devices == devices)
+        return self._by_devices.get((resource, devices), ())
 
-    def entries_naming(
-        self, resource: ResourceName, devices: frozenset[DeviceId]
-    ) -> tuple[CheckpointEntry, ...]:
+    def entries_naming(self, resource: ResourceName, devices: frozenset[DeviceId]) -> _Entries:
         """Return the entries with this resource and one of these devices, some more than once."""
         return tuple(entry for id_ in devices for entry in self._by_device.get((resource, id_), ()))
 
-    def entries_of_pod(self, pod: PodUid) -> tuple[CheckpointEntry, ...]:
+    def entries_of_pod(self, pod: PodUid) -> _Entries:
         """Return the entries of *pod*."""
         return self._by_pod.get(pod, ())
 
@@ -153,7 +146,11 @@ class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
         return pod in self._by_pod
 
     @cached_property
-    def _by_pod(self) -> dict[PodUid, tuple[CheckpointEntry, ...]]:
+    def _by_devices(self) -> dict[tuple[ResourceName, frozenset[DeviceId]], _Entries]:
+        return grouped(((entry.resource, entry.devices), entry) for entry in self.entries)
+
+    @cached_property
+    def _by_pod(self) -> dict[PodUid, _Entries]:
         return grouped((entry.pod, entry) for entry in self.entries)
 
     @cached_property
@@ -162,7 +159,7 @@ class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
         return grouped((device, pod) for pod in self.pods for device in islice(pod.devices, 1))
 
     @cached_property
-    def _by_device(self) -> dict[tuple[ResourceName, DeviceId], tuple[CheckpointEntry, ...]]:
+    def _by_device(self) -> dict[tuple[ResourceName, DeviceId], _Entries]:
         return grouped(
             ((entry.resource, id_), entry) for entry in self.entries for id_ in entry.devices
         )
