@@ -1,5 +1,6 @@
 """How calls about claims and calls of the API server end, as metrics count them."""
 
+from collections.abc import Mapping
 from enum import Enum
 from http import HTTPStatus
 
@@ -41,7 +42,7 @@ class ApiOutcome(Enum):
     TIMEOUT = "timeout"
 
 
-_BY_STATUS = {
+_BY_STATUS: Mapping[int, ApiOutcome] = {
     HTTPStatus.UNAUTHORIZED: ApiOutcome.UNAUTHORIZED,
     HTTPStatus.FORBIDDEN: ApiOutcome.FORBIDDEN,
     HTTPStatus.NOT_FOUND: ApiOutcome.GONE,
@@ -57,4 +58,4 @@ def api_outcome(status: int) -> ApiOutcome:
         return ApiOutcome.OK
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return ApiOutcome.FAILED
-    return next((each for code, each in _BY_STATUS.items() if code == status), ApiOutcome.INVALID)
+    return _BY_STATUS.get(status, ApiOutcome.INVALID)
