@@ -29,7 +29,6 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.claims import (
     Wish,
     end_claim,
-    enlist,
     locks_of,
     said_of_not_free,
     why_not_free,
@@ -44,8 +43,8 @@ from holdfast.model.dra.outcomes import PrepareOutcome, UnprepareOutcome
 from holdfast.model.dra.passage import (
     enter,
     is_prepared,
+    line_up,
     of_its_own,
-    of_own_lock,
     results_for,
     rights_of_claim,
     why_unfit,
@@ -274,8 +273,7 @@ class ClaimPreparation:
         devices, admin = devices_of(given, admin=False), devices_of(given, admin=True)
         recorded = self._record.users(claim.ref.uid)
         wish = replace(wish_for(claim, devices, admin), recorded=recorded)
-        lock = enlist(draft, wish)
-        return given, None if lock is None else of_own_lock(lock, draft.book)
+        return given, line_up(draft, wish)
 
     def _wanted(self, claim: ClaimUid, results: Sequence[ClaimResult]) -> tuple[ResultDevices, ...]:
         """Return each result with its devices: a group, or all that its share can be of."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from holdfast.errors import ClaimRefusedError
-from holdfast.model.book.book import Book, DeviceLock, LockState, Phase
+from holdfast.model.book.book import Book, LockState, Phase
 from holdfast.model.book.claims import Wish, enlist
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.standing import belongs_to
@@ -128,9 +128,10 @@ def is_prepared(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> bo
     return keys <= frozenset[HardwareKey]().union(*active)
 
 
-def of_own_lock(lock: DeviceLock, book: Book) -> Obstacle:
-    """Return that a claim waits for *lock*, which it has to give back first."""
-    return Obstacle(text=belongs_to(lock, book), locks=(lock,))
+def line_up(draft: Draft, wish: Wish) -> Obstacle | None:
+    """Put the claim into the queue; return what it has to give back before even that."""
+    lock = enlist(draft, wish)
+    return None if lock is None else Obstacle(text=belongs_to(lock, draft.book), locks=(lock,))
 
 
 def enter(draft: Draft, wish: Wish, evidence: str) -> Obstacle | None:
@@ -138,10 +139,9 @@ def enter(draft: Draft, wish: Wish, evidence: str) -> Obstacle | None:
 
     *evidence* says what the kernel showed and goes into the history.
     """
-    lock = enlist(draft, wish)
-    if lock is not None:
-        return of_own_lock(lock, draft.book)
-    obstacle = why_not_yet(rights_of_claim(wish.ref.uid, wish.keys, draft.book), draft.book)
+    obstacle = line_up(draft, wish)
+    if obstacle is None:
+        obstacle = why_not_yet(rights_of_claim(wish.ref.uid, wish.keys, draft.book), draft.book)
     if obstacle is not None:
         return obstacle
     for lock in draft.book.locks_on(wish.keys):
