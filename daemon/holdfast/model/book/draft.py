@@ -228,18 +228,15 @@ class Draft:
     def grow(self, lock: DeviceLock, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Add free *keys* to a lock, which stays whose it is."""
         self._refuse_taken(lock.device, keys, of=lock)
-        grown = replace(lock, keys=lock.keys | keys, fence=self._next_fence(), evidence=evidence)
-        self._enter(grown, lock.state)
+        self._restate(replace(lock, keys=lock.keys | keys), evidence)
 
     def note(self, lock: DeviceLock, evidence: str) -> None:
         """Write a start on a HELD lock into the history; the lock stays whose it is."""
-        self._enter(
-            replace(lock, fence=self._next_fence(), evidence=evidence, boot=self.boot), lock.state
-        )
+        self._restate(replace(lock, boot=self.boot), evidence)
 
     def pass_on(self, lock: DeviceLock, pod: PodUid, evidence: str) -> None:
         """Wait from now on for the end of *pod*, another one that shared the lock's claim."""
-        self._enter(replace(lock, pod=pod, fence=self._next_fence(), evidence=evidence), lock.state)
+        self._restate(replace(lock, pod=pod), evidence)
 
     def mark(self, marks: Marks) -> None:
         """Withhold by hand what *marks* say, and nothing else."""
@@ -294,6 +291,10 @@ class Draft:
             boot=self.boot,
             evidence=evidence,
         )
+
+    def _restate(self, lock: DeviceLock, evidence: str) -> None:
+        """Write *lock* down, which stays in its state."""
+        self._enter(replace(lock, fence=self._next_fence(), evidence=evidence), lock.state)
 
     def _change(self, lock: DeviceLock, state: LockState, evidence: str) -> None:
         """Move *lock* to *state*, or refuse a move that there is not."""
