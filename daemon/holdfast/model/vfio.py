@@ -95,12 +95,8 @@ def function_faults(function: FunctionFacts, node: VfioDeviceNode | None) -> tup
     if node is not None and pending_removal(function, node):
         return (removal(function.address, node),)
     bound = f"it is bound to {function.driver}" if function.driver else "it has no driver"
-    return (
-        Fault(
-            kind=FaultKind.NO_DRIVER,
-            text=f"{function.address} cannot be used: {bound}; bind it to vfio-pci",
-        ),
-    )
+    text = f"{function.address} cannot be used: {bound}; bind it to vfio-pci"
+    return (Fault(kind=FaultKind.NO_DRIVER, text=text),)
 
 
 def node_faults(node: VfioDeviceNode, subject: str) -> tuple[Fault, ...]:
@@ -134,15 +130,9 @@ def chip_faults(slot: str, found: int, expected: int) -> tuple[Fault, ...]:
     """Return the fault of a chip that shows fewer functions than it is made of."""
     if found >= expected:
         return ()
-    return (
-        Fault(
-            kind=FaultKind.GONE,
-            text=(
-                f"chip {slot} shows {found} of its {expected} functions; rescan the PCI bus"
-                " or reboot the node"
-            ),
-        ),
-    )
+    shown = f"chip {slot} shows {found} of its {expected} functions"
+    text = f"{shown}; rescan the PCI bus or reboot the node"
+    return (Fault(kind=FaultKind.GONE, text=text),)
 
 
 def _number(rdev: int) -> str:
