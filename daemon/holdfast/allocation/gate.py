@@ -6,6 +6,7 @@ from functools import partial
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from holdfast.allocation.entry import Entry, EntryOutcome, Visit, Wait
 from holdfast.allocation.specwriter import CdiSpecs
@@ -145,11 +146,8 @@ class Gate:
         """Find out whose container starts, on which devices, and what its pod was promised."""
         passage = start.passage
         start.devices = devices = self._devices(passage.resource, passage.asked)
-        start.passage = Passage(
-            resource=passage.resource,
-            asked=passage.asked,
-            devices={device.name.id: device.keys for device in devices},
-        )
+        named = {device.name.id: device.keys for device in devices}
+        start.passage = replace(passage, devices=named)
         start.doing = "kubelet's checkpoint could not be read in time"
         await self._know_caller(start)
         start.doubt = _UNREAD if self._reader.view.value.unreadable else ""

@@ -234,16 +234,14 @@ def rights_of_start(
     passage: Passage, caller: Caller, book: Book, *, queued: tuple[Allocation, ...] | None = None
 ) -> Rights:
     """Return what *caller* has; *queued* is its place, where it has taken that already."""
-    yields_to = None
-    if caller.pod is None:
-        yields_to = next(iter(_others(passage, caller, book)), None)
+    others = _others(passage, caller, book) if caller.pod is None else []
     locks = book.locks_on(passage.keys)
     return Rights(
         keys=passage.keys,
         own=frozenset(each.device for each in locks if _own(each, passage, caller, book)),
         started=_started(passage, caller, book),
         queued=queued,
-        yields_to=yields_to,
+        yields_to=next(iter(others), None),
     )
 
 
