@@ -29,11 +29,9 @@ def advertised_chips(
     ids say. A host with a number of chips that makes no box has no shapes: which chips are missing
     cannot be told. Devices that are no chips of a known generation come first, as they are.
     """
-    known = [GENERATIONS.get(generation or device.model) for device in devices]
-    chips = [
-        (device, which) for device, which in zip(devices, known, strict=True) if which is not None
-    ]
-    others = [device for device, which in zip(devices, known, strict=True) if which is None]
+    known = [(device, GENERATIONS.get(generation or device.model)) for device in devices]
+    chips = [(device, which) for device, which in known if which is not None]
+    others = [device for device, which in known if which is None]
     return (
         *map(plain, others),
         *(_chip(device, which, place, len(chips)) for place, (device, which) in enumerate(chips)),
