@@ -41,6 +41,11 @@ class CgroupMemory(Struct, frozen=True, kw_only=True):
         return max(0, self.limit - self.usage)
 
     @property
+    def throttled(self) -> bool:
+        """Whether it is above its `high`, so that the kernel slows all in it."""
+        return self.high is not None and self.usage is not None and self.usage >= self.high
+
+    @property
     def share_left(self) -> float:
         """How much of its limit is left, as a share; 1 where that is not known."""
         return 1.0 if self.left is None or not self.limit else self.left / self.limit
@@ -102,14 +107,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     @property
     def slowed(self) -> CgroupMemory | None:
         """The innermost cgroup above its `high`, where the kernel slows all in it; else None."""
-        return next(
-            (
-                each
-                for each in self.cgroups
-                if each.high is not None and each.usage is not None and each.usage >= each.high
-            ),
-            None,
-        )
+        return next((each for each in self.cgroups if each.throttled), None)
 
 
 class OwnMemory(Struct, frozen=True, kw_only=True):
