@@ -1,20 +1,31 @@
-"""May this process be ended? Each guard is shown by the one case that it alone decides."""
+"""May this process be ended, and when? Each guard is shown by the one case that it alone decides."""
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fakes.books import KUBELET, NOW, X, Y
+from fakes.books import INIT, KUBELET, NOW, SHIM, X, Y
 from fakes.ending import LET_GO, ORPHAN, SATISFIED
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.ending import (
     RUNTIMES,
     SHIMS,
+    Attempt,
     Member,
     Parent,
+    ReclaimStep,
+    RuntimeEvidence,
+    RuntimeState,
+    RuntimeTask,
     in_the_way,
     may_be_at_work,
+    next_step,
+    retry_pause,
+    runtime_seen,
+    state_of,
     whole_cgroup,
     why_spare,
     why_stale,
@@ -187,3 +198,349 @@ def test_one_orphan_beside_a_virtual_machine_does_not_tell_that_the_machine_is_i
     assert may_be_at_work([ORPHAN], None) is None
     told = may_be_at_work([ORPHAN, machine], None)
     assert told == "what runs in its sandbox cannot be read"
+
+
+# May a sandbox be ended? What runs in one is no process of the node: its runtime has to say.
+
+_SENTRY = Member(
+    process=ProcessId(4242, 99),
+    command="exe",
+    parent=SHIM,
+    started_at=NOW - 9000,
+    in_pod=X,
+    inode=7,
+    sandbox=Sandbox.SENTRY,
+)
+_STUB = replace(_SENTRY, process=ProcessId(4243, 99), sandbox=Sandbox.STUB)
+_GOFER = replace(_SENTRY, process=ProcessId(4240, 99), sandbox=Sandbox.GOFER)
+_MACHINE = replace(
+    _SENTRY,
+    process=ProcessId(4241, 99),
+    command="qemu-system-x86",
+    parent=INIT,
+    sandbox=Sandbox.MACHINE,
+)
+_SANDBOX = (_SENTRY, _STUB, _GOFER)
+_IDLE = RuntimeState()
+_BUSY = RuntimeState(containers=("c1",))
+_UNREADABLE = RuntimeState(problem="cannot read /run/containerd: Permission denied")
+
+_FACTS = replace(
+    SATISFIED,
+    process=_SENTRY.process,
+    command="exe",
+    pod=replace(LET_GO, let_go_at=NOW - 9000),
+    let_go_at=NOW - 9000,
+    members=_SANDBOX,
+    runtime_gone_at=NOW - 9000,
+    sandbox=Sandbox.SENTRY,
+    runtime=_IDLE,
+    only_pause_at=NOW - 900,
+)
+
+
+def _orphan(member: Member) -> Member:
+    return replace(member, parent=INIT)
+
+
+_ORPHANS = tuple(map(_orphan, _SANDBOX))
+
+
+@pytest.mark.parametrize(
+    ("members", "runtime", "since", "spared"),
+    [
+        # Under a living shim, only the runtime's own word over the whole grace ends it.
+        (_SANDBOX, _IDLE, 900, None),
+        (_SANDBOX, _IDLE, 899, "less than 900 s that nothing but pause runs"),
+        (_SANDBOX, _IDLE, None, "less than 900 s that nothing but pause runs"),
+        (_SANDBOX, _UNREADABLE, 9000, "whose runtime's state cannot be read (cannot read /run"),
+        (_SANDBOX, None, 9000, "whose runtime's state cannot be read"),
+        (_SANDBOX, _BUSY, 9000, "its runtime still runs container c1"),
+        # Without its shim the runtime has let go, whatever its files fail to say.
+        (_ORPHANS, _IDLE, None, None),
+        (_ORPHANS, _UNREADABLE, None, None),
+        (_ORPHANS, None, None, None),
+        (_ORPHANS, _BUSY, 9000, "its runtime still runs container c1"),
+        # Whose parent cannot be read may have a shim yet; one process of it is enough.
+        ((replace(_SENTRY, parent=None),), None, None, "state cannot be read"),
+        ((*_ORPHANS, _SENTRY), None, None, "state cannot be read"),
+        # A machine's monitor leaves its shim, so that its parent tells nothing.
+        ((_MACHINE,), _IDLE, 900, None),
+        ((_MACHINE,), _UNREADABLE, 9000, "state cannot be read"),
+        # Other processes of the runtime's are no part of the sandbox.
+        ((*_SANDBOX, replace(_SENTRY, sandbox=None)), _IDLE, 9000, "lives outside the pod"),
+        ((*_ORPHANS, replace(_SENTRY, command="pause")), _IDLE, 9000, "still runs a container"),
+        *(
+            ((*_SANDBOX, replace(_ORPHANS[0], command=shim)), _IDLE, 9000, "still runs a container")
+            for shim in sorted(SHIMS)
+        ),
+    ],
+)
+def test_a_sandbox_is_ended_only_when_its_shim_is_gone_or_its_runtime_says_that_it_is_idle(
+    members: tuple[Member, ...],
+    runtime: RuntimeState | None,
+    since: float | None,
+    spared: str | None,
+) -> None:
+    first = members[0]
+    facts = replace(
+        _FACTS,
+        process=first.process,
+        command=first.command,
+        sandbox=first.sandbox,
+        members=members,
+        runtime=runtime,
+        only_pause_at=None if since is None else NOW - since,
+    )
+    said = why_spare(facts)
+    assert (said is None) is (spared is None)
+    assert (spared or "") in (said or "")
+
+
+@pytest.mark.parametrize("member", _SANDBOX, ids=lambda each: each.sandbox.value)
+def test_every_process_of_a_sandbox_is_judged_as_the_sandbox_is(member: Member) -> None:
+    facts = replace(_FACTS, process=member.process, command="exe", sandbox=member.sandbox)
+    assert why_spare(facts) is None
+    assert "c1" in (why_spare(replace(facts, runtime=_BUSY)) or "")
+
+
+def test_a_program_beside_a_sandbox_is_spared_while_the_sandbox_is() -> None:
+    program = replace(_orphan(_SENTRY), command="python", sandbox=None)
+    facts = replace(
+        _FACTS,
+        process=program.process,
+        command="python",
+        sandbox=None,
+        members=(*_SANDBOX, program),
+        runtime=_UNREADABLE,
+    )
+    assert "state cannot be read" in (why_spare(facts) or "")
+
+
+def test_a_sandbox_has_children_in_other_mounts_and_is_no_shim() -> None:
+    sentry = replace(_ORPHANS[0], contains=True)
+    assert why_spare(replace(_FACTS, members=(sentry,))) is None
+    assert whole_cgroup((sentry,), NOW - 60)
+    assert not whole_cgroup((replace(sentry, sandbox=None),), NOW - 60)
+
+
+def test_a_sandbox_whose_pod_shows_no_process_is_judged_by_its_runtime() -> None:
+    unseen = replace(_FACTS, members=(), runtime=None)
+    assert "state cannot be read" in (why_spare(unseen) or "")
+    assert why_spare(replace(_FACTS, members=())) is None
+
+
+def test_a_sandbox_without_its_shim_is_spared_until_the_runtime_was_seen_to_let_go() -> None:
+    facts = replace(_FACTS, members=_ORPHANS, runtime_gone_at=None)
+    assert why_spare(facts) == "the runtime was not seen to drop its pod"
+
+
+def test_a_person_is_told_why_the_runtime_cannot_tell_what_runs() -> None:
+    told = may_be_at_work(_SANDBOX, _UNREADABLE)
+    assert told == f"what runs in its sandbox cannot be read ({_UNREADABLE.problem})"
+    assert may_be_at_work(_SANDBOX, None) == "what runs in its sandbox cannot be read"
+
+
+def test_what_only_looks_like_a_sandbox_is_spared() -> None:
+    plain = replace(_orphan(_SENTRY), sandbox=None)
+    facts = replace(_FACTS, sandbox=None, members=(plain,))
+    assert "nothing else shows which" in (why_spare(facts) or "")
+
+
+def test_the_graces_of_kubelet_and_the_orphan_hold_for_a_sandbox_too() -> None:
+    young = replace(_FACTS, members=_ORPHANS, runtime_gone_at=NOW - 29)
+    assert "an orphan for less than 30 s" in (why_spare(young) or "")
+    counted = replace(_FACTS, pod=replace(_FACTS.pod, let_go_at=None))  # type: ignore[type-var]
+    assert "kubelet counts its pod" in (why_spare(counted) or "")
+
+
+@pytest.mark.parametrize("shim", sorted(SHIMS))
+def test_a_shim_in_the_cgroup_forbids_to_end_it_as_one(shim: str) -> None:
+    assert whole_cgroup(_SANDBOX, NOW - 60)
+    assert not whole_cgroup((*_SANDBOX, replace(_SENTRY, command=shim)), NOW - 60)
+
+
+# Since when the runtime has let go of a pod.
+
+_ORPHAN = replace(_SENTRY, command="python", sandbox=None, parent=INIT)
+_CHILD = replace(_ORPHAN, process=ProcessId(4245, 99), parent=SHIM)
+
+
+def test_one_container_among_orphans_shows_that_the_runtime_has_not_let_go() -> None:
+    before = RuntimeEvidence(gone_at=NOW - 50, only_pause_at=NOW - 40)
+    seen = runtime_seen(before, [_ORPHAN, _CHILD], _IDLE, NOW)
+    assert (seen.gone_at, seen.only_pause_at) == (None, None)
+
+
+def test_it_counts_from_the_first_look_that_showed_no_container() -> None:
+    first = runtime_seen(RuntimeEvidence(), [_ORPHAN], None, NOW)
+    assert (first.gone_at, first.only_pause_at) == (NOW, None)
+    assert runtime_seen(first, [_ORPHAN], None, NOW + 10) == first
+    assert runtime_seen(first, [], None, NOW + 10) == first
+
+
+def test_a_sandbox_counts_from_the_first_look_at_files_that_told_of_pause_alone() -> None:
+    first = runtime_seen(RuntimeEvidence(), [_SENTRY], _IDLE, NOW)
+    assert first == RuntimeEvidence(gone_at=NOW, state=_IDLE, only_pause_at=NOW)
+    again = runtime_seen(first, [_SENTRY], _IDLE, NOW + 10)
+    assert again.only_pause_at == NOW
+
+
+@pytest.mark.parametrize("state", [_UNREADABLE, None])
+def test_files_that_cannot_be_read_for_a_moment_are_no_sign_of_work_and_none_of_its_end(
+    state: RuntimeState | None,
+) -> None:
+    sure = RuntimeEvidence(gone_at=NOW - 50, state=_IDLE, only_pause_at=NOW - 40)
+    seen = runtime_seen(sure, [_SENTRY], state, NOW)
+    assert seen == RuntimeEvidence(gone_at=NOW - 50, state=state, only_pause_at=NOW - 40)
+    assert runtime_seen(RuntimeEvidence(), [_SENTRY], state, NOW).only_pause_at is None
+
+
+def test_a_container_in_the_sandbox_starts_it_over() -> None:
+    sure = RuntimeEvidence(gone_at=NOW - 50, state=_IDLE, only_pause_at=NOW - 40)
+    seen = runtime_seen(sure, [_SENTRY], _BUSY, NOW)
+    assert (seen.gone_at, seen.only_pause_at) == (NOW - 50, None)
+
+
+# What runs in a pod's sandbox, by the files of its runtime: silence is no proof of idleness.
+
+_PAUSE = RuntimeTask(id="s1", sandbox="s1", pod=X, pause=True)
+_OTHER_PAUSE = RuntimeTask(id="s2", sandbox="s2", pod=Y, pause=True)
+_WORK = RuntimeTask(id="c1", sandbox="s1", pod=X)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "running", "problem"),
+    [
+        ((_PAUSE,), (), ""),
+        ((_PAUSE, _PAUSE), (), ""),
+        ((_PAUSE, _OTHER_PAUSE, RuntimeTask(id="c2", sandbox="s2", pod=Y)), (), ""),
+        ((_PAUSE, _WORK), ("c1",), ""),
+        ((_PAUSE, RuntimeTask(id="c1", sandbox="s1")), ("c1",), ""),
+        ((_PAUSE, RuntimeTask(id="c1", pod=X)), ("c1",), ""),
+        # Of a container whose sandbox is not told nobody knows that it is in the same.
+        ((_PAUSE, RuntimeTask(id="c1", pod=X), RuntimeTask(id="c3")), ("c1",), ""),
+        ((_PAUSE, RuntimeTask(id="c1", sandbox="s1", pod=X, ended=True)), (), ""),
+        # One of two files knows that it runs.
+        ((_PAUSE, RuntimeTask(id="c1", sandbox="s1", pod=X, ended=True), _WORK), ("c1",), ""),
+        # The first container of a sandbox that kubelet did not ask for may be a program.
+        ((RuntimeTask(id="s1", sandbox="s1", pod=X),), ("s1",), "do not have the pod's sandbox"),
+        # Nothing found, where nothing of the pod is: the files are elsewhere.
+        ((), (), "do not have the pod's sandbox"),
+        ((_OTHER_PAUSE,), (), "do not have the pod's sandbox"),
+        ((_WORK,), ("c1",), "do not have the pod's sandbox"),
+        # Unreadable, and it could be of this pod.
+        ((_PAUSE, RuntimeTask(id="c9", unreadable="bad json")), (), "bad json"),
+        ((_PAUSE, RuntimeTask(id="c9", sandbox="s1", unreadable="bad json")), (), "bad json"),
+        ((_PAUSE, RuntimeTask(id="c9", sandbox="s2", unreadable="bad json")), (), ""),
+        ((_PAUSE, _WORK, RuntimeTask(id="c9", unreadable="bad json")), ("c1",), "bad json"),
+    ],
+)
+def test_only_pause_runs_where_the_sandbox_is_found_and_no_other_container_of_it(
+    tasks: tuple[RuntimeTask, ...], running: tuple[str, ...], problem: str
+) -> None:
+    state = state_of(X, tasks)
+    assert state.containers == running
+    assert problem in state.problem
+    assert bool(problem) is bool(state.problem)
+    assert state.only_pause is (not running and not problem)
+
+
+# The plan of a reclaim: whatever prefix of it was done, it comes to the same end.
+
+_SECOND = 1.0
+
+
+def _next(attempt: Attempt, now: float) -> ReclaimStep:
+    pause = retry_pause(attempt.number, first=5.0, last=300.0)
+    return next_step(attempt, now, term_grace=10.0, kill_grace=10.0, pause=pause)
+
+
+def _done(attempt: Attempt, step: ReclaimStep, now: float) -> Attempt:
+    match step:
+        case ReclaimStep.TERMINATE:
+            return replace(attempt, terminated_at=now)
+        case ReclaimStep.KILL:
+            return replace(attempt, killed_at=now)
+        case ReclaimStep.QUARANTINE:
+            return replace(attempt, quarantined_at=now)
+        case ReclaimStep.RETRY:
+            return Attempt(number=attempt.number + 1)
+        case ReclaimStep.WAIT:
+            return attempt
+
+
+def _walk(attempt: Attempt, *, now: float, steps: int) -> list[ReclaimStep]:
+    """Return the next *steps* that are not waiting, doing each as it comes due."""
+    found: list[ReclaimStep] = []
+    while len(found) < steps:
+        step = _next(attempt, now)
+        if step is ReclaimStep.WAIT:
+            now += _SECOND
+            continue
+        found.append(step)
+        attempt = _done(attempt, step, now)
+    return found
+
+
+_PLAN = [ReclaimStep.TERMINATE, ReclaimStep.KILL, ReclaimStep.QUARANTINE, ReclaimStep.RETRY]
+
+
+def test_what_holds_a_device_is_asked_then_ended_then_left_and_tried_again() -> None:
+    assert _walk(Attempt(), now=0, steps=8) == _PLAN * 2
+
+
+@pytest.mark.parametrize("done", range(5))
+@pytest.mark.parametrize("remembered", [True, False])
+def test_after_any_prefix_of_the_plan_the_rest_comes_to_the_same_end(
+    done: int, remembered: bool
+) -> None:
+    """A daemon that starts anew has forgotten the attempt, and begins it again."""
+    attempt, now = Attempt(), 0.0
+    for step in _PLAN[:done]:
+        while _next(attempt, now) is ReclaimStep.WAIT:
+            now += _SECOND
+        assert _next(attempt, now) is step
+        attempt = _done(attempt, step, now)
+    rest = _walk(attempt if remembered else Attempt(), now=now, steps=4)
+    expected = _PLAN[done % 4 :] + _PLAN[: done % 4] if remembered else _PLAN
+    assert rest == expected
+
+
+@pytest.mark.parametrize(
+    ("attempt", "now", "step"),
+    [
+        (Attempt(), 0, ReclaimStep.TERMINATE),
+        (Attempt(terminated_at=0), 9.9, ReclaimStep.WAIT),
+        (Attempt(terminated_at=0), 10, ReclaimStep.KILL),
+        (Attempt(terminated_at=0, killed_at=10), 19.9, ReclaimStep.WAIT),
+        (Attempt(terminated_at=0, killed_at=10), 20, ReclaimStep.QUARANTINE),
+        (Attempt(terminated_at=100), 109.9, ReclaimStep.WAIT),
+        (Attempt(terminated_at=100), 110, ReclaimStep.KILL),
+        (Attempt(killed_at=10), 11, ReclaimStep.TERMINATE),
+        (Attempt(quarantined_at=0), 4.9, ReclaimStep.WAIT),
+        (Attempt(quarantined_at=0), 5, ReclaimStep.RETRY),
+        (Attempt(quarantined_at=100), 104.9, ReclaimStep.WAIT),
+        (Attempt(quarantined_at=100), 105, ReclaimStep.RETRY),
+        (Attempt(number=3, quarantined_at=0), 19.9, ReclaimStep.WAIT),
+        (Attempt(number=3, quarantined_at=0), 20, ReclaimStep.RETRY),
+        (Attempt(number=7, quarantined_at=0), 299.9, ReclaimStep.WAIT),
+        (Attempt(number=7, quarantined_at=0), 300, ReclaimStep.RETRY),
+    ],
+)
+def test_each_step_is_due_at_its_time(attempt: Attempt, now: float, step: ReclaimStep) -> None:
+    assert _next(attempt, now) is step
+
+
+@given(st.integers(1, 10**9))
+def test_a_device_is_tried_again_at_the_latest_after_the_longest_pause_however_often_it_was(
+    number: int,
+) -> None:
+    attempt = Attempt(number=number, quarantined_at=0)
+    assert _next(attempt, 300) is ReclaimStep.RETRY
+    assert _next(attempt, 4) is ReclaimStep.WAIT
+
+
+def test_a_process_is_never_killed_that_was_not_asked_before() -> None:
+    for now in (0.0, 1e9):
+        assert _next(Attempt(), now) is ReclaimStep.TERMINATE
