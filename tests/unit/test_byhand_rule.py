@@ -74,19 +74,6 @@ def _stuck(draft: Draft) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("google.com/tpu/d0", name("d0")),
-        ("d0", name("d0")),
-        ("example.com/half/d1", name("d1", HALF)),
-        ("h0", name("h0", HALF)),
-    ],
-)
-def test_a_device_is_named_in_full_or_by_its_id_alone(text: str, expected: object) -> None:
-    assert target(text, _NODE, Book()).device == expected
-
-
-@pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("d1", "which device d1 is: example.com/half/d1 and google.com/tpu/d1; name it in full"),
@@ -105,12 +92,6 @@ def test_of_a_node_without_devices_none_is_named() -> None:
         target("d0", inventory({}), Book())
 
 
-def test_a_device_that_has_left_the_node_can_still_be_named() -> None:
-    gone = inventory({WHOLE: silicon(d1="b")})
-    assert target("d0", gone, book_of(allocated(_D0))) == _WHAT
-    assert target("d0", gone, book_of(_quarantined)) == _WHAT
-
-
 def test_a_quarantine_withholds_moves_no_lock_and_is_in_the_history() -> None:
     draft = drafted(book_of(allocated(_D0, pod=X, active=True)))
     before = lock_of(draft.book, "d0")
@@ -124,14 +105,6 @@ def test_a_quarantine_withholds_moves_no_lock_and_is_in_the_history() -> None:
     assert (move.before, move.after, move.pod) == (LockState.HELD, LockState.HELD, X)
     assert move.evidence == f"quarantined by hand: {_TOLD}"
     assert draft.book.fence == move.fence > before.fence
-
-
-def test_a_quarantine_again_is_the_later_ones() -> None:
-    draft = drafted(book_of(_quarantined))
-    later = Mark(asker=Asker(uid=0, pid=5), at=1.0, reason="to be replaced")
-    assert quarantine(draft, _WHAT, later) == "google.com/tpu/d0 is quarantined: no new pod gets it"
-    (only,) = draft.book.marks.quarantines.values()
-    assert only.mark == later
 
 
 def test_lifting_a_quarantine_hands_the_device_to_who_waited() -> None:
@@ -169,14 +142,6 @@ def test_a_person_can_trust_a_device_again_that_was_unhealthy() -> None:
 def test_who_lets_go_of_what_is_quarantined_is_not_said_to_keep_it() -> None:
     draft = drafted(book_of(_stuck))
     assert quarantine(draft, _WHAT, _MARK) == "google.com/tpu/d0 is quarantined: no new pod gets it"
-
-
-def test_both_quarantines_end_each_in_its_way() -> None:
-    draft = drafted(book_of(_stuck, _quarantined))
-    lifted = unquarantine(draft, _WHAT, _MARK)
-    assert lifted.retry == X
-    assert not draft.book.marks
-    assert lock_of(draft.book, "d0").state is LockState.QUARANTINED
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from fakes.books import (
     HALF,
-    NOW,
     WHOLE,
     X,
     Y,
@@ -25,7 +24,7 @@ from fakes.books import (
     silicon,
 )
 from holdfast.errors import LedgerError
-from holdfast.model.book.book import ENDING, NEXT, Allocation, Book, LockState, Phase
+from holdfast.model.book.book import NEXT, Allocation, Book, LockState, Phase
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.messages import sentence
 from holdfast.model.book.queue import first_before, settle
@@ -35,8 +34,6 @@ from holdfast.model.ids import BootId, PodUid
 _D0 = silicon(d0="a")
 _D1 = silicon(d1="b")
 _BOTH = silicon(d0="a", d1="b")
-_HALVES = silicon(h0="a")
-
 _WAY = {
     LockState.HELD: (),
     LockState.RELEASING: (LockState.RELEASING,),
@@ -66,29 +63,6 @@ def test_a_draft_without_moves_is_the_very_book_it_started_from() -> None:
     assert draft.moves == ()
 
 
-def test_an_allocation_of_a_free_device_gets_its_lock_at_once() -> None:
-    book = book_of(allocated(_D0, pod=X))
-    lock = lock_of(book, "d0")
-    assert (lock.state, lock.pod, lock.allocation, lock.since) == (LockState.HELD, X, 1, NOW)
-
-
-def test_an_allocation_of_two_devices_locks_each_with_its_own_keys() -> None:
-    book = book_of(allocated(_BOTH))
-    assert {lock.device.id: lock.keys for lock in book.locks.values()} == _BOTH
-
-
-@pytest.mark.parametrize("state", [*_WAY, LockState.FOREIGN])
-def test_a_locked_device_makes_a_new_allocation_wait(state: LockState) -> None:
-    draft = _at(state)
-    if state is LockState.HELD:
-        draft.activate(next(iter(draft.book.allocations.values())))
-    before = lock_of(draft.book, "d0")
-    draft.allocate(WHOLE, _D0, pod=Y)
-    settle(draft)
-    assert lock_of(draft.book, "d0") == before
-    assert len([each for each in draft.book.allocations.values() if each.pod == Y]) == 1
-
-
 @pytest.mark.parametrize("state", [*_WAY, LockState.FOREIGN])
 @pytest.mark.parametrize("target", list(LockState))
 def test_only_the_arrows_of_the_table_can_be_walked(state: LockState, target: LockState) -> None:
@@ -100,19 +74,6 @@ def test_only_the_arrows_of_the_table_can_be_walked(state: LockState, target: Lo
     else:
         with pytest.raises(LedgerError, match=f"cannot move {name('d0')} from"):
             draft.move(name("d0"), target, "seen")
-
-
-def test_the_same_hardware_is_not_locked_twice_under_another_name() -> None:
-    draft = _at(LockState.HELD)
-    other = draft.allocate(HALF, _HALVES, pod=Y)
-    with pytest.raises(LedgerError, match="has the same hardware"):
-        draft.lock(name("h0", HALF), keys("a"), other, "twice")
-
-
-def test_what_is_locked_cannot_be_called_foreign() -> None:
-    draft = _at(LockState.HELD)
-    with pytest.raises(LedgerError, match="has the same hardware"):
-        draft.withhold(name("h0", HALF), keys("a", "b"), "pid 1")
 
 
 def test_a_device_whose_lock_has_other_hardware_is_not_locked_over_it() -> None:
@@ -147,39 +108,12 @@ def test_a_fence_does_not_start_again_when_every_lock_is_gone() -> None:
     assert next(iter(again.book.allocations)) > book.last_allocation
 
 
-def test_a_history_names_every_state_a_lock_went_through() -> None:
-    draft = _at(LockState.QUARANTINED)
-    told = [(move.before, move.after) for move in draft.moves]
-    assert told == [
-        (LockState.FREE, LockState.HELD),
-        (LockState.HELD, LockState.RELEASING),
-        (LockState.RELEASING, LockState.RECLAIMING),
-        (LockState.RECLAIMING, LockState.QUARANTINED),
-    ]
-    assert all(move.evidence for move in draft.moves)
-
-
-def test_ending_an_allocation_starts_to_release_its_locks_and_keeps_whose_they_were() -> None:
-    draft = drafted(book_of(allocated(_BOTH, pod=X)))
-    draft.end(draft.book.allocations[1], "its pod is over")
-    assert draft.book.allocations == {}
-    for lock in draft.book.locks.values():
-        assert (lock.state, lock.pod, lock.allocation) == (LockState.RELEASING, X, None)
-
-
 def test_a_lock_goes_to_another_allocation_of_the_same_pod_when_one_ends() -> None:
     draft = drafted(book_of(allocated(_BOTH, pod=X), allocated(_D0, pod=X)))
     draft.end(draft.book.allocations[1], "merged")
     assert lock_of(draft.book, "d0").state is LockState.HELD
     assert lock_of(draft.book, "d0").allocation == 2
     assert lock_of(draft.book, "d1").state is LockState.RELEASING
-
-
-@pytest.mark.parametrize("state", sorted(ENDING, key=str))
-def test_an_ending_lock_is_not_freed_by_the_end_of_an_allocation(state: LockState) -> None:
-    draft = _at(state)
-    draft.end(draft.book.allocations[1], "over")
-    assert lock_of(draft.book, "d0").state is state
 
 
 def test_a_pod_once_known_is_written_on_its_locks() -> None:
@@ -189,47 +123,7 @@ def test_a_pod_once_known_is_written_on_its_locks() -> None:
     assert X in draft.book.pods
 
 
-def test_identifying_an_allocation_by_an_older_copy_of_it_keeps_that_its_gate_passed() -> None:
-    draft = drafted(book_of(allocated(_D0)))
-    copy = draft.book.allocations[1]
-    draft.activate(copy)
-    draft.identify(copy, X)
-    assert draft.book.allocations[1].phase is Phase.ACTIVE
-
-
-def test_what_is_known_of_a_pod_is_not_forgotten_when_it_allocates_again() -> None:
-    draft = drafted(book_of(allocated(_D0, pod=X)))
-    record = replace(draft.book.pods[X], cgroup="/kubepods/podx", inode=7)
-    draft.note_pod(record)
-    draft.allocate(WHOLE, _D1, pod=X)
-    assert draft.book.pods[X] == record
-
-
 # Who comes first.
-
-
-def test_the_oldest_live_allocation_gets_a_device_that_becomes_free() -> None:
-    draft = _at(LockState.RELEASING)
-    draft.end(draft.book.allocations[1], "over")
-    for pod in (Y, Z):
-        draft.allocate(WHOLE, _D0, pod=pod)
-    settle(draft)
-    draft.move(name("d0"), LockState.FREE, "free")
-    settle(draft)
-    assert lock_of(draft.book, "d0").pod == Y
-
-
-def test_all_keys_of_a_pod_stand_where_its_oldest_allocation_does() -> None:
-    book = book_of(
-        allocated(_D0, pod=X), allocated(_D1, pod=Y), allocated(_D0, pod=Y), allocated(_D1, pod=X)
-    )
-    assert [each.id for each in book.queue()] == [1, 4, 2, 3]
-    assert {lock.pod for lock in book.locks.values()} == {X}
-
-
-def test_an_unknown_pod_stands_where_its_one_allocation_does() -> None:
-    book = book_of(allocated(_D0, pod=X), allocated(_D0), allocated(_D1, pod=X))
-    assert [each.id for each in book.queue()] == [1, 3, 2]
 
 
 def test_two_pods_that_ask_crosswise_for_the_same_hardware_do_not_deadlock() -> None:
@@ -272,20 +166,6 @@ def test_an_older_allocation_never_takes_a_lock_whose_gate_has_passed() -> None:
     assert lock_of(draft.book, "d1").pod == Y
 
 
-def test_a_lock_whose_pod_passed_the_gate_by_another_allocation_of_it_is_not_taken() -> None:
-    """An init container started on it; the main container's Allocation has the lock."""
-    draft = drafted(
-        book_of(
-            allocated(_D0, pod=X),
-            allocated(_D1, pod=Y),
-            allocated(_D1, pod=Y, active=True),
-        )
-    )
-    draft.allocate(WHOLE, _D1, pod=X)
-    settle(draft)
-    assert lock_of(draft.book, "d1").pod == Y
-
-
 def test_a_lock_is_not_taken_for_one_half_while_the_other_half_has_been_started_on() -> None:
     """A pod waits to start on the whole device, and has started on a half by another name."""
     draft = drafted(
@@ -305,38 +185,6 @@ def test_a_lock_is_not_taken_for_one_half_while_the_other_half_has_been_started_
     assert lock_of(other.book, "w").keys == keys("b", "c")
 
 
-def test_a_younger_allocation_never_takes_a_lock() -> None:
-    book = book_of(allocated(_D0, pod=X), allocated(_D0, pod=Y))
-    assert lock_of(book, "d0").pod == X
-
-
-def test_an_allocation_that_waits_holds_back_younger_ones_on_the_same_keys_alone() -> None:
-    book = book_of(
-        allocated(_D0, pod=X, active=True), allocated(_BOTH, pod=Y), allocated(_BOTH, pod=Z)
-    )
-    assert lock_of(book, "d0").pod == X
-    assert lock_of(book, "d1").pod == Y
-    apart = book_of(
-        allocated(_D0, pod=X, active=True), allocated(_D0, pod=Y), allocated(_D1, pod=Z)
-    )
-    assert lock_of(apart, "d1").pod == Z
-
-
-def test_a_whole_device_takes_back_both_halves_from_younger_ones_that_have_not_started() -> None:
-    draft = drafted(
-        book_of(
-            allocated(_D0, pod=X),
-            allocated(silicon(h1="b"), resource=HALF, pod=Y),
-            allocated(silicon(h2="c"), resource=HALF, pod=Z),
-        )
-    )
-    draft.allocate(WHOLE, silicon(w="bc"), pod=X)
-    settle(draft)
-    assert lock_of(draft.book, "w").keys == keys("b", "c")
-    assert len(draft.book.locks) == 2
-    assert not breaches(draft.book)
-
-
 def test_a_whole_device_takes_neither_half_while_one_has_started() -> None:
     draft = drafted(
         book_of(
@@ -349,26 +197,6 @@ def test_a_whole_device_takes_neither_half_while_one_has_started() -> None:
     settle(draft)
     assert name("w") not in draft.book.locks
     assert lock_of(draft.book, "h1", HALF).pod == Y
-
-
-def test_a_pod_that_asks_for_the_same_hardware_by_two_names_gets_the_lock_of_all_of_it() -> None:
-    book = book_of(
-        allocated(silicon(h0="a"), resource=HALF, pod=X),
-        allocated(silicon(w0="ab"), pod=X),
-        allocated(silicon(h1="b"), resource=HALF, pod=Y),
-    )
-    assert {key for lock in book.locks.values() if lock.pod == X for key in lock.keys} == keys(
-        "a", "b"
-    )
-    assert not breaches(book)
-
-
-def test_a_device_that_grew_by_a_function_is_locked_with_all_of_its_keys() -> None:
-    draft = drafted(book_of(allocated(silicon(d0="a"), pod=X)))
-    draft.allocate(WHOLE, silicon(d0="ab"), pod=X)
-    settle(draft)
-    assert lock_of(draft.book, "d0").keys == keys("a", "b")
-    assert not breaches(draft.book)
 
 
 def test_a_lock_taken_from_a_younger_one_has_the_keys_that_the_older_one_asks_for() -> None:
@@ -397,12 +225,6 @@ def test_a_device_that_grew_while_a_former_pod_has_a_part_of_it_waits_as_a_whole
         said, kept = said_of(told, [device], lambda _: None, draft.book)
         assert sentence(said).startswith(f"{device[0]} is for an older Allocation, which came ")
         assert kept == 1
-
-
-def test_an_allocation_of_an_unknown_pod_can_name_two_devices_that_share_hardware() -> None:
-    book = book_of(allocated(silicon(d0="ab", d1="bc")))
-    assert lock_of(book, "d0").keys == keys("a", "b")
-    assert lock_of(book, "d1").keys == keys("c")
 
 
 def test_a_lock_on_which_an_unknown_pod_has_started_is_not_taken_by_an_older_start() -> None:

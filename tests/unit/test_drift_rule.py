@@ -124,11 +124,6 @@ def test_two_pods_with_one_device_are_counted_twice() -> None:
     assert _kinds(HELD_BY_X, view) == [Drift.COUNTED_TWICE.value]
 
 
-def test_two_containers_of_one_pod_share_a_device() -> None:
-    view = seen(entry(X, "d0"), entry(X, "d0", container="init"), asked_at=LATER)
-    assert _kinds(HELD_BY_X, view) == []
-
-
 def test_a_lock_for_no_pod_of_kubelets_is_told_when_it_stays_so() -> None:
     assert _kinds(HELD_BY_X, seen(asked_at=LATER)) == [Drift.LOCK_WITHOUT_POD.value]
     assert _kinds(HELD_BY_X, seen(asked_at=UPTIME + 59.0)) == []
@@ -158,12 +153,6 @@ def test_other_devices_under_our_resource_are_another_plugins(
     assert _kinds(HELD_BY_X, replace(OF_X, registered={WHOLE: registered})) == [
         Drift.NOT_OUR_LIST.value
     ]
-
-
-def test_a_holder_from_another_pod_than_the_locks_is_told() -> None:
-    for stranger in (Y, None):
-        holders = {name("d0"): (_holder(X), _holder(stranger))}
-        assert _kinds(HELD_BY_X, OF_X, holders=holders) == [Drift.HELD_BY_ANOTHER.value]
 
 
 def test_a_foreign_holder_is_told_even_while_kubelet_does_not_answer() -> None:

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import (
-    BOOT,
     WHOLE,
     X,
     Y,
@@ -29,14 +28,12 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.messages import FilledMessage, Message, of_reason
 from holdfast.model.book.offers import kept_back
-from holdfast.model.book.pods import Observation, reconcile
 from holdfast.model.book.queue import settle
-from holdfast.model.book.standing import said_of_withheld, why_withheld
+from holdfast.model.book.standing import said_of_withheld
 from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.gate.gate import Caller, Passage, enter, rights_of_start, who_calls, why_not_yet
 
 _D0 = silicon(d0="a")
-_D1 = silicon(d1="b")
 _BOTH = silicon(d0="a", d1="b")
 _NODE = inventory({WHOLE: _BOTH})
 _MARK = Mark(asker=Asker(uid=1000, pid=77), at=0.0, reason="ECC errors")
@@ -49,45 +46,6 @@ _DRAIN_TEXT = f"holdfast is draining: {_TOLD}"
 _START = Passage(resource=WHOLE, asked=ids("d0"), devices=_D0)
 
 _Step = Callable[[Draft], object]
-
-
-@pytest.mark.parametrize(
-    ("marks", "wanted", "started", "reason"),
-    [
-        (Marks(), "a", "", None),
-        (_BAD, "a", "", _BAD_TEXT),
-        (_BAD, "b", "", None),
-        (_BAD, "ab", "", _BAD_TEXT),
-        (_BAD, "ab", "b", _BAD_TEXT),
-        (_BAD, "a", "a", None),
-        (_BAD, "ab", "a", None),
-        (_BAD, "a", "ab", None),
-        (_DRAIN, "a", "", _DRAIN_TEXT),
-        (_DRAIN, "a", "a", None),
-        (_DRAIN, "b", "a", None),
-        (Marks(quarantines=_BAD.quarantines, drain=_MARK), "a", "a", None),
-        (Marks(quarantines=_BAD.quarantines, drain=_MARK), "a", "b", _BAD_TEXT),
-    ],
-    ids=[
-        "no mark",
-        "quarantined",
-        "another device",
-        "one of two",
-        "the one of two that it has not started on",
-        "it has started on it",
-        "it has started on it, and wants more",
-        "it has started on it among others",
-        "draining",
-        "draining, and it has started",
-        "draining, and the rest of a pod that has started",
-        "both, and it has started",
-        "a drain of what has started does not lift the quarantine",
-    ],
-)
-def test_a_mark_keeps_from_new_pods_and_from_no_pod_what_it_started_on(
-    marks: Marks, wanted: str, started: str, reason: str | None
-) -> None:
-    assert why_withheld(Book(marks=marks), keys(*wanted), keys(*started)) == reason
 
 
 @pytest.mark.parametrize(
@@ -151,40 +109,6 @@ def test_only_a_pod_that_has_started_passes_the_gate_of_what_is_withheld(
 def test_an_unknown_start_does_not_pass_in_the_name_of_a_known_pod_that_runs() -> None:
     book = _marked(_DRAIN, allocated(_D0, pod=Y, active=True))
     assert why_wait(_START, who_calls(_START, seen(), book), book) == _DRAIN_TEXT
-
-
-@pytest.mark.parametrize("marks", [_BAD, _DRAIN], ids=["quarantined", "draining"])
-def test_a_withheld_device_is_queued_for_and_locked_when_the_mark_is_lifted(marks: Marks) -> None:
-    draft = drafted(_marked(marks))
-    allocated(_D0, pod=X)(draft)
-    settle(draft)
-    assert draft.book.locks == {}
-    draft.mark(Marks())
-    settle(draft)
-    assert lock_of(draft.book, "d0").pod == X
-
-
-def test_the_other_devices_of_a_pod_are_locked_and_another_pod_gets_them_not() -> None:
-    draft = drafted(_marked(_BAD))
-    allocated(_BOTH, pod=X)(draft)
-    allocated(_D1, pod=Y)(draft)
-    settle(draft)
-    assert {lock.device: lock.pod for lock in draft.book.locks.values()} == {name("d1"): X}
-
-
-def test_a_mark_takes_no_lock_from_whoever_has_it() -> None:
-    for active in (False, True):
-        before = book_of(allocated(_D0, pod=X, active=active))
-        after = _marked(_BAD, allocated(_D0, pod=X, active=active))
-        assert after.locks == before.locks
-        draft = drafted(after)
-        reconcile(
-            draft,
-            Observation(
-                pending_timeout=60.0, view=seen(entry(X, "d0")), inventory=_NODE, boot=BOOT
-            ),
-        )
-        assert draft.book.locks == after.locks
 
 
 @pytest.mark.parametrize("state", list(LockState))

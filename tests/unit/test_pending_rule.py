@@ -12,7 +12,6 @@ from fakes.books import (
     WHOLE,
     X,
     Y,
-    Z,
     entry,
     seen,
     silicon,
@@ -21,7 +20,7 @@ from fakes.books import (
 from holdfast.model.book.book import Allocation, Phase
 from holdfast.model.book.pods import AllocationFacts, is_newer, over
 from holdfast.model.ids import NO_CHECKPOINT, BootId
-from holdfast.model.kubelet import CheckpointEntry, KubeletView
+from holdfast.model.kubelet import KubeletView
 
 _ALLOCATED = Allocation(
     id=1,
@@ -240,16 +239,6 @@ def test_books_that_were_not_looked_at_yet_end_nothing(pod: str | None) -> None:
     """The first moments of a daemon after a reboot: any checkpoint is newer than the Allocate."""
     facts = replace(_facts(KubeletView(), pod=pod, age=6000, rebooted=True, again=True), newer=True)
     assert over(facts) is None
-
-
-@pytest.mark.parametrize("naming", [entry(Y, "d2"), entry(Y, "d0", resource=HALF)])
-def test_an_entry_of_other_devices_says_nothing_of_ones_allocated_again(
-    naming: CheckpointEntry,
-) -> None:
-    assert over(_facts(seen(naming), again=True)) is None
-    assert over(_facts(seen(naming, entry(Z, "d1")), again=True)) == (
-        "its devices were allocated again, to pod pod-z"
-    )
 
 
 def test_no_cgroup_ends_an_allocation_whose_pod_is_not_known() -> None:

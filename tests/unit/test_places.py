@@ -8,7 +8,6 @@ from fakes.books import (
     Silicon,
     X,
     Y,
-    Z,
     allocated,
     book_of,
     breaches,
@@ -25,7 +24,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.places import on_vfio, place
 from holdfast.model.book.pods import Observation, reconcile
-from holdfast.model.book.queue import first_before, settle
+from holdfast.model.book.queue import settle
 from holdfast.model.book.standing import why_withheld
 from holdfast.model.cards import clash, same_functions
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory, places_of
@@ -115,32 +114,6 @@ def test_who_asks_for_the_same_hardware_by_the_other_driver_waits_until_it_is_fr
     assert not breaches(draft.book)
 
 
-def test_the_function_waits_for_the_last_replica_and_no_later_pod_overtakes_it() -> None:
-    draft = at(AT)
-    first = allocated(REPLICA, pod=X, active=True)(draft)
-    settle(draft)
-    allocated(FUNCTION, resource=VFIO, pod=Y)(draft)
-    late = allocated(OTHER, pod=Z)(draft)
-    settle(draft)
-    assert {lock.pod for lock in draft.locks.values()} == {X}
-    before = first_before(draft.book, late, late.keys)
-    assert before is not None
-    assert before.pod == Y
-    draft.end(first, "over")
-    draft.move(name("G::0"), LockState.FREE, "free")
-    settle(draft)
-    assert {lock.pod for lock in draft.locks.values()} == {Y}
-
-
-def test_what_no_container_started_on_is_given_to_an_older_pod_that_wants_it_otherwise() -> None:
-    draft = at(AT)
-    older = allocated(CARD, pod=X)(draft)
-    younger = allocated(FUNCTION, resource=VFIO, pod=Y)(draft)
-    draft.lock(name(AT, VFIO), FUNCTION[DeviceId(AT)], younger, "early")
-    settle(draft, near=older.keys)
-    assert {lock.pod for lock in draft.locks.values()} == {X}
-
-
 def test_a_lock_is_refused_on_what_another_has_by_another_driver() -> None:
     draft = at(AT)
     allocated(REPLICA, pod=X)(draft)
@@ -173,44 +146,12 @@ def test_a_card_that_no_driver_tells_of_any_more_stays_where_it_was() -> None:
     assert {lock.pod for lock in draft.locks.values()} == {X}
 
 
-def test_a_card_that_a_reboot_moved_excludes_the_function_that_it_is_now() -> None:
-    draft = at(AT)
-    allocated(CARD, pod=X, active=True)(draft)
-    settle(draft)
-    rebooted = drafted(draft.book, boot=BootId("boot-2"))
-    place(rebooted, {"G": ELSEWHERE, "H": AT})
-    assert where(rebooted) == {"G": ELSEWHERE, "H": AT}
-    allocated(FUNCTION, resource=VFIO, pod=Y)(rebooted)
-    moved = {DeviceId(ELSEWHERE): keys(f"pci/{ELSEWHERE}")}
-    allocated(moved, resource=VFIO, pod=Z)(rebooted)
-    settle(rebooted)
-    assert {lock.pod for lock in rebooted.locks.values()} == {X, Y}
-
-
 def test_a_card_is_not_where_another_card_is_now() -> None:
     draft = at(AT)
     allocated(CARD, pod=X, active=True)(draft)
     settle(draft)
     place(draft, {"H": AT})
     assert where(draft) == {"H": AT}
-
-
-def test_two_who_have_a_card_and_its_function_already_do_not_wait_for_each_other() -> None:
-    """So it can be when an older version took the locks: it did not know that both are one."""
-    draft = drafted()
-    first = allocated(CARD, pod=X, active=True)(draft)
-    allocated(FUNCTION, resource=VFIO, pod=Y, active=True)(draft)
-    settle(draft)
-    assert len(draft.locks) == 2
-    place(draft, HERE)
-    for devices, resource, pod in ((CARD, WHOLE, X), (FUNCTION, VFIO, Y)):
-        assert why_wait(passage(devices, resource), Caller(pods=(pod,)), draft.book) is None
-    draft.end(first, "over")
-    draft.move(name("G"), LockState.FREE, "free")
-    place(draft, HERE)
-    allocated(CARD, pod=Z)(draft)
-    settle(draft)
-    assert {lock.pod for lock in draft.locks.values()} == {Y}
 
 
 def test_what_others_have_elsewhere_leaves_a_card_where_it_is_found() -> None:
@@ -348,18 +289,6 @@ def test_only_what_one_has_as_a_card_and_the_other_as_a_function_is_named_as_the
     card, other = keys("card/G", "card/H"), keys(f"pci/{AT}")
     assert same_functions(card, other, places) == same_functions(other, card, places) == [*other]
     assert same_functions(keys("card/H"), other, places) == []
-
-
-def test_a_quarantine_follows_the_card_to_wherever_it_is_known_to_be() -> None:
-    draft = at()
-    quarantine(draft, Target(device=DeviceName(VFIO, DeviceId(AT)), keys=keys(f"pci/{AT}")), MARK)
-    assert not withheld(draft, CARD), "it is not known that this is the card"
-    place(draft, {"G": AT})
-    assert withheld(draft, CARD)
-    # Somebody has changed the cards' places.
-    place(draft, {"G": ELSEWHERE, "H": AT})
-    assert not withheld(draft, CARD)
-    assert withheld(draft, {DeviceId("H"): keys("card/H")})
 
 
 def test_a_quarantined_card_stays_so_when_it_is_divided_and_a_slice_when_it_is_not_any_more() -> (

@@ -13,7 +13,6 @@ from fakes.books import (
     breaches,
     drafted,
     lock_of,
-    name,
     silicon,
     unlocked,
 )
@@ -126,16 +125,6 @@ def test_a_lock_that_moved_meanwhile_is_left_alone() -> None:
     before = draft.book
     hand_to_true_owner(draft, lock_of(_GRANTED, "d0"), _held_by(Y))
     assert draft.book == before
-
-
-@pytest.mark.parametrize("state", [LockState.RELEASING, LockState.RECLAIMING])
-def test_a_lock_that_is_on_its_way_to_free_is_not_handed_on(state: LockState) -> None:
-    draft = drafted(book_of(allocated(_D0, pod=X)))
-    draft.end(draft.book.allocations[1], "its pod is over")
-    if state is not LockState.RELEASING:
-        draft.move(name("d0"), state, "pid 40 has it open")
-    allocated(_D0, pod=Y)(draft)
-    assert true_owner(draft.book, lock_of(draft.book, "d0"), _held_by(Y)) is None
 
 
 def test_a_pod_that_is_still_to_let_go_of_something_itself_is_proven_all_the_same() -> None:

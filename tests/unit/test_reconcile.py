@@ -1,5 +1,7 @@
 """Bringing the book in line with kubelet's checkpoint, order of events by order of events."""
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
@@ -15,7 +17,6 @@ from fakes.books import (
     WHOLE,
     X,
     Y,
-    Z,
     allocated,
     book_of,
     breaches,
@@ -40,7 +41,6 @@ from holdfast.model.book.pods import (
     reconcile,
     without_retired,
 )
-from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import (
     NO_CHECKPOINT,
@@ -96,12 +96,6 @@ def test_time_alone_ends_only_what_no_pod_is_named_for(
     assert (_after(soon, view, now=NOW + 1e6) != soon) is waits
 
 
-def test_one_allocation_that_no_pod_is_named_for_is_enough_to_look_again() -> None:
-    named = allocated(silicon(d1="b"), pod=X)
-    assert changes_with_time(book_of(named, allocated(_D0)))
-    assert not changes_with_time(book_of(named))
-
-
 @pytest.mark.parametrize(("over_at", "waits"), [(None, False), (UPTIME, True)])
 def test_time_makes_a_claim_that_is_over_forgotten(over_at: float | None, waits: bool) -> None:
     ref = ClaimRef("team", ClaimUid("claim-1"), "chip")
@@ -110,12 +104,6 @@ def test_time_makes_a_claim_that_is_over_forgotten(over_at: float | None, waits:
 
 
 # Whose an Allocation is.
-
-
-def test_an_allocation_belongs_to_the_one_pod_whose_entry_names_exactly_its_devices() -> None:
-    book = _after(book_of(allocated(_D0)), seen(entry(X, "d0"), entry(Y, "d1")))
-    assert book.allocations[1].pod == X
-    assert lock_of(book, "d0").pod == X
 
 
 @pytest.mark.parametrize(
@@ -133,34 +121,7 @@ def test_an_allocation_stays_unknown_while_the_books_do_not_tell(view: KubeletVi
     assert _after(book_of(allocated(_D0)), view).allocations[1].pod is None
 
 
-def test_init_containers_repeated_allocations_merge_once_the_checkpoint_shows_one_pod() -> None:
-    both = silicon(d0="a", d1="b")
-    book = book_of(allocated(both), allocated(_D0))
-    view = seen(entry(X, "d0", "d1", container="init"), entry(X, "d0"))
-    after = _after(book, view)
-    assert {each.pod for each in after.allocations.values()} == {X}
-    assert {lock.pod for lock in after.locks.values()} == {X}
-
-
-def test_what_an_init_container_had_more_than_the_main_one_stays_the_pods() -> None:
-    both = silicon(d0="a", d1="b")
-    view = seen(entry(X, "d0", "d1", container="init"), entry(X, "d0"))
-    book = _after(book_of(allocated(both), allocated(_D0)), view)
-    later = _after(book, view, now=NOW + 600, sightings={X: _LIVING})
-    assert lock_of(later, "d1").pod == X
-    assert lock_of(later, "d1").state is LockState.HELD
-
-
 # When it is over.
-
-
-def test_the_locks_of_a_pod_that_kubelet_no_longer_counts_start_to_be_released() -> None:
-    book = book_of(allocated(_D0, pod=X, active=True))
-    after = _after(book, seen(), sightings={X: _LIVING})
-    assert after.allocations == {}
-    assert lock_of(after, "d0").state is LockState.RELEASING
-    assert lock_of(after, "d0").pod == X
-    assert "no longer counts pod" in lock_of(after, "d0").evidence
 
 
 def test_a_kubelet_that_restarts_without_its_api_server_releases_nothing() -> None:
@@ -183,14 +144,6 @@ def test_the_lock_of_a_pod_refused_after_our_allocate_ends_and_the_next_pod_gets
     draft.move(name("d0"), LockState.FREE, "not enabled")
     settle(draft)
     assert lock_of(draft.book, "d0").allocation == 2
-
-
-def test_a_pod_refused_after_our_allocate_does_not_hinder_the_next_one_on_the_same_devices() -> (
-    None
-):
-    book = book_of(allocated(_D0), allocated(_D0))
-    after = _after(book, seen(entry(Y, "d0")))
-    assert lock_of(after, "d0").pod == Y
 
 
 def test_a_pod_has_no_better_place_in_the_queue_by_what_a_refused_pod_was_allocated() -> None:
@@ -257,30 +210,12 @@ def test_a_pod_over_before_its_main_container_started_leaves_no_lock_held() -> N
 # Pods from before our time.
 
 
-def test_a_pod_in_kubelets_books_that_we_never_heard_of_is_adopted() -> None:
-    book = _after(Book(), seen(entry(X, "d0")), sightings={X: _LIVING})
-    allocation = book.allocations[1]
-    assert (allocation.pod, allocation.phase, allocation.keys) == (X, Phase.ACTIVE, keys("a"))
-    assert lock_of(book, "d0").pod == X
-    assert (
-        _after(book, seen(entry(X, "d0")), sightings={X: _LIVING}).allocations == book.allocations
-    )
-
-
 @pytest.mark.parametrize("sightings", [{}, {X: _EMPTY}])
 def test_an_adopted_pod_without_a_process_has_not_started(
     sightings: dict[PodUid, PodSighting],
 ) -> None:
     book = _after(Book(), seen(entry(X, "d0")), sightings=sightings)
     assert book.allocations[1].phase is Phase.PENDING
-
-
-def test_an_adopted_pod_whose_cgroup_cannot_be_read_may_have_started() -> None:
-    unlisted = PodSighting(
-        cgroup="/kubepods/pod", inode=7, populated=None, unlisted="cannot read cgroup.procs"
-    )
-    book = _after(Book(), seen(entry(X, "d0")), sightings={X: unlisted})
-    assert book.allocations[1].phase is Phase.ACTIVE
 
 
 @pytest.mark.parametrize("old", ["a", "d0", "d0::1"])
@@ -296,15 +231,6 @@ def test_the_ids_of_a_former_plugin_are_translated(old: str) -> None:
 def test_an_id_that_nobody_knows_is_nobodys_device(odd: str) -> None:
     assert _NODE.find(WHOLE, DeviceId(odd)) is None
     assert _after(Book(), seen(entry(X, odd))).allocations == {}
-
-
-def test_entries_of_other_plugins_and_entries_without_devices_are_nobodys() -> None:
-    view = seen(
-        entry(X, "gpu0", resource=HALF),
-        entry(Y),
-        replace(entry(Z, "d0"), resource=type(WHOLE)("nvidia.com/gpu")),
-    )
-    assert _after(Book(), view).allocations == {}
 
 
 def test_a_pod_is_not_adopted_under_a_name_that_is_not_ours_any_more() -> None:
@@ -332,41 +258,11 @@ def test_what_a_pod_has_started_on_itself_keeps_no_adopted_container_of_it_from_
     assert [each.phase for each in after.allocations.values()] == [Phase.ACTIVE, Phase.ACTIVE]
 
 
-def test_a_pod_whose_hardware_is_gone_keeps_its_lock() -> None:
-    book = book_of(allocated(silicon(gone="z"), pod=X, active=True))
-    after = _after(book, seen(entry(X, "gone")), sightings={X: _LIVING})
-    assert lock_of(after, "gone").state is LockState.HELD
-    assert after.allocations == book.allocations
-
-
-def test_an_adopted_pod_that_runs_comes_before_an_allocation_that_has_not_started() -> None:
-    """The other came by another resource name before we had read kubelet's checkpoint."""
-    book = book_of(allocated(silicon(h0="a"), resource=HALF, pod=Y))
-    view = seen(entry(X, "d0"), entry(Y, "h0", resource=HALF))
-    after = _after(book, view, sightings={X: _LIVING})
-    assert lock_of(after, "d0").pod == X
-    assert name("h0", HALF) not in after.locks
-
-
-def test_an_adopted_pod_has_not_started_on_what_another_is_still_to_let_go_of() -> None:
-    view = seen(entry(Y, "h0", resource=HALF))
-    after = _after(_released(), view, sightings={X: _LIVING, Y: _LIVING})
-    assert lock_of(after, "d0").state is LockState.RELEASING
-    assert [each.phase for each in after.allocations.values()] == [Phase.PENDING]
-
-
 def test_of_two_pods_that_kubelet_gave_one_device_one_alone_gets_the_lock() -> None:
     view = seen(entry(X, "d0"), entry(Y, "d0"))
     after = _after(Book(), view, sightings={X: _LIVING, Y: _LIVING})
     assert lock_of(after, "d0").pod == X
     assert [each.phase for each in after.allocations.values()] == [Phase.ACTIVE, Phase.PENDING]
-
-
-def test_a_device_called_foreign_goes_to_its_pod_once_kubelets_books_name_it() -> None:
-    draft = drafted()
-    draft.withhold(name("d0"), keys("a"), "held by pid 41")
-    after = _after(draft.book, seen(entry(X, "d0")), sightings={X: _LIVING})
-    assert (lock_of(after, "d0").state, lock_of(after, "d0").pod) == (LockState.HELD, X)
 
 
 # Pods that come back.
@@ -378,34 +274,6 @@ def _released(*, through: tuple[LockState, ...] = ()) -> Book:
     for state in through:
         draft.move(name("d0"), state, "held")
     return draft.book
-
-
-@pytest.mark.parametrize(
-    "through",
-    [(), (LockState.RECLAIMING,), (LockState.RECLAIMING, LockState.QUARANTINED)],
-)
-@pytest.mark.parametrize("allocates", [True, False])
-def test_a_pod_that_kubelet_counts_again_has_its_lock_back(
-    through: tuple[LockState, ...], allocates: bool
-) -> None:
-    """Without an Allocate: kubelet's checkpoint was wrong for a moment. With one: a static pod."""
-    draft = drafted(_released(through=through))
-    if allocates:
-        draft.allocate(WHOLE, _D0)
-        settle(draft)
-    view = seen(entry(X, "d0"))
-    after = _after(draft.book, view, sightings={X: _LIVING})
-    assert (lock_of(after, "d0").state, lock_of(after, "d0").pod) == (LockState.HELD, X)
-    assert lock_of(after, "d0").allocation in after.allocations
-
-
-def test_a_pod_that_comes_back_while_a_process_of_it_lives_is_not_overtaken() -> None:
-    draft = drafted(_released())
-    draft.allocate(WHOLE, _D0, pod=Y)
-    settle(draft)
-    view = seen(entry(X, "d0"), entry(Y, "d0"))
-    after = _after(draft.book, view, sightings={X: _LIVING})
-    assert lock_of(after, "d0").pod == X
 
 
 def test_a_pod_that_allocates_again_while_a_process_of_it_lives_is_not_overtaken_either() -> None:
@@ -440,14 +308,6 @@ def test_a_pod_that_comes_back_has_not_started_on_what_another_is_still_to_let_g
     after = _after(draft.book, seen(entry(X, "d0", "d1")), sightings={X: _LIVING})
     assert (lock_of(after, "d0").state, lock_of(after, "d1").pod) == (LockState.HELD, Y)
     assert [each.phase for each in after.allocations.values()] == [Phase.PENDING]
-
-
-def test_what_a_pod_is_still_to_let_go_of_itself_keeps_it_from_nothing() -> None:
-    draft = drafted(_released())
-    again = draft.allocate(WHOLE, silicon(d0="a", d1="b"), pod=X)
-    assert could_have_started(again, draft.holdings)
-    other = draft.allocate(WHOLE, silicon(d0="a", d1="b"), pod=Y)
-    assert not could_have_started(other, draft.holdings)
 
 
 def test_books_that_cannot_be_read_hand_nothing_back() -> None:
@@ -525,22 +385,10 @@ def _record(book: Book, **facts: object) -> Book:
     return replace(book, pods={X: replace(book.pods[X], **facts)})
 
 
-def test_a_pods_cgroup_is_written_down_when_it_is_seen() -> None:
-    book = _after(book_of(allocated(_D0, pod=X)), seen(entry(X, "d0")), sightings={X: _LIVING})
-    assert (book.pods[X].cgroup, book.pods[X].inode) == ("/kubepods/pod", 7)
-
-
 def test_a_living_pods_record_follows_its_cgroup() -> None:
     """A rebooted pod gets another inode."""
     book = _record(book_of(allocated(_D0, pod=X)), cgroup="/kubepods/pod", inode=3)
     assert _after(book, seen(entry(X, "d0")), sightings={X: _LIVING}).pods[X].inode == 7
-
-
-def test_the_record_of_a_pod_that_is_over_does_not_follow_a_later_incarnation() -> None:
-    """Else the processes of a static pod that came back would pass for the former one's."""
-    book = _record(_released(), cgroup="/kubepods/pod", inode=3)
-    after = _after(book, seen(), sightings={X: _LIVING})
-    assert after.pods[X].inode == 3
 
 
 def test_a_pods_cgroup_is_written_down_also_when_it_is_seen_first_after_its_end() -> None:
@@ -701,17 +549,6 @@ def test_another_pods_start_on_the_same_hardware_is_not_this_ones() -> None:
     assert {each.pod for each in after.allocations.values()} == {X, Y}
 
 
-def test_a_former_plugins_id_may_be_the_name_of_any_of_a_devices_nodes() -> None:
-    node = inventory({WHOLE: silicon(d0="ab")})
-    assert node.find(WHOLE, DeviceId("b")) == node.devices[0]
-
-
-def test_a_start_on_other_hardware_says_nothing_of_a_container_whose_image_is_pulled() -> None:
-    book = book_of(allocated(silicon(d1="b"), pod=X, active=True), allocated(_D0, pod=X))
-    after = _after(book, seen(answered=False), sightings={X: _LIVING})
-    assert list(after.allocations) == [2]
-
-
 def test_a_kubelet_that_is_not_known_let_go_of_nobody() -> None:
     def note(draft: Draft) -> None:
         draft.note_pod(PodRecord(uid=X, boot=BOOT, let_go_at=UPTIME, counted_boot=BOOT))
@@ -768,3 +605,58 @@ def test_a_pod_of_the_former_api_is_over_by_what_is_left_of_it() -> None:
     lock = _after(book, view).locks[name("d0")]
     assert lock.state is LockState.RELEASING
     assert lock.evidence == f"pod {X} has no cgroup, and the hardware comes by claims now"
+
+
+# While kubelet's checkpoint cannot be read.
+
+
+def test_a_pods_own_second_allocate_is_no_sign_that_its_first_is_over() -> None:
+    """An init container passed the gate; the main container's Allocate came right after its own."""
+    book = book_of(
+        allocated(_D0, pod=X, active=True),
+        allocated(silicon(h0="a"), resource=HALF, pod=Y),
+        allocated(_D0, pod=X),
+    )
+    after = _after(book, unreadable(), sightings={X: _LIVING, Y: _LIVING})
+    assert after.allocations[1].phase is Phase.ACTIVE
+    assert lock_of(after, "d0").pod == X
+    assert lock_of(after, "d0").state is LockState.HELD
+
+
+def test_another_allocate_of_its_devices_ends_one_whose_pod_is_over() -> None:
+    book = book_of(allocated(_D0, pod=X, active=True), allocated(_D0))
+    after = _after(book, unreadable(), sightings={X: _LIVING})
+    assert list(after.allocations) == [2]
+    assert lock_of(after, "d0").state is LockState.RELEASING
+
+
+def test_books_that_cannot_be_read_name_nobody() -> None:
+    """What was read last may be of a pod that is gone."""
+    view = unreadable(seen(entry(X, "d0")))
+    after = _after(book_of(allocated(_D0)), view)
+    assert after.allocations[1].pod is None
+
+
+def test_books_that_cannot_be_read_adopt_nobody() -> None:
+    assert _after(Book(), unreadable(seen(entry(X, "d0")))).allocations == {}
+
+
+def _seen_before(boot: BootId = BOOT) -> Callable[[Draft], None]:
+    """Return a step after which the cgroup of pod X has been seen to exist, in *boot*."""
+    record = PodRecord(uid=X, boot=boot, cgroup="/kubepods/pod", inode=7)
+    return lambda draft: draft.note_pod(record)
+
+
+def test_a_pod_whose_cgroup_is_gone_is_over_and_one_whose_never_was_seen_is_not() -> None:
+    seen_before = book_of(allocated(_D0, pod=X, active=True), _seen_before())
+    after = _after(seen_before, unreadable())
+    assert "the cgroup of pod pod-x is gone (unverified" in lock_of(after, "d0").evidence
+    never = book_of(allocated(_D0, pod=X, active=True))
+    assert _after(never, unreadable()).allocations == never.allocations
+    former_boot = book_of(allocated(_D0, pod=X, active=True), _seen_before(BootId("boot-0")))
+    assert _after(former_boot, unreadable()).allocations == former_boot.allocations
+
+
+def test_a_pod_that_lives_in_its_cgroup_is_not_over() -> None:
+    book = book_of(allocated(_D0, pod=X, active=True), _seen_before())
+    assert _after(book, unreadable(), sightings={X: _LIVING}).allocations == book.allocations
