@@ -3,21 +3,15 @@
 from contextlib import closing
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from fakes.books import BOOT, KUBELET, WHOLE, X, Y, Z, drafted, keys, lock_of, name, seen, silicon
+from fakes.books import KUBELET, WHOLE, X, Y, drafted, keys, lock_of, name, silicon
 from holdfast.app.answers.reports import claim_reports, lock_reports
 from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book, LockState
-from holdfast.model.book.claims import Wish, admins_on, adopt, end_claim, enlist, phase_of
+from holdfast.model.book.claims import Wish, admins_on, adopt, end_claim, phase_of
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.drift import ClaimDriftFacts, claim_disagreements
-from holdfast.model.book.marks import Asker, Mark, Marks
-from holdfast.model.book.pods import note_pods
 from holdfast.model.book.standing import Standings
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
-from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
 _ADMIN = ClaimRef("ops", ClaimUid("uid-of-admin"), "monitor")
 _TEAM = ClaimRef("team", ClaimUid("uid-of-team"), "train")
@@ -55,54 +49,12 @@ def test_it_is_prepared_on_what_another_has_and_takes_no_lock() -> None:
     assert admins_on(book, keys("c")) == set()
 
 
-def test_it_keeps_no_claim_from_the_device() -> None:
-    draft = drafted()
-    assert enter(draft, _admin(Y), "free") is None
-    assert enter(draft, _team(X), "free") is None
-    assert lock_of(draft.book, "d0").claim == _TEAM.uid
-
-
-def test_what_a_person_withholds_is_no_obstacle_to_it() -> None:
-    draft = drafted()
-    draft.mark(Marks(drain=Mark(asker=Asker(uid=0, pid=1), at=0.0, reason="")))
-    assert enter(draft, _admin(Y), "free") is None
-
-
-def test_pods_that_share_it_are_all_remembered() -> None:
-    draft = _both()
-    assert enlist(draft, _admin(Z)) is None
-    assert admins_on(draft.book, keys("b")) == {Y, Z}
-
-
-def test_a_claim_with_devices_of_its_own_waits_for_these_alone() -> None:
-    draft = drafted()
-    other = replace(_team(X), devices={WHOLE: silicon(d0="ab", d1="c")})
-    assert enter(draft, other, "free") is None
-    waits = enter(draft, _admin(Y, d1=True), "free")
-    assert waits is not None
-    assert waits.text == f"{name('d1')} is held by pod {X} by claim team/train"
-    assert _phase(draft.book) == "preparing"
-
-
 def test_its_end_is_forgotten_but_for_its_name() -> None:
     draft = _both()
     end_claim(draft, _ADMIN.uid, "kubelet unprepared it", kubelet=KUBELET)
     assert admins_on(draft.book, keys("a", "b")) == set()
     assert _phase(draft.book) == "over"
     assert lock_of(draft.book, "d0").state is LockState.HELD
-
-
-def test_a_pod_is_not_let_go_of_while_it_has_admin_access() -> None:
-    """So nothing of it is ended, whatever it leaves on a device that it had to itself."""
-    draft = drafted()
-    assert enter(draft, _team(X), "free") is None
-    assert enter(draft, _admin(X), "free") is None
-    end_claim(draft, _TEAM.uid, "kubelet unprepared it", kubelet=KUBELET)
-    assert draft.book.pods[X].let_go_at is None
-    note_pods(draft, replace(seen(), kubelet=KUBELET), {}, BOOT)
-    assert draft.book.pods[X].let_go_at is None
-    end_claim(draft, _ADMIN.uid, "kubelet unprepared it", kubelet=KUBELET)
-    assert draft.book.pods[X].let_go_at is not None
 
 
 def test_it_is_remembered_over_a_restart(tmp_path: Path) -> None:
@@ -129,26 +81,6 @@ def test_people_are_told_that_it_is_an_administrators() -> None:
         str(_ADMIN),
     )
     assert admin["claimPods"] == [f"ops/agent ({Y})"]
-
-
-def test_what_kubelet_has_of_it_is_no_other_device() -> None:
-    facts = ClaimDriftFacts(
-        book=_both().book,
-        boot=BOOT,
-        driver="holdfast.dev",
-        pool="node-1",
-        entries=[
-            ClaimEntry(
-                claim=ref,
-                pods=frozenset({pod}),
-                devices={"holdfast.dev": (RecordedDevice("node-1", "d0"),)},
-            )
-            for ref, pod in ((_TEAM, X), (_ADMIN, Y))
-        ],
-        read_at=1e9,
-        devices={"d0": (name("d0"),)},
-    )
-    assert claim_disagreements(facts) == ()
 
 
 def test_what_was_taken_over_as_its_own_is_used_beside_others_once_that_is_known() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.dra.claims import ClaimResult, PrepareAnswer
+from holdfast.model.dra.claims import ClaimResult
 from holdfast.model.dra.handover import EVERY_REQUEST, ResultDevices, devices_of, hand_over
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimUid, DeviceId, DeviceName, HardwareKey, ResourceName
@@ -103,17 +103,6 @@ def test_requests_for_different_things_need_no_more_than_their_own() -> None:
     assert handed.envs() == {"CHIP": "c0", "NIC": "n0"}
 
 
-def test_names_that_a_pod_would_be_given_by_annotations_are_among_the_ids_of_a_claim() -> None:
-    """A claim has no annotations."""
-
-    def grant(_resource: ResourceName, _devices: tuple[Device, ...]) -> ContainerGrant:
-        return ContainerGrant(cdi_devices=("a.b/c=0",), annotations={"key": "a.b/c=0,a.b/m=all"})
-
-    _, answer = hand_over("holdfast.dev", _CLAIM, [_given("a", _C0)], grant)
-    (prepared,) = answer.devices
-    assert prepared.cdi_ids[1:] == ("a.b/c=0", "a.b/m=all")
-
-
 def test_a_variable_that_the_whole_claim_would_be_without_cannot_be_taken_back() -> None:
     """A mixture of both would be true of nothing."""
     given = [_given("a", _C0), _given("b", _C1)]
@@ -126,26 +115,7 @@ def test_a_variable_that_the_whole_claim_would_be_without_cannot_be_taken_back()
     assert [each.envs["COUNT"] for each in handed.values()] == ["1", "1"]
 
 
-def test_a_device_that_two_requests_are_for_has_two_names() -> None:
-    """One of them is with adminAccess; a spec with one name twice is no CDI spec."""
-    handed = _Handed(_given("own", _C0), _given("watch", _C0, admin=True))
-    assert handed.names("own") == ["holdfast.dev/claim=uid-1-c0"]
-    assert handed.names("watch") == ["holdfast.dev/claim=uid-1-c0.watch"]
-    assert handed.nodes("own") == handed.nodes("watch") == ["/dev/c0"]
-
-
 def test_what_is_given_with_admin_access_is_told_apart_from_what_is_not() -> None:
     given = [_given("a", _C0, _C1), _given("b", _C1, _C2), _given("watch", _C0, _N0, admin=True)]
     assert devices_of(given, admin=False) == (_C0, _C1, _C2)
     assert devices_of(given, admin=True) == (_C0, _N0)
-
-
-def test_a_claim_without_variables_is_answered_without_them() -> None:
-    handed, answer = hand_over(
-        "holdfast.dev",
-        _CLAIM,
-        [_given("a", _C0), _given("b", _C1)],
-        lambda _resource, _devices: ContainerGrant(),
-    )
-    assert len(handed) == len(answer.devices) == 2
-    assert isinstance(answer, PrepareAnswer)

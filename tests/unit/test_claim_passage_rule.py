@@ -13,7 +13,6 @@ from fakes.books import (
     allocated,
     book_of,
     drafted,
-    inventory,
     keys,
     name,
     silicon,
@@ -26,7 +25,6 @@ from holdfast.model.book.marks import Asker, Mark, Marks
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, OpaqueConfig
 from holdfast.model.dra.passage import (
-    by_resource,
     enter,
     is_prepared,
     of_its_own,
@@ -46,7 +44,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.use.free import Freedom, Verdict
-from holdfast.model.use.holders import Grip, Holder, Sandbox
+from holdfast.model.use.holders import Grip, Holder
 
 _REF = ClaimRef("team", ClaimUid("uid-1"), "claim")
 _RESULT = ClaimResult(request="chips", driver="holdfast.dev", pool="node-1", device="tpu-0")
@@ -56,15 +54,6 @@ _CLAIM = AllocatedClaim(ref=_REF, results=(_RESULT, _OTHERS), reserved_for={X: "
 
 def _results(claim: AllocatedClaim) -> tuple[ClaimResult, ...]:
     return results_for(claim, _REF, driver="holdfast.dev", pool="node-1")
-
-
-def test_only_what_is_ours_is_prepared() -> None:
-    assert _results(_CLAIM) == (_RESULT,)
-
-
-def test_a_claim_may_have_as_many_results_as_the_api_allows() -> None:
-    many = tuple(replace(_RESULT, device=f"tpu-{n}") for n in range(32))
-    assert _results(replace(_CLAIM, results=many)) == many
 
 
 @pytest.mark.parametrize(
@@ -180,20 +169,6 @@ def _held(*pods: PodUid | None) -> Verdict:
 _UNKNOWN = Verdict(freedom=Freedom.UNKNOWN, reason="not every process can be seen")
 
 
-def test_the_virtual_machine_of_its_only_pod_is_that_of_a_former_sandbox() -> None:
-    """Kubelet has a claim prepared before it makes a sandbox, so the next machine is not there."""
-    machine = Holder(
-        process=ProcessId(100, 1),
-        command="qemu-kvm",
-        grips=frozenset({Grip.DEVICE_FD}),
-        pod=X,
-        sandbox=Sandbox.MACHINE,
-    )
-    verdict = Verdict(freedom=Freedom.IN_USE, reason="held by it", holders=(machine,))
-    found = in_the_way({name("d0"): of_its_own(verdict, frozenset())})
-    assert found == {name("d0"): "google.com/tpu/d0 is held by it"}
-
-
 @pytest.mark.parametrize(
     ("verdict", "sharing", "told"),
     [
@@ -230,18 +205,6 @@ def _after(wish: Wish, *, prepared: bool) -> Book:
     return draft.book
 
 
-def test_the_book_is_told_of_every_device_and_every_pod_of_a_claim() -> None:
-    node = inventory(_BOTH.devices)
-    pods = {X: "pod-x", Y: "pod-y"}
-    claim = replace(_CLAIM, reserved_for=pods)
-
-    assert wish_for(claim, node.devices) == Wish(ref=_REF, pods=pods, devices=_BOTH.devices)
-    assert by_resource(node.devices[1:]) == {
-        WHOLE: silicon(d1="b"),
-        HALF: silicon(h0="c"),
-    }
-
-
 def test_a_claim_is_prepared_on_all_that_it_passed_the_gate_with_and_on_nothing_else() -> None:
     """What its pods hold of the rest is not theirs: they never got it."""
     prepared = _after(_WISH, prepared=True)
@@ -259,18 +222,6 @@ def test_the_history_has_what_the_kernel_showed_of_each_device() -> None:
 
     shown = {each.device for each in draft.moves if "nobody has it open" in each.evidence}
     assert shown == {name("d0"), name("d1")}
-
-
-def test_a_resource_that_a_prepared_claim_only_waits_for_is_not_prepared() -> None:
-    draft = drafted(_after(_WISH, prepared=True))
-    assert enlist(draft, _BOTH) is None
-
-    assert is_prepared(draft.book, _REF.uid, _WISH.keys)
-    assert not is_prepared(draft.book, _REF.uid, _BOTH.keys)
-
-
-def test_a_claim_with_all_its_locks_waits_for_nothing() -> None:
-    assert why_claim_waits(_after(_WISH, prepared=False), _REF.uid, _WISH.keys) is None
 
 
 def test_a_lock_that_is_to_be_given_back_is_no_claims_to_use() -> None:

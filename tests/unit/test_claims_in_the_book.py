@@ -23,7 +23,6 @@ from fakes.books import (
     inventory,
     keys,
     lock_of,
-    name,
     seen,
     silicon,
     unreadable,
@@ -51,7 +50,7 @@ from holdfast.model.book.pods import Observation, PodSighting, reconcile
 from holdfast.model.book.queue import settle
 from holdfast.model.dra.passage import enter
 from holdfast.model.gate.gate import Caller, Passage
-from holdfast.model.ids import BootId, ClaimUid, DeviceId, PodUid, ResourceName
+from holdfast.model.ids import BootId, DeviceId, PodUid
 
 
 def _observed(*, sightings: Mapping[PodUid, PodSighting] | None = None) -> Observation:
@@ -92,33 +91,11 @@ def test_a_pod_of_the_device_plugin_waits_behind_a_claim_that_is_its_own() -> No
     )
 
 
-def test_two_claims_of_one_pod_are_two_holders() -> None:
-    other = replace(REF, uid=ClaimUid("claim-2"))
-    draft = drafted(prepared_book())
-    assert enlist(draft, wish_of(ref=other)) is None
-    assert why_claim_waits(draft.book, other.uid, keys("a", "b")) is not None
-
-
-def test_a_claim_of_several_resources_is_one_holder() -> None:
-    draft = drafted()
-    wish = wish_of(devices={WHOLE: silicon(d0="a"), HALF: silicon(h0="b")})
-    assert enter(draft, wish, "free") is None
-    assert [lock.claim for lock in draft.locks.values()] == [CLAIM, CLAIM]
-    assert {each.phase for each in draft.holdings.allocations.values()} == {Phase.ACTIVE}
-
-
 def test_what_is_prepared_again_stays_as_it_is_and_takes_in_more_pods() -> None:
     before = prepared_book(X)
     draft = drafted(before)
     assert enter(draft, wish_of(X, Y), "free") is None
     assert len(draft.holdings.allocations) == 1
-    assert draft.book.claims[CLAIM].pods == {X, Y}
-
-
-def test_pods_that_a_claim_is_no_longer_reserved_for_are_waited_for_all_the_same() -> None:
-    """They may run until kubelet has ended them."""
-    draft = drafted(prepared_book(X))
-    assert enter(draft, wish_of(Y), "free") is None
     assert draft.book.claims[CLAIM].pods == {X, Y}
 
 
@@ -137,33 +114,6 @@ def test_each_resource_of_a_claim_is_written_down_also_where_it_has_the_same_har
     assert {(each.resource, *each.ids) for each in mine} == {(WHOLE, "d0"), (HALF, "h0")}
 
 
-def test_the_order_in_which_pods_are_named_decides_nothing() -> None:
-    one, other = drafted(), drafted()
-    enlist(one, wish_of(X, Y))
-    enlist(other, wish_of(Y, X))
-    assert one.book.locks == other.book.locks
-    assert lock_of(one.book, "d0").pod == X
-
-
-@pytest.mark.parametrize(
-    ("active", "expected"),
-    [
-        ((), ClaimPhase.PREPARING),
-        ((WHOLE,), ClaimPhase.PREPARING),
-        ((WHOLE, HALF), ClaimPhase.PREPARED),
-    ],
-)
-def test_a_claim_is_prepared_with_the_last_of_its_devices(
-    active: tuple[ResourceName, ...], expected: ClaimPhase
-) -> None:
-    draft = drafted()
-    enlist(draft, wish_of(devices={WHOLE: silicon(d0="a"), HALF: silicon(h0="b")}))
-    for each in draft.holdings.of_claim(CLAIM):
-        if each.resource in active:
-            draft.activate(each)
-    assert phase_of(draft.book, draft.book.claims[CLAIM]) is expected
-
-
 def test_a_claim_without_devices_is_not_called_prepared() -> None:
     record = ClaimRecord(ref=REF, pods=frozenset({X}), boot=BOOT)
     assert phase_of(Book(claims={CLAIM: record}), record) is ClaimPhase.PREPARING
@@ -173,25 +123,6 @@ def test_other_devices_than_it_has_are_refused() -> None:
     draft = drafted(prepared_book())
     with pytest.raises(ClaimRefusedError, match=r"given google.com/tpu/d0.*delete the pods"):
         enlist(draft, wish_of(devices={WHOLE: silicon(d1="c")}))
-
-
-def test_a_drained_node_prepares_what_was_prepared_and_nothing_new() -> None:
-    draft = drafted(prepared_book())
-    draft.mark(Marks(drain=Mark(asker=Asker(uid=0, pid=1), at=NOW)))
-    assert enter(draft, wish_of(), "free") is None
-    other = replace(REF, uid=ClaimUid("claim-2"))
-    reason = enter(draft, wish_of(Y, ref=other, devices={WHOLE: silicon(d1="c")}), "free")
-    assert reason is not None
-    assert "draining" in reason.text
-    assert draft.book.lock_on(keys("c")) is None
-
-
-def test_a_claim_that_was_never_prepared_leaves_nothing_to_wait_for() -> None:
-    draft = drafted()
-    enlist(draft, wish_of())
-    end_claim(draft, CLAIM, "kubelet unprepared it")
-    assert not draft.locks
-    assert not draft.holdings.allocations
 
 
 def test_what_was_prepared_is_free_only_after_each_of_its_pods() -> None:
@@ -240,14 +171,6 @@ def test_the_next_in_the_queue_gets_what_a_claim_leaves() -> None:
     release(draft, lock_of(draft.book, "d0"), "nobody uses it")
     lock = lock_of(draft.book, "d0")
     assert (lock.pod, lock.claim) == (Y, None)
-
-
-def test_a_late_call_is_refused_and_another_pod_is_not() -> None:
-    draft = drafted(unprepared_book(prepared_book()))
-    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
-    with pytest.raises(ClaimRefusedError, match="no other pod is to use it since"):
-        enlist(draft, wish_of(X))
-    assert enlist(draft, wish_of(X, Y)) is None
 
 
 def test_a_claim_that_comes_back_waits_until_its_former_pods_are_over() -> None:
@@ -389,16 +312,6 @@ def test_a_pod_that_has_more_than_the_claim_is_not_let_go() -> None:
     assert draft.book.pods[X].let_go_at is None
 
 
-def test_the_cgroups_of_all_pods_of_a_claim_are_remembered() -> None:
-    draft = drafted(prepared_book(X, Y))
-    sighting = PodSighting(cgroup="/kubepods/pod-y", inode=7, populated=True, processes=(1,))
-    reconcile(draft, _observed(sightings={Y: sighting}))
-    assert draft.book.pods[Y].inode == 7
-    end_claim(draft, CLAIM, "kubelet unprepared it")
-    reconcile(draft, _observed())
-    assert draft.book.pods[Y].inode == 7
-
-
 def test_the_cgroup_of_each_pod_is_followed_until_the_claim_is_over() -> None:
     """Another cgroup of its name belongs, from then on, to a later pod."""
     draft = drafted(prepared_book(X, Y))
@@ -418,11 +331,6 @@ def test_a_pod_with_a_claim_is_not_let_go_also_while_the_checkpoint_cannot_be_re
     draft.note_pod(replace(draft.book.pods[X], let_go_at=UPTIME, counted_boot=BOOT))
     reconcile(draft, replace(_observed(), view=unreadable()))
     assert draft.book.pods[X].let_go_at is None
-
-
-def test_names_of_devices_stay_apart_by_resource() -> None:
-    draft = drafted(prepared_book())
-    assert draft.locks.keys() == {name("d0")}
 
 
 def test_a_start_of_nobody_known_waits_behind_a_claim_and_is_told_which() -> None:

@@ -144,14 +144,6 @@ def test_a_claim_that_waits_without_a_device_is_not_forgotten_however_long_it_wa
     assert {CLAIM, waiting.uid} == {*later.book.claims}
 
 
-def test_what_has_just_ended_is_remembered_without_a_lock_as_well() -> None:
-    draft = drafted()
-    enlist(draft, wish_of())
-    end_claim(draft, CLAIM, "kubelet unprepared it")
-    drop_old_claims(draft)
-    assert [*draft.book.claims] == [CLAIM]
-
-
 def _let_go(kubelet: ProcessId, *, seconds: float = 0.0, boot: BootId = BOOT) -> PodRecord:
     """Return what is known of the pod after a first Unprepare, and one of *kubelet* later on."""
     before = unprepared_book(prepared_book(X))
@@ -224,17 +216,6 @@ def test_a_claim_is_left_while_it_is_not_over_or_has_something_to_give_back(
     book: Book, *, left: bool
 ) -> None:
     assert claims_left(book) is left
-
-
-def test_beside_a_claim_that_is_over_another_is_left() -> None:
-    other = replace(REF, uid=ClaimUid("claim-2"))
-    records = dict(_over().claims)
-    records[other.uid] = ClaimRecord(ref=other, pods=frozenset({Y}), boot=BOOT)
-    assert claims_left(Book(claims=records))
-    both = drafted(prepared_book())
-    both.allocate(WHOLE, silicon(d1="c"), pod=Y)
-    end_claim(both, CLAIM, "kubelet unprepared it")
-    assert claims_left(both.book)
 
 
 def test_kubelet_forgets_only_a_claim_that_it_has_prepared() -> None:
@@ -310,14 +291,3 @@ def test_a_claim_ends_once() -> None:
     draft.uptime += 60.0
     end_claim(draft, CLAIM, "it is not allocated any more", recorded=(Z,))
     assert draft.book.claims[CLAIM] == first
-
-
-@pytest.mark.parametrize(("over", "told"), [((), "free"), ((Y,), "with 1 other pods of its claim")])
-def test_how_many_pods_of_a_claim_were_over_with_one_is_in_the_history(
-    over: tuple[PodUid, ...], told: str
-) -> None:
-    draft = drafted(unprepared_book(prepared_book(X, Y) if over else prepared_book()))
-    lock = lock_of(draft.book, "d0")
-    assert lock.state is LockState.RELEASING
-    release(draft, lock, "free", over=over)
-    assert draft.moves[-1].evidence.startswith(told)

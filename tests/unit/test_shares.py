@@ -79,22 +79,6 @@ def test_a_claim_keeps_the_replica_that_it_has() -> None:
     assert _ids(placed([_share("s", devices)], draft.book, _MINE)) == ["G::2"]
 
 
-def test_shares_of_one_claim_are_different_replicas_and_the_same_ones_each_time() -> None:
-    draft = drafted()
-    _takes(draft, _OTHER, _REPLICAS[1])
-    for wanted in ([_share("b"), _share("a")], [_share("a"), _share("b")]):
-        found = placed(wanted, draft.book, _MINE)
-        assert not isinstance(found, Obstacle)
-        assert {each.result.share_id: each.devices[0].name.id for each in found} == {
-            "a": "G::0",
-            "b": "G::2",
-        }
-        assert [each.result.share_id for each in found] == [each.result.share_id for each in wanted]
-    _takes(draft, _MINE, _REPLICAS[0], _REPLICAS[2])
-    had = (_REPLICAS[0], _REPLICAS[2], _REPLICAS[1])
-    assert _ids(placed([_share("b", had), _share("a", had)], draft.book, _MINE)) == ["G::2", "G::0"]
-
-
 def test_a_claim_waits_for_no_certain_replica_when_none_is_left() -> None:
     draft = drafted()
     _takes(draft, _OTHER, *_REPLICAS, pod=Y)
@@ -220,24 +204,6 @@ def test_what_a_result_means(
     result: ClaimResult, told: AdvertisedDevice, expected: list[str]
 ) -> None:
     assert [each.id for each in meant_by(result, told, Book(), _MINE)] == expected
-
-
-@pytest.mark.parametrize("told", [_TOLD, as_whole(_TOLD)])
-def test_a_claim_keeps_its_share_of_a_gpu_that_is_shared_no_more_or_by_fewer(
-    told: AdvertisedDevice,
-) -> None:
-    draft = drafted()
-    _takes(draft, _MINE, _replica(11), _replica(7))
-    had = [each.id for each in meant_by(_RESULT, told, draft.book, _MINE)]
-    assert had[:2] == ["G::7", "G::11"]
-    assert had[2:] == (["G::0", "G::1", "G::2"] if told.shared else [])
-
-
-def test_a_gpu_is_offered_whole_by_the_name_that_it_has_unshared() -> None:
-    renamed = replace(_TOLD, devices=(_name("G::0", _RENAMED), _name("G::1", _RENAMED)))
-    assert as_whole(renamed).devices == (_name("G"),)
-    assert not as_whole(renamed).shared
-    assert as_whole(as_whole(renamed)) == as_whole(renamed)
 
 
 def test_containers_are_given_the_node_of_each_share_and_kubelet_its_id() -> None:
