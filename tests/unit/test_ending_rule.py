@@ -297,26 +297,6 @@ def test_a_sandbox_is_ended_only_when_its_shim_is_gone_or_its_runtime_says_that_
     assert (spared or "") in (said or "")
 
 
-@pytest.mark.parametrize("member", _SANDBOX, ids=lambda each: each.sandbox.value)
-def test_every_process_of_a_sandbox_is_judged_as_the_sandbox_is(member: Member) -> None:
-    facts = replace(_FACTS, process=member.process, command="exe", sandbox=member.sandbox)
-    assert why_spare(facts) is None
-    assert "c1" in (why_spare(replace(facts, runtime=_BUSY)) or "")
-
-
-def test_a_program_beside_a_sandbox_is_spared_while_the_sandbox_is() -> None:
-    program = replace(_orphan(_SENTRY), command="python", sandbox=None)
-    facts = replace(
-        _FACTS,
-        process=program.process,
-        command="python",
-        sandbox=None,
-        members=(*_SANDBOX, program),
-        runtime=_UNREADABLE,
-    )
-    assert "state cannot be read" in (why_spare(facts) or "")
-
-
 def test_a_sandbox_has_children_in_other_mounts_and_is_no_shim() -> None:
     sentry = replace(_ORPHANS[0], contains=True)
     assert why_spare(replace(_FACTS, members=(sentry,))) is None
@@ -347,13 +327,6 @@ def test_what_only_looks_like_a_sandbox_is_spared() -> None:
     assert "nothing else shows which" in (why_spare(facts) or "")
 
 
-def test_the_graces_of_kubelet_and_the_orphan_hold_for_a_sandbox_too() -> None:
-    young = replace(_FACTS, members=_ORPHANS, runtime_gone_at=NOW - 29)
-    assert "an orphan for less than 30 s" in (why_spare(young) or "")
-    counted = replace(_FACTS, pod=replace(_FACTS.pod, let_go_at=None))  # type: ignore[type-var]
-    assert "kubelet counts its pod" in (why_spare(counted) or "")
-
-
 @pytest.mark.parametrize("shim", sorted(SHIMS))
 def test_a_shim_in_the_cgroup_forbids_to_end_it_as_one(shim: str) -> None:
     assert whole_cgroup(_SANDBOX, NOW - 60)
@@ -370,13 +343,6 @@ def test_one_container_among_orphans_shows_that_the_runtime_has_not_let_go() -> 
     before = RuntimeEvidence(gone_at=NOW - 50, only_pause_at=NOW - 40)
     seen = runtime_seen(before, [_ORPHAN, _CHILD], _IDLE, NOW)
     assert (seen.gone_at, seen.only_pause_at) == (None, None)
-
-
-def test_it_counts_from_the_first_look_that_showed_no_container() -> None:
-    first = runtime_seen(RuntimeEvidence(), [_ORPHAN], None, NOW)
-    assert (first.gone_at, first.only_pause_at) == (NOW, None)
-    assert runtime_seen(first, [_ORPHAN], None, NOW + 10) == first
-    assert runtime_seen(first, [], None, NOW + 10) == first
 
 
 def test_a_sandbox_counts_from_the_first_look_at_files_that_told_of_pause_alone() -> None:

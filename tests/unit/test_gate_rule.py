@@ -39,7 +39,6 @@ from holdfast.model.gate.gate import (
     who_calls,
     why_queued,
 )
-from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 
 _D0 = silicon(d0="a")
@@ -223,12 +222,6 @@ def test_a_start_that_nobody_allocated_is_written_down_once_and_waits_its_turn()
     assert draft.book.allocations[2].phase is Phase.PENDING
 
 
-def test_the_checkpoint_names_ids_as_kubelet_does_and_the_book_as_we_do() -> None:
-    passage = Passage(resource=WHOLE, asked=ids("accel0"), devices=_D0)
-    assert who_calls(passage, seen(entry(X, "accel0")), Book()).pod == X
-    assert who_calls(passage, _UNREADABLE, book_of(allocated(_D0, pod=X))).pod == X
-
-
 @pytest.mark.parametrize(
     ("book", "caller", "reason"),
     [
@@ -270,13 +263,6 @@ def test_a_start_waits_by_the_book_for_whoever_else_has_the_hardware(
     assert (said is None) if reason is None else (said is not None and reason in said)
 
 
-def test_an_unknown_caller_does_not_pass_where_somebody_waits_for_the_same_hardware() -> None:
-    draft = drafted()
-    draft.allocate(HALF, silicon(h0="a"), pod=Y)  # not settled: its lock is not there yet
-    assert "pod pod-y waits for the same hardware" in str(why_wait(_PASSAGE, Caller(), draft.book))
-    assert why_wait(_PASSAGE, _KNOWN, draft.book) is None
-
-
 def test_a_start_that_passes_is_written_down_with_what_the_kernel_showed() -> None:
     draft = drafted(book_of(allocated(_D0)))
     assert enter(draft, _PASSAGE, _KNOWN, "gate passed: not enabled") is None
@@ -313,49 +299,12 @@ def test_a_refused_start_keeps_its_place_in_the_queue_however_often_it_is_tried(
     assert [each.pod for each in draft.book.queue()] == [Y, X]
 
 
-def test_an_older_allocation_that_waits_goes_first_also_at_the_gate() -> None:
-    draft = drafted(book_of(allocated(silicon(w="ab"), resource=HALF, pod=Y)))
-    reason = enter(draft, _PASSAGE, _KNOWN, "passed")
-    assert reason is not None
-    assert "pod-y" in reason.text
-
-
-def test_a_free_device_that_an_older_allocation_waits_for_is_not_passed_by_a_younger_one() -> None:
-    """The older one has not got it: it waits for the other half of it."""
-    book = book_of(
-        allocated(silicon(d1="b"), pod=Z, active=True),
-        allocated(silicon(w="ab"), resource=HALF, pod=Y),
-    )
-    draft = drafted(book)
-    assert "a waits behind pod pod-y" in str(enter(draft, _PASSAGE, _KNOWN, "passed"))
-    assert not unlocked(draft.book)
-
-
-def test_an_older_pod_takes_at_the_gate_what_a_younger_one_has_not_started_on() -> None:
-    draft = drafted(book_of(allocated(silicon(d1="b"), pod=X), allocated(_D0, pod=Y)))
-    assert enter(draft, _PASSAGE, _KNOWN, "passed") is None
-    assert lock_of(draft.book, "d0").pod == X
-
-
-def test_the_restart_of_a_container_in_a_living_pod_passes_again() -> None:
-    draft = drafted(book_of(allocated(_D0, pod=X, active=True)))
-    assert enter(draft, _PASSAGE, _KNOWN, "again") is None
-    assert list(draft.book.allocations) == [1]
-
-
 def test_init_and_main_container_share_the_lock_and_start_one_after_the_other() -> None:
     draft = drafted(book_of(allocated(_D0), allocated(_D0)))
     for _ in range(2):
         assert enter(draft, _PASSAGE, _KNOWN, "passed") is None
     assert {each.phase for each in draft.book.allocations.values()} == {Phase.ACTIVE}
     assert len(draft.book.locks) == 1
-
-
-def test_an_unknown_caller_passes_on_a_free_device_that_nobody_else_wants() -> None:
-    draft = drafted()
-    assert enter(draft, _PASSAGE, Caller(), "passed") is None
-    assert lock_of(draft.book, "d0").pod is None
-    assert draft.book.allocations[1].phase is Phase.ACTIVE
 
 
 def test_after_an_unknown_caller_passed_no_second_pod_passes() -> None:
@@ -376,35 +325,12 @@ def test_an_unknown_caller_never_takes_a_lock_from_anybody(state: Phase) -> None
     assert lock_of(draft.book, "d0") == lock_of(book, "d0")
 
 
-def test_no_start_passes_before_all_hardware_of_its_devices_is_locked_for_its_pod() -> None:
-    draft = drafted(book_of(allocated(silicon(h0="a"), resource=HALF, pod=X)))
-    whole = Passage(resource=WHOLE, asked=ids("w"), devices=silicon(w="ab"))
-    assert enter(draft, whole, _KNOWN, "passed") is None
-    assert not unlocked(draft.book)
-    other = Passage(resource=HALF, asked=ids("h1"), devices=silicon(h1="b"))
-    assert enter(draft, other, Caller(pods=(Y,)), "passed") is not None
-    assert not breaches(draft.book)
-
-
 def test_a_device_that_grew_since_its_allocate_is_locked_as_it_is_now() -> None:
     draft = drafted(book_of(allocated(_D0, pod=X)))
     grown = Passage(resource=WHOLE, asked=ids("d0"), devices=silicon(d0="ab"))
     assert enter(draft, grown, _KNOWN, "passed") is None
     assert lock_of(draft.book, "d0").keys == keys("a", "b")
     assert not unlocked(draft.book)
-
-
-def test_a_device_that_grew_onto_hardware_of_another_pod_waits_for_it() -> None:
-    draft = drafted(book_of(allocated(_D0, pod=X), allocated(silicon(d1="b"), pod=Y, active=True)))
-    grown = Passage(resource=WHOLE, asked=ids("d0"), devices=silicon(d0="ab"))
-    assert "pod-y" in str(enter(draft, grown, _KNOWN, "passed"))
-
-
-def test_two_pods_are_no_caller() -> None:
-    assert Caller(pods=(X, Y)).pod is None
-    assert Caller(pods=(Z,)).pod == Z
-    assert Passage(resource=WHOLE, asked=ids("d0"), devices=_BOTH).keys == keys("a", "b")
-    assert DeviceId("d0") in _PASSAGE.asked
 
 
 # What a start may and may not do while it is not known, or not certain, whose it is.
@@ -445,12 +371,6 @@ def test_the_same_id_under_another_resource_name_is_another_device() -> None:
     assert why_wait(_PASSAGE, _KNOWN, book_of(other_name, allocated(_D0))) is not None
     known = book_of(allocated(_D0, resource=HALF, pod=X))
     assert who_calls(_PASSAGE, KubeletView(), known) == Caller()
-
-
-def test_an_unknown_caller_does_not_wait_for_a_pod_that_wants_other_hardware() -> None:
-    draft = drafted()
-    draft.allocate(WHOLE, silicon(d1="b"), pod=Y)
-    assert why_wait(_PASSAGE, Caller(), draft.book) is None
 
 
 def test_what_is_withheld_by_hand_is_given_again_to_the_pod_that_started_on_it() -> None:

@@ -6,7 +6,6 @@ from holdfast.model.book.book import LockState
 from holdfast.model.devices import Device, DeviceKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.reclaim.reset import (
-    FORCED,
     FunctionState,
     ResetPolicy,
     TrialState,
@@ -189,11 +188,6 @@ def test_each_step_follows_from_the_lock_and_how_far_the_trial_is(
     state: LockState, trial: TrialState, *, due: bool, step: TrialStep
 ) -> None:
     assert next_trial_step(state, trial, retry_due=due) is step
-
-
-@pytest.mark.parametrize("state", [each for each in LockState if each not in FORCED])
-def test_no_release_that_was_not_forced_begins_a_trial_or_is_held_up(state: LockState) -> None:
-    assert next_trial_step(state, TrialState.NONE) is TrialStep.CLEAR
 
 
 _STORY = [
