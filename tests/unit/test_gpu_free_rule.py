@@ -30,7 +30,6 @@ from holdfast.model.nvidia.free import (
     restored,
     sort,
     unused,
-    uuids,
     with_level,
 )
 from holdfast.model.nvidia.gpu import GpuProcess, GpuUse
@@ -132,23 +131,11 @@ def test_a_pod_that_was_given_the_gpu_is_in_the_way_all_the_same() -> None:
     assert bystander(holder(grips=NODE, pod=OTHER), both, RULES) is None
 
 
-def test_what_counts_as_a_monitoring_agent_can_be_set() -> None:
-    agent = holder("gpu-agent", COMPUTES)
-    assert bystander(agent, TO_MINE, RULES) is None
-    assert bystander(agent, TO_MINE, replace(RULES, monitors=("gpu-agent",))) is Bystander.MONITOR
-
-
 def test_whom_nvml_names_and_proc_has_no_more_is_still_being_taken_down() -> None:
     use = GpuUse(processes=(GpuProcess(pid=5, kind="compute"), GpuProcess(pid=6, kind="mps")))
     found = sort(use, (), {6: holder(pid=6)}, TO_MINE, RULES)
     assert found.sight.ended == (5,)
     assert [(each.process.pid, each.grips) for each in found.holders] == [(6, NODE | COMPUTES)]
-
-
-def test_a_process_that_has_the_node_open_and_computes_is_one_holder_with_both_grips() -> None:
-    use = GpuUse(processes=(GpuProcess(pid=77, kind="compute"),))
-    found = sort(use, (holder(),), {77: holder(grips=frozenset())}, TO_MINE, RULES)
-    assert [each.grips for each in found.holders] == [NODE | COMPUTES]
 
 
 def test_the_memory_of_bystanders_is_not_counted() -> None:
@@ -451,15 +438,6 @@ def lock(
             started=started,
         )
     }
-
-
-def test_a_gpu_in_mig_mode_is_asked_for_itself_and_for_every_slice() -> None:
-    assert uuids(device("card/GPU-1", "part/GPU-1/2/MIG-2", "part/GPU-1/1/MIG-1"), {}) == (
-        "GPU-1",
-        "MIG-1",
-        "MIG-2",
-    )
-    assert uuids(device("part/GPU-1/1/MIG-1"), {}) == ("MIG-1",)
 
 
 WHOLE, ONE, TWO = (

@@ -148,36 +148,3 @@ def test_an_answer_is_as_nvidias_plugin_was_heard_to_give_it(case: str) -> None:
 
 def _by_path(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(entries, key=lambda each: str(each["containerPath"]))
-
-
-def test_an_answer_under_cdi_alone_sets_no_visible_devices_and_gives_no_nodes() -> None:
-    rules = GpuGrantRules(
-        lists=(CRI, ANNOTATIONS), annotation_prefix=PREFIX, pass_device_specs=True
-    )
-
-    grant = _grant(TWO, rules)
-
-    assert grant.nodes == ()
-    assert grant.envs == {}
-
-
-def test_a_mode_without_a_spec_is_not_named_for_the_runtime_would_refuse_the_container() -> None:
-    gds = replace(PLAIN, explained=frozenset({"gds"}))
-
-    grant = _grant(TWO, GpuGrantRules(lists=(CRI,), modes=ALL_MODES), gds)
-
-    assert grant.cdi_devices[2:] == ("k8s.device-plugin.nvidia.com/gds=all",)
-
-
-def test_a_gpu_named_twice_is_given_once() -> None:
-    grant = _grant((*TWO, TWO[0]), GpuGrantRules(pass_device_specs=True))
-
-    assert grant.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
-    assert [node.container_path for node in grant.nodes].count("/dev/nvidia0") == 1
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_two_replicas_of_a_gpu_are_answered_as_the_gpu_itself(name: str) -> None:
-    gpus, rules, beside = CASES[name]
-    twice = tuple(each for gpu in gpus for each in (gpu, gpu))
-    assert gpu_grant(twice, rules, beside) == gpu_grant(gpus, rules, beside)

@@ -108,10 +108,6 @@ def test_kubernetes_and_node_feature_discovery_take_every_label_of_gpus(name: st
     assert [pair for pair in labels(known).items() if refused(*pair)] == []
 
 
-def test_a_node_without_a_gpu_has_no_labels_of_any() -> None:
-    assert gpu_labels(GpuLabelFacts(gpus=(), facts=GpuFacts(), strategy=MIXED)) == {}
-
-
 def test_a_driver_that_is_away_takes_the_labels_of_its_version_along_and_no_others() -> None:
     there = NODES["mig-mixed"]
     away = replace(there, facts=replace(there.facts, state=DriverState.NOT_READY))

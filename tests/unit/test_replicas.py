@@ -15,7 +15,6 @@ from fakes.books import (
     Z,
     allocated,
     book_of,
-    breaches,
     drafted,
     entry,
     keys,
@@ -25,23 +24,17 @@ from fakes.books import (
 )
 from fakes.doors import why_wait
 from fakes.onegpu import RULES
-from holdfast.errors import LedgerError, RequestRefusedError
+from holdfast.errors import RequestRefusedError
 from holdfast.model.book.book import Book, DeviceLock, LockState, Phase
 from holdfast.model.book.byhand import target
-from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.book.pods import Observation, PodSighting, reconcile
-from holdfast.model.book.proof import could_have_started
+from holdfast.model.book.pods import Observation, reconcile
 from holdfast.model.book.queue import first_before, settle
-from holdfast.model.book.standing import why_withheld
 from holdfast.model.cards import (
     CardNames,
     ReplicaNames,
     Sharing,
     card_of,
-    clash,
     replica_key,
-    replicas_in,
-    shares,
     sides_of,
 )
 from holdfast.model.devices import (
@@ -60,8 +53,6 @@ from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, Proces
 from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.free import (
-    Bystander,
-    bystander,
     granted_on,
     sort,
     unused,
@@ -88,38 +79,6 @@ def replica(*numbers: int) -> Silicon:
         REPLICAS.replica(DeviceId("G"), number): frozenset({replica_key("G", number)})
         for number in numbers
     }
-
-
-CLASHES = [
-    (keys("replica/G/0"), keys("replica/G/0"), True),
-    (keys("replica/G/0"), keys("replica/G/1"), False),
-    (keys("replica/G/0"), keys("card/G"), True),
-    (keys("replica/G/0"), keys("part/G/1/M"), True),
-    (keys("replica/G/0"), keys("card/H"), False),
-    (keys("replica/G/0"), keys("card/H", "card/G"), True),
-    (keys("replica/G/0"), keys("pci/G"), False),
-    (keys("replica/G/0", "card/H"), keys("replica/H/0"), True),
-    # Slices that are both of the card tell by their keys alone whether they are the same.
-    (keys("card/G"), keys("part/G/1/M"), False),
-    (keys("pci/0000:00:05.0"), keys("pci/0000:00:05.0"), True),
-    (keys("a"), keys("b"), False),
-]
-
-
-@pytest.mark.parametrize(("one", "other", "expected"), CLASHES)
-def test_a_replica_excludes_all_of_its_card_but_the_other_replicas(
-    one: frozenset[HardwareKey], other: frozenset[HardwareKey], expected: bool
-) -> None:
-    assert clash(one, other) is expected
-    assert clash(other, one) is expected
-
-
-def test_only_different_replicas_share_a_card() -> None:
-    assert shares(keys("replica/G/0"), keys("replica/G/1"))
-    assert not shares(keys("replica/G/0"), keys("replica/G/0"))
-    assert not shares(keys("replica/G/0", "replica/G/1"), keys("replica/G/1"))
-    assert not shares(keys("replica/G/0"), keys("replica/H/1"))
-    assert not shares(keys("card/G"), keys("part/G/1/M"))
 
 
 def test_hardware_that_is_never_shared_is_of_no_card() -> None:
@@ -149,21 +108,6 @@ def test_each_vendor_of_a_node_calls_its_replicas_as_it_does() -> None:
     assert names.whole(card) == CardNames().whole(card) == card
     assert CardNames().parted(theirs.id) == (theirs.id, "")
     assert CardNames().whole(theirs) == theirs
-
-
-def test_a_key_says_of_which_card_it_is_a_replica() -> None:
-    assert replicas_in(keys("replica/G/1", "replica/G/0")) == (("G", "0"), ("G", "1"))
-    assert replicas_in(keys("card/G", "part/G/1/M", "pci/0000:00:05.0")) == ()
-
-
-def test_pods_on_replicas_of_one_card_have_their_locks_at_the_same_time() -> None:
-    book = book_of(
-        allocated(replica(0), resource=SHARED, pod=X, active=True),
-        allocated(replica(1), resource=SHARED, pod=Y),
-        allocated(replica(1), resource=SHARED, pod=Z),
-    )
-    assert {device.id: lock.pod for device, lock in book.locks.items()} == {"G::0": X, "G::1": Y}
-    assert not breaches(book)
 
 
 @pytest.mark.parametrize(("whole", "resource"), [(CARD, WHOLE), (SLICE, HALF)])
@@ -201,40 +145,6 @@ def test_the_card_waits_for_the_last_replica_and_no_later_pod_overtakes_it() -> 
     assert {lock.pod for lock in draft.locks.values()} == {Y}
 
 
-def test_replicas_that_no_container_started_on_yield_to_an_older_pod_that_wants_the_card() -> None:
-    draft = drafted()
-    allocated(CARD, pod=X)(draft)
-    allocated(replica(0), resource=SHARED, pod=Y)(draft)
-    allocated(replica(1), resource=SHARED, pod=Z)(draft)
-    draft.lock(name("G::0", SHARED), keys("replica/G/0"), draft.holdings.of_pod(Y)[0], "early")
-    draft.lock(name("G::1", SHARED), keys("replica/G/1"), draft.holdings.of_pod(Z)[0], "early")
-    settle(draft, near=keys("replica/G/1"))
-    assert {device.id: lock.pod for device, lock in draft.locks.items()} == {"G": X}
-
-
-def test_a_pod_may_have_the_card_and_a_replica_that_was_made_of_it_in_between() -> None:
-    for one, other in ((CARD, replica(0)), (replica(0), CARD)):
-        book = book_of(
-            allocated(one, resource=WHOLE, pod=X, active=True),
-            allocated(other, resource=SHARED, pod=X),
-            allocated(replica(1), resource=SHARED, pod=Y),
-        )
-        assert {lock.pod for lock in book.locks.values()} == {X}
-        assert len(book.locks) == 2
-        assert not breaches(book)
-
-
-def test_a_lock_is_refused_on_what_a_replica_excludes() -> None:
-    draft = drafted()
-    allocated(replica(0), resource=SHARED, pod=X)(draft)
-    settle(draft)
-    whole = allocated(CARD, pod=Y)(draft)
-    with pytest.raises(LedgerError, match=r"G::0 has the same hardware"):
-        draft.lock(name("G"), CARD[DeviceId("G")], whole, "taken")
-    with pytest.raises(LedgerError, match=r"G::0 has the same hardware"):
-        draft.withhold(name("G"), keys("card/G"), "pid 1")
-
-
 def test_a_start_on_a_replica_is_told_who_has_the_card() -> None:
     book = book_of(allocated(CARD, pod=X, active=True), allocated(replica(0), pod=Y))
     passage = Passage(resource=WHOLE, asked=frozenset({DeviceId("G::0")}), devices=dict(replica(0)))
@@ -244,23 +154,6 @@ def test_a_start_on_a_replica_is_told_who_has_the_card() -> None:
     text = why_wait(passage, Caller(), Book(allocations=queued.allocations))
     assert text is not None
     assert "waits for the same hardware" in text
-
-
-def test_a_pod_cannot_have_started_on_a_card_of_which_another_started_on_a_replica() -> None:
-    book = book_of(
-        allocated(replica(0), resource=SHARED, pod=X, active=True), allocated(CARD, pod=Y)
-    )
-    assert not could_have_started(book.holdings.of_pod(Y)[0], book.holdings)
-
-
-def test_a_card_that_a_person_withholds_is_withheld_with_all_of_its_replicas() -> None:
-    mark = Mark(asker=Asker(uid=0, pid=1), at=NOW)
-    marks = Marks(
-        quarantines={name("G"): Quarantine(device=name("G"), keys=keys("card/G"), mark=mark)}
-    )
-    assert why_withheld(Book(marks=marks), keys("replica/G/0")) is not None
-    assert why_withheld(Book(marks=marks), keys("replica/G/0"), keys("replica/G/0")) is None
-    assert why_withheld(Book(marks=marks), keys("replica/H/0")) is None
 
 
 def _lock(
@@ -343,20 +236,6 @@ def test_every_pod_of_a_claim_is_a_neighbour_and_none_of_one_that_gives_this_rep
         keys("replica/G/1"), locks, pods_of=lambda lock: both if lock is mine else frozenset({X})
     )
     assert not to.neighbours
-
-
-def test_a_neighbour_is_in_the_way_of_the_card_as_a_whole() -> None:
-    to = granted_on(keys("card/G"), {name("replica/G/0"): _lock("replica/G/0", pod=X)})
-    assert to.pods == {X}
-    assert bystander(_WORKS, to, RULES) is None
-    assert not to.unowned
-
-
-def test_two_slices_are_no_neighbours() -> None:
-    to = granted_on(keys("part/G/1/M"), {name("part/G/2/N"): _lock("part/G/2/N", pod=X)})
-    assert not to.neighbours
-    assert to.elsewhere == {X}
-    assert Bystander.NEIGHBOUR is not bystander(_WORKS, to, RULES)
 
 
 def test_of_a_replica_nvml_is_asked_about_its_card() -> None:
@@ -531,36 +410,6 @@ def test_a_shared_card_that_a_person_means_is_the_one_that_is_there_today() -> N
     assert target("G", SHARED_GPU, book_of(former)).keys == keys("card/G", "part/G/1/M")
 
 
-@pytest.mark.parametrize(
-    ("foreign", "entries"),
-    [
-        ((name("G"), keys("card/G")), {"G::0": X, "G::1": Y}),
-        ((name("G::0"), keys("replica/G/0")), {"G": X}),
-    ],
-)
-def test_what_was_called_foreign_is_lifted_where_pods_have_the_card_in_another_way(
-    foreign: tuple[DeviceName, frozenset[HardwareKey]], entries: dict[str, PodUid]
-) -> None:
-    """Their processes were seen before kubelet's checkpoint could be read."""
-    book = book_of(lambda draft: draft.withhold(*foreign, "held by pid 9"))
-    inventory = _gpu(_device(foreign[0].id, *foreign[1], resource=WHOLE), resource=WHOLE)
-    draft = drafted(book)
-    observed = Observation(
-        view=seen(*(entry(pod, id_) for id_, pod in entries.items())),
-        inventory=inventory,
-        boot=BOOT,
-        sightings={
-            pod: PodSighting(cgroup="/pod", inode=1, populated=True, processes=(1,))
-            for pod in entries.values()
-        },
-        pending_timeout=60.0,
-    )
-    reconcile(draft, observed)
-    locked = {device.id: lock.pod for device, lock in draft.locks.items()}
-    assert locked == entries
-    assert {lock.state for lock in draft.locks.values()} == {LockState.HELD}
-
-
 def test_it_is_lifted_though_the_pod_has_other_hardware_already() -> None:
     both = {**CARD, **OTHER}
     draft = drafted(
@@ -590,20 +439,6 @@ def test_a_replica_whose_former_start_has_not_ended_is_not_freed_because_its_pod
     )
     reconcile(draft, observed)
     assert lock_of(draft.book, "G::0", SHARED).state is LockState.RELEASING
-
-
-def test_what_a_stranger_has_of_a_card_stays_foreign() -> None:
-    book = book_of(lambda draft: draft.withhold(name("G"), keys("card/G"), "held by pid 9"))
-    draft = drafted(book)
-    allocated(replica(0), resource=SHARED, pod=X)(draft)
-    observed = Observation(
-        view=seen(entry(X, "G::0", resource=SHARED)),
-        inventory=SHARED_GPU,
-        boot=BOOT,
-        pending_timeout=60.0,
-    )
-    reconcile(draft, observed)
-    assert lock_of(draft.book, "G").state is LockState.FOREIGN
 
 
 def test_it_is_not_lifted_while_another_pod_keeps_the_card_from_whoever_is_counted() -> None:

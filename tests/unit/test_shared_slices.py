@@ -7,15 +7,10 @@ from fakes.books import (
     BOOT,
     NAMES,
     NOW,
-    WHOLE,
     Silicon,
     X,
-    Y,
-    Z,
     allocated,
     book_of,
-    breaches,
-    drafted,
     entry,
     keys,
     name,
@@ -23,11 +18,7 @@ from fakes.books import (
 )
 from fakes.onegpu import RULES
 from fakes.standings import standings_of
-from holdfast.model.book.book import Book, DeviceLock, LockState
-from holdfast.model.book.byhand import target
-from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.book.queue import settle
-from holdfast.model.book.standing import why_withheld
+from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.cards import (
     Places,
     Sharing,
@@ -43,7 +34,6 @@ from holdfast.model.devices import (
     DeviceKind,
     FaultKind,
     Inventory,
-    told_of,
 )
 from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId, ResourceName
@@ -60,15 +50,10 @@ from holdfast.vendors.nvidia.specs import GpuPreference
 GPU, SLICE = ResourceName("nvidia.com/gpu"), ResourceName("nvidia.com/mig-1g.10gb")
 SHARED = ResourceName("nvidia.com/mig-1g.10gb.shared")
 M, N = HardwareKey("part/G/1/M"), HardwareKey("part/G/2/N")
-WHOLE_CARD: Silicon = {DeviceId("G"): keys("card/G", M, N)}
 
 
 def of_slice(*numbers: int) -> Silicon:
     return {DeviceId(f"M::{each}"): frozenset({replica_of(M, each)}) for each in numbers}
-
-
-def of_card(*numbers: int) -> Silicon:
-    return {DeviceId(f"G::{each}"): keys(f"replica/G/{each}") for each in numbers}
 
 
 CLASHES = [
@@ -121,63 +106,6 @@ def test_a_key_says_of_what_it_is_a_replica(key: str, whole: str, id_: str) -> N
         number = key.rpartition("/")[2]
         assert replica_of(HardwareKey(whole), number) == key
         assert replicas_in(keys(key)) == ((id_, number),)
-
-
-def test_two_pods_have_a_slice_and_others_have_the_other_slices() -> None:
-    book = book_of(
-        allocated(of_slice(0), resource=SHARED, pod=X, active=True),
-        allocated(of_slice(1), resource=SHARED, pod=Y),
-        allocated({DeviceId("N"): frozenset({N})}, resource=SLICE, pod=Z),
-    )
-    assert {each.id: lock.pod for each, lock in book.locks.items()} == {
-        "M::0": X,
-        "M::1": Y,
-        "N": Z,
-    }
-    assert not breaches(book)
-
-
-@pytest.mark.parametrize(
-    ("had", "resource"),
-    [(WHOLE_CARD, WHOLE), ({DeviceId("M"): frozenset({M})}, SLICE), (of_card(0), WHOLE)],
-)
-def test_who_has_the_slice_otherwise_excludes_its_shares_and_they_wait_in_line(
-    had: Silicon, resource: ResourceName
-) -> None:
-    (device,) = had
-    draft = drafted()
-    first = allocated(had, resource=resource, pod=X, active=True)(draft)
-    allocated(of_slice(0), resource=SHARED, pod=Y)(draft)
-    allocated(of_slice(1), resource=SHARED, pod=Z)(draft)
-    settle(draft)
-    assert {lock.pod for lock in draft.locks.values()} == {X}
-    draft.end(first, "over")
-    draft.move(DeviceName(resource, device), LockState.FREE, "free")
-    settle(draft)
-    assert {lock.pod for lock in draft.locks.values()} == {Y, Z}
-
-    # And the other way round: the last of them has to be over.
-    allocated(had, resource=resource, pod=X)(draft)
-    for pod, share in ((Y, "M::0"), (Z, "M::1")):
-        assert X not in {lock.pod for lock in draft.locks.values()}
-        draft.end(draft.holdings.of_pod(pod)[0], "over")
-        draft.move(DeviceName(SHARED, DeviceId(share)), LockState.FREE, "free")
-        settle(draft)
-    assert {lock.pod for lock in draft.locks.values()} == {X}
-
-
-def _marked(id_: str, *its: str) -> Book:
-    mark = Mark(asker=Asker(uid=0, pid=1), at=NOW)
-    quarantine = Quarantine(device=name(id_), keys=keys(*its), mark=mark)
-    return Book(marks=Marks(quarantines={name(id_): quarantine}))
-
-
-def test_a_slice_or_gpu_that_a_person_withholds_is_withheld_with_the_shares_of_it_alone() -> None:
-    for book in (_marked("M", M), _marked("G", "card/G"), _marked("M::0", "replica/G/1/M/0")):
-        assert why_withheld(book, keys("replica/G/1/M/0")) is not None
-    assert why_withheld(_marked("M", M), keys("replica/G/2/N/0")) is None
-    assert why_withheld(_marked("M", M), keys(N)) is None
-    assert why_withheld(_marked("M::0", "replica/G/1/M/0"), keys("replica/G/1/M/1")) is None
 
 
 def _lock(of: str, pod: PodUid | None, state: LockState = LockState.HELD) -> DeviceLock:
@@ -259,15 +187,6 @@ def test_a_pod_finds_the_slice_that_it_has_whether_it_is_shared_now_or_not(
 ) -> None:
     device = inventory.find(resource, DeviceId(id_))
     assert (None if device is None else device.keys) == (None if key is None else keys(key))
-
-
-def test_what_is_told_of_a_slice_is_told_of_its_shares_and_a_person_can_name_it() -> None:
-    share = SHARED_SLICE.devices[0]
-    assert told_of(share, {"M": ("a",), "N": ("b",), "M::0": ("c",)}) == ("c", "a")
-    for text in ("M", f"{SLICE}/M"):
-        what = target(text, SHARED_SLICE, Book(), cards=True)
-        assert (what.device, what.keys) == (DeviceName(SLICE, DeviceId("M")), keys(M))
-    assert [each.name.id for each in SHARED_SLICE.shared_cards] == ["M"]
 
 
 def test_a_lowered_number_counts_for_each_slice() -> None:
