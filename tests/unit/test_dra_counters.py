@@ -1,19 +1,12 @@
 """Counters for devices that share hardware, and none for those that do not."""
 
-from holdfast.model.dra.slices import MOST_COUNTERS, Hardware, apart, counted
+from holdfast.model.dra.slices import MOST_COUNTERS, Hardware, counted
 from holdfast.model.ids import HardwareKey
 
 
 def made_of(**devices: str) -> Hardware:
     """Return devices by name, each with the keys that its text has, separated by blanks."""
     return {name: frozenset(map(HardwareKey, keys.split())) for name, keys in devices.items()}
-
-
-def test_devices_with_hardware_of_their_own_have_no_counters() -> None:
-    kept, counters = counted(made_of(a="1 2", b="3"))
-
-    assert kept == ("a", "b")
-    assert (counters.sets, counters.uses) == ((), {})
 
 
 def test_what_several_devices_have_is_one_counter_however_many_keys_it_has() -> None:
@@ -31,26 +24,6 @@ def test_what_several_devices_have_is_one_counter_however_many_keys_it_has() -> 
         "b": ["part-1"],
         "both": ["part-0", "part-1"],
     }
-
-
-def test_hardware_that_is_not_entangled_has_sets_of_its_own() -> None:
-    pairs = made_of(a="1", b="2", a2="1", b2="2")
-    _, counters = counted(pairs)
-
-    assert [each.name for each in counters.sets] == ["a", "b"]
-    assert {name: use.counter_set for name, use in counters.uses.items()} == {
-        "a": "a",
-        "a2": "a",
-        "b": "b",
-        "b2": "b",
-    }
-
-
-def test_devices_are_entangled_through_a_third_that_comes_later() -> None:
-    kept, counters = counted(made_of(a="1", b="2", ab="1 2"))
-
-    assert kept == ("a", "b", "ab")
-    assert [each.name for each in counters.sets] == ["a"]
 
 
 def test_devices_are_entangled_through_a_chain_that_ends_in_different_hardware() -> None:
@@ -90,9 +63,3 @@ def test_a_set_is_filled_to_its_last_counter_and_no_further() -> None:
     assert len(kept) == MOST_COUNTERS + 1, "the box is left out, for it came last"
     assert "box" not in kept
     assert counters.sets == ()
-
-
-def test_of_devices_that_share_hardware_the_earlier_stay() -> None:
-    devices = made_of(a="1", ab="1 2", b="2", c="3")
-
-    assert apart(devices) == ("a", "b", "c")

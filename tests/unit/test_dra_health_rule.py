@@ -65,18 +65,6 @@ def with_fault(kind: FaultKind, text: str) -> Inventory:
     return replace(NODE, devices=tuple(map(of, NODE.devices)))
 
 
-def test_a_free_device_is_healthy_and_nothing_is_said_of_it() -> None:
-    assert told() == {each.name: DeviceHealth(name=each.name, healthy=True) for each in SHOWN}
-
-
-def test_a_device_that_is_held_is_healthy_and_its_holder_is_named() -> None:
-    found = told(lock(LockState.HELD))
-
-    assert found["tpu-d0"].healthy
-    assert found["tpu-d0"].message == "google.com/tpu/d0 is held by pod pod-x"
-    assert found["tpu-d1"] == DeviceHealth(name="tpu-d1", healthy=True)
-
-
 @pytest.mark.parametrize(
     ("state", "text"),
     [
@@ -93,15 +81,6 @@ def test_a_device_that_somebody_has_not_let_go_of_is_unhealthy_and_the_holder_is
 
     assert not found["tpu-d0"].healthy
     assert found["tpu-d0"].message.startswith(f"google.com/tpu/d0 {text}")
-
-
-def test_a_device_is_told_by_the_ledger_alone_where_nothing_was_seen_on_it() -> None:
-    message = told(lock(LockState.RELEASING))["tpu-d0"].message
-
-    assert message == (
-        "google.com/tpu/d0 is not free of pod pod-x yet, which has ended; it is given on when the "
-        "kernel shows nobody on it (holdfast locks)"
-    )
 
 
 @pytest.mark.parametrize(
@@ -124,14 +103,6 @@ def test_devices_that_are_given_together_are_as_healthy_as_the_worst_of_them() -
     assert not found["tpu-2x1"].healthy
     assert "d0 is not free of pod pod-x" in found["tpu-2x1"].message
     assert found["tpu-2x1"].message.endswith("(holdfast locks); and 1 more")
-
-
-def test_of_devices_that_are_given_together_only_those_with_something_to_tell_are_told() -> None:
-    found = told(lock(LockState.HELD, "d1", "b"))
-
-    assert found["tpu-2x1"] == DeviceHealth(
-        name="tpu-2x1", healthy=True, message="google.com/tpu/d1 is held by pod pod-x"
-    )
 
 
 def test_hardware_that_is_gone_and_that_nobody_had_is_told_as_gone() -> None:
@@ -186,19 +157,6 @@ def test_a_message_is_never_longer_than_kubelet_takes(text: str) -> None:
     assert 200 < len(message) <= LONGEST
     assert len(message.encode()) <= _MOST_OF_KUBELETS
     assert message.isprintable()
-
-
-def test_what_was_last_seen_counts_for_the_device_that_is_locked() -> None:
-    locked = lock(LockState.RELEASING)
-    book = Book(locks={locked.device: locked})
-    obstacles = {
-        name("d0"): BlockReason(device=name("d0"), reason="pid 9 has it"),
-        name("d1"): BlockReason(device=name("d1"), reason="pid 10 has it"),
-    }
-
-    (found,) = healths(SHOWN[:1], standings_of(book, NODE, obstacles=obstacles))
-
-    assert " yet: pid 9 has it; " in found.message
 
 
 def test_a_device_that_is_shared_is_as_healthy_as_its_best_share() -> None:

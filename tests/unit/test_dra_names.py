@@ -29,9 +29,3 @@ def test_names_too_long_for_a_label_are_cut_and_still_differ() -> None:
 
     assert len(names) == 32
     assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", each) for each in names)
-
-
-def test_a_name_that_just_fits_is_told_whole() -> None:
-    id_ = "a" * (63 - len("tpu-"))
-
-    assert label(DeviceName(ResourceName("google.com/tpu"), DeviceId(id_))) == f"tpu-{id_}"

@@ -526,11 +526,6 @@ def test_versions_are_semantic_or_left_out(text: str, version: str | None) -> No
     assert found["driverVersion"].version == version if version else not found
 
 
-def test_a_value_is_cut_to_what_the_api_takes() -> None:
-    assert len(texts(model="x" * 100)["model"].text or "") == 64
-    assert texts(model="") == {}
-
-
 def test_the_api_counts_bytes() -> None:
     assert texts(model="a" + "ü" * 64)["model"].text == "a" + "ü" * 31
     longest = "1." + "2" * 60 + ".3"
@@ -626,9 +621,3 @@ def test_a_shared_gpu_is_offered_to_as_many_claims_as_there_are_replicas_left(
     for name, spec in plan(found).create:
         Rules(36).check(wire(spec, name))
         kubernetes_validate.validate(wire(spec, name), f"1.{minor}", strict=True)
-
-
-def test_where_taints_are_dropped_a_shared_gpu_is_left_out_once_no_replica_is_left() -> None:
-    kept = SliceFields(taints=False)
-    assert len(offered(contents(shared_gpu(0, 1, kept=kept)))) == 1
-    assert offered(contents(shared_gpu(0, 1, 2, kept=kept))) == []

@@ -110,11 +110,6 @@ def test_a_quarantine_by_hand_counts_at_once_and_says_why() -> None:
     assert "smells of smoke" in both.text
 
 
-def test_without_an_obstacle_the_text_ends_with_whose_the_device_is() -> None:
-    (found,) = kept(book(lock(LockState.QUARANTINED)), 0.0, obstacle="")
-    assert "what it left behind has not ended" in found.text
-
-
 def waits(*pods: PodUid, seconds: float = 2.0, why: str = "in use") -> WaitReport:
     return WaitReport(pods=frozenset(pods), why=why, seconds=seconds)
 
@@ -135,11 +130,6 @@ def test_a_pod_without_a_name_cannot_be_told() -> None:
     nameless = PodRecord(uid=X, boot=BOOT)
     assert told(waits(X), found=replace(book(), pods={X: nameless})) == ()
     assert told(waits(X), found=replace(book(), pods={})) == ()
-
-
-def test_a_pod_that_waits_twice_is_told_of_the_first() -> None:
-    (found,) = told(waits(X, why="one"), waits(X, why="other"))
-    assert found.text.endswith("one")
 
 
 def test_the_node_is_told_of_a_configuration_that_cannot_be_used() -> None:
@@ -181,23 +171,6 @@ def test_one_event_a_minute_about_the_same_and_half_an_hour_where_it_says_the_sa
     assert due([notice(text="other")], history, AT + 60.0) == (notice(text="other"),)
     assert due([notice()], history, AT + 1799.9) == ()
     assert due([notice()], history, AT + 1800.0) == (notice(),)
-
-
-def test_what_failed_is_tried_again_after_a_minute() -> None:
-    history = written(notice(), failed=True)
-    assert due([notice()], history, AT + 59.9) == ()
-    assert due([notice()], history, AT + 60.0) == (notice(),)
-
-
-def test_another_reason_or_device_or_pod_has_a_minute_of_its_own() -> None:
-    history = written(notice())
-    others = (
-        notice(1),
-        replace(notice(), reason=Reason.QUARANTINED),
-        Notice(reason=Reason.WAITING, text="held", pod=named(X)),
-        Notice(reason=Reason.WAITING, text="held", pod=named(Y)),
-    )
-    assert due(others, history, AT + 1.0) == others
 
 
 def test_what_was_never_tried_comes_first_then_what_was_tried_longest_ago() -> None:
@@ -291,13 +264,6 @@ def test_the_condition_names_what_is_kept() -> None:
     assert condition_of(some_kept(3)).message == "text0; text1; text2"
     assert condition_of(some_kept(4)).message == "text0; text1; text2; and 1 more"
     assert condition_of(some_kept(5)).message == "text0; text1; text2; and 2 more"
-
-
-def test_the_conditions_message_has_an_end() -> None:
-    long = KeptDevice(device=D0, quarantined=False, text="\n" * 5000)
-    message = condition_of([long]).message
-    assert len(message) < 2100
-    assert "\n" not in message
 
 
 HELD, FREE = condition_of(some_kept(1)), condition_of([])

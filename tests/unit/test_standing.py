@@ -601,10 +601,3 @@ def test_what_kubelet_gave_to_pods_and_who_of_them_is_to_start(
 ) -> None:
     standing = of_d0(found)
     assert (standing.granted, standing.unstarted) == (granted, unstarted)
-
-
-def test_what_was_seen_is_told_of_a_device_that_its_pod_has_to_give_back_and_of_no_other() -> None:
-    seen_on = {"obstacles": {D0: BlockReason(device=D0, reason="pid 9 has it")}}
-    assert "yet: pid 9 has it; " in of_d0(locked(LockState.RELEASING), **seen_on).kept_by
-    assert of_d0(locked(LockState.HELD), **seen_on).kept_by.endswith("is held by pod pod-x")
-    assert of_d0(book(), **seen_on).kept_by == ""
