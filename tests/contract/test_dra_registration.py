@@ -81,17 +81,6 @@ async def test_a_refusal_is_told_with_what_to_do_and_kubelet_is_asked_again(
             await until(lambda: driver.state.registered)
 
 
-async def test_a_kubelet_that_knows_none_of_our_services_is_named_by_version(
-    short_path: Path,
-) -> None:
-    async with dra_kubelet(short_path) as kubelet:
-        kubelet.watcher.refusal = (
-            "none of services supported by the plugin are supported by kubelet"
-        )
-        async with driver_side(short_path) as driver:
-            await until(lambda: "Kubernetes 1.34 and later do" in driver.state.problem)
-
-
 async def test_a_kubelet_that_does_not_ask_is_told_of_and_waited_for(short_path: Path) -> None:
     async with dra_kubelet(short_path) as kubelet:
         kubelet.watcher.deaf = True

@@ -122,19 +122,6 @@ async def test_an_answer_comes_before_kubelet_gives_up(kubelet: Kubelet) -> None
     assert kubelet.driver.door.cancelled == 1
 
 
-async def test_a_call_that_kubelet_gives_up_is_cancelled(short_path: Path) -> None:
-    async with dra_kubelet(short_path), driver_side(short_path) as driver:
-        await until(lambda: driver.state.registered)
-        driver.door.hold.clear()
-        async with dial(driver.socket) as channel:
-            call = v1_grpc.DRAPluginStub(channel).NodePrepareResources(
-                v1.NodePrepareResourcesRequest(claims=[v1.Claim(namespace="n", uid="u", name="c")])
-            )
-            await until(lambda: driver.door.calls)
-            call.cancel()
-            await until(lambda: driver.door.cancelled)
-
-
 async def test_two_calls_are_decided_side_by_side(kubelet: Kubelet) -> None:
     kubelet.driver.door.hold.clear()
     waiting = asyncio.create_task(kubelet.prepare("u1"))
