@@ -154,16 +154,6 @@ def test_without_a_rule_nothing_changes() -> None:
     assert assigned(found, (), _had((_GPU, _gpu(0)))) == found
 
 
-def test_a_device_that_is_left_out_is_nowhere_and_told_of() -> None:
-    made = assigned(_found(*_ALL), _rules({"uuid": "GPU-1", "exclude": True}), {})
-
-    assert made.of(_GPU) == (_gpu(0),)
-    (left,) = made.left_out
-    assert left.device == _gpu(1)
-    assert left.reason == "devices[0] (uuid GPU-1) leaves it out"
-    assert made.hardware == _ALL
-
-
 def test_a_device_has_the_settings_of_its_rule_under_each_name() -> None:
     own = OwnSettings(mode="observe", reset="afterForcedRelease", ignore_health=True)
     found, rules = _found(*_ALL), _rules({"uuid": "GPU-1", "own": own})
@@ -344,26 +334,6 @@ def _replicas(number: int) -> tuple[Device, ...]:
     )
 
 
-@pytest.mark.parametrize("action", [{"exclude": True}, {"resource": _DEBUG}])
-@pytest.mark.parametrize("had", [_gpu(1), _replicas(1)[1]])
-@pytest.mark.parametrize("found", [(_gpu(1),), _replicas(1)])
-def test_a_card_is_let_go_as_a_whole_though_it_is_shared_since_or_is_so_no_more(
-    found: tuple[Device, ...], had: Device, action: dict[str, Any]
-) -> None:
-    rules = _rules({"uuid": "GPU-1", **action})
-    made = assigned(_found(*found), rules, {had.name: had.keys})
-
-    assert [each.name for each in made.devices] == [each.name for each in found]
-    assert all(each.leaving for each in made.devices)
-    # Its containers can start again.
-    again = made.find(_GPU, had.name.id)
-    assert again is not None
-    assert again.keys == had.keys
-    assert {each.name.resource for each in assigned(_found(*found), rules, {}).devices} == (
-        {_DEBUG} if "resource" in action else set()
-    )
-
-
 @pytest.mark.parametrize("had", [_gpu(1), _replicas(1)[1]])
 @pytest.mark.parametrize("found", [(_gpu(1),), _replicas(1)])
 def test_a_moved_card_is_let_go_as_a_whole_when_its_rule_is_taken_back(
@@ -375,12 +345,6 @@ def test_a_moved_card_is_let_go_as_a_whole_when_its_rule_is_taken_back(
     again = made.find(_DEBUG, had.name.id)
     assert again is not None
     assert again.keys == had.keys
-
-
-def test_replicas_with_a_name_of_their_own_are_no_move() -> None:
-    shared = tuple(_named(each, ResourceName("nvidia.com/gpu.shared")) for each in _replicas(1))
-
-    assert assigned(_found(*shared), (), _had((_GPU, _gpu(1)))) == _found(*shared)
 
 
 def test_a_pod_that_only_kubelets_checkpoint_names_keeps_its_device() -> None:
@@ -445,13 +409,6 @@ def test_hardware_of_two_kinds_is_never_under_one_name() -> None:
     assert left.reason == (
         "devices[0] (uuid GPU-1) moves it to google.com/tpu, which has hardware of another kind"
     )
-
-
-def test_a_function_of_two_pools_that_is_moved_twice_is_there_once() -> None:
-    twice = (replace(_chip(5), source="vfio"), replace(_named(_chip(5), HALF), source="vfio"))
-    made = assigned(_found(*twice), _rules({"pci": "*", "resource": _DEBUG}), {})
-
-    assert _names(made) == ["example.com/debug/0000:00:05.0"]
 
 
 def _named(device: Device, resource: ResourceName) -> Device:

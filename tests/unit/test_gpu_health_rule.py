@@ -143,15 +143,6 @@ def test_time_clears_only_what_passes(
     assert healthy(after) == over
 
 
-@pytest.mark.parametrize("number", [NOTICE, CONTAINED])
-def test_the_same_xid_again_begins_the_quiet_period_anew(number: int) -> None:
-    after = look(state(xid(number)), at=NOW + 1)
-    after = after_event(after, xid(number), NOW + 50, CHECKS)
-    after = look(after, at=NOW + 51)
-    assert not healthy(look(after, at=AFTER))
-    assert healthy(look(after, at=NOW + 50 + QUIET + 2))
-
-
 @pytest.mark.parametrize("moment", [NOW + 1, 1_700_000_000.0])
 def test_an_xid_of_no_moment_of_this_boot_begins_its_quiet_period_at_the_start(
     moment: float,
@@ -372,12 +363,6 @@ def test_a_slice_waits_for_its_own_processes_alone() -> None:
     assert healthy(look(after, at=AFTER + 1, users=busy), (1, 0))
 
 
-def test_a_slice_that_is_no_more_has_nobody_on_it() -> None:
-    gone: Mapping[Place, frozenset[int] | None] = {(2, 0): frozenset({7})}
-    after = look(state(xid(CONTAINED, gi=1, ci=0)), at=NOW + 1, users=gone)
-    assert healthy(look(after, at=AFTER + 1, users=gone))
-
-
 def test_an_event_of_an_unnamed_gpu_is_the_lost_ones_and_nobody_elses() -> None:
     after = state(xid(OFF_THE_BUS, uuid=""))
     assert healthy(after)
@@ -392,11 +377,6 @@ def test_an_odd_answer_condemns_at_once_a_gpu_that_an_event_may_be_about() -> No
     odd = GpuCondition(lost="NVML_ERROR_UNKNOWN")
     assert not healthy(look(state(xid(OFF_THE_BUS, uuid="")), odd, at=NOW + 1))
     assert healthy(look(state(), odd, at=NOW + 1))
-
-
-def test_a_suspicion_clears_without_clearing_what_is_known() -> None:
-    after = state(xid(BAD_MEMORY), xid(BAD_MEMORY, uuid=""))
-    assert texts(look(after, at=NOW + 1)) == texts(state(xid(BAD_MEMORY)))
 
 
 @pytest.mark.parametrize(
@@ -482,12 +462,6 @@ def test_links_that_were_never_up_are_not_missed() -> None:
 
 
 DOWN = GpuCondition(links_down=(1,))
-
-
-def test_a_link_that_went_down_is_missed_until_it_is_up_again() -> None:
-    down = look(look(state(), at=NOW), DOWN, at=NOW + 1)
-    assert not healthy(down)
-    assert healthy(look(down, at=NOW + 2))
 
 
 def _reset(before: GpuState) -> GpuState:
@@ -621,17 +595,6 @@ def test_the_health_of_each_gpu_and_slice_is_found_by_uuid() -> None:
         "MIG-1": True,
         "MIG-2": False,
     }
-
-
-def test_what_condemns_a_slice_is_its_own_and_what_takes_all_of_the_gpu() -> None:
-    sick = state(
-        xid(CONTAINED, gi=1, ci=0), xid(CONTAINED, gi=2, ci=0), xid(BAD_MEMORY), xid(79, "")
-    )
-    assert [record.xid for record in condemning(sick)] == [CONTAINED, CONTAINED, BAD_MEMORY]
-    assert [(record.xid, record.gi) for record in condemning(sick, (2, 0))] == [
-        (CONTAINED, 2),
-        (BAD_MEMORY, None),
-    ]
 
 
 def test_a_slice_is_found_on_its_gpu_and_anything_else_is_taken_for_a_gpu() -> None:

@@ -245,14 +245,6 @@ def test_the_product_how_many_there_are_and_how_many_pods_share_each(
     assert found["nvidia.com/gpu.sharing-strategy"] == "none"
 
 
-def test_a_gpu_that_is_shared_by_another_name_keeps_its_own() -> None:
-    shared = {GPU: Sharing(replicas=4, renamed=True)}
-    found = labels(replace(node(NONE, card(0)), sharing=shared))
-    assert found["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
-    assert found["nvidia.com/gpu.replicas"] == "4"
-    assert found["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
-
-
 def test_slices_tell_by_how_many_they_are_shared_under_their_own_name() -> None:
     shared = {GPU: Sharing(replicas=4)}
     found = labels(replace(node(MIXED, card(0, "1g.10gb"), card(1)), sharing=shared))

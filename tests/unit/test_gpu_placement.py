@@ -1,6 +1,5 @@
 """Which GPUs are preferred: near by NVLink, then NUMA, and big islands left whole."""
 
-import time
 from collections.abc import Iterable, Mapping
 from itertools import combinations, pairwise
 
@@ -249,9 +248,3 @@ def test_a_search_that_is_too_wide_to_compare_all_still_finds_the_island() -> No
     nodes = tuple(range(16))
     board = _board(nodes, _links(nodes, nvlinks={**ring, **island}))
     assert _preferred(board, _ids(range(16)), (), 8) == _ids((1, 3, 4, 8, 9, 11, 14, 15))
-
-
-def test_a_large_question_is_answered_in_milliseconds() -> None:
-    began = time.thread_time()  # whatever else the machine is busy with
-    _preferred(_PCIE_16, _ids(range(16)), (), 8)
-    assert time.thread_time() - began < 0.05
