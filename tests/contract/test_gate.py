@@ -342,7 +342,7 @@ async def test_what_proves_a_device_free_is_seen_anew_for_each_start(at: AtTheGa
         assert judge_kernel(facts).freedom is Freedom.IN_USE
 
 
-async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(at: AtTheGate) -> None:
+async def test_a_start_waits_for_a_holder_that_cannot_be_read_any_more(at: AtTheGate) -> None:
     device = replace(at.devices[0], kind=DeviceKind.ACCEL, functions=())
     shared = device_use(at.look, at.node.root, ManualClock(), exclusive_open=True)
     with ExitStack() as stack:

@@ -1,24 +1,26 @@
-"""What a guard is for `make guards`: the edit that removes it, and the tests that then fail."""
+"""What a guard is for `make guards`: the edits that remove it, and the tests that then fail."""
+
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 
 class Edit(Struct, frozen=True):
-    """Text that occurs once in a file of this repository, and what to put in its place."""
+    """The name of a guard, text that occurs once in a file, and what to put there to remove it."""
 
-    file: str
+    guard: str
     old: str
     new: str
 
 
 class Guard(Struct, frozen=True, kw_only=True):
-    """A guard of a reclaim.
+    """A guard as docs/guards.md has it, with its edits by their files below daemon/holdfast.
 
-    `edits` are several where two guards stand behind each other: each alone would hold. `tests`
+    The edits are several where two guards stand behind each other: each alone would hold. `tests`
     are names of test functions with their file; of one with parameters, one case has to fail.
     """
 
     name: str
     why: str
-    edits: tuple[Edit, ...]
+    edits: Mapping[str, tuple[Edit, ...]]
     tests: tuple[str, ...]

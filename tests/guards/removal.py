@@ -10,6 +10,8 @@ from pathlib import Path
 
 from guards.guard import Guard
 
+SOURCE = Path("daemon/holdfast")
+"""What the files of edits are below, in this repository and in a copy of it."""
 _COPIED = ("daemon", "tests")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "build")
 _RESULT = re.compile(
@@ -26,13 +28,14 @@ class NotProvenError(Exception):
 
 def remove(guard: Guard, root: Path) -> None:
     """Apply the edits of *guard* below *root*; raise NotProvenError where one does not apply."""
-    for edit in guard.edits:
-        file = root / edit.file
-        text = file.read_text()
-        if text.count(edit.old) != 1:
-            found = text.count(edit.old)
-            raise NotProvenError(f"{edit.file} has {edit.old!r} {found} times, and not once")
-        file.write_text(text.replace(edit.old, edit.new))
+    for place, edits in guard.edits.items():
+        file = root / SOURCE / place
+        for edit in edits:
+            text = file.read_text()
+            if text.count(edit.old) != 1:
+                found = text.count(edit.old)
+                raise NotProvenError(f"{place} has {edit.old!r} {found} times, and not once")
+            file.write_text(text.replace(edit.old, edit.new))
 
 
 def prove(guard: Guard, repository: Path) -> list[str]:
@@ -55,7 +58,7 @@ def prove(guard: Guard, repository: Path) -> list[str]:
     missing = [test for test in guard.tests if test not in failures]
     if missing:
         raise NotProvenError(f"without it {missing[0]} does not fail:\n{told[-3000:]}")
-    files = ", ".join(dict.fromkeys(edit.file for edit in guard.edits))
+    files = ", ".join(guard.edits)
     return [f"{guard.name}: removed in {files}: {test} fails" for test in guard.tests]
 
 

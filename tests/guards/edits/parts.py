@@ -1,0 +1,121 @@
+"""What removes the guards in all packages but host, model and reclaim."""
+
+from guards.guard import Edit
+
+PART_EDITS = {
+    "allocation/allocator.py": (
+        Edit("rule-leaving-late", "if reason := self._refusal(device):", 'if reason := "":'),
+    ),
+    "allocation/entry.py": (
+        Edit(
+            "reset-at-work", "if doing := self._resetter.at_work(rights.keys):", 'if doing := "":'
+        ),
+        Edit("claim-in-use", "    if not blocked:\n", "    if True:\n"),
+    ),
+    "app/daemon.py": (
+        Edit(
+            "thawed-start", '    supervisor.start("frozen cgroups", parts.reclaim.pods.run())\n', ""
+        ),
+    ),
+    "app/reload.py": (
+        Edit("reload-whole", "except SettingsError as error:", "except TimeoutError as error:"),
+        Edit("reload-whole", "except Exception as error:", "except TimeoutError as error:"),
+        Edit("reload-pod", "if pod := keys.get(TakeUp.POD):", "if pod := ():"),
+        Edit("reload-hangs", "if calls := sorted(self._parts.stuck_calls()):", "if calls := ():"),
+    ),
+    "app/wiring/live.py": (
+        Edit(
+            "rule-observe",
+            "return _OBSERVE if _OBSERVE in modes else (modes or {general}).pop()",
+            "return general",
+        ),
+    ),
+    "app/wiring/parts.py": (
+        Edit("gpu-on-vfio-first", "partial(place, found=found.cards)", "partial(place, found={})"),
+    ),
+    "dra/records.py": (
+        Edit("claim-traces", "gone -= frozenset(await self._sight.with_cgroup(gone))", "pass"),
+        Edit(
+            "claim-joined-meanwhile", "pod for pod, populated in cgroups.items() if populated", "()"
+        ),
+        Edit("claim-reserved", "else OnServer.THERE\n", "else OnServer.ELSEWHERE\n"),
+    ),
+    "inuse/deviceuse.py": (
+        Edit("late-look", "self._note_late(found, locks, turn.awaited)", "pass"),
+        Edit(
+            "late-lock",
+            "return late if self._book.value.locks.get(device) == late.lock else None",
+            "return late",
+        ),
+        Edit(
+            "late-enable",
+            "same = proven or enabled[each.name] == before.facts.enabled",
+            "same = True",
+        ),
+        Edit("late-old", "self._clock.monotonic() - late.ended >= _COUNTS_FOR", "False"),
+        Edit("late-old", "            del self._late[name]\n", "            pass\n"),
+        Edit("look-holders-gaps", "                gaps=seen.facts.gaps,\n", ""),
+        Edit(
+            "use-seen-now",
+            "if to_free and not (enabled or facts.holders or (facts.gaps and seen.to_free)):",
+            "if False:",
+        ),
+        Edit(
+            "use-enable",
+            "if enabled != facts.enabled or facts.holders is None:",
+            "if facts.holders is None:",
+        ),
+        Edit(
+            "use-ahead-enable", "seen.to_free and enabled == seen.facts.enabled:", "seen.to_free:"
+        ),
+        Edit(
+            "use-ahead-once",
+            "        self._ahead = set()\n        if len(devices) < 2:",
+            "        if len(devices) < 2:",
+        ),
+        Edit(
+            "use-ahead-start",
+            "seen is not None and seen.to_free and enabled",
+            "seen is not None and enabled",
+        ),
+        Edit(
+            "use-released",
+            "            self._seen[device] = replace(seen, to_free=False)\n",
+            "            pass\n",
+        ),
+        Edit(
+            "use-whole",
+            "            and seen.whole\n            and _is_kept(seen.facts)\n",
+            "            and _is_kept(seen.facts)\n",
+        ),
+        Edit("use-nobody-among", "            if _is_kept(found):\n", "            if True:\n"),
+        Edit("use-unread", "elif facts.unread & followed[device.name]:", "elif False:"),
+        Edit(
+            "use-next-look",
+            "            self._next = None  # who asks",
+            "            pass  # who asks",
+        ),
+    ),
+    "kubelet/plugin.py": (
+        Edit("claim-plugin-starts", "ungated=by_claims - unstarted,", "ungated=by_claims,"),
+        Edit("rule-readmitted", "        self._parts.emptied.registered()\n", ""),
+    ),
+    "settings/reloading.py": (
+        Edit(
+            "reload-api",
+            'return tuple("devices[].api" if path == "devices" else path for path in paths)',
+            "return paths",
+        ),
+    ),
+    "vendors/nvidia/driver.py": (
+        Edit("nvml-anew", "if self._anew and library.in_use:", "if False:"),
+    ),
+    "vendors/nvidia/gpus.py": (
+        Edit(
+            "gpu-nameless", "RESOURCES if hides_some(driver.last) else frozenset()", "frozenset()"
+        ),
+    ),
+    "vendors/nvidia/health.py": (
+        Edit("gpu-health-restart", "self._kept.value.items()", "dict[str, GpuState]().items()"),
+    ),
+}
