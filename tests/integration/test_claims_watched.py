@@ -65,6 +65,8 @@ async def test_a_fleet_sees_claims_slices_and_the_api_server(short_path: Path) -
 
         at.plane.server.close()
         await at.node.until_problem("ResourceSlices", "cannot ask the API server")
+        # Without a change there would be nothing to write for half a minute.
+        await at.node.asked("quarantine", device="0000:00:05.0", reason="smells of smoke")
 
         async def failing() -> bool:
             seen = await asyncio.to_thread(_read, port)

@@ -184,10 +184,11 @@ async def test_pods_start_while_the_server_is_away_and_what_was_not_written_is_c
         at.plane.server.be_rude(Rudeness(stall=600, times=1000))
         following, left = await at.one_waits()
 
-        async def failed(about: str) -> bool:
-            return f'about="{about}",outcome="failed"' in await asyncio.to_thread(_metrics, port)
+        async def failed() -> bool:
+            at.plane.server.cut_all()  # calls hang until then, or for 15 s
+            return 'about="pod",outcome="failed"' in await asyncio.to_thread(_metrics, port)
 
-        await at.node.until(lambda: failed("pod"), "a failure to be counted")
+        await at.node.until(failed, "a failure to be counted")
         assert "cannot notify the cluster" in at.node.log
         end(left)
         await at.node.running(following)

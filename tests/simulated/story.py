@@ -85,7 +85,8 @@ async def _withhold_and_return(stage: Demo, pod: Pod) -> None:
 
 async def leave_one_waiting(stage: Demo) -> str:
     """Have a pod wait for what another left on a chip until a person ends that; return the chip."""
-    stage.configure(withholdAfter="1h", reclaim={"mode": "observe"})
+    reclaim = {**stage.settings["reclaim"], "mode": "observe"}
+    stage.configure(withholdAfter="1h", reclaim=reclaim)
     await stage.until(lambda: "configuration reloaded" in stage.log, "reclaim.mode: observe")
     former = await stage.kubelet.submit(_pod("pod-c", chips=1, runs_for=1.0, orphan=1))
     await stage.until_running(former)
