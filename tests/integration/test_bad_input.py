@@ -33,12 +33,27 @@ from simulated.pods import Pod
 A, B, C, D = CHIPS
 
 
-async def test_an_unknown_id_is_refused_and_the_known_ones_are_named(short_path: Path) -> None:
+async def test_any_number_of_ids_is_granted_once_or_refused_with_the_known_ones(
+    short_path: Path,
+) -> None:
     async with stage(short_path) as node:
+        answer = await node.allocate()
+        assert (list(answer.devices), dict(answer.envs)) == ([], {})
+        assert await node.pre_start() == ""
+
         said = await node.refusal(A, "0000:99:00.0")
         assert "cannot allocate google.com/tpu/0000:99:00.0: the node has no such device" in said
         assert A in said
+        said = await node.refusal(*(f"0000:{number:02x}:1f.7" for number in range(256)))
+        assert "the node has no such device" in said
         assert await node.locks() == {}
+
+        answer = await node.allocate(A, A, A)
+        paths = [each.host_path for each in answer.devices]
+        assert paths == ["/dev/vfio/10", "/dev/vfio/vfio"]
+        assert await node.locks() == {A: "held"}
+        answer = await node.allocate(*(CHIPS * 200))
+        assert len(answer.devices) == len(CHIPS) + 1
 
 
 async def test_a_topology_that_cannot_be_is_told_with_each_chip(
@@ -140,30 +155,6 @@ async def test_a_node_with_another_devices_number_is_refused(short_path: Path) -
         assert "remove the stale node" in said
 
 
-async def test_a_request_for_nothing_is_answered_with_nothing(short_path: Path) -> None:
-    async with stage(short_path) as node:
-        answer = await node.allocate()
-        assert (list(answer.devices), dict(answer.envs)) == ([], {})
-        assert await node.pre_start() == ""
-        assert await node.locks() == {}
-
-
-async def test_an_id_named_twice_is_granted_once(short_path: Path) -> None:
-    async with stage(short_path) as node:
-        answer = await node.allocate(A, A, A)
-        paths = [each.host_path for each in answer.devices]
-        assert paths == ["/dev/vfio/10", "/dev/vfio/vfio"]
-        assert await node.locks() == {A: "held"}
-
-
-async def test_hundreds_of_ids_are_granted_or_refused_like_few(short_path: Path) -> None:
-    async with stage(short_path) as node:
-        answer = await node.allocate(*(CHIPS * 200))
-        assert len(answer.devices) == len(CHIPS) + 1
-        said = await node.refusal(*(f"0000:{number:02x}:1f.7" for number in range(256)))
-        assert "the node has no such device" in said
-
-
 async def test_a_device_that_is_being_released_is_queued_and_not_refused(
     short_path: Path,
 ) -> None:
@@ -201,7 +192,7 @@ async def test_a_device_in_passing_ill_health_is_queued_and_not_refused(short_pa
 async def test_a_ledger_that_cannot_commit_delays_starts_and_loses_no_pod(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, allocate={"commitTimeout": "1s"}) as node:
+    async with stage(short_path, allocate={"commitTimeout": "1s"}, withholdAfter="2s") as node:
         with _locked(node.state / "ledger.db"):
             answer = await node.allocate(A)
             assert [each.host_path for each in answer.devices][:1] == ["/dev/vfio/10"]
@@ -219,16 +210,6 @@ async def test_a_ledger_that_cannot_commit_delays_starts_and_loses_no_pod(
         assert await node.pre_start(A) == ""
         (row,) = await node.asked("locks")
         assert (row["state"], row["pod"]) == ("held", uid)
-
-
-async def test_a_ledger_that_only_fails_while_nobody_writes_recovers_by_itself(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, allocate={"commitTimeout": "1s"}) as node:
-        with _locked(node.state / "ledger.db"):
-            await node.allocate(A)
-            await node.until(lambda: not node.healthy() & {B, C, D}, "devices to be withheld")
-        await node.until(lambda: node.healthy() >= {B, C, D}, "devices to be offered again")
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 300, b"\0" * 8192])
