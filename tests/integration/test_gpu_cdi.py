@@ -135,21 +135,13 @@ async def test_pods_share_a_gpu_that_they_are_given_by_its_cdi_name(
             answer = _answer(node, await node.stage.run(wants(pod, 1)))
             named = [*answer.annotations.values(), *(each.name for each in answer.cdi_devices)]
             assert named == [name]
+            assert all(
+                key.startswith("cdi.k8s.io/nvidia-device-plugin_") for key in answer.annotations
+            )
         assert _nodes(node, name) == ["/dev/nvidia0"]
         # The other pod may start on a GPU that the first has open: they are neighbours.
         assert {each.split()[0] for each in node.stage.runtime.trespasses} <= {"other"}
         node.stage.runtime.trespasses.clear()
-
-
-async def test_annotations_name_what_the_spec_explains(gpu_stage: Any, driver: Path) -> None:
-    chosen = {"deviceListStrategy": ["cdi-annotations"], "deviceIdStrategy": "index"}
-    async with gpu_stage(**chosen, driverRoot=str(driver)) as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
-        made = await node.stage.run(wants("pod", 1))
-        ((key, names),) = _answer(node, made).annotations.items()
-        assert key.startswith("cdi.k8s.io/nvidia-device-plugin_")
-        assert _nodes(node, names) == ["/dev/nvidia0"]
 
 
 async def test_the_spec_is_written_anew_when_the_driver_is_replaced(
@@ -297,12 +289,18 @@ async def test_what_nvidias_plugin_left_behind_is_replaced(gpu_stage: Any, drive
         assert not left.exists()
 
 
-async def test_a_name_that_another_file_explains_too_makes_its_gpu_unhealthy_and_no_other(
+async def test_a_gpu_is_given_to_nobody_by_a_name_without_libraries_or_that_another_file_has_too(
     gpu_stage: Any, driver: Path
 ) -> None:
     async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
+        library = driver / f"usr/lib64/libcuda.so.{OLD}"
+        library.unlink()
         node.gpus.arrive(2)
+        await node.until_said(0, f"no libcuda.so.{OLD} below {driver}")
+        assert node.healthy() == set()
+        library.touch()
         await node.until_healthy(0, 1)
+
         other = node.stage.specs / "other.json"
         other.write_text(json.dumps({"kind": GPU_KIND, "devices": [{"name": uuid(0)}]}))
         await node.until_healthy(1)
@@ -321,19 +319,6 @@ async def test_on_a_read_only_folder_gpus_are_unhealthy_until_it_can_be_written(
             await node.stage.until_problem("GPU CDI specs", "Read-only file system")
             assert node.healthy() == set()
             assert node.stage.healthy()  # the chip
-        await node.until_healthy(0)
-
-
-async def test_without_the_drivers_libraries_nobody_is_given_a_gpu_by_name(
-    gpu_stage: Any, driver: Path
-) -> None:
-    async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
-        library = driver / f"usr/lib64/libcuda.so.{OLD}"
-        library.unlink()
-        node.gpus.arrive(1)
-        await node.until_said(0, f"no libcuda.so.{OLD} below {driver}")
-        assert node.healthy() == set()
-        library.touch()
         await node.until_healthy(0)
 
 
