@@ -19,46 +19,42 @@ from simulated.nvml import uuid
 from waiting import until
 
 
-async def test_what_is_in_release_is_withheld_by_another_patience(short_path: Path) -> None:
+async def test_other_times_and_another_length_of_the_history_count_at_once(
+    short_path: Path,
+) -> None:
+    reclaim, allocate = {"mode": "observe"}, {"pendingTimeout": "1h"}
     async with stage(
-        short_path, chips=2, own_process=True, withholdAfter="1h", reclaim={"mode": "observe"}
+        short_path,
+        chips=2,
+        own_process=True,
+        withholdAfter="1h",
+        reclaim=reclaim,
+        allocate=allocate,
     ) as node:
+        # After which patience what is in release is withheld.
         old = await node.run(pod("old", orphan=1))
         (chip,) = node.ids(old)
+        (other,) = node.healthy() - {chip}
         await node.end(old)
         await node.until_locks({chip: "releasing"})
         assert len(node.healthy()) == 2
-
         await node.reload(withholdAfter="10ms")
         await node.until(lambda: chip not in node.healthy(), "the chip to be withheld")
-
         await node.reload(withholdAfter="1h")
         await node.until(lambda: len(node.healthy()) == 2, "the chip to be offered again")
 
-
-async def test_an_answer_that_is_nobodys_is_over_after_another_time(short_path: Path) -> None:
-    async with stage(
-        short_path, chips=1, own_process=True, allocate={"pendingTimeout": "1h"}
-    ) as node:
-        (chip,) = node.healthy()
-        await node.allocate(chip)
-        await node.until_locks({chip: "held"})
-
+        # After which time an answer that is nobody's is over.
+        await node.allocate(other)
+        await node.until_locks({chip: "releasing", other: "held"})
         await node.reload(allocate={"pendingTimeout": "10ms"})
-        await node.until_free()
+        await node.until_locks({chip: "releasing"})
 
-
-async def test_a_history_that_may_be_shorter_is_cut_at_once(short_path: Path) -> None:
-    async with stage(short_path, chips=1, own_process=True) as node:
-        for name in ("one", "two"):
-            await node.end(await node.run(pod(name)))
-            await node.until_free()
-        assert len(await node.asked("history", limit=1000)) > 1
-
+        # How much of the past is kept.
+        assert len(await node.asked("history", limit=1000)) > 2
         await node.reload(history={"perDevice": 1})
 
         async def cut() -> bool:
-            return len(await node.asked("history", limit=1000)) == 1
+            return len(await node.asked("history", limit=1000)) == 2
 
         await node.until(cut, "the history to be cut")
 
@@ -141,14 +137,3 @@ async def test_more_than_one_replica_can_be_refused_at_once(gpu_stage: Any) -> N
         await node.stage.reload(sharing={"timeSlicing": slices})
         refused = await node.stage.kubelet.submit(wants("greedy", 2))
         assert "maximum request size for shared resources is 1; found 2" in refused.message
-
-
-async def test_the_labels_of_gke_come_and_go(short_path: Path) -> None:
-    (short_path / "features.d").mkdir()
-    wanted = {"enabled": True, "folder": str(short_path / "features.d")}
-    async with stage(short_path, chips=1, own_process=True, labels=wanted) as node:
-        file = short_path / "features.d/holdfast"
-        await node.until(file.exists, "the labels")
-        assert "cloud.google.com" not in file.read_text()
-        await node.reload(labels={**wanted, "gkeKeys": True})
-        await node.until(lambda: "cloud.google.com" in file.read_text(), "the labels of GKE")
