@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from fakes.stage import PATIENT, TPU, Stage, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.pods import Pod
@@ -106,39 +104,33 @@ async def test_by_path_no_spec_is_written(short_path: Path) -> None:
         assert list(node.specs.iterdir()) == []
 
 
-async def test_a_name_that_somebody_elses_file_explains_too_is_not_handed_out(
+async def test_the_spec_follows_the_hardware_and_is_written_anew_where_somebody_damages_it(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, deviceListStrategy="cdi") as node:
-        other = node.specs / "other.json"
-        other.write_text((node.specs / SPEC).read_text())
-        await node.until_problem("CDI specs", f"{other} describes it as well")
-        first = await node.run(pod("first"))
-        assert _answer(node, first)[0] == []
-        other.unlink()
-        await node.until_problem("CDI specs", "")
-
-
-async def test_the_spec_follows_hardware_that_leaves_and_comes_back(short_path: Path) -> None:
     async with stage(short_path, chips=2, deviceListStrategy="cdi") as node:
         first, second = sorted(node.healthy())
         assert _named(node) == [first, second]
+        spec = node.specs / SPEC
+        before = spec.read_text()
+        spec.unlink()
+        await node.until(lambda: spec.exists() and spec.read_text() == before, "a spec")
+        spec.write_text("{")
+        await node.until(lambda: spec.exists() and spec.read_text() == before, "a good spec")
+
+        other = node.specs / "other.json"
+        other.write_text(before)
+        await node.until_problem("CDI specs", f"{other} describes it as well")
+        unnamed = await node.run(pod("unnamed"))
+        assert _answer(node, unnamed)[0] == [], "two files explain the name, so that none counts"
+        await node.end(unnamed)
+        await node.until_free()
+        other.unlink()
+        await node.until_problem("CDI specs", "")
+
         node.node.tree.unplug(second)
         node.node.tree.drop_group_node(11)
         await node.until(lambda: _named(node) == [first], "the spec to be rewritten")
         assert await node.run(pod("other"))
-
-
-@pytest.mark.parametrize("damage", ["removed", "garbled"])
-async def test_a_spec_that_somebody_damages_is_written_anew(short_path: Path, damage: str) -> None:
-    async with stage(short_path, chips=1, deviceListStrategy="cdi") as node:
-        spec = node.specs / SPEC
-        before = spec.read_text()
-        if damage == "removed":
-            spec.unlink()
-        else:
-            spec.write_text("{")
-        await node.until(lambda: spec.exists() and spec.read_text() == before, "a good spec")
 
 
 def _named(node: Stage) -> list[str]:
