@@ -81,9 +81,10 @@ async def test_every_form_for_programs_has_the_same_value_and_the_keys_of_the_pa
     short_path: Path,
 ) -> None:
     async with stage(short_path) as node:
-        node.kubelet.count(TPU, A)
+        pod = node.kubelet.count(TPU, A)
         await node.allocate(A)
         assert await node.pre_start(A) == ""
+        await node.until_named(pod)  # else one of two answers may have its name
         for command in ("status", "devices", "locks", "history", "holders"):
             answer = await _json(node, command)
             rows = answer if isinstance(answer, list) else [answer]
