@@ -146,7 +146,7 @@ MODEL_EDITS = {
         Edit("admin-own", "holder.pod in to.pods:", "holder.pod in to.pods - to.admins:"),
     ),
     "model/nvidia/health.py": (
-        Edit("gpu-health-next-driver", "record.last <= until", "True"),
+        Edit("gpu-health-next-driver", "not (again and record.last > since)", "True"),
         Edit("gpu-health-unanswered", "    if not observed.answered:", "    if False:"),
         Edit("gpu-health-boot", "if record.cure is Cure.OPERATOR)", "if False)"),
     ),

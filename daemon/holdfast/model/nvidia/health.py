@@ -133,9 +133,10 @@ def after_observation(
     awaits = _awaits(observed.condition, before=state.awaits)
     again = bool(state.driver and observed.driver != state.driver)
     reset = again or bool(state.awaits - awaits)
-    until = since if again else observed.at
     judged = (
-        xid_after(record, observed, now, reset=reset and record.last <= until, quiet=quiet)
+        xid_after(
+            record, observed, now, reset=reset and not (again and record.last > since), quiet=quiet
+        )
         for record in state.xids
     )
     return replace(
