@@ -13,6 +13,7 @@ import pytest
 
 from fakes.cgroup2 import cgroup2, enter, fork_chains, host, populated
 from fakes.ledgers import ledger_in
+from fakes.reclaimscene import judging
 from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
@@ -187,6 +188,7 @@ async def test_nobody_forks_away_from_the_end_of_a_pod(
             inode=pod.stat().st_ino,
             may_end=may_end,
             as_one=lambda _members: as_one,
+            ask_again=judging(may_end),
         )
         assert outcome is how
         wait_until(lambda: not populated(pod), what="the end of the chain")
@@ -207,6 +209,7 @@ async def test_a_process_whose_leader_has_exited_is_ended_with_its_pod(
             inode=pod.stat().st_ino,
             may_end=bool,
             as_one=bool,
+            ask_again=judging(bool),
         )
         assert outcome is CgroupOutcome.FROZEN
         wait_until(lambda: not populated(pod), what="the end of its last thread")
@@ -230,6 +233,7 @@ async def test_a_pod_that_is_spared_once_it_is_frozen_goes_on(
             inode=pod.stat().st_ino,
             may_end=may_end,
             as_one=lambda _members: False,
+            ask_again=judging(may_end),
         )
         assert (outcome, frozen) == (CgroupOutcome.SPARED, [False, True])
         assert populated(pod)

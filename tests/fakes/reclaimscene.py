@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from holdfast.model.ids import PciAddress, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.use.free import KernelFacts, ReleaseFacts
-from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.pods import MayEnd, Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -40,6 +40,15 @@ Hook = Callable[[], None]
 _ECHOES = shutil.which("cat") or "/bin/cat"
 _UNDER = 'exec 3<&0; "$0" <&3 & echo $!; exec >&-; wait'
 """Start a program, tell its pid, and stay its parent."""
+
+
+def judging(judge: MayEnd) -> Callable[[], Awaitable[MayEnd]]:
+    """Return a question to which *judge* is the answer each time."""
+
+    async def asked() -> MayEnd:
+        return judge
+
+    return asked
 
 
 def _nothing() -> None:

@@ -13,13 +13,14 @@ from structlog.testing import capture_logs
 
 from fakes.books import BOOT, X
 from fakes.ledgers import ledger_in
-from fakes.reclaimscene import ReclaimScene, reclaim_scene
+from fakes.reclaimscene import ReclaimScene, judging, reclaim_scene
 from fakes.stage import Stage, pod, stage
 from holdfast.errors import HostError
 from holdfast.host.own import boot_id
 from holdfast.ledger.disk import FILE
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.topic import LedgerTopic
+from holdfast.model.book.draft import Draft
 from holdfast.model.ids import BootId
 from holdfast.model.reclaim.ending import Member
 from holdfast.reclaim.pods import CgroupOutcome, FrozenCgroup, Pods
@@ -46,6 +47,7 @@ async def _kill(
         inode=scene.folder_of().stat().st_ino,
         may_end=may_end,
         as_one=lambda _members: False,
+        ask_again=judging(may_end),
     )
 
 
@@ -172,6 +174,28 @@ async def test_a_cgroup_that_cannot_be_frozen_is_not_called_frozen(
         with capture_logs() as logs:
             assert await _kill(scene) is CgroupOutcome.IMPOSSIBLE
         assert not [each for each in logs if each["log_level"] == "warning"]
+        assert not _noted(scene.ledger)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_slow_disk_keeps_nobody_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Once the freeze is noted, what kubelet said before is too old: it is asked again."""
+    async with reclaim_scene(tmp_path, files=_FREEZES) as scene:
+        victim = scene.start(deaf=True)
+        commit = scene.ledger.apply
+
+        async def takes_long(decide: Callable[[Draft], object]) -> object:
+            found = await commit(decide)
+            scene.clock.pass_by(2 * scene.settings.evidence_age)
+            scene.reader.answers = answers
+            return found
+
+        monkeypatch.setattr(scene.ledger, "apply", takes_long)
+        await scene.wait_long()
+        assert victim.lives is not answers
+        assert not _frozen(scene)
         assert not _noted(scene.ledger)
 
 

@@ -14,7 +14,7 @@ from holdfast.model.book.book import DeviceLock, PodRecord
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import Grounds, Member, ReclaimStep, Warrant, whole_cgroup
-from holdfast.reclaim.pods import CgroupOutcome, Pods
+from holdfast.reclaim.pods import CgroupOutcome, MayEnd, Pods
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import ReclaimSettings
@@ -27,6 +27,7 @@ _SAID = {
     "refused": "signal refused",
 }
 """What the log says of each outcome: a process that was signalled may go on for its grace."""
+_NO_ANSWER = "kubelet did not answer"
 
 
 class StepCounter(Protocol):
@@ -144,7 +145,7 @@ class Ending:
         with self._pidfds.holding(each.process for each in meant) as held:
             view = await witness.ask()
             if view is None:
-                self.spare(warrant.lock, "kubelet did not answer")
+                self.spare(warrant.lock, _NO_ANSWER)
                 return False
             return await self._carry_out(
                 _Order(
@@ -250,22 +251,23 @@ class Ending:
         if record is None or record.cgroup is None or record.inode is None:
             return CgroupOutcome.IMPOSSIBLE
 
-        def may_end(now: tuple[Member, ...]) -> bool:
-            return (
-                judge.why_void(now) is None
-                and bool(now)
-                and not any(judge.why_spare(each, now) for each in now)
-            )
-
         def as_one(now: tuple[Member, ...]) -> bool:
             return newest is not None and whole_cgroup(now, newest)
+
+        async def ask_again() -> MayEnd:
+            view = await order.witness.ask()
+            if view is None:
+                self.spare(order.warrant.lock, _NO_ANSWER)
+                return lambda _now: False
+            return _may_end_all(await order.witness.judge(order.warrant, view.sent_at))
 
         how = await self._pods.kill(
             order.warrant.pod,
             path=record.cgroup,
             inode=record.inode,
-            may_end=may_end,
+            may_end=_may_end_all(judge),
             as_one=as_one,
+            ask_again=ask_again,
         )
         if how in {CgroupOutcome.KILLED, CgroupOutcome.FROZEN}:
             self._count(order.warrant, ReclaimStep.KILL, how.value)
@@ -296,3 +298,16 @@ class Ending:
     def _count(self, warrant: Warrant, step: ReclaimStep, outcome: str) -> None:
         leaks = warrant.grounds is Grounds.LEAK
         self.steps.reclaimed("sandbox" if leaks else step.value, outcome)
+
+
+def _may_end_all(judge: Judge) -> MayEnd:
+    """Return whether *judge* lets all of a pod be ended, if these are its processes."""
+
+    def may_end(now: tuple[Member, ...]) -> bool:
+        return (
+            judge.why_void(now) is None
+            and bool(now)
+            and not any(judge.why_spare(each, now) for each in now)
+        )
+
+    return may_end

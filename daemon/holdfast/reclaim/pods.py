@@ -2,8 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 
 import structlog
@@ -38,7 +37,7 @@ _THAW_AGAIN = 2.0
 """Seconds after which a cgroup that could not be thawed is tried again."""
 _LONG = 3600.0
 
-_MayEnd = Callable[[tuple[Member, ...]], bool]
+MayEnd = Callable[[tuple[Member, ...]], bool]
 """Judges all of a pod's processes; it may be called from any thread."""
 
 
@@ -147,13 +146,21 @@ class Pods:
             return RuntimeState(problem=str(error))
 
     async def kill(
-        self, pod: PodUid, *, path: str, inode: int, may_end: _MayEnd, as_one: _MayEnd
+        self,
+        pod: PodUid,
+        *,
+        path: str,
+        inode: int,
+        may_end: MayEnd,
+        as_one: MayEnd,
+        ask_again: Callable[[], Awaitable[MayEnd]],
     ) -> CgroupOutcome:
         """End the cgroup at *path*, which is still the one with *inode*, so that none forks away.
 
         *may_end* judges all of the pod's processes once more, right before they are ended, and
         *as_one* whether the kernel may be told to end the cgroup. Else it is frozen, listed, and
-        each process in it is judged and ended by itself. Nothing stays frozen.
+        each process in it is ended by itself, if what *ask_again* returns agrees: a slow disk, on
+        which the freeze is noted first, makes older evidence worthless. Nothing stays frozen.
         """
         try:
             outcome = await self._lane.run(lambda: self._kill(pod, path, inode, may_end, as_one))
@@ -164,13 +171,16 @@ class Pods:
         else:
             if outcome is not None:
                 return outcome
-        # A daemon that is stopping sees it through: perhaps no other comes that thaws it.
-        end = asyncio.ensure_future(self._kill_frozen(pod, path, inode, may_end))
         try:
-            return await asyncio.shield(end)
-        except asyncio.CancelledError:
-            await asyncio.wait([end])
-            raise
+            async with self._freezing:
+                noted = await self._note(path, inode)
+                judge = await ask_again()
+                return await _seen_through(self._kill_frozen(pod, path, noted, judge))
+        except LaneStuckError as error:
+            return _not_now(path, error)
+        except (HostError, LedgerError) as error:
+            log.info("cannot freeze and kill a cgroup", cgroup=path, reason=str(error))
+            return CgroupOutcome.IMPOSSIBLE
 
     async def thaw(self) -> None:
         """Let all go on that we froze and could not thaw: a daemon was killed, or a call hung."""
@@ -188,7 +198,7 @@ class Pods:
             await changes.wait(_THAW_AGAIN if self._frozen.value else _LONG)
 
     def _kill(
-        self, pod: PodUid, path: str, inode: int, may_end: _MayEnd, as_one: _MayEnd
+        self, pod: PodUid, path: str, inode: int, may_end: MayEnd, as_one: MayEnd
     ) -> CgroupOutcome | None:
         """Judge and end in one call: what was judged before has waited for this lane.
 
@@ -210,37 +220,33 @@ class Pods:
         facts = self._procfs.process(member.process.pid)
         return facts is not None and facts.state == _EXITED
 
+    async def _note(self, path: str, inode: int) -> FrozenCgroup | None:
+        """Note that the cgroup is frozen from now on; None: somebody else has frozen it.
+
+        Who is killed after that leaves it to the next daemon. What is noted and not frozen is
+        forgotten by `thaw`.
+        """
+        noted = self._frozen.value
+        if path not in noted and await self._lane.run(lambda: self._cgroups.is_frozen(path)):
+            return None
+        new = FrozenCgroup(inode=inode, boot=self._ledger.boot)
+        await self._frozen.keep({**noted, path: new})
+        return new
+
     async def _kill_frozen(
-        self, pod: PodUid, path: str, inode: int, may_end: _MayEnd
+        self, pod: PodUid, path: str, noted: FrozenCgroup | None, may_end: MayEnd
     ) -> CgroupOutcome:
+        """End the processes of a cgroup while it is frozen: by us where *noted*, else by others."""
         try:
-            async with self._frozen_meanwhile(path, inode):
-                ended = await self._kill_each(pod, may_end)
-        except LaneStuckError as error:
-            return _not_now(path, error)
-        except (HostError, LedgerError) as error:
-            log.info("cannot freeze and kill a cgroup", cgroup=path, reason=str(error))
-            return CgroupOutcome.IMPOSSIBLE
+            if noted is not None:
+                await self._lane.run(lambda: self._freeze(path, noted.inode))
+            ended = await self._kill_each(pod, may_end)
+        finally:
+            if noted is not None:
+                await self._thaw(path, noted)
         return CgroupOutcome.FROZEN if ended else CgroupOutcome.SPARED
 
-    @asynccontextmanager
-    async def _frozen_meanwhile(self, path: str, inode: int) -> AsyncIterator[None]:
-        """Have the cgroup frozen; what somebody else has frozen stays as it is."""
-        async with self._freezing:
-            noted = self._frozen.value
-            if path not in noted and await self._lane.run(lambda: self._cgroups.is_frozen(path)):
-                yield
-                return
-            each = FrozenCgroup(inode=inode, boot=self._ledger.boot)
-            # Before: who is killed with it frozen leaves it to the next daemon.
-            await self._frozen.keep({**noted, path: each})
-            try:
-                await self._lane.run(lambda: self._freeze(path, inode))
-                yield
-            finally:
-                await self._thaw(path, each)
-
-    async def _kill_each(self, pod: PodUid, may_end: _MayEnd) -> bool:
+    async def _kill_each(self, pod: PodUid, may_end: MayEnd) -> bool:
         found = await self.members(pod)
         with self._pidfds.holding(each.process for each in found) as held:
             # Asked after the pidfds were opened: a pid that was listed before may be another's.
@@ -282,6 +288,16 @@ class Pods:
         # One that could not be frozen, as in a read-only tree, could not be written to now either.
         if is_there and self._cgroups.is_frozen(path):
             self._cgroups.freeze(path, each.inode, frozen=False)
+
+
+async def _seen_through(work: Coroutine[None, None, CgroupOutcome]) -> CgroupOutcome:
+    """Return what *work* returns; it ends also in a daemon that stops: perhaps no other comes."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _sandbox(roles: SandboxRoles, pid: int) -> Sandbox | None:

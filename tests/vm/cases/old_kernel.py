@@ -15,7 +15,7 @@ from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.reclaim.ending import Member
-from holdfast.reclaim.pods import CgroupOutcome, Pods
+from holdfast.reclaim.pods import CgroupOutcome, MayEnd, Pods
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from vm.guest.holding import FORKED
@@ -85,19 +85,22 @@ async def _noted_in(ledger: Ledger, pod: PodUid, *, may_end: bool) -> CgroupOutc
     judged: list[int] = []
 
     def judge(members: tuple[Member, ...]) -> bool:
-        """Agree before it is frozen; what counts here is the last word."""
         judged.append(len(members))
-        return bool(members) and (may_end or len(judged) == 1)
+        return bool(members) and may_end
+
+    async def ask_again() -> MayEnd:
+        return judge
 
     try:
         return await pods.kill(
             pod,
             path=found.path,
             inode=found.inode,
-            may_end=judge,
+            may_end=bool,
             as_one=bool,
+            ask_again=ask_again,
         )
     finally:
-        assert len(judged) == 2
+        assert len(judged) == 1
         pidfds.close()
         lane.close()
