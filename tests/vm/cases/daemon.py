@@ -23,8 +23,7 @@ def case_daemon_allocate_hold_exit_free(node: GuestNode) -> str:
     (chip,) = pod.functions
     assert node.open(chip) == "EBUSY"
     assert stage.state(chip.address) == "held"
-    (holder,) = stage.holders(chip.address)
-    assert (holder["pid"], holder["pod"]) == (pod.main.pid, pod.uid)
+    assert stage.await_holder(chip.address, pod.main.pid)["pod"] == pod.uid
     freed = stage.freed_after(chip.address, pod.exit())
     assert node.open(chip) == "ok"
     return f"{chip.address}: second open EBUSY while the pod holds it; last exit to FREE: {freed}"
@@ -160,8 +159,7 @@ def _waits_for_orphan(node: GuestNode, steps: Sequence[str], *, grip: str) -> st
     following = node.submit("next", chips=CHIPS)
     told = following.await_refusal(f"pid {orphan.pid}")
     assert pod.is_named_in(told)
-    (row,) = [each for each in node.stage.holders(device) if each["pid"] == orphan.pid]
-    assert grip in row["grips"]
+    assert grip in node.stage.await_holder(device, orphan.pid)["grips"]
     orphan.release()
     return f"told: {_short(told)}; {_starts(node, following, device)}"
 

@@ -6,7 +6,6 @@ from vm.cases.daemon import CHIPS, orphaned
 from vm.catalogue import case
 from vm.guest.holding import ALL, IDLE, LEAK
 from vm.guest.node import GuestNode
-from vm.guest.waits import wait_until
 from vm.modes import BLIND, OBSERVE, TERMINATE
 
 STUBBORN = (*ALL, "ignore-term")
@@ -68,9 +67,8 @@ def case_daemon_names_a_holder_under_another_uid(node: GuestNode) -> str:
     pod = node.run_pod("former", IDLE)
     (chip,) = pod.functions
     holder = node.leave_behind(LEAK, chip, cgroup=pod.cgroup.container("other"), uid=1000)
-    wait_until(lambda: stage.holders(chip.address))
-    (row,) = stage.holders(chip.address)
-    assert (row["pid"], row["uid"], row["pod"]) == (holder.pid, 1000, pod.uid)
+    row = stage.await_holder(chip.address, holder.pid)
+    assert (row["uid"], row["pod"]) == (1000, pod.uid)
     pod.await_counted()
     pod.exit()
     holder.await_end()  # the orphan is ended by the rules, across uids

@@ -382,6 +382,18 @@ class Stage:
         """Return the processes that the daemon sees on a device."""
         return [row for row in self.ask("holders") if row["device"].endswith(f"/{device}")]
 
+    def await_holder(self, device: str, *pids: int) -> dict[str, Any]:
+        """Return the daemon's row of the first of *pids* on a device: a look can be too short."""
+
+        rows: list[dict[str, Any]] = []
+
+        def seen() -> bool:
+            rows[:] = [row for row in self.holders(device) if row["pid"] in pids]
+            return bool(rows)
+
+        wait_until(seen, what=f"one of {pids} among the holders of {device}")
+        return rows[0]
+
     def history(self, device: str) -> list[dict[str, Any]]:
         """Return the device's moves, oldest first."""
         # Not asked for by id: a device that was unplugged has none any more.
