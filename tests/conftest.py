@@ -1,5 +1,6 @@
 """What all tests share: the repository's folder, short socket paths, and a plain list of skips."""
 
+import gc
 import shutil
 import signal
 import tempfile
@@ -9,12 +10,21 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Collecting the tests makes millions of objects, and none of them is garbage.
+gc.disable()
+
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 # Ignored in what a shell runs in the background, and so in all that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again from now on, but never among what the collection made."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -16,13 +16,15 @@ async def until(predicate: Callable[[], object], *, limit: float = 60.0, what: s
         await asyncio.sleep(_STEP)
 
 
-def wait_until(predicate: Callable[[], object], *, limit: float = 60.0, what: str = "") -> None:
-    """Do as `until` does, where there is no loop."""
+def wait_until(
+    predicate: Callable[[], object], *, limit: float = 60.0, what: str = "", step: float = _STEP
+) -> None:
+    """Do as `until` does, where there is no loop; ask every *step* seconds."""
     deadline = time.monotonic() + limit
     while not predicate():
         if time.monotonic() > deadline:
             raise AssertionError(_complaint(limit, what))
-        time.sleep(_STEP)
+        time.sleep(step)
 
 
 def _complaint(limit: float, what: str) -> str:
