@@ -2,29 +2,43 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-_STEP = 0.005
+_SHORTEST, _LONGEST = 0.005, 0.05
 
 
 async def until(predicate: Callable[[], object], *, limit: float = 60.0, what: str = "") -> None:
     """Return once *predicate* is true; fail after *limit* seconds, saying *what* did not come."""
-    deadline = time.monotonic() + limit
+    deadline, looks = time.monotonic() + limit, pauses()
     while not predicate():
         if time.monotonic() > deadline:
             raise AssertionError(_complaint(limit, what))
-        await asyncio.sleep(_STEP)
+        await asyncio.sleep(next(looks))
 
 
 def wait_until(
-    predicate: Callable[[], object], *, limit: float = 60.0, what: str = "", step: float = _STEP
+    predicate: Callable[[], object],
+    *,
+    limit: float = 60.0,
+    what: str = "",
+    longest: float = _LONGEST,
 ) -> None:
-    """Do as `until` does, where there is no loop; ask every *step* seconds."""
-    deadline = time.monotonic() + limit
+    """Do as `until` does, where there is no loop; look at least every *longest* seconds."""
+    deadline, looks = time.monotonic() + limit, pauses(longest=longest)
     while not predicate():
         if time.monotonic() > deadline:
             raise AssertionError(_complaint(limit, what))
-        time.sleep(step)
+        time.sleep(next(looks))
+
+
+def pauses(shortest: float = _SHORTEST, longest: float = _LONGEST) -> Iterator[float]:
+    """Yield the seconds until the next look: a tenth of what was waited already, within bounds.
+
+    To look takes time from whoever is to make the condition true.
+    """
+    began = time.monotonic()
+    while True:
+        yield min(max(shortest, (time.monotonic() - began) / 10), longest)
 
 
 def _complaint(limit: float, what: str) -> str:

@@ -39,7 +39,7 @@ class Place(Struct, frozen=True, kw_only=True):
 class Rig(Stage):
     """A node, its kubelet, and the daemon as `holdfast run` starts it."""
 
-    look = 0.001
+    look = rarest = 0.001
 
     def __init__(
         self,

@@ -123,7 +123,7 @@ async def _soak(place: Place, seconds: float, samples: list[Sample]) -> None:
         async with rig(place, chips=CHIPS, kubelet={"question": SOON}) as made:
             for pid in pids:
                 made.node.add_process(pid, "/system.slice/crowd.service")
-            made.limit, made.look = _LIMIT, _LOOK
+            made.limit, made.look, made.rarest = _LIMIT, _LOOK, _LOOK
             churn = _Churn(made)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:

@@ -20,6 +20,7 @@ from simulated.kubelet import Kubelet
 from simulated.node import SimulatedNode
 from simulated.podworker import KubeletTimes
 from simulated.runtime import Runtime
+from waiting import pauses
 
 _STOP_LIMIT = 120.0
 """Seconds after which a daemon that was told to stop is taken to hang."""
@@ -33,7 +34,7 @@ class Stage:
     What is changed in `settings` applies from the next `start` on.
     """
 
-    look = 0.01
+    look, rarest = 0.01, 0.05
     """Seconds between two looks of `until`."""
     limit = 60.0
     """Seconds after which `until` gives up; only a failure meets it."""
@@ -156,6 +157,7 @@ class Stage:
         Raise AssertionError, which names *what*, when the limit is over or the daemon ends.
         """
         end = time.perf_counter() + self.limit
+        looks = pauses(self.look, self.rarest)
         while True:
             answer = happened()
             if isinstance(answer, Awaitable):
@@ -169,7 +171,7 @@ class Stage:
                 raise AssertionError(
                     "\n".join([f"waited {self.limit:g} s in vain for {text}", *map(str, moves)])
                 )
-            await asyncio.sleep(self.look)
+            await asyncio.sleep(next(looks))
 
     def _check_daemon(self) -> None:
         """Raise AssertionError when the daemon has ended by itself."""
