@@ -124,10 +124,10 @@ class PodOnStage:
         """Tell whether a text names the pod: by its uid only where its name is not known."""
         return (f"/{self.pod.spec.name}" in told) is not (self.uid in told)
 
-    def await_refusal(self, words: str) -> str:
-        """Wait until its user is told *words*, and return what holdfast said."""
+    def await_refusal(self, *words: str) -> str:
+        """Wait until its user is told one of *words*, and return what holdfast said."""
         wait_until(
-            lambda: words in self.waiting,
+            lambda: any(each in self.waiting for each in words),
             limit=_SLOW,
             what=f"{self.pod.spec.name} to be told {words!r} ({self.pod})",
         )
