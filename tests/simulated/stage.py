@@ -35,7 +35,7 @@ class Stage:
     """
 
     look, rarest = 0.01, 0.05
-    """Seconds between two looks of `until`."""
+    """Seconds between two looks of `until`: at first, and after a long wait."""
     limit = 60.0
     """Seconds after which `until` gives up; only a failure meets it."""
 
