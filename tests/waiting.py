@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 
 _SHORTEST, _LONGEST = 0.005, 0.05
+"""Seconds between two looks."""
 
 
 async def until(predicate: Callable[[], object], *, limit: float = 60.0, what: str = "") -> None:

@@ -25,7 +25,7 @@ _ANSWER = 120.0
 """Seconds that QEMU may take to answer on a machine with much else to do."""
 _FROZEN = 240.0
 """Seconds without a heartbeat after which a machine does nothing any more, however slow the host is."""
-_FIRST = ("nice", "-n", "-5")
+_BEFORE_OTHERS = ("nice", "-n", "-5")
 """All else that runs beside a machine ends long before it does. Without root it goes on as it is."""
 _KERNEL_LINE = "console=ttyS0 quiet intel_iommu=on panic=-1 mitigations=off"
 
@@ -76,7 +76,7 @@ def booted(
     ):
         sockets = Path(folder)
         process = subprocess.Popen(
-            (*_FIRST, *_qemu(parts, work, sockets)),
+            (*_BEFORE_OTHERS, *_qemu(parts, work, sockets)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

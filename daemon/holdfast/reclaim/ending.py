@@ -254,11 +254,11 @@ class Ending:
         def as_one(now: tuple[Member, ...]) -> bool:
             return newest is not None and whole_cgroup(now, newest)
 
-        async def ask_again() -> MayEnd:
+        async def ask_again() -> MayEnd | None:
             view = await order.witness.ask()
             if view is None:
                 self.spare(order.warrant.lock, _NO_ANSWER)
-                return lambda _now: False
+                return None
             return _may_end_all(await order.witness.judge(order.warrant, view.sent_at))
 
         how = await self._pods.kill(

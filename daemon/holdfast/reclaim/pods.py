@@ -153,14 +153,15 @@ class Pods:
         inode: int,
         may_end: MayEnd,
         as_one: MayEnd,
-        ask_again: Callable[[], Awaitable[MayEnd]],
+        ask_again: Callable[[], Awaitable[MayEnd | None]],
     ) -> CgroupOutcome:
         """End the cgroup at *path*, which is still the one with *inode*, so that none forks away.
 
         *may_end* judges all of the pod's processes once more, right before they are ended, and
         *as_one* whether the kernel may be told to end the cgroup. Else it is frozen, listed, and
         each process in it is ended by itself, if what *ask_again* returns agrees: a slow disk, on
-        which the freeze is noted first, makes older evidence worthless. Nothing stays frozen.
+        which the freeze is noted first, makes older evidence worthless. It returns None where
+        there is no new evidence, and then nothing is frozen. Nothing stays frozen.
         """
         try:
             outcome = await self._lane.run(lambda: self._kill(pod, path, inode, may_end, as_one))
@@ -174,8 +175,7 @@ class Pods:
         try:
             async with self._freezing:
                 noted = await self._note(path, inode)
-                judge = await ask_again()
-                return await _seen_through(self._kill_frozen(pod, path, noted, judge))
+                return await _seen_through(self._kill_frozen(pod, path, noted, await ask_again()))
         except LaneStuckError as error:
             return _not_now(path, error)
         except (HostError, LedgerError) as error:
@@ -221,7 +221,7 @@ class Pods:
         return facts is not None and facts.state == _EXITED
 
     async def _note(self, path: str, inode: int) -> FrozenCgroup | None:
-        """Note that the cgroup is frozen from now on; None: somebody else has frozen it.
+        """Note that the cgroup is to be frozen; return None where somebody else has frozen it.
 
         Who is killed after that leaves it to the next daemon. What is noted and not frozen is
         forgotten by `thaw`.
@@ -234,10 +234,12 @@ class Pods:
         return new
 
     async def _kill_frozen(
-        self, pod: PodUid, path: str, noted: FrozenCgroup | None, may_end: MayEnd
+        self, pod: PodUid, path: str, noted: FrozenCgroup | None, may_end: MayEnd | None
     ) -> CgroupOutcome:
         """End the processes of a cgroup while it is frozen: by us where *noted*, else by others."""
         try:
+            if may_end is None:
+                return CgroupOutcome.SPARED
             if noted is not None:
                 await self._lane.run(lambda: self._freeze(path, noted.inode))
             ended = await self._kill_each(pod, may_end)

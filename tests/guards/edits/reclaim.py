@@ -174,7 +174,7 @@ RECLAIM_EDITS = {
             "if not self._cgroups.await_frozen(path, patience=_FREEZE_TIME):",
             "if False:",
         ),
-        Edit("frozen-slow-disk", "judge = await ask_again()", "judge = may_end"),
+        Edit("frozen-slow-disk", "await ask_again()", "may_end"),
         Edit("frozen-asked-again", "if not may_end(members):", "if False:"),
         Edit("judged-last", "if not may_end(listed):", "if False:"),
         Edit("judged-last", "if not as_one(listed) or any", "if any"),

@@ -23,7 +23,8 @@ def case_daemon_allocate_hold_exit_free(node: GuestNode) -> str:
     (chip,) = pod.functions
     assert node.open(chip) == "EBUSY"
     assert stage.state(chip.address) == "held"
-    assert stage.await_holder(chip.address, pod.main.pid)["pod"] == pod.uid
+    (holder,) = stage.await_holders(chip.address, pod.main.pid)
+    assert (holder["pid"], holder["pod"]) == (pod.main.pid, pod.uid)
     freed = stage.freed_after(chip.address, pod.exit())
     assert node.open(chip) == "ok"
     return f"{chip.address}: second open EBUSY while the pod holds it; last exit to FREE: {freed}"
@@ -159,7 +160,9 @@ def _waits_for_orphan(node: GuestNode, steps: Sequence[str], *, grip: str) -> st
     following = node.submit("next", chips=CHIPS)
     told = following.await_refusal(f"pid {orphan.pid}")
     assert pod.is_named_in(told)
-    assert grip in node.stage.await_holder(device, orphan.pid)["grips"]
+    rows = node.stage.await_holders(device, orphan.pid)
+    (row,) = [each for each in rows if each["pid"] == orphan.pid]
+    assert grip in row["grips"]
     orphan.release()
     return f"told: {_short(told)}; {_starts(node, following, device)}"
 

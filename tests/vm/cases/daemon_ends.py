@@ -67,8 +67,8 @@ def case_daemon_names_a_holder_under_another_uid(node: GuestNode) -> str:
     pod = node.run_pod("former", IDLE)
     (chip,) = pod.functions
     holder = node.leave_behind(LEAK, chip, cgroup=pod.cgroup.container("other"), uid=1000)
-    row = stage.await_holder(chip.address, holder.pid)
-    assert (row["uid"], row["pod"]) == (1000, pod.uid)
+    (row,) = stage.await_holders(chip.address, holder.pid)
+    assert (row["pid"], row["uid"], row["pod"]) == (holder.pid, 1000, pod.uid)
     pod.await_counted()
     pod.exit()
     holder.await_end()  # the orphan is ended by the rules, across uids

@@ -29,8 +29,8 @@ def case_daemon_reboot_renumbers_groups_and_names_lead_to_the_same_chip(node: Gu
         pod.await_running()
         assert pod.functions == (chip,)
         assert pod.pod.refusals == 0
-        holder = node.stage.await_holder(chip.address, pod.main.pid)
-        assert holder["pod"] == pod.uid
+        (holder,) = node.stage.await_holders(chip.address, pod.main.pid)
+        assert (holder["pid"], holder["pod"]) == (pod.main.pid, pod.uid)
         assert node.open(chip) == "EBUSY"
         seen.append(f"{chip.address} was group {former} and is {chip.group}")
     return f"{', '.join(seen)}; both pods started on their own chips"

@@ -85,8 +85,9 @@ async def _noted_in(ledger: Ledger, pod: PodUid, *, may_end: bool) -> CgroupOutc
     judged: list[int] = []
 
     def judge(members: tuple[Member, ...]) -> bool:
+        """Agree before it is frozen; what counts here is the last word."""
         judged.append(len(members))
-        return bool(members) and may_end
+        return bool(members) and (may_end or len(judged) == 1)
 
     async def ask_again() -> MayEnd:
         return judge
@@ -96,11 +97,11 @@ async def _noted_in(ledger: Ledger, pod: PodUid, *, may_end: bool) -> CgroupOutc
             pod,
             path=found.path,
             inode=found.inode,
-            may_end=bool,
+            may_end=judge,
             as_one=bool,
             ask_again=ask_again,
         )
     finally:
-        assert len(judged) == 1
+        assert len(judged) == 2
         pidfds.close()
         lane.close()

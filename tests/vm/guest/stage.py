@@ -124,10 +124,10 @@ class PodOnStage:
         """Tell whether a text names the pod: by its uid only where its name is not known."""
         return (f"/{self.pod.spec.name}" in told) is not (self.uid in told)
 
-    def await_refusal(self, *words: str) -> str:
-        """Wait until its user is told one of *words*, and return what holdfast said."""
+    def await_refusal(self, words: str) -> str:
+        """Wait until its user is told *words*, and return what holdfast said."""
         wait_until(
-            lambda: any(each in self.waiting for each in words),
+            lambda: words in self.waiting,
             limit=_SLOW,
             what=f"{self.pod.spec.name} to be told {words!r} ({self.pod})",
         )
@@ -382,17 +382,16 @@ class Stage:
         """Return the processes that the daemon sees on a device."""
         return [row for row in self.ask("holders") if row["device"].endswith(f"/{device}")]
 
-    def await_holder(self, device: str, *pids: int) -> dict[str, Any]:
-        """Return the daemon's row of the first of *pids* on a device: a look can be too short."""
-
+    def await_holders(self, device: str, *pids: int) -> list[dict[str, Any]]:
+        """Return `holders` once one of *pids* is among them: a look can have no time for it."""
         rows: list[dict[str, Any]] = []
 
         def seen() -> bool:
-            rows[:] = [row for row in self.holders(device) if row["pid"] in pids]
-            return bool(rows)
+            rows[:] = self.holders(device)
+            return any(row["pid"] in pids for row in rows)
 
         wait_until(seen, what=f"one of {pids} among the holders of {device}")
-        return rows[0]
+        return rows
 
     def history(self, device: str) -> list[dict[str, Any]]:
         """Return the device's moves, oldest first."""
