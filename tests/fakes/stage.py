@@ -26,7 +26,6 @@ from simulated.node import SimulatedNode
 from simulated.pods import Container, Phase, Pod, PodSpec, Workload
 from simulated.podworker import KubeletTimes
 from simulated.runtime import Runtime
-from waiting import until
 
 TPU = "google.com/tpu"
 POOL = "example.com/chip"
@@ -188,13 +187,9 @@ class Stage(simulated.stage.Stage):
         self.kill()
         await self.start_and_register()
 
-    async def start_and_register(self) -> None:
+    async def start_and_register(self, resource: str = TPU) -> None:
         """Start the daemon, and return when kubelet has heard its devices."""
-        # What the former one sent last may come only now.
-        await until(lambda: not self.kubelet.listens, what="kubelet to see the streams' end")
-        before = self.heard()
-        self.start()
-        await self.until(lambda: self.heard() > before, "the daemon to register")
+        await super().start_and_register(resource)
 
     async def reboot(
         self, *, groups: dict[int, int] | None = None, keeps_specs: bool = False
@@ -339,7 +334,7 @@ class Stage(simulated.stage.Stage):
 
     def heard(self, resource: str = TPU) -> int:
         """Return how many messages kubelet has had."""
-        return len(self.kubelet.messages.get(resource, ()))
+        return super().heard(resource)
 
     def healthy(self, resource: str = TPU) -> set[str]:
         """Return what kubelet would grant."""

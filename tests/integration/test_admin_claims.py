@@ -96,7 +96,7 @@ async def test_an_administrator_gets_what_another_has_and_keeps_the_next_one_fro
 
     pid = node.computes(admin, 0)
     assert await at.unprepare(first) == {"first": ""}
-    assert await node.locks() == {}
+    await at.node.until_free()
     second = node.allocate("second", 0)
     await at.prepared(second)
 

@@ -72,7 +72,7 @@ async def test_a_kubelet_that_has_each_device_twice_after_a_restart_changes_noth
         assert (await at.node.asked("status") or {})["drift"] == []
         assert set((await at.node.locks()).values()) == {"held"}
         await kubelet.unprepare(pod)
-        assert await at.node.locks() == {}
+        await at.node.until_free()
         assert kubelet.cache.claims == {}
 
 

@@ -130,7 +130,7 @@ async def test_a_claim_for_a_square_gets_its_four_chips(cluster: Cluster) -> Non
     cluster.pod("other", 1)
     assert cluster.scheduler.step() == []
     assert await cluster.at.unprepare(claim) == {"train-shape": ""}
-    assert await cluster.at.node.locks() == {}
+    await cluster.at.node.until_free()
 
 
 async def test_a_chip_that_a_stranger_has_is_passed_over_until_it_is_free(cluster: Cluster) -> None:

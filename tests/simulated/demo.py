@@ -117,8 +117,8 @@ class Demo(Stage):
         """Kill the daemon, start it again, and see that it knows pod A's lock of *which*."""
         self.kill()
         self.say("The daemon is killed with SIGKILL, and started again.")
-        self.start()
-        await self.until(lambda: self.offered() == devices, "the daemon to register again")
+        await self.start_and_register(self.resource)
+        await self.until(lambda: self.offered() == devices, "the devices to be offered again")
 
         async def remembered() -> bool:
             return "releasing" in (await self.locks()).values()

@@ -20,7 +20,7 @@ from simulated.kubelet import Kubelet
 from simulated.node import SimulatedNode
 from simulated.podworker import KubeletTimes
 from simulated.runtime import Runtime
-from waiting import pauses
+from waiting import pauses, until
 
 _STOP_LIMIT = 120.0
 """Seconds after which a daemon that was told to stop is taken to hang."""
@@ -103,6 +103,18 @@ class Stage:
                 env=self._environment,
             )
         return began
+
+    async def start_and_register(self, resource: str) -> None:
+        """Start the daemon, and return when kubelet has heard its devices of *resource*."""
+        # What the former one sent last may come only now.
+        await until(lambda: not self.kubelet.listens, what="kubelet to see the streams' end")
+        before = self.heard(resource)
+        self.start()
+        await self.until(lambda: self.heard(resource) > before, "the daemon to register")
+
+    def heard(self, resource: str) -> int:
+        """Return how many messages on *resource* kubelet has had."""
+        return len(self.kubelet.messages.get(resource, ()))
 
     def configure(self, **changes: Any) -> None:
         """Change the daemon's configuration file, which it follows."""
