@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.forked import Template
 from fakes.nvml import build
+from forked import Template
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.forked import Template
 from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following, kept_of_gpus
+from forked import Template
 from holdfast.host.nvidia.driver import driver_load
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.health import NO_DRIVER

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.forked import Template
 from fakes.nvml import build
+from forked import Template
 from simulated.nvml import CONTROL, GIB, Event, Node, Slice, cards, uuid, write
 
 GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN = 15, 3, 999

@@ -19,9 +19,9 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from fakes.forked import Forked, Template
 from fakes.inuse import holder_scan
 from fakes.onegpu import RULES
+from forked import Talking, Template
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import open_ledger
@@ -61,7 +61,7 @@ class Told(Struct, frozen=True):
 class Follower:
     """The process, as a test has it."""
 
-    def __init__(self, process: Forked, control: Path) -> None:
+    def __init__(self, process: Talking, control: Path) -> None:
         self.process = process
         self._control = control
 

@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from grpc.aio import AioRpcError
 from msgspec.structs import replace
 
 import simulated.stage
+from forked import Forked, daemons
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.daemon import run
 from holdfast.app.reload import SettingsOrigin
@@ -125,6 +127,8 @@ class Stage(simulated.stage.Stage):
         )
         self.clock = NodeClock()
         self._own_process = own_process
+        # What the loader or Python reads as a program starts needs a start.
+        self._forks = not any(name.startswith(("LD_", "PYTHON")) for name in environment)
         self._task: asyncio.Task[LoadedSettings | None] | None = None
 
     @property
@@ -142,6 +146,12 @@ class Stage(simulated.stage.Stage):
             return super().start()
         self._task = asyncio.create_task(self.run_daemon())
         return time.perf_counter()
+
+    def launch(self, log: BinaryIO, *arguments: str) -> subprocess.Popen[bytes] | Forked:
+        """Run `holdfast`, forked from a process that has imported it where that is the same."""
+        if not self._forks:
+            return super().launch(log, *arguments)
+        return daemons().daemon(*arguments, environment=self._environment, log=log)
 
     async def run_daemon(self) -> LoadedSettings | None:
         """Run a daemon in this task, until it ends by itself or raises why it cannot start."""
@@ -182,10 +192,10 @@ class Stage(simulated.stage.Stage):
         await self.until(taken_up, "the file to be taken up")
         assert "ListAndWatch stream closed" not in self.log
 
-    async def kill_and_start(self) -> None:
+    async def kill_and_start(self, resource: str = TPU) -> None:
         """End the daemon as a crash does, and return when kubelet has the next one's devices."""
         self.kill()
-        await self.start_and_register()
+        await self.start_and_register(resource)
 
     async def start_and_register(self, resource: str = TPU) -> None:
         """Start the daemon, and return when kubelet has heard its devices."""

@@ -115,7 +115,7 @@ async def test_a_gpu_that_a_pod_has_is_given_to_no_virtual_machine_before_the_po
         await node.stage.kubelet.give(machine, MACHINE, card.address)
         for restart in (False, True):
             if restart:
-                await start_again(node, MACHINE)
+                await node.stage.kill_and_start(MACHINE)
             await until_kept_from(node, MACHINE, card.address, has_it)
             told = await node.stage.pre_start(card.address, resource=MACHINE)
             assert f"waiting for {MACHINE}: {card.address} is held by " in told
@@ -148,7 +148,7 @@ async def test_a_gpu_that_a_virtual_machine_has_is_given_to_no_pod_before_that_i
         await node.stage.kubelet.give(later, GPU, gpu)
         for restart in (False, True):
             if restart:
-                await start_again(node, GPU)
+                await node.stage.kill_and_start(GPU)
             await until_kept_from(node, GPU, gpu, machine)
             told = await node.stage.pre_start(gpu, resource=GPU)
             assert f"waiting for {GPU}: {gpu} is held by " in told
@@ -172,7 +172,7 @@ async def test_a_virtual_machine_gets_a_gpu_whose_driver_is_gone_once_its_pod_is
         card.to_vfio(unload=True)
         await until_kept_from(node, MACHINE, card.address, has_it)
         if restart:
-            await start_again(node, MACHINE)
+            await node.stage.kill_and_start(MACHINE)
             await until_kept_from(node, MACHINE, card.address, has_it)
         await node.stage.end(has_it)
         await node.stage.until(lambda: node.stage.healthy(MACHINE), "VFIO to be offered")
@@ -217,11 +217,3 @@ async def test_nobody_hears_of_a_card_before_the_book_has_where_it_is(short_path
     async with stage(short_path, chips=1, vendors=(*VENDORS, cards)) as node:
         await node.until(lambda: made[0].told, "the card to be found")
     assert made[0].told[0] == {"G": "0000:10:00.0"}
-
-
-async def start_again(node: GpuStage, resource: str) -> None:
-    """Kill the daemon, and return when kubelet has heard of *resource* from the next one."""
-    node.stage.kill()
-    before = node.stage.heard(resource)
-    node.stage.start()
-    await node.stage.until(lambda: node.stage.heard(resource) > before, "the daemon to register")

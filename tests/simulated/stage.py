@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import yaml
 
+from forked import Forked
 from holdfast.control import ask
 from holdfast.errors import HoldfastError
 from simulated.dramanager import DraManager
@@ -77,10 +78,10 @@ class Stage:
         # So that one that hangs can be made to log where each of its threads is.
         shown = {"PYTHONFAULTHANDLER": "1"}
         self._environment = {**os.environ, **shown, **(environment or {})}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | Forked:
         """Return the daemon's process, which has been started."""
         if self._process is None:
             raise AssertionError("the daemon was not started")
@@ -97,12 +98,14 @@ class Stage:
         self.config.write_text(yaml.safe_dump(self.settings))
         with (self.folder / "daemon.log").open("ab") as log:
             began = time.perf_counter()
-            self._process = subprocess.Popen(
-                [self._python, "-m", "holdfast", "run", "--config", str(self.config)],
-                stderr=log,
-                env=self._environment,
-            )
+            self._process = self.launch(log, "run", "--config", str(self.config))
         return began
+
+    def launch(self, log: BinaryIO, *arguments: str) -> subprocess.Popen[bytes] | Forked:
+        """Run `holdfast` with *arguments* in a process of its own, which writes to *log*."""
+        return subprocess.Popen(
+            [self._python, "-m", "holdfast", *arguments], stderr=log, env=self._environment
+        )
 
     async def start_and_register(self, resource: str) -> None:
         """Start the daemon, and return when kubelet has heard its devices of *resource*."""

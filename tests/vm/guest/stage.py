@@ -33,7 +33,7 @@ from vm.guest.pci import Function
 from vm.guest.reboot import another_boot_id
 from vm.guest.runtime import GuestRuntime
 from vm.guest.waits import SLOW, wait_until
-from vm.guest.ways import AsChart, Plain
+from vm.guest.ways import AsChart, Daemon, Plain
 from vm.modes import CHART, DRIVER, NODE, TPU, mode_of
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ class Stage:
     """The daemon's own pod, where it runs as the chart does."""
     mode: str = ""
     _plain: Plain = field(default_factory=lambda: Plain(_RUN, STATE))
-    _daemon: subprocess.Popen[bytes] | None = None
+    _daemon: Daemon | None = None
     _kubelet: Kubelet | None = None
     _cluster: Cluster | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
@@ -216,15 +216,14 @@ class Stage:
         before = self._lists()
         began = time.monotonic()
         with self._log.open("ab") as log:
-            command, environment = self.way.command(self.mode)
-            if mode_of(self.mode).by_claims:
-                environment = {**environment, **self.cluster.environment}
-            self._daemon = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            by_claims = mode_of(self.mode).by_claims
+            environment = self.cluster.environment if by_claims else {}
+            self._daemon = self.way.start(self.mode, environment, log)
         wait_until(
             lambda: (
                 all(self._lists()[name] > before[name] for name in before)
                 and self.answers
-                and self.serves_claims is mode_of(self.mode).by_claims
+                and self.serves_claims is by_claims
             ),
             limit=_START,
             what="the daemon to register its resources and to list their devices",

@@ -13,19 +13,19 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from forked import Forked, daemons
 from vm.guest import pods
 from vm.modes import mode_of
 
-Start = tuple[list[str], Mapping[str, str]]
-"""A command and its environment."""
+Daemon = subprocess.Popen[bytes] | Forked
+"""A daemon's process, or that of who started it."""
 
 _AS_POD = Path(__file__).with_name("as_pod.py")
 _NEW_NETWORK = 0x40000000
 _PATIENCE = 20.0
 _SPECS = Path("/var/run/cdi")
-_DAEMON = ("-m", "holdfast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Plain:
     folder: Path
     state: Path
 
-    def command(self, name: str) -> Start:
-        """Return what starts the daemon in the mode *name*."""
+    def start(self, name: str, environment: Mapping[str, str], log: BinaryIO) -> Daemon:
+        """Start the daemon in the mode *name*, with *environment* added to ours."""
         mode = mode_of(name)
         if mode.by_claims or "deviceListStrategy" in mode.changes:
             _SPECS.mkdir(exist_ok=True)
@@ -44,8 +44,12 @@ class Plain:
         config.write_text(
             json.dumps({"stateDir": str(self.state), "http": {"port": 0}, **mode.settings})
         )
-        run = [sys.executable, *_DAEMON, "run", "--config", str(config)]
-        return [*mode.prefix, *run], os.environ
+        run = ("run", "--config", str(config))
+        environment = {**os.environ, **environment}
+        if not mode.prefix:
+            return daemons().daemon(*run, environment=environment, log=log)
+        command = [*mode.prefix, sys.executable, "-m", "holdfast", *run]
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
 
 @dataclass(slots=True)
@@ -58,8 +62,8 @@ class AsChart:
     _pod: pods.Pod | None = None
     _starts: int = 0
 
-    def command(self, name: str) -> Start:
-        """Return what starts the daemon in the mode *name*, each time in a pod of its own."""
+    def start(self, name: str, environment: Mapping[str, str], log: BinaryIO) -> Daemon:
+        """Start the daemon in the mode *name*, each time in a pod of its own."""
         self.made = json.loads(Path(os.environ["CHART"]).read_text())[name]
         self._forget()
         self._pod = pods.make(str(uuid.uuid4()), _qos(self.container))
@@ -75,7 +79,12 @@ class AsChart:
             "environment": self._environment,
         }
         file.write_text(json.dumps({**self.made, **given}))
-        return [sys.executable, str(_AS_POD), str(file)], os.environ
+        return subprocess.Popen(
+            [sys.executable, str(_AS_POD), str(file)],
+            env={**os.environ, **environment},
+            stdout=log,
+            stderr=log,
+        )
 
     @property
     def container(self) -> Mapping[str, Any]:
