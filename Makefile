@@ -13,7 +13,7 @@ SBOM := build/sbom-tools
 PAGES := build/site-pages
 
 # How many files of tests `make test` runs at once; the cases on a kernel are one file.
-WORKERS ?= 3
+WORKERS ?= 4
 # Options of `make demo`: --gpus for the story of GPUs, --dra for that of claims, --sharing for that of
 # GPUs in four ways, --keep to leave all running at its end.
 ARGS ?=

@@ -13,7 +13,6 @@ from holdfast._pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
 from simulated.clock import Clock
 
 DRA_PLUGIN = "DRAPlugin"
-_LOOK = 0.01
 _DIAL, _GET_INFO, _NOTIFY = 10.0, 1.0, 5.0
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 122.0
 
@@ -52,6 +51,9 @@ class PluginWatcher:
     Whatever fails is begun again from the beginning, after 0.5 s, 1 s, 2 s and so on.
     """
 
+    look = 0.01
+    """Seconds between two looks at the folder."""
+
     def __init__(self, folder: Path, *, clock: Clock, handlers: dict[str, Handler]) -> None:
         """Watch *folder*, which is made when it is missing."""
         self.folder = folder
@@ -87,7 +89,7 @@ class PluginWatcher:
         while True:
             if not self.deaf:
                 await self._reconcile()
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(self.look)
 
     async def _reconcile(self) -> None:
         there = dict(_sockets(self.folder))

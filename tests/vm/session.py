@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,14 +70,18 @@ def run_cases(
             yield from _lack([case for case in cases if case.needs == needs], reason)
         runnable = [case for case in cases if case.needs not in lacking]
         in_pods = [case for case in runnable if case.daemon.startswith(CHART)]
-        image: Mapping[str, object] = {}
-        try:
-            image = _image_and_charts(in_pods, tell) if in_pods else {}
-        except LackingError as error:
-            yield from _lack(in_pods, str(error))
-            runnable = [case for case in runnable if case not in in_pods]
-        variables = {**programs, **image, "MINUTES": os.environ.get("MINUTES", "")}
-        yield from Boots(built, runnable, variables, tell, deadline).run()
+        others = [case for case in runnable if case not in in_pods]
+        variables = {**programs, "MINUTES": os.environ.get("MINUTES", "")}
+        with ThreadPoolExecutor() as aside:
+            # To build the image takes minutes, in which the cases run that do without.
+            coming = aside.submit(_image_and_charts, in_pods, tell)
+            yield from Boots(built, others, variables, tell, deadline).run()
+            try:
+                image = coming.result()
+            except LackingError as error:
+                yield from _lack(in_pods, str(error))
+                return
+            yield from Boots(built, in_pods, {**variables, **image}, tell, deadline).run()
 
 
 @dataclass(slots=True)
@@ -214,8 +219,10 @@ def _fetch_programs(
 def _image_and_charts(cases: Sequence[Case], tell: Callable[[str], None]) -> Mapping[str, object]:
     """Have the image and the pods that the chart makes; return where the guest finds them.
 
-    Raises LackingError with the reason where one of them cannot be had.
+    Without *cases* that takes nothing. Raises LackingError with the reason where one of them cannot be had.
     """
+    if not cases:
+        return {}
     try:
         charts.write((case.daemon for case in cases), WORK / "charts.json")
     except ImportError as error:  # Helm's engine, which is there on x86-64 alone

@@ -13,9 +13,9 @@ from vm.guest import holding, pods
 from vm.guest.gvisor import Contained, Program, Sandbox
 from vm.guest.holding import HoldFailedError, Holding
 from vm.guest.pci import Function
+from vm.guest.waits import LOOK
 
 _SHARED = "/dev/vfio/vfio"
-_LOOK = 0.01
 
 
 class GuestRuntime:
@@ -97,7 +97,7 @@ class GuestRuntime:
         """Return the container's exit code when it has ended."""
         held = self.running[pod.uid, container.name]
         while held.alive:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(LOOK)
         return await asyncio.to_thread(held.wait)
 
     async def stop(self, pod: Pod, grace: float) -> None:
@@ -116,7 +116,7 @@ class GuestRuntime:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
                     while any(held.alive for held in alive):
-                        await asyncio.sleep(_LOOK)
+                        await asyncio.sleep(LOOK)
         for held in alive:
             if held.alive:
                 held.kill()
@@ -129,7 +129,7 @@ class GuestRuntime:
             return
         with contextlib.suppress(OSError):
             while cgroup.populated:
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(LOOK)
             cgroup.remove()
 
 

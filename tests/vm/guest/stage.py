@@ -32,7 +32,7 @@ from vm.guest.holding import ALL, Holding
 from vm.guest.pci import Function
 from vm.guest.reboot import another_boot_id
 from vm.guest.runtime import GuestRuntime
-from vm.guest.waits import SLOW, wait_until
+from vm.guest.waits import LOOK, SLOW, wait_until
 from vm.guest.ways import AsChart, Daemon, Plain
 from vm.modes import CHART, DRIVER, NODE, TPU, mode_of
 
@@ -439,12 +439,14 @@ class Stage:
         return self._kubelet
 
     async def _make_kubelet(self) -> Kubelet:
+        dra = DraManager.on_cluster(_ROOT, self.cluster.store, NODE)
+        dra.watcher.look = LOOK
         kubelet = Kubelet(
             _PLUGINS,
             _POD_RESOURCES,
             self.runtime,
             times=KubeletTimes(retry_first=0.5, retry=0.5, sync=1.0, unprepare=1.0, finished=0.2),
-            dra=DraManager.on_cluster(_ROOT, self.cluster.store, NODE),
+            dra=dra,
         )
         await kubelet.start()
         return kubelet

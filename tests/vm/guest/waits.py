@@ -6,10 +6,10 @@ import waiting
 
 SLOW = 240.0
 """Seconds; only a failure meets them."""
-_LONGEST = 0.2
-"""Seconds. To ask takes an emulated machine long, and the daemon answers with what it runs on."""
+LOOK = 0.2
+"""Seconds between two looks. Each takes an emulated machine long, and the daemon runs on it, too."""
 
 
 def wait_until(predicate: Callable[[], object], *, limit: float = SLOW, what: str = "") -> None:
     """Return once *predicate* is true; fail after *limit* seconds, saying *what* did not come."""
-    waiting.wait_until(predicate, limit=limit, what=what, longest=_LONGEST)
+    waiting.wait_until(predicate, limit=limit, what=what, longest=LOOK)
