@@ -102,7 +102,8 @@ class Kubectl:
             return await asyncio.gather(*tasks)
         finally:  # an interrupt ends all of them, and each ends its kubectl
             for task in tasks:
-                task.cancel()
+                if not task.cancelling():  # else it waits for its kubectl's end
+                    task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def hand_over(self, daemon: Daemon, order: Sequence[str]) -> int:

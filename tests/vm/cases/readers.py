@@ -256,12 +256,20 @@ def _name(function: Function) -> DeviceName:
 
 
 def _scan(function: Function) -> Scan:
+    """Return a scan that had time for each process, as not all have on a busy host."""
     target = ScanTarget(
         device=_name(function),
         rdevs=frozenset({function.node.stat().st_rdev}),
         addresses=frozenset(),
     )
-    return HolderScan(ROOT, patience=PATIENCE).scan([target], maps=True)
+    scans, done = HolderScan(ROOT, patience=PATIENCE), list[Scan]()
+
+    def had_time() -> bool:
+        done.append(scans.scan([target], maps=True))
+        return not any("no time was left" in gap for gap in done[-1].gaps)
+
+    wait_until(had_time, what="a scan with time for each process")
+    return done[-1]
 
 
 def _grips(scan: Scan, pid: int) -> set[Grip]:
