@@ -17,6 +17,7 @@ import pytest
 
 from fakes.kubectl import DEAD_NODE, FORBIDDEN, NO_CONTAINER, Cluster
 from fakes.stage import CHIPS, TPU, stage
+from kubectl_holdfast.kubectl import DaemonSelection, Kubectl
 from waiting import until
 
 A, B, C, D = CHIPS
@@ -200,6 +201,29 @@ async def test_an_interrupt_ends_all_that_asks(tmp_path: Path, cluster: Cluster)
 
     assert (asking.returncode, said) == (130, "")
     await until(lambda: not _alive(pids), what="the processes to end")
+
+
+async def test_an_interrupt_waits_for_the_end_of_each_kubectl(
+    tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    for number in range(3):
+        cluster.hangs(f"node-{number}", pids)
+    monkeypatch.setenv("PATH", cluster.environment["PATH"])
+    kubectl = Kubectl((), namespaced=False, timeout=120.0)
+    daemons = await kubectl.daemons(DaemonSelection())
+    asking = asyncio.create_task(
+        kubectl.ask(daemons, ["locks"], text=False, parallel=2, told=lambda _: None)
+    )
+    await until(lambda: len(_alive(pids)) == 4, what="two nodes to be asked")
+    groups = {os.getpgid(int(pid)) for pid in _alive(pids)}  # each is led by a kubectl
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    assert len(groups) == 2
+    # Who has not been waited for is still there: to end takes a process longer than this.
+    assert not [pid for pid in groups if Path(f"/proc/{pid}").exists()]
 
 
 async def test_a_program_that_kubectl_leaves_behind_delays_no_answer(
