@@ -115,6 +115,11 @@ class ClaimStage:
             answer = await stub.NodeUnprepareResources(request, timeout=timeout)
         return {each.name: answer.claims[each.uid].error for each in claims}
 
+    async def be_patient(self) -> None:
+        """Have each Unprepare wait until all is free, however slow the machine is."""
+        section = {**self.node.settings["dra"], "unprepareWait": "60s"}
+        await self.node.reload(dra=section)
+
     async def prepared(self, claim: Claim) -> list[str]:
         """Return the CDI names of a claim, which must be prepared."""
         answer = (await self.prepare(claim))[claim.name]

@@ -95,8 +95,9 @@ async def test_an_administrator_gets_what_another_has_and_keeps_the_next_one_fro
     assert await node.locks() == {uuid(0): "held"}
 
     pid = node.computes(admin, 0)
+    await at.be_patient()
     assert await at.unprepare(first) == {"first": ""}
-    await at.node.until_free()
+    assert await node.locks() == {}
     second = node.allocate("second", 0)
     await at.prepared(second)
 

@@ -71,8 +71,9 @@ async def test_a_kubelet_that_has_each_device_twice_after_a_restart_changes_noth
         await at.node.for_some_beats()
         assert (await at.node.asked("status") or {})["drift"] == []
         assert set((await at.node.locks()).values()) == {"held"}
+        await at.be_patient()
         await kubelet.unprepare(pod)
-        await at.node.until_free()
+        assert await at.node.locks() == {}
         assert kubelet.cache.claims == {}
 
 

@@ -129,8 +129,9 @@ async def test_a_claim_for_a_square_gets_its_four_chips(cluster: Cluster) -> Non
     assert len(await cluster.at.node.locks()) == 4
     cluster.pod("other", 1)
     assert cluster.scheduler.step() == []
+    await cluster.at.be_patient()
     assert await cluster.at.unprepare(claim) == {"train-shape": ""}
-    await cluster.at.node.until_free()
+    assert await cluster.at.node.locks() == {}
 
 
 async def test_a_chip_that_a_stranger_has_is_passed_over_until_it_is_free(cluster: Cluster) -> None:

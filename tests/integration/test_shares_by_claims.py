@@ -225,8 +225,9 @@ async def test_claims_share_a_gpu_and_what_one_leaves_keeps_its_own_share(node: 
     await at.prepared(third)
     assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
     node.ends(works)
+    await at.be_patient()
     assert await at.unprepare(second, third) == {"second": "", "third": ""}
-    await at.node.until_free()
+    assert await node.locks() == {}
 
 
 @pytest.mark.parametrize("node", ["cdi-cri"], indirect=True)
