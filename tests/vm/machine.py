@@ -27,7 +27,7 @@ _FROZEN = 240.0
 """Seconds without a heartbeat after which a machine does nothing any more, however slow the host is."""
 _BEFORE_OTHERS = ("nice", "-n", "-5")
 """All else that runs beside a machine ends long before it does. Without root it goes on as it is."""
-_KERNEL_LINE = "console=ttyS0 quiet intel_iommu=on panic=-1 mitigations=off"
+_KERNEL_LINE = "console=ttyS0 quiet intel_iommu=on panic=-1 mitigations=off tsc=reliable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
