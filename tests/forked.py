@@ -6,6 +6,7 @@ start hundreds.
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import select
@@ -13,48 +14,12 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, NoReturn, TextIO
 
-_TEMPLATE = """
-import importlib, json, os, socket, sys, traceback
-place = socket.socket(fileno=int(sys.argv[1]))
-for name in sys.argv[2:]:
-    importlib.import_module(name)
-while True:
-    message, fds, _, _ = socket.recv_fds(place, 1 << 20, 3)
-    if not message:
-        break
-    order = json.loads(message)
-    if "wait" in order:
-        _, status = os.waitpid(order["wait"], 0)
-        place.send(b"%d" % os.waitstatus_to_exitcode(status))
-        continue
-    pid = os.fork()
-    if pid == 0:
-        place.close()
-        for standard, fd in enumerate(fds):
-            os.dup2(fd, standard)
-            os.close(fd)
-        os.environ.clear()
-        os.environ.update(order["environment"])
-        sys.argv[1:] = order["arguments"]
-        status = 1
-        try:
-            exec(order["code"], {"__name__": "__main__"})
-            status = 0
-        except SystemExit as end:
-            status = end.code or 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
-    for fd in fds:
-        os.close(fd)
-    place.send(b"%d" % pid)
-"""
+_DAEMONS = ("holdfast.cli.run", "holdfast.app.daemon", "holdfast.settings.sources")
 # What `python -m holdfast` does with these arguments, by which it also starts itself again.
 _DAEMON = """
 import faulthandler, sys
@@ -131,16 +96,39 @@ class Talking(Forked):
 class Template:
     """The process that they are forked from; it ends with who made it, or when it is closed."""
 
-    def __init__(self, *modules: str) -> None:
-        """Load *modules*."""
-        self._place, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, place: socket.socket, process: subprocess.Popen[bytes] | None) -> None:
+        self._place = place
+        self._process = process
+
+    @classmethod
+    def of(cls, *modules: str) -> "Template":
+        """Start one that loads *modules*."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _TEMPLATE, str(theirs.fileno()), *modules],
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno()), *modules],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
+        return cls(ours, process)
+
+    @classmethod
+    def above(cls) -> "Template":
+        """Become that of daemons, and return in a child, which has loaded what they need, too.
+
+        The child's end is the end of both, with its exit code.
+        """
+        _load(_DAEMONS)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            theirs.close()
+            return cls(ours, None)
+        ours.close()
+        _serve(theirs)
+        _, status = os.waitpid(pid, 0)
+        sys.exit(os.waitstatus_to_exitcode(status))
 
     def start(self, code: str, *arguments: object, environment: Mapping[str, str]) -> Talking:
         """Run *code* in a process of its own, with *arguments* and *environment* beside ours."""
@@ -175,14 +163,16 @@ class Template:
         return int(self._place.recv(64))
 
     def close(self) -> None:
+        """Let it end; what was forked from it goes on."""
         self._place.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
 
 @functools.cache
 def daemons() -> Template:
     """Return the process that this process's daemons are forked from."""
-    template = Template("holdfast.cli.run", "holdfast.app.daemon", "holdfast.settings.sources")
+    template = Template.of(*_DAEMONS)
     atexit.register(template.close)
     return template
 
@@ -192,3 +182,56 @@ def _ended(pidfd: int, timeout: float | None) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+
+def _load(modules: Sequence[str]) -> None:
+    # A node has no rich. Where structlog finds it, it loads it, which takes as long as all that is ours.
+    sys.modules["rich"] = None  # type: ignore[assignment]
+    for name in modules:
+        importlib.import_module(name)
+
+
+def _serve(place: socket.socket) -> None:
+    """Fork what is ordered at *place*, until nobody can order any more."""
+    while True:
+        message, fds, _, _ = socket.recv_fds(place, 1 << 20, 3)
+        if not message:
+            return
+        order = json.loads(message)
+        if "wait" in order:
+            _, status = os.waitpid(order["wait"], 0)
+            place.send(b"%d" % os.waitstatus_to_exitcode(status))
+            continue
+        pid = os.fork()
+        if pid == 0:
+            place.close()
+            _run(order, fds)
+        for fd in fds:
+            os.close(fd)
+        place.send(b"%d" % pid)
+
+
+def _run(order: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
+    """Do what was ordered, with *fds* for the standard ones, and end."""
+    for standard, fd in enumerate(fds):
+        os.dup2(fd, standard)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.argv[1:] = order["arguments"]
+    status = 1
+    try:
+        exec(order["code"], {"__name__": "__main__"})
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - as an interpreter tells it
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _load(sys.argv[2:])
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -18,5 +18,5 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def template() -> Iterator[Template]:
     """A process that has loaded all but the library."""
-    with closing(Template("fakes.gpu_health", "holdfast.host.nvidia.nvml")) as made:
+    with closing(Template.of("fakes.gpu_health", "holdfast.host.nvidia.nvml")) as made:
         yield made

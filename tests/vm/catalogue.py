@@ -36,6 +36,11 @@ class Case:
     asked: bool = False
 
     @property
+    def as_chart(self) -> bool:
+        """Whether its daemon runs as the chart does."""
+        return self.daemon.startswith(CHART)
+
+    @property
     def silence(self) -> float:
         """How many seconds may go by without a word: its preparation, itself, its undoing."""
         return PREPARATION + 2 * self.patience + 30.0
@@ -93,7 +98,7 @@ def all_cases() -> tuple[Case, ...]:
 
 def _turn(case: Case) -> tuple[bool, bool, int]:
     ways = ["", *MODES]
-    return case.last, case.daemon.startswith(CHART), ways.index(case.daemon.removeprefix(CHART))
+    return case.last, case.as_chart, ways.index(case.daemon.removeprefix(CHART))
 
 
 def _named(name: str, daemon: str) -> str:

@@ -16,11 +16,10 @@ from image import building
 from vm import charts, machine, packages, parts
 from vm.catalogue import Case
 from vm.lines import SilenceError
-from vm.modes import CHART
 from vm.parts import LackingError
 
 WORK = machine.REPOSITORY / "build/vm"
-_RUNNER = Path(__file__).parent / "guest/runner.py"
+_START = Path(__file__).parent / "guest/start.py"
 _BOOT_LIMIT = 900.0
 _BOOTS = 6
 _TOO_SLOW = "the machine is too slow to try it within half an hour; make vm CASE={} runs it"
@@ -69,19 +68,11 @@ def run_cases(
         for needs, reason in lacking.items():
             yield from _lack([case for case in cases if case.needs == needs], reason)
         runnable = [case for case in cases if case.needs not in lacking]
-        in_pods = [case for case in runnable if case.daemon.startswith(CHART)]
-        others = [case for case in runnable if case not in in_pods]
         variables = {**programs, "MINUTES": os.environ.get("MINUTES", "")}
         with ThreadPoolExecutor() as aside:
             # To build the image takes minutes, in which the cases run that do without.
-            coming = aside.submit(_image_and_charts, in_pods, tell)
-            yield from Boots(built, others, variables, tell, deadline).run()
-            try:
-                image = coming.result()
-            except LackingError as error:
-                yield from _lack(in_pods, str(error))
-                return
-            yield from Boots(built, in_pods, {**variables, **image}, tell, deadline).run()
+            coming = aside.submit(_image_and_charts, runnable, tell)
+            yield from Boots(built, runnable, variables, tell, deadline, coming.result).run()
 
 
 @dataclass(slots=True)
@@ -99,6 +90,8 @@ class Boots:
     tell: Callable[[str], None]
     deadline: float
     """When nothing is begun any more, on the monotonic clock."""
+    image: Callable[[], Mapping[str, object]]
+    """Returns the variables of the cases that run as the chart does; raises LackingError."""
     grace: float = 120.0
     """How many seconds what began before may go on then."""
     boot: Callable[..., AbstractContextManager[machine.Machine]] = machine.booted
@@ -135,7 +128,7 @@ class Boots:
 
     def _one_boot(self) -> Iterator[Outcome]:
         """Yield the outcomes of the cases that are left, until one fails."""
-        runner = [str(_RUNNER), *(case.name for case in self.left)]
+        runner = [str(_START), *(case.name for case in self.left)]
         greeted = False
         try:
             with self.boot(self.built, WORK, runner=runner, variables=self.variables) as up:
@@ -152,6 +145,10 @@ class Boots:
                     yield from self._judged(outcome)
                     if outcome.verdict == FAILED or self._is_late:
                         return
+        except LackingError as error:
+            lacking = [case for case in self.left if case.as_chart]
+            self.left = [case for case in self.left if not case.as_chart]
+            yield from _lack(lacking, str(error))
         except SilenceError as error:
             if time.monotonic() >= self._end:  # which proves nothing of what has not failed before
                 yield from self._not_begun()
@@ -179,6 +176,8 @@ class Boots:
         def handle(message: dict[str, Any]) -> bool:
             if message["kind"] == "line":
                 self.tell(message["text"])
+            if message["kind"] == "image":
+                up.control.send({name: str(value) for name, value in self.image().items()})
             if message["kind"] == "result" and message["case"] == case.name:
                 results.append(message)
             return bool(results)
@@ -217,14 +216,15 @@ def _fetch_programs(
 
 
 def _image_and_charts(cases: Sequence[Case], tell: Callable[[str], None]) -> Mapping[str, object]:
-    """Have the image and the pods that the chart makes; return where the guest finds them.
+    """Have the image and the pods that the chart makes for *cases*; return where the guest finds them.
 
-    Without *cases* that takes nothing. Raises LackingError with the reason where one of them cannot be had.
+    Raises LackingError with the reason where one of them cannot be had.
     """
-    if not cases:
+    modes = [case.daemon for case in cases if case.as_chart]
+    if not modes:
         return {}
     try:
-        charts.write((case.daemon for case in cases), WORK / "charts.json")
+        charts.write(modes, WORK / "charts.json")
     except ImportError as error:  # Helm's engine, which is there on x86-64 alone
         raise LackingError(str(error)) from error
     image = building.made(tell=tell)

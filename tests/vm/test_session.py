@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from vm.catalogue import Case
 from vm.lines import JsonLines, SilenceError
 from vm.machine import Machine
-from vm.parts import Parts
+from vm.modes import CHART
+from vm.parts import LackingError, Parts
 from vm.session import FAILED, PASSED, SKIPPED, Boots, Outcome
 
 _NAMES = ("one", "two", "three")
 _NOWHERE = Path("nowhere")
+_IMAGE = {"IMAGE": _NOWHERE}
 _PARTS = Parts(
     release="none",
     kernel=_NOWHERE,
@@ -38,7 +42,11 @@ class Guest:
     """
 
     acts: dict[str, list[Callable[[], bool | None]]] = field(default_factory=dict)
+    as_chart: str = ""
+    """Which case needs the image."""
     booted: list[list[str]] = field(default_factory=list)
+    images: list[dict[str, Any]] = field(default_factory=list)
+    """What it was told of the image."""
 
     @contextmanager
     def boot(self, *_: object, runner: list[str], **__: object) -> Iterator[Machine]:
@@ -57,6 +65,9 @@ class Guest:
         try:
             control.send({"kind": "hello"})
             for name in names:
+                if name == self.as_chart:
+                    control.send({"kind": "image"})
+                    self.images.append(control.receive(limit=60))
                 passed = acts.pop(0)() if (acts := self.acts.get(name)) else True
                 if passed is None:
                     return
@@ -71,8 +82,9 @@ def _result(name: str, passed: bool) -> dict[str, Any]:
 
 
 def _boots(guest: Guest) -> Boots:
-    cases = [Case(name=name, run=lambda _: "") for name in _NAMES]
-    return Boots(_PARTS, cases, {}, lambda _: None, math.inf, boot=guest.boot)
+    daemons = {guest.as_chart: f"{CHART}observe"}
+    cases = [Case(name=name, run=lambda _: "", daemon=daemons.get(name, "")) for name in _NAMES]
+    return Boots(_PARTS, cases, {}, lambda _: None, math.inf, lambda: _IMAGE, boot=guest.boot)
 
 
 def _verdicts(outcomes: list[Outcome]) -> dict[str, str]:
@@ -128,3 +140,27 @@ def test_what_is_cut_off_although_it_had_not_failed_is_skipped() -> None:
     guest.acts = {"one": [act], "two": [lambda: None]}
 
     assert _verdicts(list(boots.run())) == {"one": PASSED, "two": SKIPPED, "three": SKIPPED}
+
+
+def test_a_case_that_runs_as_the_chart_does_is_told_of_the_image_when_it_comes() -> None:
+    guest = Guest(as_chart="two")
+
+    assert _verdicts(list(_boots(guest).run())) == dict.fromkeys(_NAMES, PASSED)
+    assert guest.images == [{"IMAGE": "nowhere"}]
+    assert guest.booted == [[*_NAMES]]
+
+
+def test_without_an_image_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)  # there it is no reason to skip
+    guest = Guest(as_chart="two")
+    boots = _boots(guest)
+
+    def lack() -> dict[str, object]:
+        raise LackingError("no builder is here")
+
+    boots.image = lack
+    outcomes = list(boots.run())
+
+    assert _verdicts(outcomes) == {"one": PASSED, "two": SKIPPED, "three": PASSED}
+    assert [each.text for each in outcomes if each.name == "two"] == ["no builder is here"]
+    assert guest.booted == [[*_NAMES], ["three"]]

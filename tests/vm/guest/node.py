@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forked import Template
 from vm import topology
 from vm.guest import holding, pods
 from vm.guest.gvisor import Program, Sandbox
@@ -26,6 +27,8 @@ class GuestNode:
     """What a case gets. Everything made through it is undone when the case ends."""
 
     control: JsonLines
+    template: Template
+    """What daemons are forked from."""
     findings: dict[str, dict[str, str]] = field(default_factory=dict)
     """What the case has found for the line with which the whole run ends, by that line's subject."""
     _undo: ExitStack = field(default_factory=ExitStack)
@@ -162,7 +165,7 @@ class GuestNode:
     def play(self, mode: str) -> None:
         """See that the daemon runs in *mode* with a kubelet, or not at all if it is empty."""
         if mode and self._stage is None:
-            self._stage = Stage()
+            self._stage = Stage(self.template)
         if self._stage is not None:
             self._stage.play(mode)
 

@@ -3,7 +3,6 @@
 import linecache
 import os
 import signal
-import sys
 import termios
 import threading
 import time
@@ -13,11 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from forked import Template
 from vm.catalogue import PREPARATION, Case, all_cases
 from vm.guest.node import GuestNode
 from vm.lines import JsonLines
 
 _CONTROL = "/dev/ttyS1"
+_IMAGE = "IMAGE"
+_BUILD = 900.0
+"""How many seconds the image may take, which is built on the host meanwhile."""
 _HEARTBEAT = 5.0
 """Every so many seconds the host is told that this machine runs (see FrozenError of machine.py)."""
 
@@ -26,12 +29,12 @@ class _LateError(Exception):
     """The case's deadline has passed."""
 
 
-def main(names: list[str]) -> None:
-    """Run the cases *names* in this order, until one fails."""
+def main(names: list[str], template: Template) -> None:
+    """Run the cases *names* in this order, until one fails; daemons are forked from *template*."""
     fd = os.open(_CONTROL, os.O_RDWR | os.O_NOCTTY)
     tty.setraw(fd, termios.TCSANOW)
     control = JsonLines(fd)
-    node = GuestNode(control)
+    node = GuestNode(control, template)
     cases = {case.name: case for case in all_cases()}
     signal.signal(signal.SIGALRM, _late)
     node.prepare()
@@ -39,6 +42,9 @@ def main(names: list[str]) -> None:
     threading.Thread(target=_beat, args=(control,), daemon=True).start()
     for name in names:
         print(f"=== {name}", flush=True)
+        if cases[name].as_chart and _IMAGE not in os.environ:
+            control.send({"kind": "image"})
+            os.environ.update(control.receive(limit=_BUILD))
         began = time.monotonic()
         passed, text = _run(cases[name], node)
         seconds = time.monotonic() - began
@@ -96,7 +102,3 @@ def _where(error: Exception) -> str:
 
 def _late(number: int, frame: FrameType | None) -> None:
     raise _LateError("the case did not end by its deadline")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

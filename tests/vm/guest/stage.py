@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from grpc.aio import AioRpcError
 
+from forked import Template
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.control import ask
 from holdfast.errors import HoldfastError
@@ -188,11 +189,12 @@ class PodOnStage:
 class Stage:
     """Kubelet, runtime and daemon. Kubelet lives as long as the guest, on a loop of its own."""
 
+    template: Template
+    """What daemons are forked from."""
     runtime: GuestRuntime = field(default_factory=lambda: GuestRuntime(_SPECS))
     chart: AsChart = field(default_factory=lambda: AsChart(_RUN))
     """The daemon's own pod, where it runs as the chart does."""
     mode: str = ""
-    _plain: Plain = field(default_factory=lambda: Plain(_RUN, STATE))
     _daemon: Daemon | None = None
     _kubelet: Kubelet | None = None
     _cluster: Cluster | None = None
@@ -233,7 +235,9 @@ class Stage:
     @property
     def way(self) -> Plain | AsChart:
         """The way in which the daemon runs."""
-        return self.chart if self.mode.startswith(CHART) else self._plain
+        if self.mode.startswith(CHART):
+            return self.chart
+        return Plain(_RUN, STATE, self.template)
 
     @property
     def cluster(self) -> Cluster:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from forked import Forked, daemons
+from forked import Forked, Template
 from vm.guest import pods
 from vm.modes import mode_of
 
@@ -34,6 +34,7 @@ class Plain:
 
     folder: Path
     state: Path
+    template: Template
 
     def start(self, name: str, environment: Mapping[str, str], log: BinaryIO) -> Daemon:
         """Start the daemon in the mode *name*, with *environment* added to ours."""
@@ -47,7 +48,7 @@ class Plain:
         run = ("run", "--config", str(config))
         environment = {**os.environ, **environment}
         if not mode.prefix:
-            return daemons().daemon(*run, environment=environment, log=log)
+            return self.template.daemon(*run, environment=environment, log=log)
         command = [*mode.prefix, sys.executable, "-m", "holdfast", *run]
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
