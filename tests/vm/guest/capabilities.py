@@ -60,13 +60,36 @@ def _wanted(capabilities: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield name.removeprefix("CAP_")
 
 
+def give_up(*names: str) -> None:
+    """Have this thread alone, and what it starts, be without *names*."""
+    left = ~sum(1 << CAPABILITIES.index(name) for name in names)
+    effective, permitted, _ = _sets()
+    _set(effective & left, permitted & left, 0)
+
+
 def _drop_inheritable() -> None:
-    header = ctypes.create_string_buffer(struct.pack("=Ii", _VERSION, 0), 8)
+    effective, permitted, _ = _sets()
+    _set(effective, permitted, 0)
+
+
+def _sets() -> tuple[int, int, int]:
+    """Return this thread's effective, permitted and inheritable capabilities, as bits by their numbers."""
     sets = ctypes.create_string_buffer(24)
-    _check(_libc.capget(header, sets), "read the capabilities")
-    low, high = struct.unpack("=III", sets.raw[:12]), struct.unpack("=III", sets.raw[12:])
-    sets = ctypes.create_string_buffer(struct.pack("=6I", *low[:2], 0, *high[:2], 0), 24)
-    _check(_libc.capset(header, sets), "drop the inheritable capabilities")
+    _check(_libc.capget(_header(), sets), "read the capabilities")
+    words = struct.unpack("=6I", sets.raw)
+    low, high = words[:3], words[3:]
+    effective, permitted, inheritable = (a | b << 32 for a, b in zip(low, high, strict=True))
+    return effective, permitted, inheritable
+
+
+def _set(*sets: int) -> None:
+    words = [each >> shift & 0xFFFFFFFF for shift in (0, 32) for each in sets]
+    done = _libc.capset(_header(), ctypes.create_string_buffer(struct.pack("=6I", *words), 24))
+    _check(done, "set the capabilities")
+
+
+def _header() -> Any:
+    return ctypes.create_string_buffer(struct.pack("=Ii", _VERSION, 0), 8)
 
 
 def _check(result: int, what: str) -> None:
