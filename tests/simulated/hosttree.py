@@ -31,6 +31,7 @@ class HostTree:
         self.folder = folder
         self.root = HostRoot.under(folder)
         self._masters: dict[str, int] = {}
+        self._hang_ups: dict[str, select.poll] = {}
         for path in (
             "sys/bus/pci/devices",
             "sys/bus/pci/drivers",
@@ -207,6 +208,8 @@ class HostTree:
         """Make *path* a character device of its own; return its device number."""
         master, slave = os.openpty()
         self._masters[path] = master
+        self._hang_ups[path] = select.poll()
+        self._hang_ups[path].register(master, 0)
         self.node(path).symlink_to(os.ttyname(slave))
         rdev = os.fstat(slave).st_rdev
         os.close(slave)
@@ -217,9 +220,7 @@ class HostTree:
 
         Once its other end was open and is not any more, a terminal's master reports a hang-up.
         """
-        poll = select.poll()
-        poll.register(self._masters[path], 0)
-        return not poll.poll(0)
+        return not self._hang_ups[path].poll(0)
 
     @staticmethod
     def _link(link: Path, target: Path) -> None:
