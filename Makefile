@@ -56,13 +56,13 @@ export PYTHONDONTWRITEBYTECODE :=
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: types_checked format_checked lint_checked imports_checked plugin_checked quick_tested
+.PHONY: types_checked format_checked lint_checked imports_checked plugin_checked quick_tested all_tested
 .PHONY: help demo quick test check vm gpu kills one-holder matrix guards hostile mutants bench soak chart image image-of-packages site pictures sizes proto lock format clean
 
 help:
 	@echo "make demo     the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
 	@echo "make quick    check, unit and contract tests: what to run before a commit"
-	@echo "make test     everything: check, then all tests, the VM cases included"
+	@echo "make test     everything: check and all tests, the VM cases included"
 	@echo "make check    formatting, lint, types and the direction of imports"
 	@echo "make vm       the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
 	@echo "make gpu      the main job on a real GPU that nobody uses, with NVIDIA's driver; as root"
@@ -120,8 +120,11 @@ quick: $(STAMP)
 quick_tested:
 	+$(PY) -m pytest -q -n 3 --dist worksteal tests/unit tests/contract
 
-test: check
-	$(PY) -m pytest -n $(WORKERS) --dist loadfile
+test: $(STAMP)
+	@$(MAKE) $(TOGETHER) all_tested
+
+all_tested:
+	+$(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 vm: $(STAMP)
 	MINUTES=$(MINUTES) PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)

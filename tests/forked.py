@@ -185,7 +185,7 @@ def _ended(pidfd: int, timeout: float | None) -> bool:
 
 
 def _load(modules: Sequence[str]) -> None:
-    # A node has no rich. Where structlog finds it, it loads it, which takes as long as all that is ours.
+    # A node has no rich. Where structlog finds it, it loads it, which is most of what structlog takes.
     sys.modules["rich"] = None  # type: ignore[assignment]
     for name in modules:
         importlib.import_module(name)
