@@ -57,9 +57,11 @@ class Guest:
             work = threading.Thread(target=self._run, args=(JsonLines(theirs.fileno()), names))
             work.start()
             lines = JsonLines(ours.fileno())
-            yield Machine(control=lines, qmp=lines)
-            ours.shutdown(socket.SHUT_RDWR)
-            work.join()
+            try:
+                yield Machine(control=lines, qmp=lines)
+            finally:
+                ours.shutdown(socket.SHUT_RDWR)
+                work.join()
 
     def _run(self, control: JsonLines, names: list[str]) -> None:
         try:
