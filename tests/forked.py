@@ -114,10 +114,10 @@ class Template:
         return cls(ours, process)
 
     @classmethod
-    def above(cls) -> "Template":
-        """Become that of daemons, and return in a child, which has loaded what they need, too.
+    def as_parent(cls) -> "Template":
+        """Make this process one of daemons, and return in a child, which has loaded the same.
 
-        The child's end is the end of both, with its exit code.
+        When the child ends, so does this process, with the same exit code.
         """
         _load(_DAEMONS)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -20,7 +20,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.ids import PodUid
 from holdfast.model.reclaim.ending import Member
-from holdfast.reclaim.pods import CgroupOutcome, Pods
+from holdfast.reclaim.pods import CgroupOutcome, MayEnd, Pods
 from holdfast.runtime.lane import Lane
 from waiting import wait_until
 
@@ -167,6 +167,18 @@ def _pods(pod: Path, lane: Lane, pidfds: Pidfds, ledger: Ledger) -> Pods:
     )
 
 
+async def _kill(pods: Pods, pod: Path, may_end: MayEnd, *, as_one: MayEnd) -> CgroupOutcome:
+    """End the pod's cgroup; *may_end* is the judge also when it is asked again."""
+    return await pods.kill(
+        UID,
+        path=f"/{pod.relative_to(host(pod).cgroup)}",
+        inode=pod.stat().st_ino,
+        may_end=may_end,
+        as_one=as_one,
+        ask_again=judging(may_end),
+    )
+
+
 @pytest.mark.parametrize(
     ("as_one", "how"), [(True, CgroupOutcome.KILLED), (False, CgroupOutcome.FROZEN)]
 )
@@ -185,13 +197,8 @@ async def test_nobody_forks_away_from_the_end_of_a_pod(
         # On a busy machine all that are listed may have ended by the time they are read.
         outcome = None
         while not (judged and judged[-1]):
-            outcome = await _pods(pod, lane, pidfds, ledger).kill(
-                UID,
-                path=f"/{pod.relative_to(host(pod).cgroup)}",
-                inode=pod.stat().st_ino,
-                may_end=may_end,
-                as_one=lambda _members: as_one,
-                ask_again=judging(may_end),
+            outcome = await _kill(
+                _pods(pod, lane, pidfds, ledger), pod, may_end, as_one=lambda _: as_one
             )
         assert outcome is how
         wait_until(lambda: not populated(pod), what="the end of the chain")
@@ -206,14 +213,7 @@ async def test_a_process_whose_leader_has_exited_is_ended_with_its_pod(
     """The kernel's cgroup.kill does not end it."""
     pidfds = Pidfds(Procfs(host(pod)))
     with _dead_leader(pod):
-        outcome = await _pods(pod, lane, pidfds, ledger).kill(
-            UID,
-            path=f"/{pod.relative_to(host(pod).cgroup)}",
-            inode=pod.stat().st_ino,
-            may_end=bool,
-            as_one=bool,
-            ask_again=judging(bool),
-        )
+        outcome = await _kill(_pods(pod, lane, pidfds, ledger), pod, bool, as_one=bool)
         assert outcome is CgroupOutcome.FROZEN
         wait_until(lambda: not populated(pod), what="the end of its last thread")
     pidfds.close()
@@ -230,13 +230,8 @@ async def test_a_pod_that_is_spared_once_it_is_frozen_goes_on(
         return not frozen[-1]
 
     with fork_chains(pod / "main"):
-        outcome = await _pods(pod, lane, pidfds, ledger).kill(
-            UID,
-            path=f"/{pod.relative_to(host(pod).cgroup)}",
-            inode=pod.stat().st_ino,
-            may_end=may_end,
-            as_one=lambda _members: False,
-            ask_again=judging(may_end),
+        outcome = await _kill(
+            _pods(pod, lane, pidfds, ledger), pod, may_end, as_one=lambda _: False
         )
         assert (outcome, frozen) == (CgroupOutcome.SPARED, [False, True])
         assert populated(pod)

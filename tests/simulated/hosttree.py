@@ -30,8 +30,7 @@ class HostTree:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = HostRoot.under(folder)
-        self._masters: dict[str, int] = {}
-        self._hang_ups: dict[str, select.poll] = {}
+        self._masters: dict[str, tuple[int, select.poll]] = {}
         for path in (
             "sys/bus/pci/devices",
             "sys/bus/pci/drivers",
@@ -48,7 +47,7 @@ class HostTree:
 
     def close(self) -> None:
         """Give the pseudo-terminals back."""
-        for master in self._masters.values():
+        for master, _ in self._masters.values():
             os.close(master)
         self._masters.clear()
 
@@ -164,7 +163,8 @@ class HostTree:
             shutil.rmtree(old)
             link.unlink()
             self.drop_group_node(int(old.name))
-            os.close(self._masters.pop(f"/dev/vfio/{old.name}"))
+            master, _ = self._masters.pop(f"/dev/vfio/{old.name}")
+            os.close(master)
         for address, group in groups.items():
             members = self.folder / "sys/kernel/iommu_groups" / str(group) / "devices"
             members.mkdir(parents=True)
@@ -207,9 +207,9 @@ class HostTree:
     def terminal(self, path: str) -> int:
         """Make *path* a character device of its own; return its device number."""
         master, slave = os.openpty()
-        self._masters[path] = master
-        self._hang_ups[path] = select.poll()
-        self._hang_ups[path].register(master, 0)
+        hang_up = select.poll()
+        hang_up.register(master, 0)
+        self._masters[path] = master, hang_up
         self.node(path).symlink_to(os.ttyname(slave))
         rdev = os.fstat(slave).st_rdev
         os.close(slave)
@@ -220,7 +220,8 @@ class HostTree:
 
         Once its other end was open and is not any more, a terminal's master reports a hang-up.
         """
-        return not self._hang_ups[path].poll(0)
+        _, hang_up = self._masters[path]
+        return not hang_up.poll(0)
 
     @staticmethod
     def _link(link: Path, target: Path) -> None:

@@ -27,6 +27,8 @@ _FROZEN = 240.0
 """Seconds without a heartbeat after which a machine does nothing any more, however slow the host is."""
 _BEFORE_OTHERS = ("nice", "-n", "-5")
 """All else that runs beside a machine ends long before it does. Without root it goes on as it is."""
+# The emulated processor's counter is as good as the host's. Without that word the kernel takes the HPET,
+# and each look at the clock leaves the emulated processor.
 _KERNEL_LINE = "console=ttyS0 quiet intel_iommu=on panic=-1 mitigations=off tsc=reliable"
 
 

@@ -213,7 +213,7 @@ def case_a_scan_without_capabilities_says_that_it_is_blind(node: GuestNode) -> s
     node.hold(LEAK, chip, uid=1000)
     told = []
     with ThreadPoolExecutor() as threads:
-        # The second takes from the thread that may serve the first: it has to be more.
+        # One thread may serve both, and gets nothing back: the second lacks what the first does.
         for lacking in (("SYS_PTRACE",), ("DAC_READ_SEARCH", "DAC_OVERRIDE", "SYS_PTRACE")):
             scan = threads.submit(_scan_without, lacking, chip).result()
             assert not [*scan.holders, *scan.unattributed]

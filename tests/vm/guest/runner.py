@@ -22,7 +22,7 @@ _IMAGE = "IMAGE"
 _BUILD = 900.0
 """How many seconds the image may take, which is built on the host meanwhile."""
 _HEARTBEAT = 5.0
-"""Every so many seconds the host is told that this machine runs (see FrozenError of machine.py)."""
+"""Every so many seconds the host is told that this machine runs (see serve_until of machine.py)."""
 
 
 class _LateError(Exception):

@@ -1,13 +1,13 @@
-"""What the guest starts: it loads the daemon, and runs the cases in a child that has loaded it by that.
+"""The guest's first program: loads the daemon, and runs the cases in a child process.
 
-What it has loaded until then is all that a daemon of a case has loaded.
+Daemons are forked from it, and have loaded what it has: nothing of the cases.
 """
 
 import sys
 
 from forked import Template
 
-template = Template.above()
+template = Template.as_parent()
 
 from vm.guest.runner import main  # noqa: E402 - of the child alone
 
