@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-import kubernetes_validate
 import pytest
 
 from chart.rendering import RefusedError, container, objects, one, pod, render, settings
+from fakes.apischemas import check
 from holdfast.doctor.apiserver import RIGHTS
 from holdfast.model.dra.advertised import texts
 
@@ -47,7 +47,7 @@ def test_the_objects_are_what_kubernetes_takes(minor: int) -> None:
 
     assert {each["kind"] for each in found} >= _KINDS
     for each in found:
-        kubernetes_validate.validate(each, f"1.{minor}", strict=True)
+        check(each, minor)
 
 
 def test_without_it_there_is_nothing_of_it() -> None:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
@@ -23,6 +22,7 @@ from chart.rendering import (
     render,
     settings,
 )
+from fakes.apischemas import check
 from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.runtime.watched import Watched
 from holdfast.telemetry.probes import ProbeServer
@@ -60,7 +60,7 @@ def test_each_example_makes_objects_that_kubernetes_takes_and_a_configuration_th
 
     for each in found:
         if each["kind"] != "PodMonitor":
-            kubernetes_validate.validate(each, "1.34", strict=True)
+            check(each, 34)
     settings(found)
 
 

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
+from jsonschema import ValidationError
 
 from chart.rendering import (
     CHART,
@@ -22,6 +22,7 @@ from chart.rendering import (
     render,
     settings,
 )
+from fakes.apischemas import check
 
 _KINDS_OF_OTHERS = {"PodMonitor", "PrometheusRule"}
 """Of Prometheus Operator's: Kubernetes itself has no schema of them."""
@@ -59,18 +60,18 @@ _MUCH: dict[str, Any] = {
 def test_the_objects_are_what_kubernetes_takes(values: dict[str, Any], minor: int) -> None:
     for each in objects(values):
         if each["kind"] not in _KINDS_OF_OTHERS:
-            kubernetes_validate.validate(each, f"1.{minor}", strict=True)
+            check(each, minor)
 
 
 @pytest.mark.parametrize("minor", [25, 29])
 def test_before_1_30_kubernetes_takes_them_with_the_annotation(minor: int) -> None:
     for each in objects({"appArmor": "annotation"}):
-        kubernetes_validate.validate(each, f"1.{minor}", strict=True)
+        check(each, minor)
 
 
 def test_before_1_30_kubernetes_does_not_take_the_field() -> None:
-    with pytest.raises(kubernetes_validate.ValidationError, match="appArmorProfile"):
-        kubernetes_validate.validate(daemon_set(), "1.29", strict=True)
+    with pytest.raises(ValidationError, match="appArmorProfile"):
+        check(daemon_set(), 29)
 
 
 def test_helm_has_nothing_to_say_against_the_chart() -> None:
@@ -336,7 +337,7 @@ def test_what_is_said_of_the_pod_is_so(values: dict[str, Any], told: str) -> Non
     ],
 )
 def test_what_is_left_out_is_left_out(values: dict[str, Any]) -> None:
-    kubernetes_validate.validate(daemon_set(values), "1.33", strict=True)
+    check(daemon_set(values), 33)
     (name,) = values
     if name != "runtimeFolders":
         absent = {"seLinuxType": "seLinuxOptions"}.get(name, name)

@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
+from jsonschema import ValidationError
 
+from fakes.apischemas import check
 from holdfast.apiserver.wire import Access, in_cluster
 from simulated.cluster.certificates import certificates
 from simulated.cluster.rules import InvalidError, Rules
@@ -56,8 +57,8 @@ class ControlPlane:
 
     def _validate(self, made: dict[str, Any]) -> None:
         try:
-            kubernetes_validate.validate(made, f"1.{self.minor}", strict=True)
-        except kubernetes_validate.ValidationError as error:
+            check(made, self.minor)
+        except ValidationError as error:
             raise InvalidError(str(error)) from error
 
 

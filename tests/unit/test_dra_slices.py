@@ -4,13 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import kubernetes_validate
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from fakes.apischemas import check
 from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Source, Sources
 from holdfast.model.cards import replica_key
@@ -479,7 +479,7 @@ def test_slices_fit_the_published_schema(minor: int) -> None:
     devices = chips(8)
     wanted = contents(facts(devices, tainted={devices[0].name: (HELD,)}))
     for name, spec in plan(wanted).create:
-        kubernetes_validate.validate(wire(spec, name), f"1.{minor}", strict=True)
+        check(wire(spec, name), minor)
 
 
 @pytest.mark.parametrize(
@@ -620,4 +620,4 @@ def test_a_shared_gpu_is_offered_to_as_many_claims_as_there_are_replicas_left(
     assert policy.default == "0"
     for name, spec in plan(found).create:
         Rules(36).check(wire(spec, name))
-        kubernetes_validate.validate(wire(spec, name), f"1.{minor}", strict=True)
+        check(wire(spec, name), minor)
