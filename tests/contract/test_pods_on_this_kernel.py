@@ -28,6 +28,7 @@ UID = PodUid(str(uuid.uuid4()))
 """A pod of this run: another run's, or one that was killed, may have left cgroups in the tree."""
 _DEAD_LEADER = """
 import ctypes, sys, threading
+sys.stdin.readline()
 threading.Thread(target=sys.stdin.read).start()
 ctypes.CDLL(None).syscall({exit}, 0)
 """
@@ -84,10 +85,16 @@ def test_a_zombie_does_not_populate_its_cgroup(pod: Path) -> None:
 
 @contextlib.contextmanager
 def _dead_leader(pod: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Let a process live in *pod* whose leader has exited, as another thread has not."""
+    """Let a process live in *pod* whose leader has exited, as another thread has not.
+
+    It exits there: one that has exited before stays where it was, and only its threads move.
+    """
     program = _DEAD_LEADER.format(exit=_EXIT[os.uname().machine])
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as child:
         enter(pod / "main", child.pid)
+        assert child.stdin is not None
+        child.stdin.write(b"\n")
+        child.stdin.flush()
         procfs = Procfs(host(pod))
 
         def leader_is_dead() -> bool:

@@ -89,6 +89,19 @@ async def until_kept_from(node: GpuStage, resource: str, id_: str, by: Pod) -> N
     await node.stage.until(so, lambda: f"{id_} to be kept from others; it is {seen}")
 
 
+async def once_scanned(node: GpuStage, id_: str, *, resource: str) -> str:
+    """Return why a container may not start, asked again until the daemon has scanned the node."""
+    told = ""
+
+    async def so() -> bool:
+        nonlocal told
+        told = await node.stage.pre_start(id_, resource=resource)
+        return "has not scanned the node yet" not in told
+
+    await node.stage.until(so, "the first scan")
+    return told
+
+
 async def whom_it_waits_for(node: GpuStage, pod: Pod) -> None:
     """Check that `holdfast locks` says for whom the Allocation that is queued waits."""
     rows = await node.stage.asked("locks")
@@ -117,7 +130,7 @@ async def test_a_gpu_that_a_pod_has_is_given_to_no_virtual_machine_before_the_po
             if restart:
                 await node.stage.kill_and_start(MACHINE)
             await until_kept_from(node, MACHINE, card.address, has_it)
-            told = await node.stage.pre_start(card.address, resource=MACHINE)
+            told = await once_scanned(node, card.address, resource=MACHINE)
             assert f"waiting for {MACHINE}: {card.address} is held by " in told
             assert f" as {GPU}/GPU-" in told
             await whom_it_waits_for(node, has_it)
@@ -150,7 +163,7 @@ async def test_a_gpu_that_a_virtual_machine_has_is_given_to_no_pod_before_that_i
             if restart:
                 await node.stage.kill_and_start(GPU)
             await until_kept_from(node, GPU, gpu, machine)
-            told = await node.stage.pre_start(gpu, resource=GPU)
+            told = await once_scanned(node, gpu, resource=GPU)
             assert f"waiting for {GPU}: {gpu} is held by " in told
             assert f" as {MACHINE}/{card.address}; " in told
             await whom_it_waits_for(node, machine)
