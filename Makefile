@@ -115,10 +115,10 @@ plugin_checked:
 quick: $(STAMP)
 	@$(MAKE) $(TOGETHER) quick_tested
 
-# Make takes what has a plus for a make of its own, and shows what it prints at once. One worker more
-# than most machines have processors: some tests wait.
+# Make takes what has a plus for a make of its own, and shows what it prints at once. More workers than
+# most machines have processors: many tests wait.
 quick_tested:
-	+$(PY) -m pytest -q -n 3 --dist worksteal tests/unit tests/contract
+	+$(PY) -m pytest -q -n 4 --dist worksteal -m "not slow" tests/unit tests/contract
 
 test: $(STAMP)
 	@$(MAKE) $(TOGETHER) all_tested

@@ -21,6 +21,11 @@ settings.load_profile("any machine")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mix the files of the folders: those of some mostly wait, and those of others mostly compute."""
+    items.sort(key=lambda item: item.path.name)
+
+
 def pytest_collection_finish() -> None:
     """Look for garbage again from now on, but never among what the collection made."""
     gc.freeze()

@@ -265,6 +265,7 @@ async def test_a_gpu_whose_pod_is_over_becomes_free_only_when_nvml_and_its_memor
     await until(lambda: daemon.state() == "free", what="a free GPU")
 
 
+@pytest.mark.slow
 async def test_a_gpu_that_a_process_computes_on_is_foreign_by_its_name_until_it_ends(
     daemon: Daemon, tmp_path: Path
 ) -> None:

@@ -392,6 +392,7 @@ def test_a_crowd_that_is_born_as_fast_as_it_is_looked_at_is_a_gap_soon(
     assert len(born) < 8
 
 
+@pytest.mark.slow
 def test_who_comes_when_a_look_has_taken_too_long_is_a_gap(
     tree: ProcTree, terminal: Terminal
 ) -> None:
@@ -1056,6 +1057,7 @@ def test_who_is_born_in_a_pod_that_has_too_many_keeps_no_look_from_its_end(
     assert {19, 100} <= survey.gaps.pids
 
 
+@pytest.mark.slow
 def test_those_of_one_pod_that_give_no_answer_are_waited_for_no_longer_than_others_are_read(
     tree: ProcTree, terminal: Terminal
 ) -> None:

@@ -202,6 +202,7 @@ def test_threads_share_freed_memory_and_large_blocks_go_back_to_the_node() -> No
     assert int(mapped.attrib["size"]) < 8 << 20
 
 
+@pytest.mark.slow
 def test_of_thousands_of_processes_of_one_pod_what_is_the_same_is_kept_once(
     tmp_path: Path,
 ) -> None:

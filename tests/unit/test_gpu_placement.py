@@ -189,6 +189,7 @@ def test_the_preferred_gpus(  # noqa: PLR0917 - the columns of the table
 _PLACES = st.sets(st.integers(0, 11))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     nodes=st.lists(st.sampled_from([None, 0, 1]), max_size=10),

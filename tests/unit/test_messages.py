@@ -556,6 +556,7 @@ def _at_a_door(
     return sentence(said, Demand(what="", devices=devices, kept=kept))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(scene=_scenes(), later=st.floats(0.0, 1e6))
 def test_whoever_waits_is_told_in_one_line_that_time_alone_does_not_change(
@@ -583,6 +584,7 @@ def test_whoever_waits_is_told_in_one_line_that_time_alone_does_not_change(
         _check(each.text)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(scene=_scenes(), holders=_holders(), reason=_ANYTHING, freedom=st.sampled_from(Freedom))
 def test_what_the_kernel_shows_is_told_in_one_line_too(

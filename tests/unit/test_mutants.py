@@ -68,6 +68,7 @@ def _around(source: str) -> list[tuple[int, int]]:
     return [(starts[each.lineno - 1], starts[each.end_lineno or each.lineno]) for each in found]
 
 
+@pytest.mark.slow
 def test_every_change_of_the_source_leaves_a_program(
     made: list[tuple[str, list[Change]]],
 ) -> None:

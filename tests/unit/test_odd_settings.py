@@ -153,6 +153,7 @@ def _written(drawn: Any) -> str:
 _OFTEN = hypothesis.settings(deadline=None, max_examples=200, derandomize=True)
 
 
+@pytest.mark.slow
 @given(_trees())
 @_OFTEN
 def test_any_tree_is_taken_or_refused_by_the_key(tree: dict[Any, Any]) -> None:
@@ -164,6 +165,7 @@ def test_any_tree_is_taken_or_refused_by_the_key(tree: dict[Any, Any]) -> None:
         assert rest.startswith(tuple(keys)), told
 
 
+@pytest.mark.slow
 @given(
     _trees() | st.tuples(st.sampled_from(sorted({*forms(Settings)})), st.sampled_from(_SNIPPETS))
 )
@@ -178,6 +180,7 @@ def test_any_file_is_taken_or_refused_by_the_key_or_the_line(
     assert told == "" or any(key in told for key in keys) or re.search(r": line \d+: ", told), told
 
 
+@pytest.mark.slow
 @given(
     _theirs()
     | st.tuples(st.sampled_from(["sharing", "flags", "resources"]), st.sampled_from(_SNIPPETS))
@@ -194,6 +197,7 @@ def test_any_file_of_nvidias_format_is_taken_or_refused_with_its_name(
     )
 
 
+@pytest.mark.slow
 @given(_trees() | _theirs() | st.text(max_size=30))
 @_OFTEN
 def test_no_named_document_prevents_a_start(

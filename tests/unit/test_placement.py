@@ -119,6 +119,7 @@ def test_the_preferred_devices(  # noqa: PLR0917 - the columns of the table
 _PLACES = st.sets(st.integers(0, 17))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     nodes=st.lists(st.sampled_from([None, 0, 1, 2]), max_size=16),

@@ -397,6 +397,7 @@ def test_a_file_that_aliases_make_immense_is_refused_before_it_is(
         load(_file(tmp_path, "\n".join(lines)), {})
 
 
+@pytest.mark.slow
 def test_a_pipe_is_read_to_its_end_and_one_that_nobody_writes_to_is_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

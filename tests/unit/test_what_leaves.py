@@ -391,6 +391,7 @@ class _Node:
 _DEEDS = ("share", "exclude", "hear", "see", "ask", "end", "drop", "come", "come", "come")
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(_DEEDS), st.integers(0, 11)), max_size=40))
 def test_no_pod_that_comes_after_a_change_gets_what_is_to_leave(
