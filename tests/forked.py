@@ -141,11 +141,16 @@ class Template:
             os.close(stdout)
         return Talking(self._place, pid, os.fdopen(to, "w"), os.fdopen(back))
 
-    def daemon(self, *arguments: str, environment: Mapping[str, str], log: BinaryIO) -> Forked:
-        """Run `holdfast` with *arguments*, in *environment* alone; what it prints goes to *log*."""
+    def daemon(
+        self, *arguments: str, environment: Mapping[str, str], log: BinaryIO, first: str = ""
+    ) -> Forked:
+        """Run `holdfast` with *arguments*, in *environment* alone; what it prints goes to *log*.
+
+        *first* is code that runs before it in its process, such as what takes rights from it.
+        """
         with Path(os.devnull).open("rb") as nothing:
             fds = (nothing.fileno(), log.fileno(), log.fileno())
-            return Forked(self._place, self._fork(_DAEMON, arguments, environment, fds))
+            return Forked(self._place, self._fork(first + _DAEMON, arguments, environment, fds))
 
     def _fork(
         self,

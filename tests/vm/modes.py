@@ -4,10 +4,8 @@ A mode's name is that of the settings; `CHART` before it is the way of the chart
 of a pod whose manifest the chart makes for these settings, instead of as root with all there is.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from vm import topology
@@ -30,7 +28,6 @@ CHART = "chart "
 DRIVER, NODE = "holdfast.dev", "node-1"
 SERVICE_ACCOUNT = "/run/holdfast/serviceaccount"
 
-_OWN_PIDS = Path(__file__).parent / "guest/own_pid_namespace.py"
 # Where a node waits for minutes, a case waits for seconds; the rescan must never be what helps.
 _SETTINGS: Mapping[str, Any] = {
     "withholdAfter": "60s",
@@ -74,14 +71,14 @@ _RESETS: Mapping[str, Any] = {
 class Mode:
     """How the daemon runs. `reclaim` is reclaim.mode; `changes` are to the other settings.
 
-    `prefix` is what its command line begins with where it runs as root. `lacks` is what the chart
-    gives and is taken away: a capability, hostPID, or a mount by the beginning of its name.
+    `limit` is what of guest/limits.py is taken from it where it runs as root. `lacks` is what the
+    chart gives and is taken away: a capability, hostPID, or a mount by the beginning of its name.
     `values` are those of the chart besides `config`.
     """
 
     reclaim: str = "terminate"
     changes: Mapping[str, Mapping[str, Any] | str] = field(default_factory=dict)
-    prefix: Sequence[str] = ()
+    limit: str = ""
     lacks: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
     by_claims: bool = False
@@ -126,23 +123,12 @@ MODES: Mapping[str, Mode] = {
         reclaim="observe", changes={"deviceListStrategy": "cdi", "gate": {"wait": "25s"}}
     ),
     # It would end orphans if it could see enough; without these it must not.
-    BLIND: Mode(
-        prefix=(
-            *("setpriv", "--inh-caps=-all"),
-            *("--bounding-set=-sys_ptrace,-dac_read_search,-dac_override", "--"),
-        ),
-        lacks=("SYS_PTRACE", "DAC_READ_SEARCH"),
-    ),
+    BLIND: Mode(limit="without_capabilities", lacks=("SYS_PTRACE", "DAC_READ_SEARCH")),
     # As without hostPID: what runs elsewhere on the node is not there for it.
-    OWN_PIDS: Mode(prefix=(sys.executable, str(_OWN_PIDS)), lacks=("hostPID",)),
+    OWN_PIDS: Mode(limit="own_pid_namespace", lacks=("hostPID",)),
     # The chart: a function is reset while its group is held open, which takes every device.
     RESET: Mode(changes={"reclaim": _RESETS}, values={"privileged": True}),
-    # As in a container that is not privileged; the cgroups are a mount of their own.
-    READ_ONLY: Mode(
-        changes={"reclaim": _RESETS},
-        prefix=("unshare", "-m", "sh", "-c", 'mount -o remount,ro,bind /sys && exec "$@"', "sh"),
-        lacks=("sys-",),
-    ),
+    READ_ONLY: Mode(changes={"reclaim": _RESETS}, limit="read_only_sys", lacks=("sys-",)),
     # The device cgroup of other containers forbids to open the node of a group.
     OPENING: Mode(values={"privileged": True}),
     MANIFEST: Mode(as_shipped=True),

@@ -9,12 +9,10 @@ What is not imitated: seccomp's filter, AppArmor and SELinux, and the pause cont
 is false this process stays outside, passes a signal to end on and has the exit status of the command.
 """
 
-import ctypes
 import fcntl
 import json
 import os
 import shutil
-import signal
 import socket
 import stat
 import struct
@@ -27,15 +25,33 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from vm.guest.capabilities import become
 from vm.guest.device_cgroup import restrict
+from vm.guest.namespaces import (
+    BIND,
+    NEW_CGROUP,
+    NEW_IPC,
+    NEW_MOUNTS,
+    NEW_NETWORK,
+    NEW_PIDS,
+    NEW_UTS,
+    NODEV,
+    NOEXEC,
+    NOSUID,
+    PRIVATE,
+    READ_ONLY,
+    RECURSIVE,
+    REMOUNT,
+    SHARED,
+    SLAVE,
+    check,
+    libc,
+    mount,
+    stay_outside,
+    unshare,
+)
 
-_READ_ONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _RECURSIVE = 1, 2, 4, 8, 32, 4096, 16384
-_PRIVATE, _SLAVE, _SHARED = 1 << 18, 1 << 19, 1 << 20
-_PROPAGATION = {"None": _PRIVATE, "HostToContainer": _SLAVE, "Bidirectional": _SHARED}
-_NEW_MOUNTS, _NEW_CGROUP, _NEW_UTS = 0x00020000, 0x02000000, 0x04000000
-_NEW_IPC, _NEW_PIDS, _NEW_NETWORK = 0x08000000, 0x20000000, 0x40000000
+_PROPAGATION = {"None": PRIVATE, "HostToContainer": SLAVE, "Bidirectional": SHARED}
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _DETACH = 2
-_DEATH_SIGNAL = 1
 _SET_FLAGS, _UP = 0x8914, 0x1
 _NODES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
 _MASKED = (
@@ -43,8 +59,6 @@ _MASKED = (
     *("sched_debug", "scsi"),
 )
 _UNWRITABLE = ("bus", "fs", "irq", "sys", "sysrq-trigger")
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(file: Path) -> None:
@@ -59,7 +73,7 @@ def main(file: Path) -> None:
     (cgroup / "cgroup.procs").write_text(str(os.getpid()))
     _unshare(pod)
     if not pod.get("hostPID"):
-        _stay_outside()
+        stay_outside()
     root = file.parent / "root"
     _mount_image(Path(given["image"]), root)
     _build(root, pod, container, given["files"], privileged=privileged)
@@ -72,25 +86,14 @@ def main(file: Path) -> None:
 
 
 def _unshare(pod: Mapping[str, Any]) -> None:
-    flags = _NEW_MOUNTS | _NEW_CGROUP | _NEW_UTS
+    flags = NEW_MOUNTS | NEW_CGROUP | NEW_UTS
     for key, flag in {
-        "hostIPC": _NEW_IPC,
-        "hostPID": _NEW_PIDS,
-        "hostNetwork": _NEW_NETWORK,
+        "hostIPC": NEW_IPC,
+        "hostPID": NEW_PIDS,
+        "hostNetwork": NEW_NETWORK,
     }.items():
         flags |= 0 if pod.get(key) else flag
-    _check(_libc.unshare(flags), "unshare")
-
-
-def _stay_outside() -> None:
-    """Return in a child, the first process of its pid namespace; wait for its end meanwhile."""
-    child = os.fork()
-    if not child:
-        _check(_libc.prctl(_DEATH_SIGNAL, signal.SIGKILL), "set the death signal")
-        return
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
-    _, status = os.waitpid(child, 0)
-    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    unshare(flags)
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -98,14 +101,14 @@ def _stay_outside() -> None:
 
 def _mount_image(image: Path, root: Path) -> None:
     """Mount the image's files at *root*, below a layer of this container's own."""
-    _mount("none", "/", flags=_SLAVE | _RECURSIVE)
+    mount("none", "/", flags=SLAVE | RECURSIVE)
     layer = root.with_name("layer")
     shutil.rmtree(layer, ignore_errors=True)
     for folder in (root, layer / "upper", layer / "work"):
         folder.mkdir(parents=True, exist_ok=True)
     options = f"lowerdir={image},upperdir={layer}/upper,workdir={layer}/work"
-    _mount("overlay", root, "overlay", options=options)
-    _mount("none", root, flags=_PRIVATE)
+    mount("overlay", root, "overlay", options=options)
+    mount("none", root, flags=PRIVATE)
 
 
 def _build(
@@ -119,32 +122,32 @@ def _build(
     """Mount everything that the container sees below *root*."""
     for name in ("proc", "sys", "dev"):
         (root / name).mkdir(exist_ok=True)
-    plain = _NOSUID | _NODEV | _NOEXEC
-    unwritable = 0 if privileged else _READ_ONLY
-    _mount("proc", root / "proc", "proc", flags=plain)
-    _mount("sysfs", root / "sys", "sysfs", flags=plain | unwritable)
-    _mount("cgroup", root / "sys/fs/cgroup", "cgroup2", flags=plain | unwritable)
+    plain = NOSUID | NODEV | NOEXEC
+    unwritable = 0 if privileged else READ_ONLY
+    mount("proc", root / "proc", "proc", flags=plain)
+    mount("sysfs", root / "sys", "sysfs", flags=plain | unwritable)
+    mount("cgroup", root / "sys/fs/cgroup", "cgroup2", flags=plain | unwritable)
     if privileged:
-        _mount("/dev", root / "dev", flags=_BIND | _RECURSIVE)
+        mount("/dev", root / "dev", flags=BIND | RECURSIVE)
     else:
         _make_dev(root / "dev")
         _hide(root)
     volumes = {volume["name"]: volume for volume in pod.get("volumes", ())}
     mounts = sorted(container.get("volumeMounts", ()), key=lambda each: len(_parts(each)))
-    for mount in mounts:
-        source = _source(root.parent, volumes[mount["name"]], files) / mount.get("subPath", "")
-        target = _inside(root, mount["mountPath"])
+    for wanted in mounts:
+        source = _source(root.parent, volumes[wanted["name"]], files) / wanted.get("subPath", "")
+        target = _inside(root, wanted["mountPath"])
         _make_target(target, like=source)
-        _mount(source, target, flags=_BIND | _RECURSIVE)
-        propagation = _PROPAGATION[mount.get("mountPropagation", "None")]
-        _mount("none", target, flags=propagation | _RECURSIVE)
-        if mount.get("readOnly"):
-            _mount("none", target, flags=_REMOUNT | _BIND | _READ_ONLY)
+        mount(source, target, flags=BIND | RECURSIVE)
+        propagation = _PROPAGATION[wanted.get("mountPropagation", "None")]
+        mount("none", target, flags=propagation | RECURSIVE)
+        if wanted.get("readOnly"):
+            mount("none", target, flags=REMOUNT | BIND | READ_ONLY)
     _pretend(root)
 
 
 def _make_dev(dev: Path) -> None:
-    _mount("tmpfs", dev, "tmpfs", flags=_NOSUID, options="mode=755,size=64k")
+    mount("tmpfs", dev, "tmpfs", flags=NOSUID, options="mode=755,size=64k")
     for name, minor in _NODES.items():
         _make_node(dev / name, 1, minor)
     _make_node(dev / "tty", 5, 0)
@@ -158,9 +161,9 @@ def _make_dev(dev: Path) -> None:
         (dev / name).symlink_to(target)
     for name in ("pts", "shm", "mqueue"):
         (dev / name).mkdir()
-    _mount("devpts", dev / "pts", "devpts", flags=_NOSUID | _NOEXEC, options="newinstance")
-    _mount("shm", dev / "shm", "tmpfs", flags=_NOSUID | _NODEV | _NOEXEC)
-    _mount("mqueue", dev / "mqueue", "mqueue", flags=_NOSUID | _NODEV | _NOEXEC)
+    mount("devpts", dev / "pts", "devpts", flags=NOSUID | NOEXEC, options="newinstance")
+    mount("shm", dev / "shm", "tmpfs", flags=NOSUID | NODEV | NOEXEC)
+    mount("mqueue", dev / "mqueue", "mqueue", flags=NOSUID | NODEV | NOEXEC)
 
 
 def _make_node(path: Path, major: int, minor: int) -> None:
@@ -173,15 +176,15 @@ def _hide(root: Path) -> None:
     for name in _MASKED:
         path = root / "proc" / name
         if path.is_dir():
-            _mount("tmpfs", path, "tmpfs", flags=_READ_ONLY)
+            mount("tmpfs", path, "tmpfs", flags=READ_ONLY)
         elif path.exists():
-            _mount("/dev/null", path, flags=_BIND)
-    _mount("tmpfs", root / "sys/firmware", "tmpfs", flags=_READ_ONLY)
+            mount("/dev/null", path, flags=BIND)
+    mount("tmpfs", root / "sys/firmware", "tmpfs", flags=READ_ONLY)
     for name in _UNWRITABLE:
         path = root / "proc" / name
         if path.exists():
-            _mount(path, path, flags=_BIND | _RECURSIVE)
-            _mount("none", path, flags=_REMOUNT | _BIND | _READ_ONLY)
+            mount(path, path, flags=BIND | RECURSIVE)
+            mount("none", path, flags=REMOUNT | BIND | READ_ONLY)
 
 
 def _source(work: Path, volume: Mapping[str, Any], files: Mapping[str, Mapping[str, str]]) -> Path:
@@ -241,27 +244,17 @@ def _pretend(root: Path) -> None:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     covered = [line.split()[4] for line in lines if line.split()[4].startswith("/proc/sys/")]
     for path in covered:
-        _mount(path, root / path.lstrip("/"), flags=_BIND)
+        mount(path, root / path.lstrip("/"), flags=BIND)
 
 
 def _enter(root: Path, *, read_only: bool) -> None:
     os.chdir(root)
     number = _SYS_PIVOT_ROOT[os.uname().machine]
-    _check(_libc.syscall(number, b".", b"."), "pivot_root")
-    _check(_libc.umount2(b".", _DETACH), "unmount the node's root")
+    check(libc.syscall(number, b".", b"."), "pivot_root")
+    check(libc.umount2(b".", _DETACH), "unmount the node's root")
     os.chdir("/")
     if read_only:
-        _mount("none", "/", flags=_REMOUNT | _BIND | _READ_ONLY)
-
-
-def _mount(
-    source: Path | str, target: Path | str, kind: str = "", *, flags: int = 0, options: str = ""
-) -> None:
-    done = _libc.mount(
-        *(str(source).encode(), str(target).encode(), kind.encode() or None),
-        *(ctypes.c_ulong(flags), options.encode() or None),
-    )
-    _check(done, f"mount {source} at {target}")
+        mount("none", "/", flags=REMOUNT | BIND | READ_ONLY)
 
 
 def _environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -275,12 +268,6 @@ def _environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _loopback_up() -> None:
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh22x", b"lo", _UP))
-
-
-def _check(result: int, what: str) -> None:
-    if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"cannot {what}: {os.strerror(error)}")
 
 
 if __name__ == "__main__":

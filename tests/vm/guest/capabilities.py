@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vm.guest.namespaces import check, libc
+
 _NO_NEW_PRIVS, _DROP_BOUNDING, _AMBIENT, _CLEAR_ALL = 38, 24, 47, 4
 _VERSION = 0x20080522
 
@@ -26,8 +28,6 @@ USUAL = (
 )
 """What containerd gives where a manifest says nothing."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def become(security: Mapping[str, Any], *, privileged: bool) -> None:
     """Have the rights that the manifest gives, and cannot get others."""
@@ -37,8 +37,8 @@ def become(security: Mapping[str, Any], *, privileged: bool) -> None:
         for number in range(last + 1):
             name = CAPABILITIES[number] if number < len(CAPABILITIES) else ""
             if name not in wanted:
-                _check(_libc.prctl(_DROP_BOUNDING, number, 0, 0, 0), f"drop {name}")
-    _check(_libc.prctl(_AMBIENT, _CLEAR_ALL, 0, 0, 0), "clear the ambient capabilities")
+                check(libc.prctl(_DROP_BOUNDING, number, 0, 0, 0), f"drop {name}")
+    check(libc.prctl(_AMBIENT, _CLEAR_ALL, 0, 0, 0), "clear the ambient capabilities")
     os.setgroups([])
     os.setgid(security.get("runAsGroup", 0))
     uid = security.get("runAsUser", 0)
@@ -47,7 +47,7 @@ def become(security: Mapping[str, Any], *, privileged: bool) -> None:
     if not uid:
         _drop_inheritable()
     if not security.get("allowPrivilegeEscalation", True):
-        _check(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs")
+        check(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs")
 
 
 def _wanted(capabilities: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -58,6 +58,14 @@ def _wanted(capabilities: Mapping[str, Sequence[str]]) -> Iterator[str]:
         if name.removeprefix("CAP_") not in CAPABILITIES:
             raise ValueError(f"there is no capability {name}")
         yield name.removeprefix("CAP_")
+
+
+def lose(*names: str) -> None:
+    """Be without *names* for good, also after an exec, by which root has all that it may have."""
+    for name in names:
+        number = CAPABILITIES.index(name)
+        check(libc.prctl(_DROP_BOUNDING, number, 0, 0, 0), f"drop {name}")
+    give_up(*names)
 
 
 def give_up(*names: str) -> None:
@@ -75,7 +83,7 @@ def _drop_inheritable() -> None:
 def _sets() -> tuple[int, int, int]:
     """Return this thread's effective, permitted and inheritable capabilities, as bits by their numbers."""
     sets = ctypes.create_string_buffer(24)
-    _check(_libc.capget(_header(), sets), "read the capabilities")
+    check(libc.capget(_header(), sets), "read the capabilities")
     words = struct.unpack("=6I", sets.raw)
     low, high = words[:3], words[3:]
     effective, permitted, inheritable = (a | b << 32 for a, b in zip(low, high, strict=True))
@@ -84,15 +92,9 @@ def _sets() -> tuple[int, int, int]:
 
 def _set(*sets: int) -> None:
     words = [each >> shift & 0xFFFFFFFF for shift in (0, 32) for each in sets]
-    done = _libc.capset(_header(), ctypes.create_string_buffer(struct.pack("=6I", *words), 24))
-    _check(done, "set the capabilities")
+    done = libc.capset(_header(), ctypes.create_string_buffer(struct.pack("=6I", *words), 24))
+    check(done, "set the capabilities")
 
 
 def _header() -> Any:
     return ctypes.create_string_buffer(struct.pack("=Ii", _VERSION, 0), 8)
-
-
-def _check(result: int, what: str) -> None:
-    if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"cannot {what}: {os.strerror(error)}")

@@ -10,6 +10,8 @@ import platform
 import struct
 from pathlib import Path
 
+from vm.guest.namespaces import check, libc
+
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD, _PROG_ATTACH = 5, 8
 _TYPE_CGROUP_DEVICE, _ATTACH_CGROUP_DEVICE, _ALLOW_MULTI = 15, 6, 2
@@ -68,10 +70,8 @@ def _step(
 
 
 def _bpf(command: int, attributes: bytes, what: str) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
     given = ctypes.create_string_buffer(attributes, len(attributes))
     number = _SYS_BPF[platform.machine()]
     result: int = libc.syscall(number, command, given, len(attributes))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), f"cannot {what}")
+    check(result, what)
     return result

@@ -1,7 +1,6 @@
 """The two ways in which the daemon is run in the guest: as root with all there is, and as the chart does."""
 
 import contextlib
-import ctypes
 import http.client
 import json
 import os
@@ -17,13 +16,13 @@ from typing import Any, BinaryIO
 
 from forked import Forked, Template
 from vm.guest import pods
+from vm.guest.namespaces import NEW_NETWORK, check, libc
 from vm.modes import mode_of
 
 Daemon = subprocess.Popen[bytes] | Forked
 """A daemon's process, or that of who started it."""
 
 _AS_POD = Path(__file__).with_name("as_pod.py")
-_NEW_NETWORK = 0x40000000
 _PATIENCE = 20.0
 _SPECS = Path("/var/run/cdi")
 
@@ -46,11 +45,10 @@ class Plain:
             json.dumps({"stateDir": str(self.state), "http": {"port": 0}, **mode.settings})
         )
         run = ("run", "--config", str(config))
-        environment = {**os.environ, **environment}
-        if not mode.prefix:
-            return self.template.daemon(*run, environment=environment, log=log)
-        command = [*mode.prefix, sys.executable, "-m", "holdfast", *run]
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        first = f"from vm.guest import limits; limits.{mode.limit}()" if mode.limit else ""
+        return self.template.daemon(
+            *run, environment={**os.environ, **environment}, log=log, first=first
+        )
 
 
 @dataclass(slots=True)
@@ -173,11 +171,9 @@ class AsChart:
 
 
 def _enter_network(pid: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
     network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if libc.setns(network, _NEW_NETWORK):
-            raise OSError(ctypes.get_errno(), "cannot enter the pod's network")
+        check(libc.setns(network, NEW_NETWORK), "enter the pod's network")
     finally:
         os.close(network)
 
