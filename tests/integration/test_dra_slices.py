@@ -256,8 +256,12 @@ async def test_nothing_is_written_while_nothing_changes(short_path: Path) -> Non
         for _ in range(3):
             here.registration.set(replace(here.registration.value, attempts=here.clock.monotonic()))
             await here.passes(60)
-        here.plane.store.end_watches()
-        await here.until(lambda: len(watches(here.plane)) > 1, "another watch")
+
+        def watches_again() -> bool:
+            here.plane.store.end_watches()  # at each look: the first may not have begun before
+            return len(watches(here.plane)) > 1
+
+        await here.until(watches_again, "another watch")
         assert here.writes == before
 
 
