@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from vm.guest.capabilities import become
 from vm.guest.device_cgroup import restrict
-from vm.guest.namespaces import (
+from vm.guest.syscalls import (
     BIND,
     NEW_CGROUP,
     NEW_IPC,

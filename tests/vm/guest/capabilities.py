@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vm.guest.namespaces import check, libc
+from vm.guest.syscalls import check, libc
 
 _NO_NEW_PRIVS, _DROP_BOUNDING, _AMBIENT, _CLEAR_ALL = 38, 24, 47, 4
 _VERSION = 0x20080522

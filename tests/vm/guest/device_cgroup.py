@@ -10,7 +10,7 @@ import platform
 import struct
 from pathlib import Path
 
-from vm.guest.namespaces import check, libc
+from vm.guest.syscalls import check, libc
 
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD, _PROG_ATTACH = 5, 8

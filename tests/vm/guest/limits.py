@@ -1,6 +1,6 @@
 """What is taken from a daemon that runs as root with the node's own files; it calls one of these first."""
 
-from vm.guest import capabilities, namespaces
+from vm.guest import capabilities, syscalls
 
 
 def without_capabilities() -> None:
@@ -10,15 +10,15 @@ def without_capabilities() -> None:
 
 def own_pid_namespace() -> None:
     """Be the first process of a pid namespace with the /proc of that, as in a pod without hostPID."""
-    namespaces.unshare(namespaces.NEW_MOUNTS | namespaces.NEW_PIDS)
-    namespaces.stay_outside()
-    namespaces.mount("none", "/", flags=namespaces.PRIVATE | namespaces.RECURSIVE)
-    namespaces.mount("proc", "/proc", "proc")
+    syscalls.unshare(syscalls.NEW_MOUNTS | syscalls.NEW_PIDS)
+    syscalls.stay_outside()
+    syscalls.mount("none", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
+    syscalls.mount("proc", "/proc", "proc")
 
 
 def read_only_sys() -> None:
     """See /sys read-only, as in a container that is not privileged; the cgroups are another mount."""
-    namespaces.unshare(namespaces.NEW_MOUNTS)
-    namespaces.mount("none", "/", flags=namespaces.PRIVATE | namespaces.RECURSIVE)
-    flags = namespaces.REMOUNT | namespaces.BIND | namespaces.READ_ONLY
-    namespaces.mount("none", "/sys", flags=flags)
+    syscalls.unshare(syscalls.NEW_MOUNTS)
+    syscalls.mount("none", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
+    flags = syscalls.REMOUNT | syscalls.BIND | syscalls.READ_ONLY
+    syscalls.mount("none", "/sys", flags=flags)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from forked import Forked, Template
 from vm.guest import pods
-from vm.guest.namespaces import NEW_NETWORK, check, libc
+from vm.guest.syscalls import NEW_NETWORK, check, libc
 from vm.modes import mode_of
 
 Daemon = subprocess.Popen[bytes] | Forked

@@ -1,4 +1,4 @@
-"""Namespaces of a process's own, and what is mounted in them."""
+"""What Python has no functions for: own namespaces, mounts, and the errors of the C library's calls."""
 
 import ctypes
 import os
