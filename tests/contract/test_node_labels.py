@@ -184,6 +184,29 @@ async def test_labels_follow_their_folder(tmp_path: Path, rig: Rig) -> None:
     assert told((other / "holdfast").read_text()) == rig.told
 
 
+async def test_labels_in_a_former_folder_are_removed_once_that_is_possible(
+    small: Path, rig: Rig
+) -> None:
+    later = rig.folder / "later"
+    later.mkdir()
+    rig.settings.set(LabelsSettings(enabled=True, folder=str(small)))
+    watch = rig.watch()
+    await watch.refresh()
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+    rig.settings.set(LabelsSettings(enabled=True, folder=str(later)))
+    with capture_logs() as logs:
+        for _ in range(2):
+            await watch.refresh()
+            assert told((later / "holdfast").read_text()) == rig.told
+            (check,) = watch.checks()
+            assert f"cannot remove {small}/holdfast: Read-only file system" in check.reason
+    assert [entry["log_level"] for entry in logs] == ["info", "warning"], "it is told once"
+    subprocess.run(["mount", "-o", "remount,rw", small], check=True)
+    await watch.refresh()
+    assert list(small.iterdir()) == []
+    assert [check.reason for check in watch.checks()] == [""]
+
+
 async def test_what_a_former_daemon_wrote_stays_while_gpus_are_not_found_yet(rig: Rig) -> None:
     """A label that is gone for a moment ends pods of DaemonSets that select by it."""
     rig.file.write_text("nvidia.com/gpu.count=8\n")

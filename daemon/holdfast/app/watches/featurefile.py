@@ -57,6 +57,8 @@ class LabelWatch:
         self._lanes = lanes
         self._clock = clock
         self._file = FeatureFile(Path(settings.value.folder))
+        self._former: list[FeatureFile] = []
+        """Files in folders of former settings, until they are removed."""
         self._lane: Lane | None = None
         self._began = clock.monotonic()
         self._settled = False
@@ -76,22 +78,29 @@ class LabelWatch:
             wanted = self._settings.value.enabled
             changes = Changes([self._settings, self._inventory] if wanted else [self._settings])
             await self.refresh()
-            await changes.wait(_LOOK if wanted else _LONG)
+            await changes.wait(_LOOK if self._concerned else _LONG)
 
     async def refresh(self) -> None:
         """Let the file say what is known now. Never raises for what its folder does."""
         settings = self._settings.value
-        former, self._file = self._file, FeatureFile(Path(settings.folder))
+        file = FeatureFile(Path(settings.folder))
+        if file.path != self._file.path:
+            left = [*self._former, self._file]
+            self._file, self._former = file, [each for each in left if each.path != file.path]
         try:
-            if former.path != self._file.path:
-                await self._on_lane(former.remove)
             if settings.enabled:
                 await self._write()
             else:
-                await self._remove()
+                await self._remove(self._file)
+            for each in list(self._former):
+                await self._remove(each)
+                self._former.remove(each)
         except HoldfastError as error:
             self._concerned = True
             self._problem.set(str(error))
+        else:
+            self._concerned = settings.enabled
+            self._problem.set("")
 
     async def _write(self) -> None:
         now, inventory = self._clock.wall(), self._inventory.value
@@ -102,16 +111,12 @@ class LabelWatch:
             self._good_until = now + _GOOD_FOR
         hold = partial(self._hold, self._file, inventory, self._good_until)
         changed = await self._on_lane(hold)
-        self._concerned = True
-        self._problem.set("")
         if changed:
             log.info(changed, file=str(self._file.path))
 
-    async def _remove(self) -> None:
-        if self._file.exists and await self._on_lane(self._file.remove):
-            log.info(_REMOVED, file=str(self._file.path))
-        self._concerned = False
-        self._problem.set("")
+    async def _remove(self, file: FeatureFile) -> None:
+        if file.exists and await self._on_lane(file.remove):
+            log.info(_REMOVED, file=str(file.path))
 
     def _hold(self, file: FeatureFile, inventory: Inventory, until: float) -> str:
         """Return what was done to the file, empty for nothing; on the lane."""
