@@ -573,6 +573,20 @@ async def test_a_watch_that_nobody_follows_any_more_leaves_no_thread(plane: Cont
         await until(lambda: not any(each.name == "api-watch" for each in threading.enumerate()))
 
 
+async def test_a_watch_that_ends_while_it_connects_asks_for_nothing(plane: ControlPlane) -> None:
+    async with node_slices(plane) as slices:
+        _, version = await slices.read_all()
+        plane.server.greets.clear()
+        before = plane.server.knocks
+        seen = Seen(slices, version)
+        await until(lambda: plane.server.knocks > before, what="the connection")
+        seen.task.cancel()
+        await asyncio.wait([seen.task])
+        plane.server.greets.set()
+        await until(lambda: not any(each.name == "api-watch" for each in threading.enumerate()))
+    assert not [request for request in plane.server.requests if "watch=true" in request]
+
+
 @pytest.fixture
 async def writer(plane: ControlPlane) -> AsyncIterator[ApiServer]:
     async with client(plane) as server:

@@ -256,6 +256,9 @@ class Wire:
         )
         connection.connect()
         self._socket = connection.sock
+        if self._aborted:  # meanwhile, when there was no socket yet to shut
+            connection.close()
+            raise ConnectionAbortedError("the call was given up")
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
             self._socket.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -61,6 +61,11 @@ class ApiServer:
         """Whether a watch from too old a version is refused within the stream, or by its status."""
         self.requests: list[str] = []
         """``GET /path?query`` of each request, in order."""
+        self.greets = threading.Event()
+        """Whether a client that connects is answered; until then it waits in its TLS handshake."""
+        self.greets.set()
+        self.knocks = 0
+        """How many connections have been made."""
         self._rude: list[list[Any]] = []
         self._lock = threading.Lock()
         self.closing = threading.Event()
@@ -96,6 +101,7 @@ class ApiServer:
     def close(self) -> None:
         """Stop, and cut every connection."""
         self.closing.set()
+        self.greets.set()
         self.store.end_watches()
         self._http.shutdown()
         self._http.server_close()
@@ -119,6 +125,8 @@ class _Http(ThreadingHTTPServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.settimeout(30)
+        self.api.knocks += 1
+        self.api.greets.wait()
         try:
             wrapped = self._context.wrap_socket(request, server_side=True)
         except OSError:  # a client that does not trust us, or hung up
