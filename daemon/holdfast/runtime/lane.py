@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -27,7 +28,10 @@ class Lane:
     def __init__(self, name: str, *, deadline: float | Watched[float]) -> None:
         self.name = name
         self._deadline = deadline if isinstance(deadline, Watched) else Watched(deadline)
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._waiting: deque[_Call[Any]] = deque()
+        """The calls in the queue, without those that were given up: a lane can hang for weeks."""
+        self._wakes: SimpleQueue[bool] = SimpleQueue()
+        """Wakes the thread: True for calls that wait, False after the last of them."""
         self._closed = False
         self._current: _Call[Any] | None = None
         self.latency = 0.0
@@ -70,7 +74,9 @@ class Lane:
         patience = self.deadline if deadline is None else deadline
         loop = asyncio.get_running_loop()
         task = _Call(call, loop, time.monotonic() + patience, after)
-        self._calls.put(lambda: self._carry_out(task))
+        self._waiting.append(task)
+        if self._wakes.empty():
+            self._wakes.put(True)
         # Cheaper than asyncio.timeout, which would cancel the caller to wake it.
         timer = loop.call_later(patience, self._give_up, task, patience)
         try:
@@ -78,6 +84,8 @@ class Lane:
         finally:
             timer.cancel()
             task.abandoned = True
+            with contextlib.suppress(ValueError):  # its turn has come
+                self._waiting.remove(task)
 
     def close(self, *, patience: float = 0.0) -> None:
         """Take no more calls and end the thread after those already queued.
@@ -86,7 +94,7 @@ class Lane:
         """
         if not self._closed:
             self._closed = True
-            self._calls.put(None)
+            self._wakes.put(False)
         if patience > 0:
             self._thread.join(patience)
 
@@ -95,11 +103,18 @@ class Lane:
         _fail(task, LaneStuckError(message))
 
     def _work(self) -> None:
-        while (work := self._calls.get()) is not None:
-            work()
+        while self._wakes.get():
+            while (task := self._next()) is not None:
+                self._carry_out(task)
 
-    def _carry_out(self, task: "_Call[T]") -> None:
-        if task.abandoned:  # the caller gave up while this call was still in the queue
+    def _next(self) -> "_Call[Any] | None":
+        try:
+            return self._waiting.popleft()
+        except IndexError:
+            return None
+
+    def _carry_out(self, task: "_Call[Any]") -> None:
+        if task.abandoned:  # the caller gave up at the moment at which its turn came
             return
         started = time.monotonic()
         self._current = task

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -70,6 +72,33 @@ async def test_what_comes_after_a_call_comes_although_the_caller_has_given_up() 
         await until(lambda: seen)
 
     assert seen == [True]
+
+
+async def test_a_lane_that_hangs_keeps_nothing_of_the_calls_that_were_given_up() -> None:
+    class Book:
+        """Something that a caller has at the time, and that is large."""
+
+    async def ask(lane: Lane) -> weakref.ref[Book]:
+        book = Book()
+        with pytest.raises(LaneStuckError):
+            await lane.run(lambda: str(book))
+        return weakref.ref(book)
+
+    with contextlib.closing(Lane("nvml", deadline=0.01)) as lane:
+        gate = threading.Event()
+        with pytest.raises(LaneStuckError):
+            await lane.run(lambda: gate.wait(20))
+        kept = [await ask(lane) for _ in range(3)]
+        await asyncio.sleep(0.02)  # the loop itself keeps the timer that it has just called
+        gc.collect()
+        left = [each for each in kept if each() is not None]
+        waiting = asyncio.create_task(lane.run(lambda: 42, deadline=20))
+        await asyncio.sleep(0)
+        gate.set()
+
+        assert await waiting == 42, "and who still waits has its turn"
+
+    assert left == []
 
 
 async def test_nothing_comes_after_a_call_that_fails() -> None:
