@@ -26,6 +26,7 @@ from holdfast.host.pci.udev import Uevents
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
 from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.problem import Problem
 from holdfast.runtime.supervisor import Stalls, Supervisor
 from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings import Settings
@@ -243,10 +244,13 @@ async def _publish(parts: Assembly, board: Board) -> None:
 
 
 async def _keep_house(parts: Assembly) -> None:
+    problem = Problem(log, "cannot delete old history from the ledger")
     while True:
         changes = Changes([parts.core.live.history])
         await changes.wait(_TIDY)
         try:
             await parts.core.ledger.tidy(keep=parts.core.settings.history.per_device)
         except HoldfastError as error:
-            log.warning("cannot delete old history from the ledger", reason=str(error))
+            problem.set(str(error))
+        else:
+            problem.set("")

@@ -13,6 +13,7 @@ from holdfast.model.node.memory import HolderMemory, Memory, OwnMemory, is_tight
 from holdfast.model.use.holders import Holder
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
 
 log = structlog.get_logger(__name__)
 
@@ -52,11 +53,14 @@ class MemoryWatch:
 
     async def run(self, use: DeviceUse) -> None:
         """Look at every beat until cancelled, at the daemon and at those that *use* knows."""
+        problem = Problem(log, "cannot read memory usage", over="memory usage read again")
         while True:
             try:
                 await self.refresh(use.holders)
             except HoldfastError as error:
-                log.warning("cannot read memory usage", reason=str(error))
+                problem.set(str(error))
+            else:
+                problem.set("")
             await self._clock.sleep(_BEAT)
 
     async def refresh(self, held: Held) -> None:

@@ -26,6 +26,7 @@ from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.xids import Cure, GpuObservation, Place
 from holdfast.model.use.holders import Holder
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Watched
 
 if TYPE_CHECKING:
@@ -125,11 +126,15 @@ async def keep_idle(
     idle: Watched[Mapping[str, IdleMemory]], kept: LedgerTopic[IdleMemory], *, clock: Clock
 ) -> None:
     """Keep each new value of *idle*, until cancelled: a restart must not hide a leak."""
+    problem = Problem(
+        log, "cannot save the idle memory of GPUs", over="idle memory of GPUs saved again"
+    )
     async for value in idle.follow():
         while True:
             try:
                 await kept.keep(value)
+                problem.set("")
                 break
             except HoldfastError as error:
-                log.warning("cannot save the idle memory of GPUs", reason=str(error))
+                problem.set(str(error))
             await clock.sleep(_RETRY)

@@ -33,6 +33,7 @@ from holdfast.model.nvidia.health import (
 from holdfast.model.nvidia.xids import GpuObservation, XidChecks, XidRecord
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched, pause
 from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, observe, unanswered
 
@@ -451,12 +452,15 @@ class GpuHealthWatch:
                 log.info("GPU health changed", gpu=uuid, reasons=[f.text for f in health.faults])
 
     async def _save_when_wanted(self) -> None:
+        problem = Problem(log, "cannot save the health of GPUs", over="health of GPUs saved again")
         while True:
             await self._save_wanted.wait()
             self._save_wanted.clear()
             try:
                 await self._kept.keep({uuid: state.kept for uuid, state in self._states.items()})
             except HoldfastError as error:
-                log.warning("cannot save the health of GPUs", reason=str(error))
+                problem.set(str(error))
                 self._save_wanted.set()
+            else:
+                problem.set("")
             await self._clock.sleep(self._times.value.breath)
