@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from fakes.books import (
     BOOT,
@@ -33,6 +34,7 @@ from holdfast.model.devices import Device
 from holdfast.model.ids import BootId, ClaimUid, DeviceName, PodUid, ResourceName
 from holdfast.model.use.free import FormerPod, KernelFacts
 from holdfast.reclaim.watcher import Watcher
+from manual_clock import ManualClock
 
 _D0 = name("d0")
 _RECORD = PodRecord(uid=X, boot=BOOT, cgroup="/kubepods/podx", inode=7, counted_by=KUBELET)
@@ -74,6 +76,7 @@ class _Node:
     ledger: Ledger
     reader: KnownKubelet
     parts: _Parts
+    clock: ManualClock
 
     async def ends(self) -> DeviceLock:
         """Let the pod be over; return its lock."""
@@ -112,7 +115,7 @@ async def _node(
         await on.ledger.apply(allocated(silicon(d0="a"), pod=X, active=True))
         await on.ledger.apply(lambda draft: draft.note_pod(record))
         await on.ledger.apply(settle)
-        yield _Node(on.watcher, on.ledger, on.reader, on.work)
+        yield _Node(on.watcher, on.ledger, on.reader, on.work, on.clock)
 
 
 async def test_a_checkpoint_that_cannot_be_read_does_not_say_who_is_counted(
@@ -134,6 +137,21 @@ async def test_a_later_pod_of_the_same_uid_does_not_keep_what_the_former_had(
         assert on.former(_IN_IT).populated
         later = on.former(replace(_IN_IT, inode=8))
         assert (later.populated, later.processes) == (False, None)
+
+
+async def test_a_pod_of_other_processes_at_each_look_does_not_fill_the_log(tmp_path: Path) -> None:
+    async with _node(tmp_path) as on:
+        await on.ends()
+        with capture_logs() as logs:
+            for look in range(300):
+                await on.watcher._release({X: replace(_IN_IT, processes=(1000 + look,))})
+                await on.clock.advance(0.2)
+            told = len(logs)
+            await on.clock.advance(30)
+            await on.watcher._release({X: replace(_IN_IT, processes=(77,))})
+
+    assert told == 11, "ten at once, and then one each 30 s"
+    assert [each["reason"] for each in logs[told:]] == ["processes of its pod still live: pid 77"]
 
 
 @pytest.mark.parametrize(

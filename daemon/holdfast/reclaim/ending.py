@@ -16,6 +16,7 @@ from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import Grounds, Member, ReclaimStep, Warrant, whole_cgroup
 from holdfast.reclaim.pods import CgroupOutcome, MayEnd, Pods
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.problem import LogLimit
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import ReclaimSettings
 
@@ -130,6 +131,7 @@ class Ending:
         self._settings = settings
         self.steps = steps
         self._spared: dict[DeviceName, tuple[PodUid | None, str]] = {}
+        self._limit = LogLimit(clock)
 
     async def end(self, warrant: Warrant, step: ReclaimStep, witness: Witness) -> bool:
         """Signal the processes that *warrant* means and every guard agrees on.
@@ -179,6 +181,8 @@ class Ending:
         """
         said = lock.pod, reason
         if said not in self._spared.values():
+            if not self._limit.allows(lock.pod or lock.device):
+                return
             log.info(
                 "holder not ended",
                 device=str(lock.device),

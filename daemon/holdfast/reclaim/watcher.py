@@ -48,7 +48,7 @@ from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import Endings, PodSightings
 from holdfast.reclaim.users import Users
 from holdfast.runtime.clock import Clock, Turns
-from holdfast.runtime.problem import Problem
+from holdfast.runtime.problem import LogLimit, Problem
 from holdfast.runtime.watched import Changes, Nudges, Watched
 from holdfast.settings.sections import ReclaimSettings
 
@@ -125,6 +125,7 @@ class Watcher:
         self._unrecorded: dict[DeviceName, Verdict] = {}
         self._said: dict[DeviceName, tuple[PodUid | None, str]] = {}
         """With which former pod and reason the log last said that a device is not free."""
+        self._limit = LogLimit(clock)
         self._obstacles = obstacles
         self._emptied = emptied
         self.nudges = nudges
@@ -287,7 +288,10 @@ class Watcher:
             await self._reclaimer.step(lock, facts, self._not_free[lock.device].reason)
 
     def _log_not_free(self, locks: Iterable[DeviceLock]) -> None:
-        """Log why devices are not free, once: a line for all of a pod that share a reason."""
+        """Log why devices are not free, once: a line for all of a pod that share a reason.
+
+        A reason names processes, and of some pods they are others at each look.
+        """
         lines = grouped(
             ((lock.pod, self._not_free[lock.device].reason), lock.device) for lock in locks
         )
@@ -295,6 +299,8 @@ class Watcher:
         for said, devices in lines.items():
             if said not in before.values():
                 pod, reason = said
+                if not self._limit.allows(pod or devices[0]):
+                    continue
                 names = [str(each) for each in devices]
                 log.info("devices not free yet", devices=names, pod=pod, reason=reason)
             before.update(dict.fromkeys(devices, said))

@@ -1,6 +1,15 @@
-"""What is wrong with one thing at present, which the log tells once."""
+"""What is wrong with one thing at present, which the log tells once; and how often of many."""
+
+import math
+from collections.abc import Hashable
 
 from structlog.typing import FilteringBoundLogger
+
+from holdfast.runtime.clock import Clock
+
+_AT_ONCE, _THEN = 10, 30.0
+_FORGOTTEN = 600.0
+"""Seconds after which nothing more is known of what the log said of a thing."""
 
 
 class Problem:
@@ -35,3 +44,27 @@ class Problem:
             self._log.warning(self._event, **{**self._fields, "reason": text, **fields})
         elif before and not text and self._over:
             self._log.info(self._over, **self._fields, **fields)
+
+
+class LogLimit:
+    """Lets some lines about each thing into the log at once, and then one each 30 s.
+
+    For what is another text each time because of what others do: a pod of which each process ends
+    soon must not push out of the log what is said of all else.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """Measure by *clock*."""
+        self._clock = clock
+        self._lines: dict[Hashable, tuple[int, float]] = {}
+        """How many there were about each thing, and when the last was, in monotonic seconds."""
+
+    def allows(self, about: Hashable) -> bool:
+        """Tell whether there may be a line about this thing now, and take it as written."""
+        now = self._clock.monotonic()
+        count, at = self._lines.get(about, (0, -math.inf))
+        if count >= _AT_ONCE and now - at < _THEN:
+            return False
+        known = {each: it for each, it in self._lines.items() if now - it[1] < _FORGOTTEN}
+        self._lines = {**known, about: (count + 1 if about in known else 1, now)}
+        return True

@@ -3,7 +3,8 @@
 import structlog
 from structlog.testing import capture_logs
 
-from holdfast.runtime.problem import Problem
+from holdfast.runtime.problem import LogLimit, Problem
+from manual_clock import ManualClock
 
 log = structlog.get_logger(__name__)
 
@@ -47,3 +48,25 @@ def test_fields_of_one_event_are_of_that_one_alone_and_may_give_another_reason()
         {"event": "read again", "was": "not tried yet", "log_level": "info"},
         {"event": "cannot read", "reason": "gone", "next": "try again", "log_level": "warning"},
     ]
+
+
+def test_ten_lines_about_a_thing_come_at_once_and_then_one_each_half_minute() -> None:
+    clock = ManualClock()
+    limit = LogLimit(clock)
+
+    assert [limit.allows("x") for _ in range(12)] == [True] * 10 + [False] * 2
+    assert limit.allows("y"), "of another thing nothing was said yet"
+    for seconds, allowed in ((29, False), (1, True), (1, False), (29, True)):
+        clock.shift(seconds)
+        assert limit.allows("x") is allowed
+
+
+def test_what_was_said_of_a_thing_is_forgotten_in_time() -> None:
+    clock = ManualClock()
+    limit = LogLimit(clock)
+    for number in range(100):
+        limit.allows(number)
+    clock.shift(600)
+
+    assert [limit.allows(0) for _ in range(11)] == [True] * 10 + [False]
+    assert len(limit._lines) == 1, "and costs no memory then"
