@@ -4,6 +4,7 @@ The daemon, pynvml, kubelet's protocol and the probes are real; the library hang
 """
 
 import asyncio
+import signal
 import socket
 import urllib.error
 import urllib.request
@@ -107,6 +108,15 @@ async def test_a_wait_for_events_that_does_not_end_is_said_and_costs_no_gpu_its_
         await node.until_healthy(0, 1)
         node.gpus.show(replace(node.gpus.stub, stall=True))
         await node.until_said(1, "NVML hangs in the wait for events")
+        # A restart in its process waits for each thread, and that one would never come.
+        before = node.stage.settings.get("tpu", {})
+        for tpu, problem in (
+            ({"vbarUrl": "http://127.0.0.1:8353"}, "wait for events of GPUs"),
+            (before, ""),
+        ):
+            node.stage.configure(tpu=tpu)
+            node.stage.process.send_signal(signal.SIGHUP)
+            await node.stage.until_problem("configuration", problem)
         assert node.healthy() == {uuid(0), uuid(1)}
         made = await node.stage.run(wants("pod", 2))
         await node.stage.end(made)

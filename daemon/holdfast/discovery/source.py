@@ -170,6 +170,14 @@ class Source:
         """Return what `holdfast debug` shows, as values that have a JSON form."""
         return None
 
+    def hanging(self) -> Iterable[str]:
+        """Return what has not come back from the driver to a thread of the adapter's own.
+
+        Lanes tell it of themselves. While there is such a thread the daemon does not restart in its
+        process, which would wait for the thread.
+        """
+        return ()
+
     async def run(self) -> None:
         """Follow the hardware until cancelled. An error ends the daemon, and so does a return."""
         await asyncio.Event().wait()

@@ -101,6 +101,8 @@ class Assembly:
             yield stuck
         if hanging := self.discovery.look.hanging | host.procfs.hanging:
             yield f"scan of pid {', '.join(map(str, sorted(hanging)))}"
+        for source in self.discovery.sources:
+            yield from source.hanging()
 
 
 def _second_door(

@@ -263,6 +263,11 @@ class Gpus(WithoutDriver):
         """Return the last reading, and the health of each GPU and slice."""
         return {"reading": self._driver.reading.value, "health": self._health.health.value}
 
+    def hanging(self) -> Iterator[str]:
+        """Yield the wait for events, which is on a thread of its own."""
+        if self._health.waits_in_vain:
+            yield "wait for events of GPUs"
+
     async def run(self) -> None:
         """Follow the driver, its GPUs and their health, until cancelled."""
         async with asyncio.TaskGroup() as tasks:

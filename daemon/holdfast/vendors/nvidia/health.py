@@ -257,6 +257,11 @@ class GpuHealthWatch:
         if counts:
             self._save_wanted.set()
 
+    @property
+    def waits_in_vain(self) -> bool:
+        """Tell whether the wait for events has not come back from the driver for far too long."""
+        return self._ears.overdue
+
     def xids_on(self, uuid: str) -> tuple[XidRecord, ...]:
         """Return the records that condemn the GPU or slice *uuid*."""
         gpu, place = place_of(uuid, self._reading.gpus)
