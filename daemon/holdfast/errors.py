@@ -1,6 +1,7 @@
-"""The family of errors holdfast raises on purpose; anything else is a bug and ends the process.
+"""The family of errors holdfast raises on purpose; anything else is a bug.
 
-Messages read "cannot <verb> <thing>: <reason>" and say what to do where that is known.
+A bug ends the process, or else only the call in which it shows. Messages read
+"cannot <verb> <thing>: <reason>" and say what to do where that is known.
 """
 
 
@@ -70,3 +71,8 @@ class UnreadableAnswerError(ApiServerError):
 
 class ObjectGoneError(ApiServerError):
     """The API server has no such object (404)."""
+
+
+def bug(error: Exception) -> str:
+    """Return what to say of an *error* that nobody thought of and that ends no process."""
+    return f"{type(error).__name__}: {error}; this is a bug in holdfast, see its log"

@@ -374,6 +374,20 @@ def test_waits_that_fail_are_told_cost_no_time_and_are_tried_again(follow: Follo
     follower.until(ill(uuid(0)), what="an Xid after it")
 
 
+def test_a_wait_that_fails_as_nobody_thought_of_is_told_and_tried_again(
+    follow: Follow, tmp_path: Path
+) -> None:
+    node = Node(cards=cards(1))
+    follower = follow(node)
+    (tmp_path / "odd").touch()
+    told = follower.until(lambda told: told.notes.get(uuid(0)), what="the note")
+    assert "ZeroDivisionError: ; this is a bug in holdfast, see its log" in told.notes[uuid(0)][0]
+    (tmp_path / "odd").unlink()
+    follower.until(lambda told: not told.notes[uuid(0)], what="the next try")
+    follower.show(replace(node, events=(Event(uuid(0), BAD_MEMORY),)))
+    follower.until(ill(uuid(0)), what="an Xid after it")
+
+
 def test_a_gpu_that_hangs_is_ill_and_the_others_are_heard_and_it_recovers(follow: Follow) -> None:
     one, two = cards(2)
     node = Node(cards=(one, replace(two, hangs={"nvmlDeviceGetRemappedRows": 4 * DEADLINE})))

@@ -120,11 +120,20 @@ def _load(file: Path) -> int | None:
 
 
 class _PipedNvml(Nvml):
-    """Its answer is on its way for as long as somebody has a pipe open for writing."""
+    """Its answer is on its way for as long as somebody has a pipe open for writing.
 
-    def __init__(self, library: Path, pipe: Path) -> None:
+    While there is a file `odd`, its wait for events fails in a way that nobody thought of.
+    """
+
+    def __init__(self, library: Path, pipe: Path, odd: Path) -> None:
         super().__init__(library)
-        self._pipe = pipe
+        self._pipe, self._odd = pipe, odd
+
+    def wait_event(self, timeout: float) -> GpuEvent | None:
+        """Return the next event."""
+        if self._odd.exists():
+            raise ZeroDivisionError
+        return super().wait_event(timeout)
 
     def condition(self, uuid: str) -> GpuCondition:
         """Return the GPU's condition."""
@@ -147,7 +156,7 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         heard.append(event.xid)
 
     watch = GpuHealthWatch(
-        lambda _: _PipedNvml(library, folder / "answer"),
+        lambda _: _PipedNvml(library, folder / "answer", folder / "odd"),
         readings=readings,
         ledger=ledger,
         lane=lane,

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.app.watches.configuration import ConfigurationReader
 from holdfast.app.wiring.assembly import Assembly
-from holdfast.errors import LaneStuckError, SettingsError
+from holdfast.errors import LaneStuckError, SettingsError, bug
 from holdfast.model.groups import grouped
 from holdfast.model.node.restarts import why_not_again
 from holdfast.runtime.problem import Problem
@@ -234,8 +234,7 @@ class Reload:
             return ReloadOutcome(problem=f"cannot read the configuration: {error}", waits=True)
         except Exception as error:  # whatever a file says, it must not end the daemon
             log.exception("configuration cannot be read")
-            what = f"{type(error).__name__}: {error}; this is a bug in holdfast, see its log"
-            return ReloadOutcome(problem=f"cannot read the configuration: {what}")
+            return ReloadOutcome(problem=f"cannot read the configuration: {bug(error)}")
 
 
 def by_take_up(paths: Iterable[str]) -> Mapping[TakeUp, tuple[str, ...]]:

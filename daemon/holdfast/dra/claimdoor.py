@@ -9,6 +9,7 @@ import structlog
 
 from holdfast.dra.door import Door
 from holdfast.dra.preparation import ClaimPreparation, ClaimRelease
+from holdfast.errors import bug
 from holdfast.model.book.messages import refusal
 from holdfast.model.dra.claims import PrepareAnswer
 from holdfast.model.ids import ClaimRef, ClaimUid
@@ -119,9 +120,8 @@ class ClaimDoor(Door):
             return error(refusal(deed, "another call is about it; kubelet asks again"))
         try:
             return await act()
-        except Exception as bug:
+        except Exception as unforeseen:
             log.exception("claim failed", call=verb, claim=str(claim))
-            reason = f"{type(bug).__name__}: {bug}; this is a bug in holdfast, see its log"
-            return error(refusal(deed, reason))
+            return error(refusal(deed, bug(unforeseen)))
         finally:
             turn.release()

@@ -21,6 +21,7 @@ from holdfast.errors import (
     KubeletError,
     LaneStuckError,
     LedgerError,
+    bug,
 )
 from holdfast.kubelet.podresources import Traffic
 from holdfast.kubelet.socket import SocketServer, dial, what_went_wrong
@@ -335,10 +336,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
                 )
             else:
                 code = grpc.StatusCode.INTERNAL
-                text = (
-                    f"cannot answer {call} for {self.resource}: {type(error).__name__}: {error}; "
-                    "this is a bug in holdfast, see its log"
-                )
+                text = f"cannot answer {call} for {self.resource}: {bug(error)}"
             log.exception("kubelet call failed", call=call, resource=self.resource)
         else:
             return answer

@@ -12,7 +12,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import HoldfastError, LaneStuckError
+from holdfast.errors import HoldfastError, LaneStuckError, bug
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.devices import Fault
@@ -127,9 +127,11 @@ class GpuEventThread:
             try:
                 self._works = False
                 self._listen(wanted)
-            except HoldfastError as error:
-                log.warning("cannot receive GPU events", reason=str(error))
-                self._tell(self._heard, dict.fromkeys(wanted.uuids, str(error)))
+            except Exception as error:
+                foreseen = isinstance(error, HoldfastError)
+                reason = str(error) if foreseen else bug(error)
+                log.warning("cannot receive GPU events", reason=reason, exc_info=not foreseen)
+                self._tell(self._heard, dict.fromkeys(wanted.uuids, reason))
                 if self._works:
                     retries = backoff(_FIRST_RETRY, _LAST_RETRY)
                 # A change of what is wanted is worth a new try at once.
