@@ -158,15 +158,6 @@ class _ClaimMetadata(_ClaimJson, frozen=True, kw_only=True):
     deletion_timestamp: str | None = None
 
 
-class _Result(_ClaimJson, frozen=True, kw_only=True):
-    request: str
-    driver: str
-    pool: str
-    device: str
-    admin_access: bool | None = None
-    share_id: str | None = field(default=None, name="shareID")
-
-
 class _Opaque(_ClaimJson, frozen=True, kw_only=True):
     driver: str
     parameters: Any = None
@@ -177,7 +168,7 @@ class _Config(_ClaimJson, frozen=True, kw_only=True):
 
 
 class _Devices(_ClaimJson, frozen=True, kw_only=True):
-    results: tuple[_Result, ...] | None = None
+    results: tuple[ClaimResult, ...] | None = None
     config: tuple[_Config, ...] | None = None
 
 
@@ -229,7 +220,7 @@ def _understood(claim: _ClaimObject) -> AllocatedClaim:
     devices = status.allocation.devices if status.allocation is not None else None
     return AllocatedClaim(
         ref=ClaimRef(metadata.namespace, ClaimUid(metadata.uid), metadata.name),
-        results=None if devices is None else tuple(map(_result, devices.results or ())),
+        results=None if devices is None else devices.results or (),
         configs=tuple(
             OpaqueConfig(driver=each.opaque.driver, kind=_kind(each.opaque.parameters))
             for each in (devices.config or () if devices is not None else ())
@@ -242,17 +233,6 @@ def _understood(claim: _ClaimObject) -> AllocatedClaim:
         },
         grouped=any(each.resource != "pods" for each in status.reserved_for or ()),
         deleted=metadata.deletion_timestamp is not None,
-    )
-
-
-def _result(result: _Result) -> ClaimResult:
-    return ClaimResult(
-        request=result.request,
-        driver=result.driver,
-        pool=result.pool,
-        device=result.device,
-        admin_access=bool(result.admin_access),
-        share_id=result.share_id or "",
     )
 
 

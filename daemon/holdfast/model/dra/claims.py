@@ -9,11 +9,12 @@ from holdfast.model.ids import ClaimRef, PodUid
 from holdfast.model.kubelet import ClaimEntry
 
 
-class ClaimResult(Struct, frozen=True, kw_only=True):
+class ClaimResult(Struct, frozen=True, kw_only=True, rename="camel"):
     """One device that the scheduler allocated to a claim (``status.allocation.devices.results``).
 
-    `request` is as the API server has it, ``request`` or ``request/subrequest``. `driver` may be
-    another one's. `share_id` is empty unless several claims were given parts of the device.
+    It is read from that JSON; other fields are left out. `request` is as the API server has it,
+    ``request`` or ``request/subrequest``. `driver` may be another one's. `share_id` is empty unless
+    several claims were given parts of the device.
     """
 
     request: str
@@ -21,7 +22,7 @@ class ClaimResult(Struct, frozen=True, kw_only=True):
     pool: str
     device: str
     admin_access: bool = False
-    share_id: str = ""
+    share_id: str = field(default="", name="shareID")
 
 
 class OpaqueConfig(Struct, frozen=True, kw_only=True):
