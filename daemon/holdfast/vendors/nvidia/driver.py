@@ -45,13 +45,6 @@ class _DriverLook(Struct, frozen=True, kw_only=True):
     """None: they are as they were, and so are the traits in `facts`."""
 
 
-class _DriverQuery(Struct, frozen=True, kw_only=True):
-    """What links and traits were asked of: these GPUs, by their UUIDs, and this driver."""
-
-    driver: str = ""
-    gpus: frozenset[str] = frozenset()
-
-
 class DriverWatch:
     """Publishes `facts`, `reading` and `topology`. Nothing of NVML is loaded before the driver is.
 
@@ -101,7 +94,6 @@ class DriverWatch:
             gpus=tuple(Gpu(index=NOWHERE, uuid=uuid, pci=pci) for uuid, pci in known.items())
         )
         """The last reading that found the driver ready."""
-        self._asked = _DriverQuery()
         self._links = GpuLinks()
         self.facts: Watched[GpuFacts] = Watched(GpuFacts())
         self.reading: Watched[GpuReading] = Watched(GpuReading())
@@ -161,7 +153,7 @@ class DriverWatch:
     async def refresh(self) -> DriverState:
         """Look now, publish what is new, and return where the driver stands."""
         try:
-            seen = await self._lane.run(partial(self._see, self.last, self._asked))
+            seen = await self._lane.run(partial(self._see, self.last))
         except HoldfastError as error:  # a stuck lane; what is known stays, /readyz names the lane
             log.debug("cannot read the GPUs", reason=str(error))
             return self.reading.value.state
@@ -179,7 +171,6 @@ class DriverWatch:
         """Publish what a look showed that found the driver ready."""
         self.last = seen.reading
         if seen.links is not None:
-            self._asked = _asked(seen.reading)
             self._links = seen.links
             facts = seen.facts
         else:
@@ -187,7 +178,7 @@ class DriverWatch:
         self.topology.set(gpu_topology(facts.layout, self._links))
         self.facts.set(facts)
 
-    def _see(self, last: GpuReading, asked: _DriverQuery) -> _DriverLook:
+    def _see(self, last: GpuReading) -> _DriverLook:
         """Look at the driver, its library and the nodes; on the lane."""
         driver = self._files.facts()
         leaving = self._must_leave(driver)
@@ -216,7 +207,7 @@ class DriverWatch:
         nodes, root, no_nodes = self._nodes(driver, reading)
         imex = self._files.imex(root) if root and self._imex is not Imex.UNWANTED else ""
         layout = lay_out(reading, self._strategy)
-        others = _asked(reading) != asked
+        others = _asked(reading) != _asked(last)
         facts = GpuFacts(
             state=DriverState.READY,
             layout=layout,
@@ -308,9 +299,9 @@ class DriverWatch:
         )
 
 
-def _asked(reading: GpuReading) -> _DriverQuery:
-    uuids = frozenset(gpu.uuid for gpu in reading.gpus if gpu.uuid)
-    return _DriverQuery(driver=reading.driver_version, gpus=uuids)
+def _asked(reading: GpuReading) -> tuple[str, frozenset[str]]:
+    """Return of whom links and traits are asked: the driver, and the GPUs by their UUIDs."""
+    return reading.driver_version, frozenset(gpu.uuid for gpu in reading.gpus if gpu.uuid)
 
 
 def _caps(layout: GpuLayout, caps: MigCaps, folder: str) -> dict[DeviceId, tuple[str, ...]]:
