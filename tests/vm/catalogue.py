@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from vm.modes import CHART, MODES
+from vm.modes import CHART, MODES, OBSERVE
 
 Function = TypeVar("Function", bound=Callable[..., str])
 _PATIENCE = 6.0
@@ -96,9 +96,11 @@ def all_cases() -> tuple[Case, ...]:
     return tuple(sorted(found, key=_turn))
 
 
-def _turn(case: Case) -> tuple[bool, bool, int]:
+def _turn(case: Case) -> tuple[bool, bool, bool, int]:
     ways = ["", *MODES]
-    return case.last, case.as_chart, ways.index(case.daemon.removeprefix(CHART))
+    # Most cases with a daemon are of this mode, each about one more way to hold or to hand on.
+    plain = case.daemon == OBSERVE
+    return case.last, plain, case.as_chart, ways.index(case.daemon.removeprefix(CHART))
 
 
 def _named(name: str, daemon: str) -> str:

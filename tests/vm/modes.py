@@ -103,7 +103,7 @@ class Mode:
         return settings
 
 
-# In the order in which their cases run.
+# In the order in which their cases run, but for the first (see all_cases).
 MODES: Mapping[str, Mode] = {
     OBSERVE: Mode(reclaim="observe"),
     TERMINATE: Mode(),
