@@ -75,7 +75,7 @@ help:
 	@echo "make bench    measure beside floors and against reaches; writes build/bench.json (FIGURES= selects),"
 	@echo "              and without it the table in docs/decisions/speed.md"
 	@echo "make soak     let pods come and go for MINUTES= (60); writes build/soak.json and a plot, build/soak.png"
-	@echo "make chart    check the chart; write its schema, docs/configuration.md, docs/messages.md and the manifests"
+	@echo "make chart    check the chart; write its schema, docs/configuration.md and the manifests"
 	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
 	@echo "make image-of-packages  the same with buildah on a base of Debian's packages: as root, and without a registry"
 	@echo "make site     build README.md and docs into build/site, with a search; a broken link fails"

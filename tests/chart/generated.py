@@ -1,10 +1,10 @@
-"""What is written from the settings, the messages and the chart, and committed: each file with its text."""
+"""What is written from the settings and the chart, and committed: each file with its text."""
 
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from chart import messages, reference
+from chart import reference
 from chart.rendering import CHART, REPOSITORY, render
 from chart.theirs import refused
 from chart.valuesschema import values_schema
@@ -23,13 +23,12 @@ _HEADER = """\
 
 
 def inputs() -> Mapping[Path, str]:
-    """Return what the chart is rendered with, and the pages about the settings and messages."""
+    """Return what the chart is rendered with, and the page about the settings."""
     return {
         CHART / "files/settings.json": json.dumps(plain(Settings()), indent=2) + "\n",
         CHART / "files/refused.json": json.dumps(refused(), indent=2) + "\n",
         CHART / "values.schema.json": json.dumps(values_schema(), indent=2) + "\n",
         REPOSITORY / "docs/configuration.md": reference.page(),
-        REPOSITORY / "docs/messages.md": messages.page(),
         **{
             CHART / "files" / kind / each.name: each.read_text("utf-8")
             for kind, pattern in (("alerts", "*.yaml"), ("dashboards", "*.json"))

@@ -1,5 +1,6 @@
 """The one sentence for who waits: what is in it, how long it is, and when it is the same."""
 
+import re
 import string
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,7 +61,8 @@ from holdfast.model.ids import (
 from holdfast.model.use.free import Freedom, Verdict
 from holdfast.model.use.holders import Grip, Holder, Sandbox
 
-_DAEMON = Path(__file__).parents[2] / "daemon/holdfast"
+_REPOSITORY = Path(__file__).parents[2]
+_DAEMON = _REPOSITORY / "daemon/holdfast"
 D0 = name("0000:00:05.0")
 FOUR = tuple(name(f"0000:00:0{number}.0") for number in (5, 6, 7, 8))
 ASKED = Demand(what="google.com/tpu 0000:00:05.0", devices=(D0,))
@@ -386,6 +388,17 @@ def test_every_text_has_room_for_names_of_a_usual_length(message: Message) -> No
     asked = Demand(what="", devices=(device, *eight), kept=1)
     text = sentence(FilledMessage(message=message, device=device, names=names), asked)
     assert "..." not in text
+
+
+def test_the_page_has_a_row_for_each_text_with_its_cause_and_what_to_do() -> None:
+    page = (_REPOSITORY / "docs/messages.md").read_text("utf-8")
+    _, _, table = page.partition("|---|---|---|\n")
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    assert [row[0] for row in rows] == [
+        re.sub(r"{(\w+)}", lambda field: field[1].upper(), each.value.template) for each in Message
+    ]
+    assert all(len(row) == 3 and all(row) for row in rows)
+    assert f"at most {LONGEST} characters" in page
 
 
 def _waits(

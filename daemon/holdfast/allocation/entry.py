@@ -76,9 +76,7 @@ _FINAL = frozenset({EntryOutcome.SEVERAL_PODS, EntryOutcome.GONE, EntryOutcome.P
 _MESSAGES = {
     EntryOutcome.HARDWARE: Message.HARDWARE,
     EntryOutcome.PROMISE: Message.PROMISE,
-    EntryOutcome.SPEC: Message.SPEC,
     EntryOutcome.LEDGER: Message.LEDGER,
-    EntryOutcome.STARTING: Message.STARTING,
 }
 """What is said of an outcome where a reason in words is all that there is to say."""
 

@@ -1,7 +1,8 @@
 """The sentences that kubelet, the cluster's events and `holdfast status` show of who waits.
 
 A sentence says what is waited for, who has it, what happens next, and where to look. Long reasons
-are for the log and for `holdfast locks -o json`. docs/messages.md has every one of these texts.
+are for the log and for `holdfast locks -o json`. docs/messages.md has every one of these texts,
+with its cause and what to do.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ _NAMES = range(LONGEST, 8, -8)
 
 
 class MessageText(Struct, frozen=True, kw_only=True):
-    """A sentence but for its beginning, with the names of fields, and which reader the page is for.
+    """A sentence but for its beginning, with the names of fields.
 
     `says` is what keeps the device, `then` what happens next or what a person is to do, and `look`
     the command that tells more. None of them has an age or a countdown: kubelet merges events only
@@ -35,8 +36,6 @@ class MessageText(Struct, frozen=True, kw_only=True):
     then: str = ""
     look: str = ""
     until: str = ""
-    cause: str
-    remedy: str = "none is needed"
 
     @property
     def template(self) -> str:
@@ -52,73 +51,56 @@ class Message(Enum):
         then="kubelet asks again until that has ended",
         look="holdfast locks",
         until="{owner} has ended",
-        cause="another pod, or a claim, has the device and still runs",
     )
     HAS = MessageText(
         says="{device} is held by {owner}",
         until="{owner} has ended",
-        cause="what is said of the device itself while its pod, or its claim, has it",
     )
     QUEUED = MessageText(
         says="{device} is for {owner}, which came first",
         then="kubelet asks again until that has had it",
         look="holdfast locks",
-        cause="the device is free, and another pod or claim waits for it longer",
     )
     UNKNOWN_POD = MessageText(
         says="it is not known yet whose container this is, and {owner} waits for the same device",
         then="kubelet asks again",
         look="holdfast status",
-        cause="kubelet's checkpoint cannot be read, so two containers could be meant",
-        remedy="if it lasts, `holdfast doctor` says why the checkpoint cannot be read",
     )
     RELEASING = MessageText(
         says="{device} is not free of {owner} yet, which has ended",
         then="it is given on when the kernel shows nobody on it",
         look="holdfast locks",
         until="the kernel shows that nobody has it any more",
-        cause="the pod has ended a moment ago, and who still uses the device is being looked up",
     )
     NOT_FREE = MessageText(
         says="{device} is not free of {owner} yet: {reason}",
         then="holdfast looks again by itself",
         look="holdfast locks",
         until="the kernel shows that nobody has it any more",
-        cause="the pod has ended, and something other than a known process keeps the device",
-        remedy="as the reason says; none is needed while it is that processes of the pod live",
     )
     LEFT_OPEN = MessageText(
         says="{device} is still open in {program} of {owner}, which has ended",
         then="holdfast ends it after {after} unless it is somebody's work",
         look="holdfast holders",
         until="{program} {ends}; after {after} holdfast ends it unless it is somebody's work",
-        cause="a process outlived its pod and has the device open. The seconds are "
-        "reclaim.letGoGrace and reclaim.orphanGrace together; of a sandbox at most "
-        "reclaim.sandboxGrace. They begin when kubelet and the runtime are done with the pod",
-        remedy="none is needed; `holdfast release` does it at once",
     )
     LEFT_OBSERVED = MessageText(
         says="{device} is still open in {program} of {owner}, which has ended",
         then="holdfast only observes here: use holdfast release",
         look="holdfast holders",
         until="{program} {ends}; holdfast only observes here",
-        cause="a process outlived its pod, and reclaim.mode is observe for this device",
-        remedy="end the process, or `holdfast release` the device",
     )
     ENDING = MessageText(
         says="{device} is still open in {program} of {owner}, which has ended",
         then="holdfast is ending it",
         look="holdfast holders",
         until="{program} {ends}; holdfast is ending it",
-        cause="a process outlived its pod; it was sent SIGTERM, or SIGKILL after reclaim.termGrace",
     )
     STAYED = MessageText(
         says="{device} is still open in {program} of {owner}, which could not be ended",
         then="it is tried again, and now by holdfast unquarantine",
         look="holdfast holders",
         until="{program} {ends}; it is tried again, and at once by `holdfast unquarantine`",
-        cause="SIGKILL did not end the process: it sleeps in the kernel, or a guard spares it",
-        remedy="`holdfast history` says why; reboot the node if the kernel does not let it go",
     )
     QUARANTINED_LOCK = MessageText(
         says="{device} could not be freed of {owner}: {reason}",
@@ -126,158 +108,102 @@ class Message(Enum):
         look="holdfast locks",
         until="what {owner} left behind has ended; it is tried again, and at once by "
         "`holdfast unquarantine`",
-        cause="a reclaim or a reset has failed, and no process is known that has the device",
-        remedy="as the reason says, then `holdfast unquarantine`",
     )
     STRANGER = MessageText(
         says="{device} is open in {program} {owner}, which it was not given to",
         then="holdfast ends no such program: end it if nobody needs it",
         look="holdfast holders",
         until="{program} {ends}; holdfast ends no such program",
-        cause="a program outside any pod, or of a pod without this device, has it open",
-        remedy="end the program, or its pod, if nobody needs it",
     )
     FOREIGN = MessageText(
         says="{device} is used by a program that it was not given to",
         then="holdfast ends no such program: end it if nobody needs it",
         look="holdfast holders",
         until="that program has let go of it; holdfast ends no such program",
-        cause="the same, and the program is not known at this moment",
-        remedy="find it by `holdfast holders`; end it if nobody needs it",
     )
     MACHINE = MessageText(
         says="{device} is open in {program} {owner}",
         then="if that is this pod's own virtual machine, set Kata's sandbox_cgroup_only = true",
         look="holdfast holders",
         until="{program} {ends}",
-        cause="a virtual machine that no cgroup shows to be a pod's has the device",
-        remedy="set sandbox_cgroup_only = true in Kata's configuration; end any other machine",
     )
     OWN_OPEN = MessageText(
         says="{device} is still open in {program}, of this pod itself",
         then="it starts when that has closed it",
         look="holdfast holders",
-        cause="a process of the pod's former container has not closed the device yet",
-        remedy="none is needed; delete the pod if that process never ends",
     )
     LEAK = MessageText(
         says="{device} is kept by a file that this pod's gVisor sandbox leaked: {program}",
         then="delete the pod, or set reclaim.leakedSandbox: restart",
         look="holdfast holders",
-        cause="runsc before release-20250326.0 keeps a VFIO device of a container that has ended",
-        remedy="upgrade runsc, delete the pod, or set reclaim.leakedSandbox: restart",
     )
     IN_USE = MessageText(
         says="{device} is {reason}",
         then="it starts when the kernel shows it free",
         look="holdfast holders",
-        cause="the kernel or the driver shows it in use, and no process is known to have it",
-        remedy="as the reason says",
     )
     UNSEEN = MessageText(
         says="it is unknown whether {device} is free: {reason}",
         then="holdfast looks again by itself",
         look="holdfast status",
-        cause="the driver does not say who uses the device",
-        remedy="`holdfast doctor` says what keeps the driver from being asked",
     )
     BUSY = MessageText(
         says="{reason}",
         then="holdfast looks again by itself",
         look="holdfast locks",
-        cause="the device is being reset, or who uses it could not be found out in time",
-        remedy="none is needed; if it lasts, as the reason says",
     )
     QUARANTINED = MessageText(
         says="{device} is quarantined by hand: {reason}",
         then="it is given again after holdfast unquarantine",
         look="holdfast status",
-        cause="a person keeps the device from new pods by `holdfast quarantine`",
-        remedy="`holdfast unquarantine` when the device is well",
     )
     DRAINING = MessageText(
         says="holdfast is draining: {reason}",
         then="pods start again after holdfast undrain",
         look="holdfast status",
-        cause="a person keeps all devices of the node from new pods by `holdfast drain`",
-        remedy="`holdfast undrain` when the node is ready for pods",
     )
     LEDGER = MessageText(
         says="{reason}",
         then="kubelet asks again until it can be",
         look="holdfast status",
-        cause="the ledger cannot record the start: its disk is full, or does not answer",
-        remedy="make room on the disk of the ledger, or see what keeps it from answering",
     )
     HARDWARE = MessageText(
         says="{reason}",
         then="kubelet asks again until the device is well",
         look="holdfast devices",
-        cause="the device is gone, was not seen yet, or reports an error",
-        remedy="as the reason says; delete the pod if the device does not come back",
-    )
-    SPEC = MessageText(
-        says="{reason}",
-        then="kubelet asks again",
-        look="holdfast status",
-        cause="the CDI spec file that names the device's nodes is not written, or not the only one",
-        remedy="as the reason says",
-    )
-    STARTING = MessageText(
-        says="{reason}",
-        then="kubelet asks again",
-        look="holdfast status",
-        cause="holdfast has just started, or kubelet's checkpoint cannot be read yet",
     )
     OTHER = MessageText(
         says="{reason}",
         then="kubelet asks again",
         look="holdfast status",
-        cause="kubelet, its checkpoint, the API server or the disk did not answer in time",
-        remedy="if it lasts, `holdfast doctor` says which, and why",
     )
     NO_SHARE = MessageText(
         says="no share of {share} is left: {reason}",
         then="kubelet asks again until one is",
         look="holdfast locks",
-        cause="the scheduler gave a claim a share of a card, and others still have all of them",
     )
     SEVERAL_PODS = MessageText(
         says="kubelet has given the same devices to {count} pods: {owner}",
         then="delete one of them",
-        cause="kubelet's checkpoint names the same devices for more than one pod",
-        remedy="delete one of the pods",
     )
     GONE = MessageText(
         says="kubelet no longer has the devices for {owner}, whose container this is",
-        cause="kubelet gave the devices up while the container waited: its pod is being deleted",
     )
     PROMISE = MessageText(
         says="{reason}",
-        cause="after a reboot kubelet replays an old answer, and the device has another node now",
-        remedy="delete the pod; its controller makes a new one",
     )
     REFUSED = MessageText(
         says="cannot {deed}: {reason}",
-        cause="what kubelet asked for can never work: the device is gone or broken, is for no new "
-        "pod any more, or the claim was allocated what this node does not have",
-        remedy="as the reason says; delete the pod",
     )
     MISSING = MessageText(
         says="{device} is not there any more",
-        cause="the hardware is gone",
-        remedy="look into the kernel's log; delete the pod",
     )
     MISSING_HELD = MessageText(
         says="{device} is not there any more, and {owner} has it",
-        cause="the hardware is gone, and its pod or claim still has it",
-        remedy="look into the kernel's log; delete the pod",
     )
     FAULT = MessageText(
         says="{device}: {reason}",
         look="holdfast devices",
-        cause="the device reports an error",
-        remedy="as the reason says",
     )
 
 
