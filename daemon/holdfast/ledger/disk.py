@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast.host.files.kernelfile import file_identity
 from holdfast.host.files.wholefile import sync_folder
 
 RESERVE_BYTES = 1 << 20
@@ -173,7 +174,7 @@ class Seal:
 
     def keep(self, stamp: Stamp) -> None:
         """Have *stamp* under the name of the seal, whatever lies there; raises OSError."""
-        if self._fd is None or not _lies_at(identity(os.fstat(self._fd)), self._path):
+        if self._fd is None or file_identity(self._path) != identity(os.fstat(self._fd)):
             self.close()
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.note(stamp)
@@ -265,13 +266,6 @@ def _state(path: Path) -> tuple[int, ...]:
     return (*identity(found), found.st_size, found.st_mtime_ns)
 
 
-def _lies_at(known: Identity, path: Path) -> bool:
-    try:
-        return identity(path.stat()) == known
-    except OSError:
-        return False
-
-
 def half(path: Path) -> Path:
     """Return where a ledger is written before it is put at *path*."""
     return path.with_name(f".{path.name}.new")
@@ -299,7 +293,7 @@ def set_aside(path: Path, ours: tuple[Identity, ...] = ()) -> Path | None:
     theirs = []
     for suffix in ("", *COMPANIONS):
         each = path.with_name(path.name + suffix)
-        if any(_lies_at(known, each) for known in ours):
+        if file_identity(each) in ours:
             each.unlink()
         elif os.path.lexists(each):
             theirs.append(suffix)

@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from holdfast.errors import LedgerUnusableError, SecondDaemonError
+from holdfast.host.files.kernelfile import file_identity
 from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.ledger.disk import LOCK, Identity, identity
+from holdfast.ledger.disk import LOCK, identity
 
 
 class _Lock(ABC):
@@ -32,7 +33,7 @@ class _Lock(ABC):
         Raises SecondDaemonError when another process has it, LedgerUnusableError when the path
         cannot be used.
         """
-        if self._fd is not None and self._is_there(identity(os.fstat(self._fd))):
+        if self._fd is not None and file_identity(self._path) == identity(os.fstat(self._fd)):
             return
         fd = self._open()
         if fd is None:
@@ -60,12 +61,6 @@ class _Lock(ABC):
     @abstractmethod
     def _open(self) -> int | None:
         """Open what is to be locked; None when there is nothing to lock yet."""
-
-    def _is_there(self, locked: Identity) -> bool:
-        try:
-            return identity(self._path.stat()) == locked
-        except OSError:
-            return False
 
     def _refusal(self) -> str:
         # The kernel's own list, whatever tree of files the node is read from.
