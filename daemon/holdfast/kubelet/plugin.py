@@ -436,7 +436,7 @@ def _excess(path: Path) -> int:
 
 
 class PluginServer:
-    """A gRPC server for one plugin; a new one for each start."""
+    """Serves one plugin on its socket, again after each close."""
 
     def __init__(self, *, folder: Path, prefix: str, plugin: DevicePlugin, patience: float) -> None:
         """Serve *plugin* in *folder*; a stop waits *patience* seconds for Allocates in flight."""

@@ -119,10 +119,10 @@ class Registrar:
 
     async def answers(self, resource: ResourceName) -> None:
         """Dial our own socket of *resource*; raise KubeletError when we do not answer there."""
-        server = self._each[resource].server if resource in self._each else None
-        if server is None:
+        one = self._each.get(resource)
+        if one is None or one.server.socket.file is None:
             raise KubeletError(f"cannot reach our socket of {resource}: none is served yet")
-        await server.answers(self.times.value.own_answer)
+        await one.server.answers(self.times.value.own_answer)
 
     async def close(self) -> None:
         """End all streams, stop all servers and remove our sockets. `run` must be over."""
@@ -137,7 +137,12 @@ class _OneResource:
         self._of = registrar
         self._folder = registrar.folder
         self._clock = registrar.plugins.clock
-        self.server: PluginServer | None = None
+        self.server = PluginServer(
+            folder=registrar.folder.path,
+            prefix=registrar.prefix,
+            plugin=plugin,
+            patience=registrar.times.value.stop,
+        )
         self._plugin = plugin
         self._problem = Problem(log, "not registered with kubelet", resource=plugin.resource)
         self._options = plugin.options()
@@ -154,10 +159,11 @@ class _OneResource:
             await asyncio.gather(follower, return_exceptions=True)
 
     async def close(self) -> None:
-        """Stop serving and remove our socket; others may call it once `run` is over."""
-        if self.server is not None:
-            await self.server.close()
-            self.server = None  # not before: a close that was cut short is to be called again
+        """Stop serving and remove our socket; others may call it once `run` is over.
+
+        One that was cut short is to be called again.
+        """
+        await self.server.close()
 
     async def _keep(self) -> None:
         delays = self._delays()
@@ -193,24 +199,13 @@ class _OneResource:
                 f"cannot register {resource}: there is no {self._folder.kubelet_socket} (waiting "
                 "for kubelet to start)"
             )
-        if self.server is None or not state.has(self.server.socket):
-            await self._serve()
+        if not state.has(self.server.socket):
+            await self.close()
+            await self.server.start()
             await self._folder.refresh()  # `_over` compares what is published with our socket
-        if self.server is not None:
-            # Kubelet dials the socket itself, and waits longer than we would. To dial it first
-            # would only make a busy node register later; readiness dials it separately.
-            await self._register(self.server.socket.path.name, state)
-
-    async def _serve(self) -> None:
-        await self.close()
-        server = PluginServer(
-            folder=self._folder.path,
-            prefix=self._of.prefix,
-            plugin=self._plugin,
-            patience=self._of.times.value.stop,
-        )
-        await server.start()
-        self.server = server
+        # Kubelet dials the socket itself, and waits longer than we would. To dial it first would
+        # only make a busy node register later; readiness dials it separately.
+        await self._register(self.server.socket.path.name, state)
 
     async def _register(self, endpoint: str, state: FolderState) -> None:
         resource = self._plugin.resource
@@ -245,7 +240,7 @@ class _OneResource:
     async def _over(self, began_with: FolderState) -> str:
         """Return, with the reason, when the registration is good no longer."""
         opened_by = self._clock.monotonic() + self._of.times.value.stream
-        server = self.server
+        socket = self.server.socket
         while True:
             changes = Changes([self._plugin.streams, self._folder.state, self._of.plugins.offers])
             streams, state = self._plugin.streams.value, self._folder.state.value
@@ -262,8 +257,8 @@ class _OneResource:
             if self._plugin.options() != self._options:
                 await self.close()
                 return "claims serve it: kubelet need not call before starts; registering again"
-            if server is not None and not state.has(server.socket):
-                return f"our socket {server.socket.path} was removed; serving and registering again"
+            if not state.has(socket):
+                return f"our socket {socket.path} was removed; serving and registering again"
             await changes.wait(_LONG if streams.opened else left)
 
     async def _pause(self, seconds: float, tried: FolderState) -> None:
