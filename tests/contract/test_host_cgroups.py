@@ -53,9 +53,9 @@ def test_a_pod_is_found_by_its_uid_with_all_that_lives_in_it(tree: ProcTree, pla
     make(tree, f"{place}/{ID}/nested", 9)
     found = Cgroups(tree.root).pod(UID)
     assert found is not None
-    assert found.path == f"/{place}"
+    assert found.cgroup == f"/{place}"
     assert found.inode == folder.stat().st_ino
-    assert found.pids == (7, 8, 9)
+    assert found.processes == (7, 8, 9)
 
 
 def test_a_pod_without_cgroup_is_none_and_appears_later(tree: ProcTree) -> None:
@@ -67,7 +67,7 @@ def test_a_pod_without_cgroup_is_none_and_appears_later(tree: ProcTree) -> None:
     make(tree, f"kubepods/besteffort/pod{OTHER}")
     found = cgroups.pod(OTHER)
     assert found is not None
-    assert not found.pids
+    assert not found.processes
 
 
 def test_a_kubelet_that_changes_its_driver_is_followed(tree: ProcTree) -> None:
@@ -86,12 +86,12 @@ def test_any_tree_of_version_1_will_do(tmp_path: Path, controller: str) -> None:
     cgroups = Cgroups(tree.root)
     found = cgroups.pod(UID)
     assert found is not None
-    assert (found.path, found.pids) == (f"/kubepods/burstable/pod{UID}", (5,))
+    assert (found.cgroup, found.processes) == (f"/kubepods/burstable/pod{UID}", (5,))
     assert found.populated
-    assert cgroups.inode(found.path) == found.inode
-    assert cgroups.members(found.path) == (5,)
+    assert cgroups.inode(found.cgroup) == found.inode
+    assert cgroups.members(found.cgroup) == (5,)
     with pytest.raises(HostError, match=r"cannot write cgroup\.kill .*cgroup v1"):
-        cgroups.kill(found.path, found.inode)
+        cgroups.kill(found.cgroup, found.inode)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_kernel_says_whether_a_cgroup_is_populated(
     (folder / "cgroup.events").write_text(says)
     found = Cgroups(tree.root).pod(UID)
     assert found is not None
-    assert (found.populated, found.pids, found.unlisted) == (populated, pids, "")
+    assert (found.populated, found.processes, found.unlisted) == (populated, pids, "")
 
 
 def test_whoever_is_in_another_pid_namespace_lives_and_has_no_pid(tree: ProcTree) -> None:
@@ -118,7 +118,7 @@ def test_whoever_is_in_another_pid_namespace_lives_and_has_no_pid(tree: ProcTree
     (folder / "cgroup.events").write_text("populated 1\n")
     found = Cgroups(tree.root).pod(UID)
     assert found is not None
-    assert (found.populated, found.pids) == (True, ())
+    assert (found.populated, found.processes) == (True, ())
 
 
 @pytest.mark.parametrize("broken", ["absent", "a loop", "empty", "populated 2\n", "frozen 0\n"])
@@ -204,7 +204,7 @@ def test_a_threaded_cgroup_that_refuses_to_list_is_passed_over(tree: ProcTree) -
     (odd / "cgroup.procs").write_text("not a pid\n")
     found = Cgroups(tree.root).pod(UID)
     assert found is not None
-    assert found.pids == (5,)
+    assert found.processes == (5,)
 
 
 def test_kill_and_freeze_write_the_kernels_files(tree: ProcTree) -> None:
@@ -214,10 +214,10 @@ def test_kill_and_freeze_write_the_kernels_files(tree: ProcTree) -> None:
     cgroups = Cgroups(tree.root)
     found = cgroups.pod(UID)
     assert found is not None
-    assert not cgroups.is_frozen(found.path)
-    cgroups.freeze(found.path, found.inode, frozen=True)
-    assert cgroups.is_frozen(found.path)
-    cgroups.kill(found.path, found.inode)
+    assert not cgroups.is_frozen(found.cgroup)
+    cgroups.freeze(found.cgroup, found.inode, frozen=True)
+    assert cgroups.is_frozen(found.cgroup)
+    cgroups.kill(found.cgroup, found.inode)
     assert [(folder / name).read_text() for name in ("cgroup.freeze", "cgroup.kill")] == ["1", "1"]
 
 
@@ -324,7 +324,7 @@ def test_a_cgroup_that_cannot_be_read_is_not_one_without_processes(
     found = cgroups.pod(UID)
     assert found is not None
     assert f"{where}/cgroup.procs" in found.unlisted
-    assert set(found.pids) == {7, 8} - {{"": 0, ID: 7}.get(where, 8)}, "the others are told"
+    assert set(found.processes) == {7, 8} - {{"": 0, ID: 7}.get(where, 8)}, "the others are told"
     with pytest.raises(HostError, match="cgroup.procs"):
         cgroups.members(f"/{place}")
     odd.rmdir() if how == "a folder" else odd.unlink()

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import HostError
-from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
+from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.procfs import ProcessFacts, Procfs
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.ending import Member, RuntimeState
 from holdfast.model.use.holders import Sandbox
@@ -32,10 +33,14 @@ class _Cgroups(Cgroups):
         self.populated = True
         self.unlisted = ""
 
-    def pod(self, uid: PodUid) -> PodCgroup | None:
+    def pod(self, uid: PodUid) -> PodSighting | None:
         pids = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
-        return PodCgroup(
-            path="/pod", inode=7, populated=self.populated, pids=pids, unlisted=self.unlisted
+        return PodSighting(
+            cgroup="/pod",
+            inode=7,
+            populated=self.populated,
+            processes=pids,
+            unlisted=self.unlisted,
         )
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
+from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.inotify import PathWatcher
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.ids import PodUid
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.runtime.lane import Lane
@@ -32,7 +33,7 @@ class _Cgroups(Cgroups):
         super().__init__(tree.root)
         self.read: list[PodUid] = []
 
-    def pod(self, uid: PodUid) -> PodCgroup | None:
+    def pod(self, uid: PodUid) -> PodSighting | None:
         self.read.append(uid)
         return super().pod(uid)
 

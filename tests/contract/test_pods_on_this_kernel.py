@@ -14,10 +14,11 @@ import pytest
 from fakes.cgroup2 import cgroup2, enter, fork_chains, host, populated
 from fakes.ledgers import ledger_in
 from fakes.reclaimscene import judging
-from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
+from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.ids import PodUid
 from holdfast.model.reclaim.ending import Member
 from holdfast.reclaim.pods import CgroupOutcome, MayEnd, Pods
@@ -55,7 +56,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
         yield made
 
 
-def _look(pod: Path) -> PodCgroup:
+def _look(pod: Path) -> PodSighting:
     found = Cgroups(host(pod)).pod(UID)
     assert found is not None
     return found
@@ -73,14 +74,14 @@ def _asleep(*pass_fds: int) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_zombie_does_not_populate_its_cgroup(pod: Path) -> None:
     with _asleep() as child:
         enter(pod / "main", child.pid)
-        assert (_look(pod).populated, _look(pod).pids) == (True, (child.pid,))
+        assert (_look(pod).populated, _look(pod).processes) == (True, (child.pid,))
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         facts = Procfs(host(pod)).process(child.pid)
         assert facts is not None
         assert facts.state == "Z"
         wait_until(lambda: not populated(pod), what="the kernel's word")
-        assert (_look(pod).populated, _look(pod).pids) == (False, ())
+        assert (_look(pod).populated, _look(pod).processes) == (False, ())
 
 
 @contextlib.contextmanager
@@ -110,7 +111,7 @@ def _dead_leader(pod: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_process_whose_leader_has_exited_populates_its_cgroup(pod: Path) -> None:
     with _dead_leader(pod) as child:
-        assert (_look(pod).populated, _look(pod).pids) == (True, (child.pid,))
+        assert (_look(pod).populated, _look(pod).processes) == (True, (child.pid,))
         child.communicate()
     wait_until(lambda: not populated(pod), what="the end of its last thread")
 

@@ -16,13 +16,14 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, KUBELET, WHOLE, X, allocated, entry, name, silicon
 from fakes.reclaimer import reclaimer
-from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
+from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import DeviceLock, LockState, PodRecord
 from holdfast.model.book.draft import Draft
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import PciAddress, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
@@ -93,7 +94,7 @@ class _Kernel(Cgroups):
         self.killed: list[str] = []
         self.froze: list[bool] = []
 
-    def pod(self, uid: PodUid) -> PodCgroup | None:
+    def pod(self, uid: PodUid) -> PodSighting | None:
         self.before_list()
         return super().pod(uid)
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import HostError, LaneStuckError
-from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
+from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.files.inotify import Changed, PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, ProcessFacts, Procfs, SandboxRoles
 from holdfast.host.use.look import Look
 from holdfast.model.book.book import DeviceLock
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.proof import attribute
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
@@ -116,13 +117,13 @@ class MemoryCgroups(Cgroups):
         self._kernel = kernel
         self._lane = lane
 
-    def pod(self, uid: PodUid) -> PodCgroup | None:
+    def pod(self, uid: PodUid) -> PodSighting | None:
         path = f"{PODS}{uid}"
         inode = self._kernel.cgroups.get(path)
         if inode is None:
             return None
         pids = self.members(path)
-        return PodCgroup(path=path, inode=inode, populated=bool(pids), pids=pids)
+        return PodSighting(cgroup=path, inode=inode, populated=bool(pids), processes=pids)
 
     def inode(self, path: str) -> int | None:
         return self._kernel.cgroups.get(path)

@@ -9,12 +9,13 @@ import structlog
 from msgspec import Struct
 
 from holdfast.errors import HostError, LaneStuckError, LedgerError
-from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
+from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs, SandboxRoles, containing, outside_parent
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.topic import LedgerTopic
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.reclaim.ending import Member, RuntimeState
 from holdfast.model.use.holders import Sandbox
@@ -106,8 +107,8 @@ class Pods:
                 return found
         return ()
 
-    def _members_of(self, pod: PodUid, cgroup: PodCgroup) -> tuple[Member, ...]:
-        inside = frozenset(cgroup.pids)
+    def _members_of(self, pod: PodUid, cgroup: PodSighting) -> tuple[Member, ...]:
+        inside = frozenset(cgroup.processes)
         shims = containing(self._procfs, inside)
         roles = SandboxRoles(self._procfs, seconds=_SANDBOX_TIME)
         found: list[Member] = []

@@ -94,18 +94,8 @@ class PodSightings:
                 self._announced.add(pod)
 
     def _read(self, pods: Iterable[PodUid]) -> dict[PodUid, PodSighting]:
-        found: dict[PodUid, PodSighting] = {}
-        for uid in pods:
-            cgroup = self._cgroups.pod(uid)
-            if cgroup is not None:
-                found[uid] = PodSighting(
-                    cgroup=cgroup.path,
-                    inode=cgroup.inode,
-                    populated=cgroup.populated,
-                    processes=cgroup.pids,
-                    unlisted=cgroup.unlisted,
-                )
-        return found
+        found = {uid: self._cgroups.pod(uid) for uid in pods}
+        return {uid: each for uid, each in found.items() if each is not None}
 
     def _watch(self, pod: PodUid, sighting: PodSighting) -> None:
         self._unwatch(pod)

@@ -95,7 +95,7 @@ async def _noted_in(ledger: Ledger, pod: PodUid, *, may_end: bool) -> CgroupOutc
     try:
         return await pods.kill(
             pod,
-            path=found.path,
+            path=found.cgroup,
             inode=found.inode,
             may_end=judge,
             as_one=bool,

@@ -173,12 +173,12 @@ def case_the_scan_knows_the_pod_of_a_holder(node: GuestNode) -> str:
         pod = node.pod(driver=driver, qos="burstable")
         holder = node.hold(ALL, node.chips[0], cgroup=pod.container())
         (found,) = _scan(node.chips[0]).holders[_name(node.chips[0])]
-        cgroup = Cgroups(ROOT).pod(PodUid(pod.uid))
+        seen = Cgroups(ROOT).pod(PodUid(pod.uid))
         assert found.pod == pod.uid
-        assert cgroup is not None
-        assert (cgroup.inode, cgroup.pids) == (pod.path.stat().st_ino, (holder.pid,))
+        assert seen is not None
+        assert (seen.inode, seen.processes) == (pod.path.stat().st_ino, (holder.pid,))
         holder.release()
-        told.append(f"{driver}: {cgroup.path.rpartition('/')[2]}")
+        told.append(f"{driver}: {seen.cgroup.rpartition('/')[2]}")
     return ", ".join(told)
 
 
@@ -189,9 +189,9 @@ def case_killing_a_pods_cgroup_through_holdfast(node: GuestNode) -> str:
     found = cgroups.pod(PodUid(pod.uid))
     assert found is not None
     assert chip.enable == 1
-    cgroups.kill(found.path, found.inode)
+    cgroups.kill(found.cgroup, found.inode)
     wait_until(lambda: not pod.populated and chip.enable == 0, what="the pod's end")
-    return f"{found.path}: {len(found.pids)} orphan killed, enable=0"
+    return f"{found.cgroup}: {len(found.processes)} orphan killed, enable=0"
 
 
 def case_the_exclusive_open_tells_what_the_scan_cannot(node: GuestNode) -> str:

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from msgspec import Struct
-
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import (
     field_of,
@@ -20,6 +18,7 @@ from holdfast.host.files.kernelfile import (
 )
 from holdfast.host.proc.procfs import INIT_CGROUP_NAMESPACE, INIT_PID_NAMESPACE
 from holdfast.host.root import HostRoot
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.ids import PodUid
 from holdfast.model.node.cgroup_names import is_root, pod_of, pod_paths
 
@@ -34,21 +33,6 @@ _SEARCH_PAUSE = 5.0
 _V1_TREES = ("pids", "memory", "cpu,cpuacct", "cpu", "cpuset", "freezer", "devices", "systemd")
 _SMALL = 4096
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
-
-
-class PodCgroup(Struct, frozen=True, kw_only=True):
-    """A pod's cgroup. `path` is absolute in the host's tree; `pids` name who is in it or below.
-
-    `populated` tells whether anybody is, None where that is unknown. A list of pids proves nothing:
-    processes come and go while it is read. `unlisted` says which part could not be read, so that
-    there may be more pids; empty if all could. It is never empty where `populated` is None.
-    """
-
-    path: str
-    inode: int
-    populated: bool | None
-    pids: tuple[int, ...]
-    unlisted: str = ""
 
 
 class Cgroups:
@@ -73,7 +57,7 @@ class Cgroups:
         namespace = link_or_none(self._proc / "self/ns/cgroup")
         return namespace not in {None, INIT_CGROUP_NAMESPACE}
 
-    def pod(self, uid: PodUid) -> PodCgroup | None:
+    def pod(self, uid: PodUid) -> PodSighting | None:
         """Return the pod's cgroup, or None if it has none now."""
         folder = self._find(uid)
         if folder is None:
@@ -88,18 +72,18 @@ class Cgroups:
         populated, problem = _populated(folder)
         if populated is None and not folder.is_dir():  # it was removed meanwhile
             return None
-        return PodCgroup(
-            path=self._name(folder),
+        return PodSighting(
+            cgroup=self._name(folder),
             inode=found.st_ino,
             populated=populated,
             # Who is in another pid namespace than ours is listed as 0.
-            pids=() if populated is False else tuple(filter(None, pids)),
+            processes=() if populated is False else tuple(filter(None, pids)),
             unlisted="" if populated is False else problem or unlisted,
         )
 
     def _pod_of_v1(
         self, folder: Path, inode: int, pids: tuple[int, ...], unlisted: str
-    ) -> PodCgroup:
+    ) -> PodSighting:
         """Return a pod's cgroup of version 1, where only lists of pids tell whether it is empty.
 
         That is weaker than the kernel's word: a list is not made at one moment, and leaves out who
@@ -110,11 +94,11 @@ class Cgroups:
         namespace = link_or_none(self._proc / "self/ns/pid")
         if not pids and namespace not in {None, INIT_PID_NAMESPACE}:
             unlisted = "cgroup v1 lists no process from outside our own pid namespace"
-        return PodCgroup(
-            path=self._name(folder),
+        return PodSighting(
+            cgroup=self._name(folder),
             inode=inode,
             populated=True if pids else None if unlisted else False,
-            pids=pids,
+            processes=pids,
             unlisted=unlisted,
         )
 

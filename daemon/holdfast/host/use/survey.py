@@ -99,7 +99,7 @@ class PodShares:
         if pod not in self._listed:
             self._listed.add(pod)
             cgroup = self._cgroups.pod(pod)
-            self.left_out.update(cgroup.pids if cgroup is not None else ())
+            self.left_out.update(cgroup.processes if cgroup is not None else ())
         return True
 
     def begin(self, pod: PodUid, pid: int) -> None:

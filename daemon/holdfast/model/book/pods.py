@@ -31,10 +31,12 @@ minutes by default, so after this time it has started or never will."""
 
 
 class PodSighting(Struct, frozen=True, kw_only=True):
-    """A pod's cgroup as just seen.
+    """A pod's cgroup as just seen. `cgroup` is its path, absolute in the host's tree.
 
     `populated` tells whether a process is in it or below, None where that is unknown; `processes`
-    are the pids that could be listed, and `unlisted` says what could not be read of them.
+    are the pids that could be listed. Such a list proves nothing: processes come and go while it is
+    read. `unlisted` says which part could not be read, so that there may be more pids; empty if all
+    could. It is never empty where `populated` is None.
     """
 
     cgroup: str
