@@ -5,6 +5,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 from bench.figures import Figure, Floor
@@ -13,7 +14,7 @@ from bench.rig import Place
 from bench.scene import Call, Scene, scene_on
 from bench.worlds import BOOT, ledger_in
 from fakes.observers import Unobserved
-from holdfast.allocation.specwriter import SpecWriters
+from holdfast.allocation.specwriter import SpecWriter
 from holdfast.discovery.scanner import with_found
 from holdfast.discovery.source import Source, Sources
 from holdfast.ledger.ledger import Ledger
@@ -144,7 +145,7 @@ async def _read(
             ledger=ledger,
             clock=SystemClock(),
             lanes=opened,
-            specs=SpecWriters(node.root.run, lane=opened.open_lane("cdi", Watched(5.0))),
+            specs=partial(SpecWriter, node.root.run, lane=opened.open_lane("cdi", Watched(5.0))),
             view=Watched(KubeletView()),
             discovery=alone,
             rules=alone,

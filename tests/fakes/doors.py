@@ -9,7 +9,6 @@ from holdfast.allocation.entry import Entry, HardwareWork, NodeWatch
 from holdfast.allocation.gate import Gate
 from holdfast.allocation.specwriter import CdiSpecs, SpecWriter
 from holdfast.discovery.source import Sources
-from holdfast.host.files.specfolder import SpecFolder
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
@@ -116,7 +115,7 @@ def gate_over(
         reader=reader,
         sources=Sources(),
         specs=CdiSpecs(
-            SpecWriter(SpecFolder(Path("nowhere"), prefix="none", joint="_"), lane=lane),
+            SpecWriter(Path("nowhere"), "none", "_", lane=lane),
             by_name=False,
             inventory=inventory,
             view=reader.view,

@@ -35,9 +35,9 @@ class SpecState(Struct, frozen=True, kw_only=True):
 class SpecWriter:
     """Brings spec files to one folder, on a lane. What fails is told, never raised."""
 
-    def __init__(self, folder: SpecFolder, *, lane: Lane) -> None:
-        """Write to *folder* on *lane*."""
-        self._folder = folder
+    def __init__(self, folder: Path, prefix: str, joint: str, *, lane: Lane) -> None:
+        """Write to *folder* on *lane* files whose names are *prefix*, *joint* and an end."""
+        self._folder = SpecFolder(folder, prefix=prefix, joint=joint)
         self._lane = lane
 
     async def write(
@@ -62,19 +62,6 @@ class SpecWriter:
     ) -> tuple[tuple[str, ...], Mapping[str, str]]:
         changed = self._folder.hold(make())
         return changed, {name: str(path) for name, path in self._folder.rivals(kinds).items()}
-
-
-class SpecWriters:
-    """Makes what writes spec files, all to the folder that runtimes read."""
-
-    def __init__(self, folder: Path, *, lane: Lane) -> None:
-        """Have all of them write to *folder* on *lane*."""
-        self._folder = folder
-        self._lane = lane
-
-    def writer(self, prefix: str, joint: str) -> SpecWriter:
-        """Return one for files whose names are *prefix*, *joint* and an end."""
-        return SpecWriter(SpecFolder(self._folder, prefix=prefix, joint=joint), lane=self._lane)
 
 
 class CdiSpecs:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.allocation.specwriter import SpecWriters
+from holdfast.allocation.specwriter import SpecWriter
 from holdfast.discovery.source import Source
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger
@@ -61,8 +61,8 @@ class Context(Struct, frozen=True, kw_only=True):
     clock: Clock
     lanes: Lanes
     """Opens lanes for calls that can block."""
-    specs: SpecWriters
-    """Makes what writes the CDI specs of a vendor."""
+    specs: Callable[[str, str], SpecWriter]
+    """Makes what writes the CDI specs of a vendor: files whose names begin with both texts."""
     view: Watched[KubeletView]
     """What kubelet's checkpoint says of every container."""
     discovery: DiscoveryRequests

@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.allocation.allocator import Allocator, GrantBuilder, Preference
 from holdfast.allocation.entry import Entry
 from holdfast.allocation.gate import Gate
-from holdfast.allocation.specwriter import CdiSpecs, SpecWriters
+from holdfast.allocation.specwriter import CdiSpecs, SpecWriter
 from holdfast.app.wiring.core import Core
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.discovery.scanner import Scanner
@@ -115,10 +115,10 @@ class DiscoveryParts:
         """
         self._core = core
         settings, host, live = core.settings, core.host, core.live
-        writers = SpecWriters(Path(settings.cdi.spec_dir), lane=host.lanes["cdi"])
+        writer = partial(SpecWriter, Path(settings.cdi.spec_dir), lane=host.lanes["cdi"])
         self.sources = Sources()
         self.specs = CdiSpecs(
-            writers.writer(settings.kubelet.socket_prefix, "_"),
+            writer(settings.kubelet.socket_prefix, "_"),
             by_name=_by_name(core),
             inventory=core.inventory,
             view=core.view,
@@ -142,7 +142,7 @@ class DiscoveryParts:
             ledger=core.ledger,
             clock=core.clock,
             lanes=host,
-            specs=writers,
+            specs=writer,
             view=core.view,
             discovery=self.scanner,
             rules=core.naming,

@@ -124,7 +124,7 @@ class Gpus(WithoutDriver):
             live.part(lambda now: SlicePolicy(now.shared_devices_allocation_policy)),
         )
         self._specs = GpuSpecs(
-            on.specs.writer(CDI_VENDOR, "-"),
+            on.specs(CDI_VENDOR, "-"),
             describe=lambda facts: _described(on, files, self._rules, facts),
             facts=lambda: self._driver.facts.value,
             rules=self._rules,
