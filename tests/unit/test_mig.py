@@ -253,7 +253,6 @@ def test_a_gpu_excludes_its_slices_and_they_do_not_exclude_each_other() -> None:
     assert whole.keys & other.keys
     assert one.keys == {HardwareKey("part/GPU-0/1/MIG-0-0")}
     assert not one.keys & other.keys
-    assert (whole.parent, one.parent) == (None, "GPU-0")
 
 
 def test_index_ids_are_those_of_nvml() -> None:

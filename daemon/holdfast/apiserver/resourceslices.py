@@ -155,7 +155,6 @@ class _ClaimMetadata(_ClaimJson, frozen=True, kw_only=True):
     name: str
     namespace: str = ""
     uid: str
-    deletion_timestamp: str | None = None
 
 
 class _Opaque(_ClaimJson, frozen=True, kw_only=True):
@@ -232,7 +231,6 @@ def _understood(claim: _ClaimObject) -> AllocatedClaim:
             if each.resource == "pods"
         },
         grouped=any(each.resource != "pods" for each in status.reserved_for or ()),
-        deleted=metadata.deletion_timestamp is not None,
     )
 
 

@@ -37,7 +37,6 @@ class AllocatedClaim(Struct, frozen=True, kw_only=True):
 
     `reserved_for` are the pods that may use it, with their names; their namespace is the claim's.
     `grouped`: others than pods may, such as a PodGroup, so that not all of its pods are known.
-    `deleted`: it has a deletion timestamp, so it goes when its last pod has gone.
     """
 
     ref: ClaimRef
@@ -45,7 +44,6 @@ class AllocatedClaim(Struct, frozen=True, kw_only=True):
     configs: tuple[OpaqueConfig, ...] = ()
     reserved_for: Mapping[PodUid, str] = field(default_factory=dict)
     grouped: bool = False
-    deleted: bool = False
 
 
 class PreparedDevice(Struct, frozen=True, kw_only=True):

@@ -57,11 +57,6 @@ class GpuPart(Struct, frozen=True, kw_only=True):
         """Return its keys: a slice has one, which the whole GPU has too."""
         return self.gpu.keys if self.slice is None else frozenset({self.key})
 
-    @property
-    def parent(self) -> str | None:
-        """Return the UUID of the GPU that this slice is part of, None for a whole GPU."""
-        return None if self.slice is None else self.gpu.uuid
-
 
 class GpuLayout(Struct, frozen=True, kw_only=True):
     """What is advertised, in NVML's order; `problems` say what is not, and what to do."""
