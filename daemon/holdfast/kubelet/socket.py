@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 
 from grpc import aio
@@ -13,6 +13,7 @@ from grpc import aio
 from holdfast.errors import KubeletError
 from holdfast.host.files.wholefile import FileId
 from holdfast.names import LONGEST_SOCKET_PATH
+from holdfast.runtime.watched import seen_through
 
 LARGEST_MESSAGE = 16 << 20
 """The most that is read of one message, in bytes.
@@ -71,7 +72,7 @@ class SocketServer:
         try:
             self._sweep()
             server.add_insecure_port(f"unix://{hidden}")
-            await _seen_through(server.start())
+            await seen_through(server.start())
             hidden.chmod(0o600)
             hidden.rename(self.path)
             self.file = FileId.from_stat(self.path.lstat())
@@ -99,7 +100,7 @@ class SocketServer:
         if self._server is None:
             return
         # By itself gRPC's stop forgets now and then that it was cancelled.
-        await _seen_through(self._server.stop(grace))
+        await seen_through(self._server.stop(grace))
         if self.in_place:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -116,16 +117,6 @@ class SocketServer:
     def _sweep(self) -> None:
         for left_by_a_crash in self.path.parent.glob(f"{self._hidden}*"):
             left_by_a_crash.unlink(missing_ok=True)
-
-
-async def _seen_through(work: Coroutine[object, object, None]) -> None:
-    """Do *work*, which is gRPC's and cannot be cut short, to its end; only then be cancelled."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
 
 
 def _why(path: Path, error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 
 import structlog
@@ -21,7 +21,7 @@ from holdfast.model.reclaim.ending import Member, RuntimeState
 from holdfast.model.use.holders import Sandbox
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
-from holdfast.runtime.watched import Changes
+from holdfast.runtime.watched import Changes, seen_through
 
 log = structlog.get_logger(__name__)
 
@@ -176,7 +176,8 @@ class Pods:
         try:
             async with self._freezing:
                 noted = await self._note(path, inode)
-                return await _seen_through(self._kill_frozen(pod, path, noted, await ask_again()))
+                # It ends also in a daemon that stops: perhaps no other comes.
+                return await seen_through(self._kill_frozen(pod, path, noted, await ask_again()))
         except LaneStuckError as error:
             return _not_now(path, error)
         except (HostError, LedgerError) as error:
@@ -291,16 +292,6 @@ class Pods:
         # One that could not be frozen, as in a read-only tree, could not be written to now either.
         if is_there and self._cgroups.is_frozen(path):
             self._cgroups.freeze(path, each.inode, frozen=False)
-
-
-async def _seen_through(work: Coroutine[None, None, CgroupOutcome]) -> CgroupOutcome:
-    """Return what *work* returns; it ends also in a daemon that stops: perhaps no other comes."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 def _sandbox(roles: SandboxRoles, pid: int) -> Sandbox | None:

@@ -1,7 +1,7 @@
 """Published values: the latest counts, anybody may follow it or wait for the first of several."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
 from holdfast.runtime.clock import Clock
@@ -141,6 +141,16 @@ async def first_of(*works: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
             each.cancel()
         await asyncio.gather(*works, return_exceptions=True)
     return over
+
+
+async def seen_through(work: Coroutine[Any, Any, T]) -> T:
+    """Return what *work* returns; whoever is cancelled meanwhile hears of that at its end."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 async def _beyond(value: Watched[Any], version: int) -> None:

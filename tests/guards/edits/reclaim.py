@@ -184,7 +184,7 @@ RECLAIM_EDITS = {
             "            if noted is not None:\n                await self._thaw(path, noted)\n",
             "            pass\n",
         ),
-        Edit("thawed-stopping", "return await asyncio.shield(task)", "return await task"),
+        Edit("thawed-stopping", "return await seen_through(self.", "return await (self."),
         Edit(
             "thawed-late",
             "            return\n        self._problems",
