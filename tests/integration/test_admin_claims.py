@@ -179,3 +179,23 @@ async def test_without_its_ledger_it_is_taken_over_as_what_it_is(node: _Node) ->
     )
     assert await node.locks() == {}
     assert await at.unprepare(admin) == {"admin": ""}
+
+
+async def test_a_gpu_that_a_claim_uses_is_held_by_it_although_the_ledger_was_lost(
+    node: _Node,
+) -> None:
+    """The process is seen as soon as the GPU is; kubelet's record takes a call to the server."""
+    at = node.at
+    first = node.allocate("first", 0)
+    await at.prepared(first)
+    node.computes(first, 0)
+    record = at.root / "dra_manager_state"
+    ref = ClaimRef(NAMESPACE, ClaimUid(first.uid), first.name)
+    write_record(record, ref, first.pods, device=_label(0), driver=DRIVER, pool=NODE)
+    at.node.kill()
+    shutil.rmtree(at.node.state)
+    await begin(at)
+    await at.node.until(
+        lambda: "claim taken over from kubelet's record" in at.node.log, "the claim to be known"
+    )
+    await at.node.until_locks({uuid(0): "held"})

@@ -17,8 +17,10 @@ from fakes.books import (
     allocated,
     book_of,
     drafted,
+    inventory,
     lock_of,
     name,
+    seen,
     silicon,
 )
 from fakes.claimbooks import CLAIM, prepared_book, wish_of
@@ -36,8 +38,17 @@ from holdfast.model.book.claims import (
     share,
 )
 from holdfast.model.book.draft import Draft
+from holdfast.model.book.pods import Observation, reconcile
 from holdfast.model.book.queue import settle
-from holdfast.model.ids import BootId, ClaimRef, ClaimUid, PodUid, ProcessId, ResourceName
+from holdfast.model.ids import (
+    BootId,
+    ClaimRef,
+    ClaimUid,
+    DeviceId,
+    PodUid,
+    ProcessId,
+    ResourceName,
+)
 
 _REF = ClaimRef("team", ClaimUid("claim-1"), "recorded")
 _OTHER = ClaimRef("team", ClaimUid("claim-2"), "another")
@@ -66,6 +77,31 @@ def test_a_claim_is_not_taken_over_on_what_a_pod_has_started_on() -> None:
 
     assert [each.phase for each in draft.holdings.of_claim(_REF.uid)] == [Phase.PENDING]
     assert [(lock.pod, lock.claim) for lock in draft.locks.values()] == [(Y, None)]
+
+
+@pytest.mark.parametrize(
+    ("started", "locks"),
+    [
+        (True, [(LockState.HELD, X, _REF.uid, True)]),
+        (False, [(LockState.FOREIGN, None, None, True)]),
+    ],
+)
+def test_what_was_called_foreign_before_a_claim_was_taken_over_is_the_claims(
+    started: bool, locks: list[object]
+) -> None:
+    """Its processes are seen at once; what kubelet's record says may take a call to the server."""
+    draft = drafted()
+    draft.withhold(name("d0"), frozenset(silicon(d0="a")[DeviceId("d0")]), "held by pid 7 (train)")
+    if started:
+        adopt(draft, _wish(X))
+    else:  # it waits for its devices, as any claim that is yet to be prepared
+        enlist(draft, _wish(X))
+
+    observed = Observation(view=seen(), inventory=inventory({}), boot=BOOT, pending_timeout=60)
+    reconcile(draft, observed)
+
+    found = [(each.state, each.pod, each.claim, each.started) for each in draft.locks.values()]
+    assert found == locks
 
 
 def test_of_a_claim_that_has_to_give_something_back_nothing_is_taken_over() -> None:

@@ -418,7 +418,8 @@ def _hand_back(draft: Draft, observed: Observation) -> None:
     """Give a pod that kubelet counts what it has, where the book said that it was over.
 
     Kubelet's absence of mind is no end, a static pod comes back under its UID, and what was called
-    foreign may be a pod's whose entry could not be read before.
+    foreign may be a pod's whose entry could not be read before, or a claim's that was taken over
+    only afterwards.
     """
     for lock in list(draft.locks.values()):
         if lock.state is LockState.HELD:
@@ -428,7 +429,8 @@ def _hand_back(draft: Draft, observed: Observation) -> None:
             _lift(draft, lock, observed)
             continue
         heir = next((each for each in heirs if each.phase is Phase.ACTIVE), heirs[0])
-        draft.hand(lock, heir, "kubelet counts the pod")
+        says = "counts the pod" if heir.claim is None else "has prepared its claim"
+        draft.hand(lock, heir, f"kubelet {says}")
         # A process of its former start may have the device.
         if _lives(heir.pod, observed) and could_have_started(heir, draft.holdings):
             draft.activate(heir)
@@ -445,7 +447,8 @@ def _lift(draft: Draft, lock: DeviceLock, observed: Observation) -> None:
     for each in back:
         others = draft.holdings.locks_on(each.keys)
         if all(one.state is LockState.FOREIGN or same_holder(one, each) for one in others):
-            evidence = "kubelet counts a pod that has it in another way"
+            says = "counts a pod" if each.claim is None else "has prepared a claim"
+            evidence = f"kubelet {says} that has it in another way"
             draft.move(lock.device, LockState.FREE, evidence)
             return
 
@@ -457,7 +460,9 @@ def _lives(pod: PodUid | None, observed: Observation) -> bool:
 
 def _is_back(each: Allocation, lock: DeviceLock, observed: Observation) -> bool:
     """Tell whether the pod of *each* has *lock*, which is ENDING or FOREIGN, again."""
-    if each.claim is not None or lock.claim is not None:
+    if each.claim is not None:  # what a claim has to give back, only kubelet's record gives back
+        return lock.state is LockState.FOREIGN and each.phase is Phase.ACTIVE
+    if lock.claim is not None:
         return False
     if each.pod is None or not observed.view.readable or not observed.view.counts(each.pod):
         return False
