@@ -307,6 +307,8 @@ async def test_shares_that_the_ledger_lost_are_taken_over_from_kubelets_record(n
     first, second = node.scheduled("first"), node.scheduled("second")
     await at.prepared(first)
     await at.prepared(second)
+    pid = node.computes(first)
+    node.computes(second)
     at.node.kill()
     shutil.rmtree(at.node.state)
     write_entries(
@@ -324,6 +326,7 @@ async def test_shares_that_the_ledger_lost_are_taken_over_from_kubelets_record(n
     )
     await begin(at)
     await at.node.until_locks({_replica(0): "held", _replica(1): "held"})
+    node.ends(pid)
     assert await at.unprepare(first) == {"first": ""}
     await at.node.until_locks({_replica(1): "held"})
 

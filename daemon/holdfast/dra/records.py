@@ -239,7 +239,7 @@ class ClaimRecords:
             return bool(joined_after_end(book, claim, pods, kubelet, boot, running=running))
         had = [each.keys for each in book.holdings.of_claim(claim)]
         had += record.admin.values() if record is not None else ()
-        given = placed(wanted, book, claim)
+        given = placed(wanted, book, claim, prepared=True)
         if isinstance(given, Obstacle):
             return True
         keys = (device.keys for each in given for device in each.devices)
@@ -249,7 +249,7 @@ class ClaimRecords:
         self, entry: ClaimEntry, wanted: Sequence[ResultDevices], running: frozenset[PodUid]
     ) -> None:
         def take(draft: Draft) -> bool:
-            given = placed(wanted, draft.book, entry.claim.uid)
+            given = placed(wanted, draft.book, entry.claim.uid, prepared=True)
             if isinstance(given, Obstacle):
                 raise ClaimRefusedError(given.text)
             return adopt(draft, _wish(entry, given), self._kubelet(), running)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.book.book import Allocation, Book, DeviceLock
+from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState
 from holdfast.model.book.messages import FilledMessage, Message
 from holdfast.model.book.standing import belongs_to, quarantines_on, why_withheld
 from holdfast.model.cards import replicas_in
@@ -203,9 +203,12 @@ def meant_by(
 
 
 def placed(
-    given: Sequence[ResultDevices], book: Book, claim: ClaimUid
+    given: Sequence[ResultDevices], book: Book, claim: ClaimUid, *, prepared: bool = False
 ) -> tuple[ResultDevices, ...] | Obstacle:
-    """Return *given* with one device for each share, or why there is none for one of them yet."""
+    """Return *given* with one device for each share, or why there is none for one of them yet.
+
+    *prepared*: its pods run with them, so what was called foreign may be what they have.
+    """
     taken: set[HardwareKey] = set()
     found: dict[str, ResultDevices] = {}
     shares = [each for each in given if each.is_share]
@@ -213,7 +216,7 @@ def placed(
         left = (
             device
             for device in each.devices
-            if taken.isdisjoint(device.keys) and _is_left(device, book, claim)
+            if taken.isdisjoint(device.keys) and _is_left(device, book, claim, prepared=prepared)
         )
         device = next(left, None)
         if device is None:
@@ -223,7 +226,7 @@ def placed(
     return tuple(found[each.result.share_id] if each.is_share else each for each in given)
 
 
-def _is_left(device: Device, book: Book, claim: ClaimUid) -> bool:
+def _is_left(device: Device, book: Book, claim: ClaimUid, *, prepared: bool) -> bool:
     """Tell whether *claim* has *device*, or nobody has, waits for or withholds it.
 
     Who has all of the card is waited for in the queue: that decides no less for the other replicas.
@@ -231,7 +234,10 @@ def _is_left(device: Device, book: Book, claim: ClaimUid) -> bool:
     on_it = book.holdings.on(device.keys)
     if any(each.claim == claim for each in on_it):
         return True
-    locked = any(lock.keys & device.keys for lock in book.locks_on(device.keys))
+    locked = any(
+        lock.keys & device.keys and not (prepared and lock.state is LockState.FOREIGN)
+        for lock in book.locks_on(device.keys)
+    )
     return not (on_it or locked or quarantines_on(book, device.keys))
 
 
