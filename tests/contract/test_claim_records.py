@@ -374,6 +374,22 @@ async def test_a_claim_that_is_over_is_not_tried_again_with_each_look(at: _Scene
     assert logs == []
 
 
+async def test_why_a_claim_is_not_taken_over_is_told_once(at: _Scene) -> None:
+    """Kubelet writes its record for each pod, and each time it is compared."""
+    await at.prepare(X)
+    at.record(X, device="tpu-d1")
+    with capture_logs() as logs:
+        for _ in range(5):
+            await at.records.catch_up()
+    assert [each["event"] for each in logs] == ["claim not taken over"]
+    at.record()
+    await at.records.catch_up()
+    at.record(X, device="tpu-d1")
+    with capture_logs() as logs:
+        await at.records.catch_up()
+    assert [each["event"] for each in logs] == ["claim not taken over"], "it is there again"
+
+
 async def test_a_pod_that_left_without_a_trace_is_forgotten_while_others_use_the_claim(
     at: _Scene,
 ) -> None:

@@ -33,6 +33,7 @@ from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId
 from holdfast.model.kubelet import ClaimEntry
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched
 
 log = structlog.get_logger(__name__)
@@ -92,6 +93,9 @@ class ClaimRecords:
         """Claims of which the API server could not say yet what they have with adminAccess."""
         self._without_spec: set[ClaimUid] = set()
         """Claims that are over and whose specs were removed."""
+        self._not_taken: dict[ClaimUid, str] = {}
+        """Why claims were not taken over, as the log said it last."""
+        self._incomparable = Problem(log, "cannot compare claims with kubelet's record")
         self.problem = ""
         """Why kubelet's record cannot be read; empty while it can."""
         self.entries: tuple[ClaimEntry, ...] | None = None
@@ -115,7 +119,9 @@ class ClaimRecords:
             await self._take_over(state)
             await self._remove_specs(state)
         except HoldfastError as error:
-            log.warning("cannot compare claims with kubelet's record", reason=str(error))
+            self._incomparable.set(str(error))
+        else:
+            self._incomparable.set("")
 
     async def run(self) -> None:
         """Compare until cancelled; take over at once what kubelet wrote and new hardware brings.
@@ -150,7 +156,9 @@ class ClaimRecords:
                 listed = [each.claim.uid for each in state.entries]
                 await self._specs.tidy([*listed, *(each.ref.uid for each in self._live())])
         except HoldfastError as error:
-            log.warning("cannot compare claims with kubelet's record", reason=str(error))
+            self._incomparable.set(str(error))
+        else:
+            self._incomparable.set("")
 
     async def _read(self) -> ClaimState:
         began = self._clock.uptime()
@@ -215,7 +223,9 @@ class ClaimRecords:
                 self._unasked.add(uid)
             if lacks or uid not in self._unasked:
                 await self._adopt(entry, self._wanted(entry, admin), running)
-        self._unasked &= {each.claim.uid for each in state.entries}
+        listed = {each.claim.uid for each in state.entries}
+        self._unasked &= listed
+        self._not_taken = {uid: why for uid, why in self._not_taken.items() if uid in listed}
         for record in self._live():
             if self._listed(record, state) is False:
                 await self._ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
@@ -257,7 +267,10 @@ class ClaimRecords:
         try:
             taken = await self._ledger.apply_or_log(take)
         except ClaimRefusedError as error:
-            log.warning("claim not taken over", claim=str(entry.claim), reason=str(error))
+            uid, reason = entry.claim.uid, str(error)
+            if self._not_taken.get(uid) != reason:
+                self._not_taken[uid] = reason
+                log.warning("claim not taken over", claim=str(entry.claim), reason=reason)
             return
         if taken:
             log.warning("claim taken over from kubelet's record", claim=str(entry.claim))
