@@ -106,8 +106,8 @@ def _settings(
     except SettingsError as error:
         return Settings(), check.fail(
             f"{error}; the checks below use the defaults",
-            remedy="correct it: the daemon does not start with it; `holdfast config` prints the "
-            "settings in use, `holdfast config --schema` all that there are",
+            remedy="correct it: the daemon does not start with it; `holdfast config --schema` "
+            "prints all settings that there are",
         )
     told = "; ".join(filter(None, (found.refused, found.instead)))
     if not told and live:
