@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.tpu.generations import GENERATIONS
 from matrix import changes, chart, oracle, run, space
 from matrix.__main__ import tried
 from simulated import nvml
@@ -112,6 +113,10 @@ async def test_what_cannot_work_is_refused_with_its_key(
 
 def test_every_key_of_the_settings_has_values_or_a_reason() -> None:
     assert set(space.axes()) >= {"gpu.migStrategy", "reclaim.mode", "gate.wait"}
+
+
+def test_every_generation_of_tpus_is_tried() -> None:
+    assert {name for name, _ in space.axes()["node.tpus"] if name} == GENERATIONS.keys()
 
 
 def test_a_seed_gives_the_same_combinations_again() -> None:

@@ -289,7 +289,7 @@ def _rule(choice: Choice, thing: Thing) -> dict[str, Any] | None:
 
 def is_accel(generation: str) -> bool:
     """Tell whether such chips come with a driver of their own, and not with VFIO."""
-    return generation in {"v2", "v3", "v4"}
+    return generation in {"v2", "v3", "v4i", "v4"}
 
 
 def gpu_uuid(place: int) -> str:

@@ -30,7 +30,16 @@ from simulated.stage import running
 
 _TIMES = KubeletTimes(retry_first=0.1, retry=0.3, finished=0.1, sync=0.5, unprepare=0.5)
 _VISIBLE, _MOUNTS = "NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices/"
-_PCI = {"v2": 0x27, "v3": 0x27, "v4": 0x5E, "v5p": 0x62, "v5e": 0x63, "v6e": 0x6F, "tpu7x": 0x76}
+_PCI = {
+    "v2": 0x27,
+    "v3": 0x27,
+    "v4i": 0x56,
+    "v4": 0x5E,
+    "v5p": 0x62,
+    "v5e": 0x63,
+    "v6e": 0x6F,
+    "tpu7x": 0x76,
+}
 _NVIDIA, _OTHERS = 0x10DE, 0x1234
 _CARD = "0000:40:00.0"
 _INSTANCES = 7
