@@ -227,12 +227,17 @@ async def test_a_daemon_that_does_not_answer_is_not_taken_for_one_that_is_down(
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(short_path / CONTROL_SOCKET))
         mute.listen()
-        asked = asyncio.create_task(_holdfast(short_path, "locks"))
-        done = await asyncio.wait_for(asked, 60)
+        both = asyncio.gather(
+            _holdfast(short_path, "locks"), _holdfast(short_path, "doctor", "--output", "json")
+        )
+        done, doctor = await asyncio.wait_for(both, 120)
 
     assert done.returncode == 1
-    assert "timed out" in done.stderr
+    assert "it runs and does not answer; see its log" in done.stderr
     assert "ledger" not in done.stderr
+    findings = {each["check"]: each for each in json.loads(doctor.stdout)["findings"]}
+    assert findings["settings"]["level"] == "WARN"
+    assert "the daemon runs and does not answer" in findings["settings"]["reason"]
 
 
 async def test_run_takes_its_flags_and_ends_cleanly_when_asked_to(short_path: Path) -> None:

@@ -111,7 +111,13 @@ def _settings(
         )
     told = "; ".join(filter(None, (found.refused, found.instead)))
     if not told and live:
-        told = _told_by_daemon(Path(found.settings.state_dir))
+        try:
+            told = _told_by_daemon(Path(found.settings.state_dir))
+        except TimeoutError:
+            return found.settings, check.warn(
+                "the daemon runs and does not answer: it is unknown whether it goes by them",
+                remedy="see its log; if it does not answer for minutes, restart it",
+            )
     if told:
         return found.settings, check.fail(
             told,
@@ -124,12 +130,14 @@ def _settings(
 def _told_by_daemon(folder: Path) -> str:
     """Return why the running daemon goes by another configuration; empty: it does not, or is down.
 
-    It alone knows what the node's label says now.
+    It alone knows what the node's label says now. Raise TimeoutError where it does not answer.
     """
     from holdfast.control import ask  # noqa: PLC0415 - as above
 
     try:
         checks = ask(folder, "status")["checks"]
+    except TimeoutError:
+        raise
     except (OSError, HoldfastError):
         return ""
     found = (each for each in checks if each["name"] == "configuration" and not each["passes"])

@@ -223,6 +223,9 @@ def ask_daemon(
 
     try:
         return ask(folder, question, **details)
+    except TimeoutError as error:
+        problem = f"cannot ask the daemon in {folder}: it runs and does not answer"
+        raise HoldfastError(f"{problem}; see its log") from error
     except OSError as error:
         problem = f"cannot reach the daemon in {folder}: {error.strerror or error}"
         if read is None or not isinstance(error, (ConnectionError, FileNotFoundError)):
