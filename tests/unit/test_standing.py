@@ -335,7 +335,7 @@ def test_a_standing_that_is_kept_is_the_one_that_would_be_made(
             FreeFor.NONE,
             (
                 "google.com/tpu/d0 could not be freed of pod pod-x: what it left behind has not "
-                "ended; it is tried again, and now by holdfast unquarantine (holdfast locks)"
+                "ended; it is tried again; holdfast unquarantine tries now (holdfast locks)"
             ),
             (
                 "what pod pod-x left behind has ended; it is tried again, and at once by "

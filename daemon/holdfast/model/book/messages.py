@@ -98,13 +98,13 @@ class Message(Enum):
     )
     STAYED = MessageText(
         says="{device} is still open in {program} of {owner}, which could not be ended",
-        then="it is tried again, and now by holdfast unquarantine",
+        then="it is tried again; holdfast unquarantine tries now",
         look="holdfast holders",
         until="{program} {ends}; it is tried again, and at once by `holdfast unquarantine`",
     )
     QUARANTINED_LOCK = MessageText(
         says="{device} could not be freed of {owner}: {reason}",
-        then="it is tried again, and now by holdfast unquarantine",
+        then="it is tried again; holdfast unquarantine tries now",
         look="holdfast locks",
         until="what {owner} left behind has ended; it is tried again, and at once by "
         "`holdfast unquarantine`",

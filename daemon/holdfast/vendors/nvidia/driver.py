@@ -300,7 +300,7 @@ class DriverWatch:
 
 
 def _asked(reading: GpuReading) -> tuple[str, frozenset[str]]:
-    """Return of whom links and traits are asked: the driver, and the GPUs by their UUIDs."""
+    """Return what links and traits are asked of: the driver, and the GPUs by their UUIDs."""
     return reading.driver_version, frozenset(gpu.uuid for gpu in reading.gpus if gpu.uuid)
 
 
