@@ -25,6 +25,7 @@ from fakes.books import (
     unreadable,
 )
 from fakes.watchers import KnownKubelet, NothingToDo, watcher_below
+from holdfast.errors import HostError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import DeviceLock, LockState, PodRecord
 from holdfast.model.book.draft import Draft
@@ -52,11 +53,15 @@ class _Parts(NothingToDo):
     """The lock moves while it is judged."""
     stepped: list[DeviceLock] = field(default_factory=list)
     over_again: set[PodUid] = field(default_factory=set)
+    troubled: set[DeviceName] = field(default_factory=set)
+    """What cannot be judged."""
 
     def start_over(self, pods: Any) -> None:
         self.over_again |= pods
 
     async def step(self, lock: Any, *_facts: object) -> None:
+        if lock.device in self.troubled:
+            raise HostError("cannot list the processes of pod X")
         self.stepped.append(lock)
 
     async def detains(self, lock: Any) -> str:
@@ -137,6 +142,28 @@ async def test_a_later_pod_of_the_same_uid_does_not_keep_what_the_former_had(
         assert on.former(_IN_IT).populated
         later = on.former(replace(_IN_IT, inode=8))
         assert (later.populated, later.processes) == (False, None)
+
+
+async def test_what_fails_for_what_one_pod_left_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    """Such as processes that are too many to be looked at in time, or to be opened."""
+    async with _node(tmp_path) as on:
+        other = allocated(silicon(d1="b"), pod=Y, active=True)
+        await on.ledger.apply(other)
+        await on.ledger.apply(settle)
+        for each in tuple(on.ledger.book.value.allocations.values()):
+            await on.ledger.apply(lambda draft, it=each: draft.end(it, "its pod is over"))  # type: ignore[misc]
+        on.parts.troubled = {_D0}
+        on.watcher._sight = _living  # type: ignore[method-assign]
+
+        with pytest.raises(HostError, match="pod X"):
+            await on.watcher._beat()
+
+        assert on.watcher.looked.is_set(), "or no container would start on this node"
+        assert [lock.device for lock in on.parts.stepped] == [name("d1")]
+
+
+async def _living() -> dict[PodUid, PodSighting]:
+    return {X: _IN_IT, Y: replace(_IN_IT, cgroup="/kubepods/pody", inode=8, processes=(42,))}
 
 
 async def test_a_pod_of_other_processes_at_each_look_does_not_fill_the_log(tmp_path: Path) -> None:

@@ -211,10 +211,12 @@ class Watcher:
         held = [each for each in self._locks() if each.state is LockState.HELD]
         self._reclaimer.start_over({lock.pod for lock in held if lock.pod is not None})
         await self._users.look_at_held(held, sightings, enabled)
-        await self._release(sightings)
+        trouble = await self._release(sightings)
         found = {each: self.obstacle(each) for each in self._not_free}
         self._obstacles.set({device: each for device, each in found.items() if each is not None})
         self.looked.set()
+        if trouble is not None:
+            raise trouble
 
     async def _sight(self) -> dict[PodUid, PodSighting]:
         book, view = self._ledger.book.value, self._reader.view.value
@@ -248,8 +250,11 @@ class Watcher:
         changed = await self._ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
         self._agreed = None if changed else _SettledBook(book=book, observed=observed, at=now)
 
-    async def _release(self, sightings: Sightings) -> None:
-        """Free what is free; only then act on the rest, for which kubelet may have to be asked."""
+    async def _release(self, sightings: Sightings) -> HoldfastError | OSError | None:
+        """Free what is free; only then act on the rest, for which kubelet may have to be asked.
+
+        Return what failed first of that: it must keep neither what others left nor the first look.
+        """
         book = self._ledger.book.value
         ending = [lock for lock in self._locks() if _waits_to_be_free(lock)]
         before = self._not_free
@@ -284,8 +289,13 @@ class Watcher:
             if lock.state in ENDING and listed:
                 rest.append((lock, facts))
         self._log_not_free([lock for lock, _ in rest])
+        trouble: HoldfastError | OSError | None = None
         for lock, facts in rest:
-            await self._reclaimer.step(lock, facts, self._not_free[lock.device].reason)
+            try:
+                await self._reclaimer.step(lock, facts, self._not_free[lock.device].reason)
+            except (HoldfastError, OSError) as error:
+                trouble = trouble or error
+        return trouble
 
     def _log_not_free(self, locks: Iterable[DeviceLock]) -> None:
         """Log why devices are not free, once: a line for all of a pod that share a reason.
