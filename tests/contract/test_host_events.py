@@ -62,6 +62,17 @@ class TestPidfds:
         child.kill()
         child.wait()
 
+    async def test_one_that_cannot_be_read_is_not_taken_for_gone(self, tmp_path: Path) -> None:
+        """It is here as long as nothing shows the opposite, such as with too many open files."""
+        (tmp_path / "proc" / str(os.getpid()) / "stat").mkdir(parents=True)
+        pidfds, mine = Pidfds(Procfs(HostRoot.under(tmp_path))), ProcessId(os.getpid(), 1)
+        before = set(Path("/proc/self/fd").iterdir())
+        with pytest.raises(HostError, match="cannot read"):
+            pidfds.hold(mine)
+        with pytest.raises(HostError, match="cannot read"):
+            pidfds.watch(mine, lambda _process: None)
+        assert len(set(Path("/proc/self/fd").iterdir())) == len(before)
+
     async def test_a_signal_goes_through_the_pidfd_that_is_held(self) -> None:
         child, process = sleeper()
         pidfds = Pidfds(REAL)

@@ -1,5 +1,6 @@
 """What a look at the processes of a pod makes of those that end meanwhile, and of too many."""
 
+import contextlib
 import shutil
 import threading
 import time
@@ -112,6 +113,33 @@ async def test_who_has_ended_since_a_list_is_looked_for_in_another(
     assert list(await scene.members()) == [11]
     scene.cgroups.lists = [(9,)]
     assert not await scene.members(), "not for ever"
+
+
+async def test_who_cannot_be_read_is_not_taken_for_gone(tmp_path: Path, lane: Lane) -> None:
+    """It may be the one that saves all others, such as a pause; too many open files are enough."""
+    scene = _scene_with_unread(tmp_path, lane, "10/stat")
+    judged: dict[int, Sandbox | None] = {}
+    with contextlib.suppress(HostError):
+        judged = await scene.members()
+    assert not judged, "nobody, without it"
+
+
+async def test_whose_children_cannot_be_read_may_be_a_shim(tmp_path: Path, lane: Lane) -> None:
+    scene = _scene_with_unread(tmp_path, lane, "10/task/10/children")
+    with pytest.raises(HostError, match="cannot read"):
+        await scene.members()
+
+
+def _scene_with_unread(folder: Path, lane: Lane, unread: str) -> Scene:
+    """Return a pod with two processes, and a file of one that is there and cannot be read."""
+    scene = Scene(folder, lane)
+    scene.tree.process(10, comm="pause")
+    scene.tree.process(11, ppid=1)
+    scene.cgroups.lists = [(10, 11)]
+    file = scene.tree.root.proc / unread
+    file.unlink(missing_ok=True)
+    file.mkdir(parents=True)
+    return scene
 
 
 async def test_in_an_empty_cgroup_nobody_is_looked_for(tmp_path: Path, lane: Lane) -> None:

@@ -94,7 +94,7 @@ class Pods:
     def members_now(self, pod: PodUid) -> tuple[Member, ...]:
         """Return the same as `members`; this blocks, and belongs on the lane.
 
-        Raise HostError where not all of them can be listed: those that are judge each other. None
+        Raise HostError where not all of them can be read: those that are judge each other. None
         are returned of a populated cgroup only if all that were listed ended, several times.
         """
         for _ in range(_LISTED_AGAIN):
@@ -113,11 +113,11 @@ class Pods:
         roles = SandboxRoles(self._procfs, seconds=_SANDBOX_TIME)
         found: list[Member] = []
         for pid in sorted(inside):
-            facts = self._procfs.process(pid)
+            facts = self._procfs.certain(pid)
             if facts is None or not facts.can_act:
                 continue
             parent = outside_parent(self._procfs, facts, inside)
-            if parent is None and self._procfs.start_ticks(pid) != facts.process.start_ticks:
+            if parent is None and self._procfs.has_ended(facts.process):
                 continue  # it has ended, and so tells nothing of a parent
             found.append(
                 Member(

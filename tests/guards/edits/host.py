@@ -123,18 +123,15 @@ HOST_EDITS = {
         ),
     ),
     "host/proc/pidfd.py": (
-        Edit(
-            "start-time",
-            "if self._procfs.start_ticks(process.pid) != process.start_ticks:",
-            "if False:",
-        ),
-        Edit(
-            "same-process",
-            "if self._procfs.start_ticks(process.pid) != process.start_ticks:",
-            "if False:",
-        ),
+        Edit("start-time", "gone = self._procfs.has_ended(process)", "gone = False"),
+        Edit("same-process", "gone = self._procfs.has_ended(process)", "gone = False"),
     ),
     "host/proc/procfs.py": (
+        Edit(
+            "unread-member",
+            'if found is None and read_bytes(f"{self._proc}/{pid}/stat"):',
+            "if False:",
+        ),
         Edit("young-parent", " or parent.process.start_ticks > child.process.start_ticks", ""),
         Edit(
             "machine",

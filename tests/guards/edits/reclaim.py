@@ -206,7 +206,7 @@ RECLAIM_EDITS = {
         Edit("shim-inside-seen", "contains=pid in shims", "contains=False"),
         Edit(
             "ended-while-read",
-            "if parent is None and self._procfs.start_ticks(pid) != facts.process.start_ticks:",
+            "if parent is None and self._procfs.has_ended(facts.process):",
             "if False:",
         ),
         Edit("sandbox-stuck", "return RuntimeState(problem=str(error))", "return RuntimeState()"),

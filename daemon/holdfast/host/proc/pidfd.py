@@ -45,7 +45,7 @@ class Pidfds:
         """Call *exited* on the loop once, when all threads of the process are gone.
 
         Return False if it is gone already; *exited* is then not called. Raise HostError if the
-        kernel gives no pidfd.
+        kernel gives no pidfd, or does not tell which process it is of.
         """
         if process in self._watched:
             return True
@@ -140,7 +140,12 @@ class Pidfds:
                 return None
             raise HostError(f"cannot open a pidfd of {process.pid}: {error.strerror}") from error
         # From now on the pid cannot be given to another process.
-        if self._procfs.start_ticks(process.pid) != process.start_ticks:
+        try:
+            gone = self._procfs.has_ended(process)
+        except HostError:
+            os.close(fd)
+            raise
+        if gone:
             os.close(fd)
             return None
         return fd

@@ -15,9 +15,9 @@ from holdfast.host.files.kernelfile import (
     field_of,
     link_or_none,
     list_names,
-    names_or_empty,
     read_bytes,
     read_link,
+    read_text,
     stat_or_none,
     text_or_empty,
 )
@@ -107,10 +107,25 @@ class Procfs:
         """Return the process, or None if there is none."""
         return process_at(f"{self._proc}/{pid}", pid)
 
+    def certain(self, pid: int) -> ProcessFacts | None:
+        """Return the process, or None if there certainly is none.
+
+        Raise HostError where that is not known, as when no more files can be opened.
+        """
+        found = self.process(pid)
+        if found is None and read_bytes(f"{self._proc}/{pid}/stat"):
+            return self.process(pid)
+        return found
+
     def start_ticks(self, pid: int) -> int | None:
         """Return when the process started, in clock ticks since boot."""
         facts = self.process(pid)
         return None if facts is None else facts.process.start_ticks
+
+    def has_ended(self, process: ProcessId) -> bool:
+        """Tell whether that very process is gone; raise HostError as `certain` does."""
+        facts = self.certain(process.pid)
+        return facts is None or facts.process != process
 
     def started_at(self, process: ProcessId) -> float:
         """Return when the process started, in seconds since the machine booted."""
@@ -123,10 +138,11 @@ class Procfs:
     def children(self, pid: int) -> frozenset[int]:
         """Return the pids of a process's children; none if the kernel does not list them.
 
-        It does with CONFIG_PROC_CHILDREN, which distributions set.
+        It does with CONFIG_PROC_CHILDREN, which distributions set. Raise HostError where the list
+        cannot be read.
         """
-        threads = names_or_empty(f"{self._proc}/{pid}/task")
-        told = (self._text(f"{pid}/task/{each}/children") for each in threads)
+        tasks = f"{self._proc}/{pid}/task"
+        told = (read_text(f"{tasks}/{each}/children") or "" for each in list_names(tasks))
         return frozenset(int(child) for text in told for child in text.split() if child.isdecimal())
 
     def runs_a_machine(self, pid: int) -> bool:
@@ -298,10 +314,11 @@ def containing(procfs: Procfs, inside: AbstractSet[int]) -> frozenset[int]:
     Each container has its own mount namespace, and its shim or conmon has the node's. What a
     container starts in further namespaces is left out, because it is not in the node's pid
     namespace. The child counts wherever it is: a program can be moved out of its pod's cgroup.
+    Raise HostError where not all of that can be read.
     """
     children: dict[int, set[int]] = defaultdict(set)
     for pid in inside:
-        facts = procfs.process(pid)
+        facts = procfs.certain(pid)
         if facts is not None and facts.ppid in inside:
             children[facts.ppid].add(pid)
     outside = [pid for pid in inside if procfs.namespace(pid, "pid") in {None, INIT_PID_NAMESPACE}]

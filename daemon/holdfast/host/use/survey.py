@@ -452,7 +452,10 @@ class Survey:
         return _Observer(self, self._search(), extra=False)
 
     def _has_ended(self, uses: Uses) -> bool:
-        return self.procfs.start_ticks(uses.process.pid) != uses.process.start_ticks
+        try:
+            return self.procfs.has_ended(uses.process)
+        except HostError:  # it had the device a moment ago, and nothing shows that it is gone
+            return False
 
     def _pass(self, pids: Sequence[int]) -> bool:
         """Look at *pids*; return False if they were all left out."""
