@@ -1,5 +1,6 @@
 """The scan for holders: real processes with real open files, and a /proc of plain files."""
 
+import errno
 import os
 import shutil
 import signal
@@ -714,3 +715,21 @@ def test_the_files_of_a_ring_are_told_apart_in_each_processs_own_root(
     search = _search(tree, rdev)
     assert not search.at(60)
     assert dict(search.at(61).grips) == {name("a"): {Grip.NODE}}
+
+
+def test_a_process_of_which_nothing_can_be_read_is_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a file left to open, neither its files nor what it is can be read."""
+    tree = ProcTree(tmp_path)
+    stat = tree.process(70) / "stat"
+    stat.unlink()
+    stat.mkdir()
+
+    def none_left(*_: object, **__: object) -> list[bytes]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("holdfast.host.proc.grips.open_files", none_left)
+    scan = holder_scan(tree.root).scan([], pids=[70])
+    assert [each for each in scan.gaps if "pid 70" in each], scan.gaps
+    assert "Too many open files" in scan.gaps[-1]

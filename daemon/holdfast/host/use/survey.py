@@ -509,7 +509,11 @@ class Survey:
         if reason == _CROWDED and reason in self.gaps:  # of some thousand one is named
             self.gaps.add(pid, "", reason)
             return
-        facts = self.procfs.process(pid)
+        try:
+            facts = self.procfs.certain(pid)
+        except HostError:  # without a file left to open nothing of it can be read, and it is there
+            self.gaps.add(pid, "unreadable", reason)
+            return
         # Kernel threads and exited processes have no files, so nothing is hidden.
         if facts is not None and facts.can_act and not facts.kernel_thread:
             self.gaps.add(pid, facts.comm, reason)
