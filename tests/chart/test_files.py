@@ -212,7 +212,8 @@ def test_who_installs_the_unit_makes_its_configuration_once_and_a_repeated_step_
     (started,) = _unit("ExecStart")
     program, *_, config = started.split()
     page = (REPOSITORY / "deploy/README.md").read_text("utf-8").partition("## With systemd")[2]
-    steps = [line.strip() for line in page.splitlines() if line.startswith("    ")]
+    lines = [line.strip() for line in page.splitlines() if line.startswith("    ")]
+    steps = [each for each in lines if not each.startswith("export ")]
     (makes,) = [each for each in steps if config in each]
     file = tmp_path / "holdfast/config.yaml"
 

@@ -315,11 +315,16 @@ class Stage(simulated.stage.Stage):
         await self.until(named, f"{pod.spec.name} to be known by name")
 
     async def waits_again(self, pod: Pod, *, starts: int) -> str:
-        """Return what the pod is told when a container of it cannot start once more."""
-        await self.until(
-            lambda: pod.waiting and pod.starts == starts,
-            f"{pod.spec.name} to wait after {starts} starts",
-        )
+        """Return what the pod is told when a container of it cannot start once more.
+
+        Where a look had no time yet, kubelet asks again.
+        """
+
+        def told() -> bool:
+            looked = "the look at them goes on" not in pod.waiting
+            return bool(pod.waiting) and looked and pod.starts == starts
+
+        await self.until(told, f"{pod.spec.name} to wait after {starts} starts")
         return pod.waiting
 
     def orphans(self, pod: Pod) -> tuple[int, ...]:
