@@ -124,7 +124,7 @@ test: $(STAMP)
 	@$(MAKE) $(TOGETHER) all_tested
 
 all_tested:
-	+$(PY) -m pytest -n $(WORKERS) --dist loadfile
+	+$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 vm: $(STAMP)
 	MINUTES=$(MINUTES) PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)

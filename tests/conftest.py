@@ -4,6 +4,7 @@ import gc
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +23,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mix the files of the folders: those of some mostly wait, and those of others mostly compute."""
-    items.sort(key=lambda item: item.path.name)
+    """Begin with the emulated machine, then with files of few tests, which take long.
+
+    At the end of a run one worker would be busy with such a file, and the others idle. And the
+    folders are mixed by that: the tests of some mostly wait, and those of others mostly compute.
+    """
+    tests = Counter(item.path for item in items)
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("vm") is None,
+            tests[item.path],
+            item.path.name,
+        )
+    )
 
 
 def pytest_collection_finish() -> None:
