@@ -30,8 +30,6 @@ from waiting import wait_until
 
 KIB = 1 << 10
 MIB = 1 << 20
-_FRAMES = 8
-"""As many calls tell whose a piece of memory is."""
 UID = PodUid("6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b")
 ONE = DeviceName(ResourceName("google.com/tpu"), DeviceId("one"))
 
@@ -234,7 +232,7 @@ def test_of_thousands_of_processes_of_one_pod_what_is_the_same_is_kept_once(
             return (len(found.holders[ONE]), found.more) == (64, {ONE: 1000 - 64})
 
         wait_until(all_counted, what="what is made once to be made")
-        tracemalloc.start(_FRAMES)
+        tracemalloc.start()
         try:
             wait_until(all_counted, what="all of its processes to be counted")
         finally:
@@ -242,10 +240,10 @@ def test_of_thousands_of_processes_of_one_pod_what_is_the_same_is_kept_once(
     finally:
         os.close(main)
         os.close(other)
-    # What this process does besides is not meant, such as that of a thread of the test runner.
-    ours = kept[-1].filter_traces([tracemalloc.Filter(True, "*/holdfast/*", all_frames=True)])
-    lines = ours.statistics("lineno")
-    assert sum(each.size for each in lines) < 1000 * 150, lines[:10]
+    # Not meant is a block of megabytes: Python's table of names, which all parts of a path are in, may
+    # just have grown.
+    small = sum(each.size for each in kept[-1].traces if each.size < 64 * KIB)
+    assert small < 1000 * 150, kept[-1].statistics("lineno")[:10]
 
 
 def test_of_very_long_arguments_the_beginning_is_read(start: Callable[..., int]) -> None:

@@ -32,7 +32,8 @@ EPOCH = 900_000.0
 """When the machine booted, in the seconds that NOW is in: what is kept is counted from there."""
 UPTIME = NOW - EPOCH
 BEFORE, AFTER = CheckpointId("written before"), CheckpointId("written after")
-KUBELET = ProcessId(700, 70)
+KUBELET = ProcessId((1 << 22) + 700, 70)
+"""Its pid is one that no process of this machine can have."""
 INIT = Parent(pid=1, command="systemd", is_init=True)
 NAMES = CardNames(vendors=(REPLICAS,))
 """How replicas are called on every node with the daemon's own adapters."""

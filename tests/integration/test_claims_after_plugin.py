@@ -6,6 +6,7 @@ from pathlib import Path
 from fakes.claimstage import ClaimStage, begin, claim_stage
 from fakes.opener import opener
 from fakes.stage import TPU, pod
+from holdfast.ledger.readonly import read_only
 from simulated.pods import Container, PodSpec
 
 
@@ -51,13 +52,17 @@ async def test_what_a_pod_that_never_began_was_allocated_is_free_at_kubelets_wor
             at.node.node.add_process(held.pid, "/user.slice")
             former = await at.node.submit(pod("former", chips=1))
             await at.node.waiting(former, f"pid {held.pid}")
+            await at.node.until(
+                lambda: former.uid in read_only(at.node.state).pods, "the pod to be noted"
+            )
             at.node.kill()
         at.node.configure(tpu={"api": "dra"})
         await begin(at)
         assert await at.node.locks() == {"0000:00:05.0": "held"}
         await at.node.end(former)
         await at.prepared(at.allocate("next", 0))
-        assert any("which never started" in each for each in await at.history(0))
+        history = await at.history(0)
+        assert any("which never started" in each for each in history), history
 
 
 async def test_pods_that_have_the_resource_by_claims_start_while_the_plugins_pods_end(
