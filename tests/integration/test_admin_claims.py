@@ -168,15 +168,7 @@ async def test_without_its_ledger_it_is_taken_over_as_what_it_is(node: _Node) ->
     first, admin = node.allocate("first", 0), node.administrates("admin", 0)
     await at.prepared(first)
     await at.prepared(admin)
-    record = at.root / "dra_manager_state"
-    ref = ClaimRef(NAMESPACE, ClaimUid(admin.uid), admin.name)
-    write_record(record, ref, admin.pods, device=_label(0), driver=DRIVER, pool=NODE)
-    at.node.kill()
-    shutil.rmtree(at.node.state)
-    await begin(at)
-    await at.node.until(
-        lambda: "claim taken over from kubelet's record" in at.node.log, "the claim to be known"
-    )
+    await _takes_over(node, admin)
     assert await node.locks() == {}
     assert await at.unprepare(admin) == {"admin": ""}
 
@@ -189,13 +181,19 @@ async def test_a_gpu_that_a_claim_uses_is_held_by_it_although_the_ledger_was_los
     first = node.allocate("first", 0)
     await at.prepared(first)
     node.computes(first, 0)
+    await _takes_over(node, first)
+    await at.node.until_locks({uuid(0): "held"})
+
+
+async def _takes_over(node: _Node, claim: Claim) -> None:
+    """Lose the ledger; return when the next daemon knows *claim* from kubelet's record."""
+    at = node.at
     record = at.root / "dra_manager_state"
-    ref = ClaimRef(NAMESPACE, ClaimUid(first.uid), first.name)
-    write_record(record, ref, first.pods, device=_label(0), driver=DRIVER, pool=NODE)
+    ref = ClaimRef(NAMESPACE, ClaimUid(claim.uid), claim.name)
+    write_record(record, ref, claim.pods, device=_label(0), driver=DRIVER, pool=NODE)
     at.node.kill()
     shutil.rmtree(at.node.state)
     await begin(at)
     await at.node.until(
         lambda: "claim taken over from kubelet's record" in at.node.log, "the claim to be known"
     )
-    await at.node.until_locks({uuid(0): "held"})
