@@ -216,6 +216,24 @@ def test_whoever_was_looked_at_before_is_looked_at_again_where_a_holder_has_ende
     assert not scan.gaps
 
 
+def test_a_holder_that_cannot_be_read_any_more_has_not_ended(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """Such as when no more files can be opened."""
+    holder = tree.process(65)
+    tree.open_file(holder, 3, terminal.path)
+
+    def hide() -> None:
+        (holder / "stat").unlink()
+        (holder / "stat").mkdir()
+
+    with _meanwhile(tree.process(70), hide):
+        scan = holder_scan(tree.root, patience=30.0).scan(
+            [terminal.target], pids=[65, 70], maps=True
+        )
+    assert _pids(scan) == [65]
+
+
 def test_what_a_process_had_that_ended_while_it_was_looked_at_is_looked_for_again(
     tree: ProcTree, terminal: Terminal
 ) -> None:

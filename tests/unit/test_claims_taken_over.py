@@ -104,6 +104,21 @@ def test_what_was_called_foreign_before_a_claim_was_taken_over_is_the_claims(
     assert found == locks
 
 
+def test_what_a_pod_has_to_give_back_is_not_the_claims_that_is_prepared() -> None:
+    """Its processes may live: what it had goes on when the kernel shows nobody on it."""
+    draft = drafted(book_of(allocated(silicon(d0="a"), pod=Y, active=True)))
+    for allocation in list(draft.book.allocations.values()):
+        draft.end(allocation, "its pod is over")
+    adopt(draft, _wish(X))
+    for each in draft.holdings.of_claim(_REF.uid):
+        draft.activate(each)
+
+    observed = Observation(view=seen(), inventory=inventory({}), boot=BOOT, pending_timeout=60)
+    reconcile(draft, observed)
+
+    assert [(lock.state, lock.pod) for lock in draft.locks.values()] == [(LockState.RELEASING, Y)]
+
+
 def test_of_a_claim_that_has_to_give_something_back_nothing_is_taken_over() -> None:
     """A person released one of its devices by hand, so its pods are not known to have the rest."""
     devices = {WHOLE: silicon(d0="a"), HALF: silicon(h0="b")}

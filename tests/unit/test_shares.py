@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import X, Y, drafted, keys
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
@@ -100,6 +100,15 @@ def test_what_is_foreign_may_be_what_a_claim_has_that_is_prepared_already() -> N
     assert _ids(placed([_share("s")], draft.book, _MINE, prepared=True)) == ["G::0"]
     _takes(draft, _OTHER, _REPLICAS[0])
     assert _ids(placed([_share("s")], draft.book, _MINE, prepared=True)) == ["G::1"]
+
+
+def test_what_another_has_not_given_back_is_no_claims_that_is_prepared_already() -> None:
+    draft = drafted()
+    _takes(draft, _OTHER, *_REPLICAS, pod=Y)
+    for allocation in draft.holdings.of_claim(_OTHER):
+        draft.end(allocation, "its pod is over")
+    assert {lock.state for lock in draft.locks.values()} == {LockState.RELEASING}
+    assert isinstance(placed([_share("s")], draft.book, _MINE, prepared=True), Obstacle)
 
 
 def test_more_shares_than_there_are_replicas_wait_with_the_reason() -> None:
