@@ -127,7 +127,7 @@ class GpuEventThread:
             try:
                 self._works = False
                 self._listen(wanted)
-            except Exception as error:
+            except Exception as error:  # a thread that ended would hear of no GPU ever again
                 foreseen = isinstance(error, HoldfastError)
                 reason = str(error) if foreseen else bug(error)
                 log.warning("cannot receive GPU events", reason=reason, exc_info=not foreseen)
