@@ -67,8 +67,8 @@ class _Ending(_Procfs):
         self._folder = tree.root.proc / "10"
         self._reads = 0
 
-    def process(self, pid: int) -> ProcessFacts | None:
-        found = super().process(pid)
+    def certain(self, pid: int) -> ProcessFacts | None:
+        found = super().certain(pid)
         self._reads += pid == 10
         if pid == 10 and self._reads == 2:
             shutil.rmtree(self._folder)

@@ -74,7 +74,7 @@ class MemoryProcfs(Procfs):
     def pids(self) -> list[int]:
         return sorted(self._kernel.processes)
 
-    def process(self, pid: int) -> ProcessFacts | None:
+    def certain(self, pid: int) -> ProcessFacts | None:
         if pid == INIT:
             return _INIT
         each = self._kernel.processes.get(pid)

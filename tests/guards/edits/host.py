@@ -129,8 +129,8 @@ HOST_EDITS = {
     "host/proc/procfs.py": (
         Edit(
             "unread-member",
-            'if found is None and read_bytes(f"{self._proc}/{pid}/stat"):',
-            "if False:",
+            'return _facts(read_bytes(f"{self._proc}/{pid}/stat"), pid)',
+            'return process_at(f"{self._proc}/{pid}", pid)',
         ),
         Edit("young-parent", " or parent.process.start_ticks > child.process.start_ticks", ""),
         Edit(

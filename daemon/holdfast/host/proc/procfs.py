@@ -104,18 +104,18 @@ class Procfs:
         return self._visits.hanging
 
     def process(self, pid: int) -> ProcessFacts | None:
-        """Return the process, or None if there is none."""
-        return process_at(f"{self._proc}/{pid}", pid)
+        """Return the process, or None if there is none or it cannot be read."""
+        try:
+            return self.certain(pid)
+        except HostError:
+            return None
 
     def certain(self, pid: int) -> ProcessFacts | None:
         """Return the process, or None if there certainly is none.
 
         Raise HostError where that is not known, as when no more files can be opened.
         """
-        found = self.process(pid)
-        if found is None and read_bytes(f"{self._proc}/{pid}/stat"):
-            return self.process(pid)
-        return found
+        return _facts(read_bytes(f"{self._proc}/{pid}/stat"), pid)
 
     def start_ticks(self, pid: int) -> int | None:
         """Return when the process started, in clock ticks since boot."""
@@ -261,9 +261,16 @@ class Procfs:
 def process_at(folder: str, pid: int) -> ProcessFacts | None:
     """Return the process or thread *pid* by its folder in /proc, or None if it is gone."""
     try:
-        text = read_bytes(f"{folder}/stat") or b""
+        return _facts(read_bytes(f"{folder}/stat"), pid)
+    except HostError:
+        return None
+
+
+def _facts(text: bytes | None, pid: int) -> ProcessFacts | None:
+    """Return what *text*, that of the file stat, tells; None where there is none."""
+    try:
         # The name is in parentheses and may have any character, also a parenthesis.
-        head, _, tail = text.rpartition(b")")
+        head, _, tail = (text or b"").rpartition(b")")
         fields = tail.split()
         state, flags = fields[0].decode(), int(fields[6])
         return ProcessFacts(
@@ -275,7 +282,7 @@ def process_at(folder: str, pid: int) -> ProcessFacts | None:
             kernel_thread=bool(flags & _KERNEL_THREAD),
             exiting=bool(flags & _EXITING) and state not in _EXITED,
         )
-    except (HostError, IndexError, ValueError):
+    except (IndexError, ValueError):
         return None
 
 
