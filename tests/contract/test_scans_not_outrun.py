@@ -316,20 +316,39 @@ def test_what_comes_by_a_socket_after_its_process_was_looked_at_is_seen(
     assert "files are in messages on its unix sockets" in "".join(_of(scan, 60))
 
 
-def test_a_table_with_a_socket_tells_of_a_file_that_came_since_and_of_none_that_went() -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        folder = f"/proc/{os.getpid()}/fd"
-        files = len(open_files(folder)) - 1  # the list of its own files has the open folder
-        if not has_more(folder, []):
-            pytest.skip("the kernel counts open files since Linux 6.2 only")
-        table = SocketTable(folder, files, (str(one.fileno()).encode(),))
-        assert not table.has_more()
-        with Path(os.devnull).open():
-            assert table.has_more()
-        assert not table.has_more()
+_HAS_A_SOCKET = """
+import os, socket, sys
+one, other = socket.socketpair()
+print(one.fileno(), flush=True)
+for line in sys.stdin:
+    if line == "open\\n":
+        more = os.open(os.devnull, os.O_RDONLY)
+    elif line == "close\\n":
+        os.close(more)
+    else:
         socket.send_fds(other, [b"!"], [1])
-        assert table.has_more()
+    print(flush=True)
+"""
+
+
+def test_a_table_with_a_socket_tells_of_a_file_that_came_since_and_of_none_that_went(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    child = start(_HAS_A_SOCKET)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    name = child.stdout.readline().strip().encode()
+    folder = f"/proc/{child.pid}/fd"
+    files = len(open_files(folder))
+    if not has_more(folder, []):
+        pytest.skip("the kernel counts open files since Linux 6.2 only")
+    table = SocketTable(folder, files, (name,))
+    assert not table.has_more()
+    for does, more in (("open", True), ("close", False), ("send", True)):
+        child.stdin.write(f"{does}\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "\n"
+        assert table.has_more() is more
     gone = 1 << 22  # no kernel has such a pid
     assert not SocketTable(f"/proc/{gone}/fd", 0, (b"3",)).has_more()
 

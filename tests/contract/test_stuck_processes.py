@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.inuse import holder_scan
-from holdfast.host.proc.visits import Visits
+from holdfast.host.proc.visits import Visitor, Visits
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.use.holders import Scan, ScanTarget
 from simulated.proctree import ProcTree
@@ -54,6 +54,19 @@ def _answers(file: Path) -> None:
     file.unlink()
     file.write_text("")
     os.close(fd)
+
+
+class Silence:
+    """A read in the kernel that gets no answer until it `ends`."""
+
+    def __init__(self) -> None:
+        self._answer, self._ends = os.pipe()
+
+    def wait(self) -> None:
+        os.read(self._answer, 1)
+
+    def ends(self) -> None:
+        os.close(self._ends)
 
 
 def _waiting() -> int:
@@ -109,13 +122,13 @@ def test_however_many_processes_are_stuck_the_threads_they_hold_up_are_few(tree:
 
 
 def test_another_process_with_the_pid_of_one_that_is_stuck_is_looked_at_in_full() -> None:
-    starts, ends = {7: 1, 8: 1}, threading.Event()
+    starts, silence = {7: 1, 8: 1}, Silence()
     asked: list[tuple[int, bool]] = []
 
     def look(pid: int, *, careful: bool, beat: object) -> int:
         asked.append((pid, careful))
         if not careful and (pid, starts[pid]) == (7, 1):
-            ends.wait()
+            silence.wait()
         return pid
 
     visits = Visits(lambda pid: starts[pid], patience=0.05)
@@ -125,21 +138,21 @@ def test_another_process_with_the_pid_of_one_that_is_stuck_is_looked_at_in_full(
     asked.clear()
     assert visits.each([7], lambda: look) == ({7: 7}, ())
     assert asked == [(7, False)]
-    ends.set()
+    silence.ends()
 
 
 def test_one_that_cannot_even_be_looked_at_carefully_is_left_out_for_as_long_as_it_hangs() -> None:
-    ends = threading.Event()
+    silence = Silence()
     visits = Visits(lambda _pid: 1, patience=0.05)
 
     def look(pid: int, *, careful: bool, beat: object) -> int:
         if pid == 7:
-            ends.wait()
+            silence.wait()
         return pid
 
     for _ in range(3):
         assert visits.each([7, 8], lambda: look) == ({8: 8}, (7,))
-    ends.set()
+    silence.ends()
     wait_until(lambda: visits.each([7, 8], lambda: look) == ({7: 7, 8: 8}, ()), what="its answer")
 
 
@@ -159,18 +172,18 @@ def test_a_long_look_that_goes_on_is_waited_for() -> None:
 
 def test_once_a_look_has_waited_enough_the_rest_is_looked_at_carefully() -> None:
     """Three hundred processes that hang for a moment each are not three hundred moments."""
-    visits, ends = Visits(lambda _pid: 1, patience=0.2), threading.Event()
+    visits, silence = Visits(lambda _pid: 1, patience=0.2), Silence()
     waits = visits.waits()
 
     def look(pid: int, *, careful: bool, beat: object) -> bool:
         if pid == 7:
-            ends.wait()
+            silence.wait()
         return careful
 
     assert visits.each([7], lambda: look, waits=waits) == ({}, (7,))
     assert visits.each([8], lambda: look, waits=waits) == ({8: True}, ())
     assert visits.each([8], lambda: look) == ({8: False}, ())
-    ends.set()
+    silence.ends()
 
 
 def test_what_a_look_waits_for_a_processor_takes_none_of_its_time() -> None:
@@ -184,6 +197,36 @@ def test_what_a_look_waits_for_a_processor_takes_none_of_its_time() -> None:
 
     assert visits.each([7], lambda: look, waits=waits) == ({7: False}, ())
     assert waits.left == before
+
+
+def test_no_thread_is_started_for_what_only_waits_for_its_turn_to_run_python() -> None:
+    """Each more would make all of them slower, and the look would find no time for most."""
+    visits, over, begun = Visits(lambda _pid: 1, patience=60.0), threading.Event(), []
+
+    def compute() -> None:
+        while not over.is_set():
+            pass
+
+    def look(pid: int, *, careful: bool, beat: object) -> bool:
+        for _ in range(20):
+            hashlib.pbkdf2_hmac("sha256", b"a", b"moment", 2000)  # and lets others go on
+        return careful
+
+    def begin() -> Visitor[bool]:
+        begun.append(look)
+        return look
+
+    busy = [threading.Thread(target=compute) for _ in range(3)]
+    for each in busy:
+        each.start()
+    try:
+        answers, unread = visits.each(range(4), begin)
+    finally:
+        over.set()
+        for each in busy:
+            each.join()
+    assert (answers, unread) == (dict.fromkeys(range(4), False), ())
+    assert len(begun) == 1
 
 
 def test_what_a_look_raises_is_raised() -> None:

@@ -5,6 +5,7 @@ server, any reader of that process's maps or arguments waits behind it.
 """
 
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -24,6 +25,8 @@ _STALL = 0.05
 _NEXT_STALL = 0.01
 """The same, after `_FEW` reads got stuck."""
 _FEW = 4
+_FUTEX = {"x86_64": b"202", "aarch64": b"98"}.get(os.uname().machine)
+"""The number of the system call in which a thread waits for others of its own process."""
 _MOST = 64
 """With more stuck threads than this, each process is looked at only carefully."""
 
@@ -112,8 +115,9 @@ class Visits:
         """Look at all in *queue*; return the threads that are stuck, each on one process."""
         stalled: list[_Stint[T]] = []
         stint = _Stint(queue, found, begin())
-        while not stint.wait(
-            stall := min(self.patience, _STALL if len(stalled) < _FEW else _NEXT_STALL), grace=0.0
+        while not stint.ends(
+            stall := min(self.patience, _STALL if len(stalled) < _FEW else _NEXT_STALL),
+            self.patience,
         ):
             if stint.blocked:
                 queue.waits.left -= stall
@@ -223,6 +227,19 @@ class _Stint(Generic[T]):
             raise self._error
         return True
 
+    def ends(self, stall: float, patience: float) -> bool:
+        """Tell whether its work is done, after waiting as long as the kernel lets it go on.
+
+        The kernel may take *stall* seconds for an answer. What it waits for a processor does not
+        count, up to *patience* seconds: one more thread would only take that from it as well.
+        """
+        grace = 0.0
+        while not self.wait(stall, grace=grace):
+            if self.blocked or time.monotonic() - self._since >= patience:
+                return False
+            grace = stall
+        return True
+
     @property
     def at(self) -> int | None:
         """Return the process where it is; None: at none any more."""
@@ -231,9 +248,12 @@ class _Stint(Generic[T]):
 
     @property
     def blocked(self) -> bool:
-        """Tell whether it waits for something; on a busy node it may only wait for a processor."""
-        stat = read_bytes(f"/proc/self/task/{self.thread.native_id}/stat") or b""
-        return not stat.rpartition(b") ")[2].startswith(b"R")
+        """Tell whether it waits in the kernel, and not just for other threads of this process.
+
+        On a busy node it may only wait for a processor, or for its turn to run Python.
+        """
+        call, *_ = (read_bytes(f"/proc/self/task/{self.thread.native_id}/syscall") or b"?").split()
+        return call not in (b"running", _FUTEX)
 
     def overtake(self) -> None:
         """Have it take nobody after the one where it is."""
