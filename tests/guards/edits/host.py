@@ -190,9 +190,8 @@ HOST_EDITS = {
             "                pass\n            else:",
         ),
         Edit("visit-waits", " or self.waits.left <= 0", ""),
-        Edit(
-            "visit-starved", 'return not stat.rpartition(b") ")[2].startswith(b"R")', "return True"
-        ),
+        Edit("visit-starved", 'return call not in (b"running", _FUTEX)', "return True"),
+        Edit("visit-turn", 'not in (b"running", _FUTEX)', '!= b"running"'),
         Edit(
             "visit-again",
             "                self._left.append((pid, True))\n",
