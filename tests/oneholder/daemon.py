@@ -21,9 +21,10 @@ from holdfast.host.root import HostRoot
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.model.book.book import DeviceLock, LockState
+from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.claims import release
 from holdfast.model.book.pods import Observation, PodSighting, reconcile
+from holdfast.model.book.proof import call_foreign
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.ids import (
@@ -39,6 +40,7 @@ from holdfast.model.use.free import (
     Freedom,
     KernelFacts,
     ReleaseFacts,
+    is_foreign,
     judge_release,
 )
 from holdfast.model.use.holders import Grip, Holder
@@ -148,6 +150,7 @@ class PlayedDaemon:
     async def start(self) -> None:
         """Do what the daemon does at its start, in that order."""
         node, clock = self._node, self._node.clock
+        lost = not any(self.folder.iterdir())
         try:
             lane = VirtualLane("ledger", around=self._around)
             ledger = await open_ledger(self.folder, lane, clock=clock, boot=_BOOT, locks=())
@@ -162,7 +165,8 @@ class PlayedDaemon:
         self.spawn(self._watches())
         self.spawn(self._records.run())
         self.up = True
-        self._calm_at = self._node.loop.now + 1.0
+        # Without a ledger what a claim has is foreign at first, until the second beat.
+        self._calm_at = self._node.loop.now + (2.5 if lost else 1.0)
         self.reader.ask("the start")
 
     def _build(self, ledger: Ledger) -> None:
@@ -303,19 +307,31 @@ class PlayedDaemon:
             pending_timeout=60.0,
         )
         await ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
+        kernel = self._use.now()
+        if is_foreign(kernel):
+            await ledger.apply_if_changing(partial(call_foreign, device=CHIP, reason="in use"))
         for lock in [*ledger.book.value.locks.values()]:
-            if lock.state is LockState.HELD or lock.pod is None:
+            if lock.state is LockState.HELD:
                 continue
-            record, sighting = ledger.book.value.pods.get(lock.pod), seen.get(lock.pod)
-            former = FormerPod(
-                counted=False,
-                populated=False if sighting is None else sighting.populated,
-                processes=None if sighting is None else sighting.processes,
-                cgroup_seen=record is not None and record.cgroup is not None,
-                uncounted_for=60.0,
+            facts = ReleaseFacts(
+                unseen_grace=30.0,
+                kernel=kernel,
+                pod=_former(ledger.book.value, lock.pod, seen),
+                nobodys=lock.state is LockState.FOREIGN,
             )
-            kernel = self._use.now()
-            facts = ReleaseFacts(unseen_grace=30.0, kernel=kernel, pod=former)
             if judge_release(facts).freedom is Freedom.FREE:
                 await ledger.if_unmoved(lock, partial(release, lock=lock, evidence="free"))
         self._watch.nudges.set(self._watch.nudges.value + 1)
+
+
+def _former(book: Book, pod: PodUid | None, seen: Mapping[PodUid, PodSighting]) -> FormerPod | None:
+    if pod is None:
+        return None
+    record, sighting = book.pods.get(pod), seen.get(pod)
+    return FormerPod(
+        counted=False,
+        populated=False if sighting is None else sighting.populated,
+        processes=None if sighting is None else sighting.processes,
+        cgroup_seen=record is not None and record.cgroup is not None,
+        uncounted_for=60.0,
+    )

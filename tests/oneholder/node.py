@@ -1,7 +1,8 @@
 """A node whose one chip comes by claims, in virtual time: the daemon's real door of claims over its
 real ledger and CDI folder, the simulated kubelet's DRA manager, and a scheduler.
 
-The daemon may be killed at any statement of its ledger and around any write of a CDI spec."""
+The daemon may be killed at any statement of its ledger and around any write of a CDI spec, and its
+ledger may be lost with it."""
 
 import asyncio
 import json
@@ -33,8 +34,10 @@ class Broken(Exception):  # noqa: N818 - a promise, not an error of the program
 class ClaimNode:
     """The node; the plays are made of its methods."""
 
-    def __init__(self, loop: VirtualLoop, root: Path) -> None:
+    def __init__(self, loop: VirtualLoop, root: Path, *, loses_ledger: bool) -> None:
+        """Make it below *root*; *loses_ledger*: a daemon that is killed leaves none."""
         self.loop = loop
+        self._loses_ledger = loses_ledger
         self.clock = VirtualClock(loop)
         self.root = root
         self.specs = root / "cdi"
@@ -79,8 +82,9 @@ class ClaimNode:
 
     def _dies(self) -> None:
         folder = self._folder()
-        ignored = shutil.ignore_patterns("*-shm", "reserve")
-        shutil.copytree(self.daemon.folder, folder, ignore=ignored, dirs_exist_ok=True)
+        if not self._loses_ledger:
+            ignored = shutil.ignore_patterns("*-shm", "reserve")
+            shutil.copytree(self.daemon.folder, folder, ignore=ignored, dirs_exist_ok=True)
         self.daemon.dying = True
         self._spawn(self._begin_again(self.daemon, folder))
 

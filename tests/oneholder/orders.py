@@ -67,13 +67,15 @@ class Order(Struct, frozen=True, kw_only=True):
     pause: Pause = Pause.A_MOMENT
     passes: int = 0
     crash: int = 0
+    lost: bool = False
 
     def __str__(self) -> str:
         which = f"{'newest' if self.ends_newest else 'oldest'} ends"
         forced = f"{'newest' if self.forced_newest else 'oldest'} forced"
         return (
             f"{[each.name for each in self.steps]}, {which}, {forced}, leaves {self.leaves.name}, "
-            f"rival {self.rival}, pause {self.pause.name}, passes {self.passes}, crash {self.crash}"
+            f"rival {self.rival}, pause {self.pause.name}, passes {self.passes}, crash {self.crash}, "
+            f"lost {self.lost}"
         )
 
 
@@ -82,11 +84,12 @@ def orders(depth: int, chosen: random.Random) -> Iterator[Order]:
 
     The variants are *chosen* so that each comes as often as any other.
     """
-    variants = list(itertools.product((False, True), (False, True), Leaves, (False, True), Pause))
+    either = (False, True)
+    variants = list(itertools.product(either, either, Leaves, either, Pause, either))
     chosen.shuffle(variants)
     following = itertools.cycle(variants)
     for steps in itertools.permutations(Step):
-        for ends, forced, left, rival, pause in itertools.islice(following, depth):
+        for ends, forced, left, rival, pause, lost in itertools.islice(following, depth):
             yield Order(
                 steps=steps,
                 ends_newest=ends,
@@ -95,6 +98,7 @@ def orders(depth: int, chosen: random.Random) -> Iterator[Order]:
                 rival=rival,
                 pause=pause,
                 passes=chosen.randrange(MOST_PASSES) if pause is Pause.NONE else 0,
+                lost=lost,
             )
 
 
@@ -118,7 +122,7 @@ def play(order: Order) -> Played:
 
 
 async def _play(order: Order, loop: VirtualLoop, root: Path) -> Played:
-    node = ClaimNode(loop, root)
+    node = ClaimNode(loop, root, loses_ledger=order.lost)
     points = 0
     try:
         await node.start()

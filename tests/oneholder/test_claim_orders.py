@@ -14,8 +14,9 @@ _CALLED = (Step.FIRST, Step.ENDS, Step.JOINS, Step.CRASH, Step.FORCED, Step.KUBE
 
 
 @pytest.mark.timeout(600)
-def test_what_is_promised_of_a_claim_holds_wherever_the_daemon_is_killed() -> None:
-    order = Order(steps=_JOINS)
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_is_promised_of_a_claim_holds_wherever_the_daemon_is_killed(*, lost: bool) -> None:
+    order = Order(steps=_JOINS, lost=lost)
     points = play(order).points
     assert points > 20
     for crash in range(points + 1):
