@@ -52,12 +52,13 @@ class _Parts(NothingToDo):
     moves: bool = False
     """The lock moves while it is judged."""
     stepped: list[DeviceLock] = field(default_factory=list)
-    over_again: set[PodUid] = field(default_factory=set)
+    over: set[PodUid] = field(default_factory=set)
+    """Of whom the end is remembered."""
     troubled: set[DeviceName] = field(default_factory=set)
     """What cannot be judged."""
 
-    def start_over(self, pods: Any) -> None:
-        self.over_again |= pods
+    def keep(self, pods: Any, devices: object) -> None:
+        self.over = pods
 
     async def step(self, lock: Any, *_facts: object) -> None:
         if lock.device in self.troubled:
@@ -236,10 +237,22 @@ async def test_of_a_pod_that_cannot_all_be_listed_nothing_is_ended_and_others_ha
 async def test_a_pod_that_has_its_device_again_starts_over(tmp_path: Path) -> None:
     """Its next end must not skip a grace, or a SIGTERM, because of the one that was none."""
     async with _node(tmp_path) as on:
+        await on.ends()
+        await on.release(**{X: _IN_IT})
+        assert on.parts.over == {X}
         on.reader.view.set(seen(entry(X, "d0")))
         await on.watcher._beat()
         assert on.ledger.book.value.locks[_D0].state is LockState.HELD
-        assert on.parts.over_again == {X}
+        assert on.parts.over == set()
+
+
+async def test_of_a_pod_that_has_another_device_no_end_is_remembered(tmp_path: Path) -> None:
+    async with _node(tmp_path) as on:
+        await on.ends()
+        await on.ledger.apply(allocated(silicon(d1="b"), pod=X, active=True))
+        await on.ledger.apply(settle)
+        assert await on.release(**{X: _IN_IT}) is LockState.RELEASING
+        assert on.parts.over == set()
 
 
 class _Use:

@@ -472,7 +472,7 @@ async def test_a_pod_that_was_not_over_after_all_has_its_graces_anew(tmp_path: P
         victim = scene.start()
         await scene.beat()
         scene.clock.pass_by(100.0)
-        scene.reclaimer.start_over([X])
+        scene.reclaimer.keep((), ())
         for _ in range(5):
             await scene.beat()
         assert victim.lives

@@ -47,7 +47,7 @@ async def test_a_word_ends_when_its_pod_is_counted_again_and_when_the_retry_is_n
     clock = ManualClock()
     made = _reclaimer(clock)
     made.retry(X, Grounds.FORCE)
-    made.start_over([X])
+    made.keep((), ())
     assert made._allowed(X) is Grounds.OVER
     made.retry(X, Grounds.FORCE)
     made.retry(X)

@@ -1,7 +1,7 @@
 """Ends processes of a pod on a warrant: their pidfds are open while everything is asked again."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import Grounds, Member, ReclaimStep, Warrant, whole_cgroup
 from holdfast.reclaim.pods import CgroupOutcome, MayEnd, Pods
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.kept import keep_only
 from holdfast.runtime.problem import LogLimit
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import ReclaimSettings
@@ -193,9 +194,9 @@ class Ending:
             )
         self._spared[lock.device] = said
 
-    def forget(self, device: DeviceName) -> None:
-        """Forget why who held *device* was spared: it is free now."""
-        self._spared.pop(device, None)
+    def keep(self, devices: Collection[DeviceName]) -> None:
+        """Forget why who held others than *devices* was spared: they are free now."""
+        keep_only(devices, self._spared)
 
     async def _left(
         self, pod: PodUid, processes: frozenset[ProcessId], grace: float

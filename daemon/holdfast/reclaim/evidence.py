@@ -24,6 +24,7 @@ from holdfast.model.reclaim.ending import (
 )
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.kept import keep_only
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import ReclaimSettings
 
@@ -90,10 +91,9 @@ class Evidence:
         self._let_go_since(self.record(pod))
         return members
 
-    def forget(self, pod: PodUid) -> None:
-        """Forget *pod*: when it ends again, its grace periods start again."""
-        self._runtime.pop(pod, None)
-        self._kubelet.pop(pod, None)
+    def keep(self, pods: Collection[PodUid]) -> None:
+        """Forget all but *pods*: when another ends again, its grace periods start again."""
+        keep_only(pods, self._runtime, self._kubelet)
 
     async def ask(self) -> KubeletView | None:
         """Ask kubelet now; return the view that its answer gave, None where it gave none."""
@@ -242,8 +242,7 @@ class UncountedPods:
 
     def keep(self, pods: Collection[PodUid | None]) -> None:
         """Drop what is remembered of others than *pods*."""
-        for pod in self._since.keys() - set(pods):
-            del self._since[pod]
+        keep_only(pods, self._since)
 
 
 def _may_count(view: KubeletView, pod: PodUid) -> bool:

@@ -32,6 +32,7 @@ from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Modes
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.kept import keep_only
 from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings.sections import ReclaimSettings
 
@@ -137,13 +138,8 @@ class LeakedSandboxes:
         return self._settings.value.leaked_sandbox == "restart"
 
     def _forget(self, waiting: set[PodUid]) -> None:
-        for pod in self._leaking_since.keys() - waiting:
-            del self._leaking_since[pod]
-        known = self._ledger.book.value.pods.keys()
-        for pod in self._ended.keys() - known:
-            del self._ended[pod]
-        for pod in self._noted.keys() - known:
-            del self._noted[pod]
+        keep_only(waiting, self._leaking_since)
+        keep_only(self._ledger.book.value.pods, self._ended, self._noted)
 
     async def _consider(self, start: WaitingStart) -> None:
         lock = self._ledger.book.value.locks.get(start.device)

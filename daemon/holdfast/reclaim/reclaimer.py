@@ -1,14 +1,14 @@
 """Ends what still holds a device whose pod is over, one step at a time, if every guard agrees."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
 from holdfast.errors import HostError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import DeviceLock, LockState
-from holdfast.model.ids import PodUid
+from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.reclaim.ending import (
     Attempt,
     Grounds,
@@ -23,6 +23,7 @@ from holdfast.model.use.free import ReleaseFacts
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Evidence
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.kept import keep_only
 
 _NEXT = 8
 """Pods of a claim whose turn comes next and that are looked at: each costs a look at /proc."""
@@ -40,22 +41,14 @@ class Reclaimer:
         self._attempts: dict[PodUid, Attempt] = {}
         self._by_hand: dict[PodUid, tuple[Grounds, float]] = {}
 
-    def forget(self, lock: DeviceLock) -> None:
-        """Drop what is remembered of a lock whose device is free now."""
-        others = (each.pod for each in self._ledger.book.value.locks.values() if each != lock)
-        if lock.pod is not None and lock.pod not in others:
-            self.start_over([lock.pod])
-        self._ending.forget(lock.device)
-
-    def start_over(self, pods: Iterable[PodUid]) -> None:
-        """Forget *pods*, which are not over.
+    def keep(self, pods: Collection[PodUid], devices: Collection[DeviceName]) -> None:
+        """Forget all but *pods*, which are over, and their *devices*, which are to be freed.
 
         A later end of the same UID must not skip the grace and the SIGTERM of the earlier one.
         """
-        for pod in pods:
-            self._attempts.pop(pod, None)
-            self._by_hand.pop(pod, None)
-            self._evidence.forget(pod)
+        keep_only(pods, self._attempts, self._by_hand)
+        self._evidence.keep(pods)
+        self._ending.keep(devices)
 
     def retry(self, pod: PodUid, grounds: Grounds = Grounds.OVER) -> None:
         """Begin a new attempt at the next step, without the pause that is left of the last one.

@@ -209,7 +209,6 @@ class Watcher:
         enabled = await self._use.enabled(devices)
         await self._users.look_at_free(enabled, at_all=not self.looked.is_set())
         held = [each for each in self._locks() if each.state is LockState.HELD]
-        self._reclaimer.start_over({lock.pod for lock in held if lock.pod is not None})
         await self._users.look_at_held(held, sightings, enabled)
         trouble = await self._release(sightings)
         found = {each: self.obstacle(each) for each in self._not_free}
@@ -263,7 +262,10 @@ class Watcher:
             device: each for device, each in self._unrecorded.items() if device in self._not_free
         }
         # Of a claim's pods each has its turn, and the time for which none is counted runs for all.
-        self._uncounted.keep({pod for lock in ending for pod in book.pods_of(lock)})
+        pods = {pod for lock in ending for pod in book.pods_of(lock)}
+        self._uncounted.keep(pods)
+        held = {lock.pod for lock in self._locks() if lock.state is LockState.HELD}
+        self._reclaimer.keep(pods - held, self._not_free.keys())
         for lock in ending:
             if lock.claim is not None:
                 for pod in book.pods_of(lock):
@@ -346,7 +348,6 @@ class Watcher:
         cleared = self._resetter.clears(lock, self._inventory.value.get(lock.device), facts.kernel)
         if cleared is None:
             return
-        self._reclaimer.forget(lock)
         self._use.forget(lock.device)
         evidence = "; ".join(filter(None, (reason, cleared)))
 

@@ -82,7 +82,7 @@ RECLAIM_EDITS = {
         Edit("scan-of-warrant", "scan_complete=not judge.warrant.gap", "scan_complete=True"),
         Edit(
             "graces-anew",
-            "        self._runtime.pop(pod, None)\n        self._kubelet.pop(pod, None)\n",
+            "        keep_only(pods, self._runtime, self._kubelet)\n",
             "        pass\n",
         ),
         Edit("let-go-anew", "if known is None or known[0] != said:", "if known is None:"),
@@ -97,7 +97,7 @@ RECLAIM_EDITS = {
             "return view.counts(pod)",
         ),
         Edit("uncounted-unread", "elif counted is False:", "else:"),
-        Edit("uncounted-forgotten", "            del self._since[pod]\n", "            pass\n"),
+        Edit("uncounted-forgotten", "        keep_only(pods, self._since)\n", "        pass\n"),
     ),
     "reclaim/handrelease.py": (
         Edit(
@@ -153,7 +153,9 @@ RECLAIM_EDITS = {
             "leak-break", "            self._leaking_since.pop(pod, None)\n", "            pass\n"
         ),
         Edit(
-            "leak-later-start", "            del self._leaking_since[pod]\n", "            pass\n"
+            "leak-later-start",
+            "        keep_only(waiting, self._leaking_since)\n",
+            "        pass\n",
         ),
         Edit("leak-pause", "pause=judge.pause,", "pause=0.0,"),
         Edit(
@@ -321,7 +323,7 @@ RECLAIM_EDITS = {
         ),
         Edit(
             "held-again",
-            "        self._reclaimer.start_over({lock.pod for lock in held if lock.pod is not None})\n",
+            "        self._reclaimer.keep(pods - held, self._not_free.keys())\n",
             "",
         ),
         Edit("free-seen-now", "to_free=not _may_live(pod),", "to_free=False,"),
