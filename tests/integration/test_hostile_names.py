@@ -70,7 +70,9 @@ _STATUS = {
     "pid": 1,
     "checks": [_CHECK],
     "noDevices": True,
-    "resources": [{"name": _HOSTILE, "devices": 1, "healthy": 1, "offered": 1, "locked": 0}],
+    "resources": [
+        {"name": _HOSTILE, "devices": 1, "healthy": 1, "offered": 1, "locked": 0, "waiting": 0}
+    ],
     "drift": [
         {"kind": _HOSTILE, "subject": _HOSTILE, "one": _HOSTILE, "other": "b", "advice": _HOSTILE}
     ],

@@ -381,7 +381,7 @@ def _check(name: str, *, passes: bool = True, reason: str = "") -> Row:
 
 
 def _report(*checks: Row, **more: object) -> Row:
-    resource = {"name": "tpu", "devices": 4, "healthy": 3, "offered": 2, "locked": 1}
+    resource = {"name": "tpu", "devices": 4, "healthy": 3, "offered": 2, "locked": 1, "waiting": 1}
     rest: Row = {"byHand": [], "claims": [], "drift": [], "rules": [], "noDevices": False}
     rest["resources"] = [resource]
     return {"version": "1.0", "pid": 7, "checks": checks, **rest, **more}
@@ -406,8 +406,8 @@ def test_status_tells_what_is_wrong_first_and_fits_one_screen() -> None:
     assert lines[2].startswith("QUARANTINED tpu/1 by hand for ")
     assert lines[3] == "drift  k: s: a, but b; do it"
     assert lines[4:6] == [
-        "NAME  DEVICES  HEALTHY  OFFERED  LOCKED",
-        "tpu   4        3        2        1",
+        "NAME  DEVICES  HEALTHY  OFFERED  LOCKED  WAITING",
+        "tpu   4        3        2        1       1",
     ]
     assert lines[6].startswith("ok     lane of device 00, lane of device 01, ")
     assert len(lines) < 24

@@ -33,7 +33,14 @@ _WAITING = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"
 
 
 def _status(**changes: Any) -> dict[str, Any]:
-    resource = {"name": "google.com/tpu", "devices": 4, "healthy": 4, "offered": 4, "locked": 1}
+    resource = {
+        "name": "google.com/tpu",
+        "devices": 4,
+        "healthy": 4,
+        "offered": 4,
+        "locked": 1,
+        "waiting": 0,
+    }
     return {
         "version": "0.1.0",
         "pid": 4711,
@@ -97,6 +104,7 @@ _DRIFT = {"kind": "not-our-list", "subject": "google.com/tpu"}
         ("status", _status(**_resource(healthy=3), byHand=[_MARK]), State.NOTABLE),
         ("status", _status(**_resource(healthy=2), byHand=[_MARK]), State.WRONG),
         ("status", _status(**_resource(healthy=0), byHand=[_DRAIN]), State.NOTABLE),
+        ("status", _status(**_resource(waiting=1)), State.NOTABLE),
         ("status", _status(noDevices=True, resources=[]), State.NOTABLE),
         ("status", _status(claims=[{"claim": "a/b", "waits": "for a chip"}]), State.NOTABLE),
         ("status", _status(claims=[{"claim": "a/b", "waits": None}]), State.WELL),

@@ -93,7 +93,14 @@ def test_no_table_is_wider_than_100_columns_or_names_the_uid_of_a_known_pod(
 @settings(max_examples=20)
 @given(answer=_answers())
 def test_the_status_has_tables_of_at_most_100_columns(answer: dict[str, Any]) -> None:
-    resource = {"name": "r" * 300, "devices": 64, "healthy": 64, "offered": 64, "locked": 64}
+    resource = {
+        "name": "r" * 300,
+        "devices": 64,
+        "healthy": 64,
+        "offered": 64,
+        "locked": 64,
+        "waiting": 64,
+    }
     report = {
         **dict.fromkeys(("checks", "byHand", "drift", "rules"), ()),
         "version": "1.0",

@@ -13,6 +13,7 @@ from holdfast.app.answers.reports import (
     lock_reports,
     mark_reports,
     pod_name,
+    waiting,
 )
 from holdfast.cli.tables import Row, Rows
 from holdfast.ledger.readonly import read_only, read_only_history, read_only_moved_devices
@@ -66,6 +67,7 @@ def status(folder: Path, problem: str) -> Row:
     """Return the status of a daemon that cannot be reached because of *problem*."""
     book = read_only(folder)
     counts: Counter[ResourceName] = Counter(name.resource for name in book.locks)
+    waited_for = waiting(book)
     return {
         "version": None,
         "pid": None,
@@ -75,8 +77,15 @@ def status(folder: Path, problem: str) -> Row:
         "noDevices": None,
         "checks": [{"name": "daemon", "passes": False, "reason": problem}],
         "resources": [
-            {"name": name, "devices": None, "healthy": None, "offered": None, "locked": count}
-            for name, count in sorted(counts.items())
+            {
+                "name": name,
+                "devices": None,
+                "healthy": None,
+                "offered": None,
+                "locked": counts[name],
+                "waiting": waited_for[name],
+            }
+            for name in sorted(counts | waited_for)
         ],
         "byHand": mark_reports(book.marks),
         "rules": [],

@@ -27,7 +27,7 @@ HOLDERS = (
     *("cause", "limit", "usage", "headroom", "memlock"),
 )
 HISTORY = ("at", "device", "from", "to", "lasted", "pod", "podName", "claim", "fence", "evidence")
-_RESOURCES = ("name", "devices", "healthy", "offered", "locked")
+_RESOURCES = ("name", "devices", "healthy", "offered", "locked", "waiting")
 _CLAIMS = ("claim", "phase", "pods", "devices", "adminDevices", "waits")
 _DOWN = "unknown: the daemon is down"
 _TAKEN_UP = {

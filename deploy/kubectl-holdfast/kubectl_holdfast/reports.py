@@ -221,6 +221,8 @@ def _status(content: Row, _: float) -> Iterator[Line]:
         for each in content["claims"]
         if each["waits"]
     ]
+    if waited_for := _sum(resources, "waiting"):
+        notable.append(f"{_counted(waited_for, 'device')} waited for: `locks` says by whom")
     if content["noDevices"]:
         notable.append("no devices")
     down = content["pid"] is None
@@ -367,7 +369,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _sum(resources: Iterable[Row], key: str) -> int:
-    return sum(each[key] or 0 for each in resources)
+    return sum(each.get(key) or 0 for each in resources)  # an older daemon lacks some
 
 
 def _columns(*names: str, texts: tuple[str, ...] = ()) -> tuple[Column, ...]:

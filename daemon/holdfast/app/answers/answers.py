@@ -77,7 +77,7 @@ def _status(parts: Assembly, board: Board) -> reports.Report:
         "checks": check_rows(board.readiness),
         "noDevices": not (inventory.devices or inventory.left_out),
         "resources": reports.resource_reports(
-            inventory.resources, core.standings.now(), _offered(parts)
+            inventory.resources, core.standings.now(), _offered(parts), core.ledger.book.value
         ),
         "claims": claim_reports(core.ledger.book.value, core.obstacles.value),
         "drift": reports.drift_reports(parts.watches.drift.standing),

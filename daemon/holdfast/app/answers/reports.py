@@ -1,11 +1,12 @@
 """What the daemon tells the command line about itself and its claims, as plain dictionaries."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import asdict
 
-from holdfast.model.book.book import Book, ClaimRecord, DeviceLock, LockState, Move
+from holdfast.model.book.book import Allocation, Book, ClaimRecord, DeviceLock, LockState, Move
 from holdfast.model.book.claims import ClaimPhase, locks_of, phase_of, said_of_not_free
 from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.marks import Marks
@@ -14,7 +15,7 @@ from holdfast.model.book.queue import missing
 from holdfast.model.book.standing import FreeFor, Standing, Standings
 from holdfast.model.devices import Device, ExcludedDevice, Inventory, told_of
 from holdfast.model.gate.gate import told_queued, why_queued
-from holdfast.model.ids import ClaimUid, DeviceName, PodUid, ResourceName
+from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.node.memory import HolderMemory, Memory
 from holdfast.model.reclaim.handrelease import judge_by_hand
 from holdfast.model.text import MOST_MOVES
@@ -149,11 +150,24 @@ def lock_reports(book: Book, standings: Standings) -> list[Report]:
             "until": None,
             "keys": sorted(keys),
         }
-        for allocation in book.queue()
-        for name, keys in allocation.names()
-        if (lacks := missing(book.holdings, allocation, keys))
+        for allocation, name, keys, lacks in _queued(book)
     ]
     return locks + queued + admin_reports(book)
+
+
+def waiting(book: Book) -> Counter[ResourceName]:
+    """Return for how many devices of each resource a pod or claim waits that was granted them."""
+    return Counter(name.resource for _, name, _, _ in _queued(book))
+
+
+def _queued(
+    book: Book,
+) -> Iterator[tuple[Allocation, DeviceName, frozenset[HardwareKey], frozenset[HardwareKey]]]:
+    """Yield each device that an Allocation waits for: its hardware, and what of it is missing."""
+    for allocation in book.queue():
+        for name, keys in allocation.names():
+            if lacks := missing(book.holdings, allocation, keys):
+                yield allocation, name, keys, lacks
 
 
 def holder_reports(
@@ -250,9 +264,13 @@ def release_report(seen: HandReleaseView, *, patience: float) -> Report:
 
 
 def resource_reports(
-    resources: Iterable[ResourceName], standings: Standings, offered: Container[DeviceName]
+    resources: Iterable[ResourceName],
+    standings: Standings,
+    offered: Container[DeviceName],
+    book: Book,
 ) -> list[Report]:
     """Return one report for each resource: how many devices, and how many of which kind."""
+    waited_for = waiting(book)
     return [
         {
             "name": resource,
@@ -260,6 +278,7 @@ def resource_reports(
             "healthy": sum(each.healthy for each in devices),
             "offered": sum(each.name in offered for each in devices),
             "locked": sum(each.lock is not None for each in devices),
+            "waiting": waited_for[resource],
         }
         for resource in resources
         for devices in [standings.of(resource)]
