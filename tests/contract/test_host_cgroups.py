@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,25 @@ def test_a_pod_is_found_by_its_uid_with_all_that_lives_in_it(tree: ProcTree, pla
     assert found.cgroup == f"/{place}"
     assert found.inode == folder.stat().st_ino
     assert found.processes == (7, 8, 9)
+
+
+def test_cgroups_that_are_nested_however_deep_are_all_listed(tree: ProcTree) -> None:
+    """A pod that may write its own cgroup may make a thousand of them, one in the other."""
+    folder = make(tree, f"kubepods/pod{UID}")
+    before = Path.cwd()
+    try:
+        os.chdir(folder)
+        for _ in range(1100):
+            Path("a").mkdir()
+            os.chdir("a")
+        Path("cgroup.procs").write_text("9\n")
+        os.chdir(before)
+        found = Cgroups(tree.root).pod(UID)
+    finally:
+        os.chdir(before)
+        subprocess.run(["rm", "-r", folder], check=True)  # nobody else removes what is so deep
+    assert found is not None
+    assert found.processes == (9,)
 
 
 def test_a_pod_without_cgroup_is_none_and_appears_later(tree: ProcTree) -> None:

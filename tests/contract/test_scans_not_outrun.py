@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from inotify_simple import INotify, flags
 
+from fakes.faultydisk import not_here
 from fakes.inuse import holder_scan
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.own import visibility
@@ -639,6 +640,49 @@ def test_a_device_that_is_handed_on_by_fork_is_never_seen_as_nobodys(
         chain.wait()
 
 
+_RELAY = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define FLAGS CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM
+static char stacks[64][16384] __attribute__((aligned(16)));
+static unsigned turn;
+static int step(void *unused) {
+  usleep(100);
+  while (clone(step, stacks[++turn % 64] + 16320, FLAGS, 0) < 0);
+  syscall(SYS_exit, 0);
+  return 0;
+}
+int main(int count, char **words) {
+  int fd = open(words[1], O_RDWR | O_NOCTTY);
+  clone(step, stacks[0] + 16320, FLAGS, 0);
+  close(fd);
+  if (write(1, "\n", 1)) for (;;) pause();
+}
+"""
+
+
+def test_threads_that_hand_on_their_own_table_and_end_hide_nothing(
+    tmp_path: Path, terminal: Terminal
+) -> None:
+    source, program = tmp_path / "relay.c", tmp_path / "relay"
+    source.write_text(_RELAY)
+    compiler = shutil.which("cc")
+    if compiler is None:
+        not_here("threads without a leader need a C compiler (cc)")
+    subprocess.run([str(compiler), "-O1", "-o", program, source], check=True)
+    with subprocess.Popen([program, terminal.path], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        for _ in range(60):
+            look = holder_scan(HostRoot.under())
+            scan = look.scan([terminal.target], pids=[child.pid], hidden=True)
+            assert _pids(scan) == [child.pid] or _of(scan, child.pid)
+        child.kill()
+
+
 _TO_AND_FRO = """
 import os, sys
 here, there = 50, 51
@@ -789,6 +833,19 @@ def test_what_a_ring_has_is_seen_or_it_is_a_gap(tree: ProcTree, text: str, seen:
     (_ring_at(tree, text) / "root").symlink_to("/")
     target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
     assert (not holder_scan(tree.root).scan([target]).gaps) is seen
+
+
+def test_a_name_with_a_carriage_return_hides_no_file_that_a_ring_has_after_it(
+    tree: ProcTree,
+) -> None:
+    """The kernel escapes a newline in a name, and not that."""
+    home = tree.process(70)
+    text = "UserFiles:\t2\n    0: /a\rb\n    1: anon_inode:[vfio-device]\n"
+    tree.open_file(home, 3, "anon_inode:[io_uring]")
+    (home / "fdinfo/3").write_bytes(text.encode())
+    target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
+    found = holder_scan(tree.root).scan([target]).unattributed
+    assert [each.grips for each in found] == [{Grip.DEVICE_FD}]
 
 
 @pytest.mark.parametrize("text", ["anon_inode:[vfio-device]", "[vfio-device]"])

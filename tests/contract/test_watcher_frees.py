@@ -54,11 +54,12 @@ class _Parts(NothingToDo):
     stepped: list[DeviceLock] = field(default_factory=list)
     over: set[PodUid] = field(default_factory=set)
     """Of whom the end is remembered."""
+    locked: set[DeviceName] = field(default_factory=set)
     troubled: set[DeviceName] = field(default_factory=set)
     """What cannot be judged."""
 
-    def keep(self, pods: Any, devices: object) -> None:
-        self.over = pods
+    def keep(self, pods: Any, devices: Any) -> None:
+        self.over, self.locked = pods, {*devices}
 
     async def step(self, lock: Any, *_facts: object) -> None:
         if lock.device in self.troubled:
@@ -253,6 +254,7 @@ async def test_of_a_pod_that_has_another_device_no_end_is_remembered(tmp_path: P
         await on.ledger.apply(settle)
         assert await on.release(**{X: _IN_IT}) is LockState.RELEASING
         assert on.parts.over == set()
+        assert on.parts.locked == {_D0, name("d1")}, "why a sandbox is spared is said once"
 
 
 class _Use:

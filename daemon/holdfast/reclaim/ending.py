@@ -195,7 +195,10 @@ class Ending:
         self._spared[lock.device] = said
 
     def keep(self, devices: Collection[DeviceName]) -> None:
-        """Forget why who held others than *devices* was spared: they are free now."""
+        """Forget why who held others than *devices* was spared: they are free now.
+
+        A sandbox that leaks keeps the device of a lock that is held.
+        """
         keep_only(devices, self._spared)
 
     async def _left(

@@ -42,7 +42,7 @@ class Reclaimer:
         self._by_hand: dict[PodUid, tuple[Grounds, float]] = {}
 
     def keep(self, pods: Collection[PodUid], devices: Collection[DeviceName]) -> None:
-        """Forget all but *pods*, which are over, and their *devices*, which are to be freed.
+        """Forget all but *pods*, which are over, and *devices*, which are locked.
 
         A later end of the same UID must not skip the grace and the SIGTERM of the earlier one.
         """

@@ -265,7 +265,7 @@ class Watcher:
         pods = {pod for lock in ending for pod in book.pods_of(lock)}
         self._uncounted.keep(pods)
         held = {lock.pod for lock in self._locks() if lock.state is LockState.HELD}
-        self._reclaimer.keep(pods - held, self._not_free.keys())
+        self._reclaimer.keep(pods - held, book.locks.keys())
         for lock in ending:
             if lock.claim is not None:
                 for pod in book.pods_of(lock):

@@ -309,12 +309,25 @@ def _pod_below(root: Path, uid: PodUid) -> Path | None:
 
 def _folder_with(folder: Path, pid: int) -> Path | None:
     """Return the cgroup below *folder* that *pid* is in."""
-    for path, _, files in os.walk(folder):
-        if "cgroup.procs" in files:
-            with contextlib.suppress(HostError):
-                if pid in _pids_in(path):
-                    return Path(path)
+    for path in _with_below(folder, lambda _error: None):
+        with contextlib.suppress(HostError):
+            if pid in _pids_in(path):
+                return Path(path)
     return None
+
+
+def _with_below(folder: Path, refused: Callable[[OSError], None]) -> Iterator[str]:
+    """Yield *folder* and all below it, however deep; call *refused* for what cannot be listed."""
+    left = [str(folder)]
+    while left:
+        path = left.pop()
+        try:
+            with os.scandir(path) as entries:
+                left += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            refused(error)
+        else:
+            yield path
 
 
 def _populated(folder: Path) -> tuple[bool | None, str]:
@@ -345,7 +358,7 @@ def _pids_below(folder: Path) -> tuple[tuple[int, ...], str]:
         if error.errno not in _GONE:
             problems.append(f"cannot list {error.filename}: {error.strerror}")
 
-    for path, _, _ in os.walk(folder, onerror=refused):
+    for path in _with_below(folder, refused):
         try:
             pids.update(_pids_in(path))
         except HostError as error:

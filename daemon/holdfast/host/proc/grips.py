@@ -237,21 +237,32 @@ class GripSearch:
         """Look at the files of threads that do not share the leader's table.
 
         A leader that has exited shows no files, while its threads still have them all. If tables
-        cannot be compared, each thread's files are read: equal file numbers prove nothing.
+        cannot be compared, each thread's files are read: equal file numbers prove nothing. A thread
+        that ends may have handed its table on to one that was born since the list was made.
         """
         compare = compare and self._tables.usable
         known = [] if exited else [pid]
-        for thread in self._threads(folder, pid):
-            beat()
-            if compare and any(self._tables.same(each, thread) for each in known):
-                continue
-            try:
-                names = self._files(f"{folder}/task/{thread}/fd", use, beat)
-                self._note_exit(f"{folder}/task/{thread}", thread, names, use)
-            except (FileNotFoundError, ProcessLookupError):  # this thread alone has ended
-                continue
-            if len(known) < _TABLES:
-                known.append(thread)
+        looked_at: set[int] = set()
+        for _ in range(_MOST_LISTS):
+            ended = False
+            for thread in self._threads(folder, pid):
+                if thread in looked_at:
+                    continue
+                beat()
+                looked_at.add(thread)
+                if compare and any(self._tables.same(each, thread) for each in known):
+                    continue
+                try:
+                    names = self._files(f"{folder}/task/{thread}/fd", use, beat)
+                    self._note_exit(f"{folder}/task/{thread}", thread, names, use)
+                except (FileNotFoundError, ProcessLookupError):  # this thread alone has ended
+                    names = []
+                ended |= not names
+                if names and len(known) < _TABLES:
+                    known.append(thread)
+            if not ended:
+                return
+        use.unseen = "its threads come and go faster than they can be looked at"
 
     def _note_exit(self, folder: str, pid: int, names: OpenFiles, use: ProcessUse) -> None:
         """Note that a process or thread exits and shows no files: one can take long to close."""

@@ -154,7 +154,7 @@ def fdinfo(path: str) -> list[bytes]:
     """Return the lines of an fdinfo file; none if it is gone or cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
-            return file.read().splitlines()
+            return file.read().split(b"\n")  # a name in it may have any other character
     except OSError:
         return []
 
