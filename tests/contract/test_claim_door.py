@@ -577,3 +577,17 @@ async def test_without_the_folder_of_specs_nothing_is_prepared(at: _AtTheDoor) -
     at.folder.rmdir()
     assert "such folder; make it on the host" in (await _one(at.door(), claim)).error
     assert not at.ledger.book.value.locks_on(at.inventory.value.devices[0].keys)[0].started
+
+
+async def test_a_release_by_hand_ends_the_patience_for_one_end_of_the_claim(
+    at: _AtTheDoor,
+) -> None:
+    door, claim = at.door(), at.allocate("one", 0, pods=("pod-1",))
+    await _one(door, claim)
+    assert (await door.unprepare([claim]))[claim.uid]
+    door.unpreparing.release(claim.uid)
+    assert not (await door.unprepare([claim]))[claim.uid]
+    await at.release_all()
+    at.allocate("one", 0, pods=("pod-2",))
+    assert not (await _one(door, claim)).error
+    assert (await door.unprepare([claim]))[claim.uid]

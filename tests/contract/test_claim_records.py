@@ -650,3 +650,16 @@ async def test_a_claim_that_cannot_be_read_keeps_no_administrator_from_being_kno
     await at.published()
     assert at.server.asked == 2
     assert at.ledger.book.value.claims[_REF.uid].admin == {_GPU.name: _GPU.keys}
+
+
+async def test_what_kubelet_lets_go_while_the_server_is_asked_is_not_taken_over(
+    at: _Scene,
+) -> None:
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
+    at.server.allocated = plain(_GPU).name
+    at.record(X, device=plain(_GPU).name)
+    at.server.meanwhile = at.record
+    await at.records.catch_up()
+    await at.published()
+    assert at.server.asked == 1
+    assert at.held == []

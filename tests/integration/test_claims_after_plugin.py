@@ -1,4 +1,4 @@
-"""Hardware that goes from the device plugin to claims while pods run."""
+"""Hardware that goes from the device plugin to claims, or back, while pods run."""
 
 import asyncio
 from pathlib import Path
@@ -126,3 +126,17 @@ async def test_a_pod_of_the_plugin_that_is_yet_to_start_is_gated_as_before(
 
 async def _queued(at: ClaimStage) -> bool:
     return await at.node.queued() > 0
+
+
+async def test_what_claims_have_when_the_resource_goes_to_the_plugin_is_prepared_again(
+    short_path: Path,
+) -> None:
+    """Kubelet asks again for each new sandbox of the pod."""
+    async with claim_stage(short_path) as at:
+        claim = at.allocate("holder", 0)
+        await at.prepared(claim)
+        at.node.kill()
+        at.node.configure(tpu={"api": "device-plugin"})
+        await begin(at)
+        await at.node.until(lambda: bool(at.node.healthy()), "the other chip to be offered")
+        await at.prepared(claim)

@@ -373,3 +373,39 @@ async def test_where_the_api_server_knows_no_shares_one_claim_at_a_time_has_the_
     node.pod("next")
     assert node.scheduler.step() == []
     assert _CARD in node.offered()
+
+
+async def test_a_share_beside_adminaccess_to_its_gpu_is_all_that_is_locked(node: _Node) -> None:
+    """In kubelet's record, which has no adminAccess, that is the same GPU without a share."""
+    at, share = node.at, str(uuid4())
+    look = {"request": "look", "device": _CARD, "adminAccess": True}
+    both = at.allocate("both", device=_CARD, shareID=share, more=[look])
+    await at.prepared(both)
+    entry = ClaimEntry(
+        claim=ClaimRef(NAMESPACE, ClaimUid(both.uid), both.name),
+        pods=frozenset(map(PodUid, both.pods)),
+        devices={DRIVER: (RecordedDevice(NODE, _CARD, share), RecordedDevice(NODE, _CARD))},
+    )
+    write_entries(at.root / "dra_manager_state", [entry])
+    never = at.allocate("never", device=_CARD, shareID=str(uuid4()))
+    assert await at.unprepare(never) == {"never": ""}  # for which the record is read
+    assert await node.locks() == {_replica(0): "held"}
+    assert await node.error(at.allocate("other", device=_CARD, shareID=str(uuid4()))) == ""
+
+
+async def test_a_claim_is_prepared_again_with_more_shares_than_the_settings_allow_by_now(
+    node: _Node,
+) -> None:
+    two = node.of_two_requests("two")
+    assert await node.error(two) == ""
+    await node.at.node.reload(sharing=_sharing(2, failRequestsGreaterThanOne=True))
+    assert await node.error(two) == ""
+
+
+async def test_a_rule_takes_no_gpu_from_a_claim_that_has_it_with_adminaccess(node: _Node) -> None:
+    at = node.at
+    admin = at.allocate("admin", device=_CARD, adminAccess=True)
+    await at.prepared(admin)
+    await at.node.reload(devices=[{"match": {"index": "0"}, "exclude": True}])
+    await at.node.until(lambda: bool(node.offered()[_CARD].get("taints")), "the GPU to be leaving")
+    assert await node.error(admin) == ""

@@ -267,12 +267,14 @@ class ClaimPreparation:
         given = placed(wanted, draft.book, claim.ref.uid)
         if isinstance(given, Obstacle):
             return wanted, given
-        shares = tuple(device for each in given if each.is_share for device in each.devices)
-        if refusal := self._sources.of(shares).refuses(shares):
-            raise ClaimRefusedError(refusal)
         devices, admin = devices_of(given, admin=False), devices_of(given, admin=True)
         recorded = self._record.users(claim.ref.uid)
         wish = replace(wish_for(claim, devices, admin), recorded=recorded)
+        shares = tuple(device for each in given if each.is_share for device in each.devices)
+        # What it has was granted by the settings of that time.
+        has = is_prepared(draft.book, claim.ref.uid, wish.keys)
+        if not has and (refusal := self._sources.of(shares).refuses(shares)):
+            raise ClaimRefusedError(refusal)
         return given, line_up(draft, wish)
 
     def _wanted(self, claim: ClaimUid, results: Sequence[ClaimResult]) -> tuple[ResultDevices, ...]:
@@ -407,6 +409,7 @@ class ClaimRelease:
             now = self._clock.monotonic()
             patience = self._patience_left(book, claim)
             if patience <= 0:
+                self._released.discard(claim.uid)
                 log.warning(
                     "claim unprepared, and its devices are not free yet",
                     claim=str(claim),

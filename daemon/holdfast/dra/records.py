@@ -258,6 +258,11 @@ class ClaimRecords:
     async def _adopt(
         self, entry: ClaimEntry, wanted: Sequence[ResultDevices], running: frozenset[PodUid]
     ) -> None:
+        now = await self._read()  # the server may have taken its time
+        listed = {each.claim.uid for each in now.entries}
+        if now.state is CheckpointState.READ and entry.claim.uid not in listed:
+            return
+
         def take(draft: Draft) -> bool:
             given = placed(wanted, draft.book, entry.claim.uid, prepared=True)
             if isinstance(given, Obstacle):
@@ -283,10 +288,14 @@ class ClaimRecords:
         inventory, book = self._inventory.value, self._ledger.book.value
         known = {each.name: each for each in self._sight.advertised()}
         found: list[ResultDevices] = []
-        for each in sorted(frozenset(entry.devices.get(self._driver, ()))):
+        given = sorted(frozenset(entry.devices.get(self._driver, ())))
+        shared = {each.name for each in given if each.share_id}
+        for each in given:
             told = known.get(each.name)
             if told is None or each.pool != self._pool:
                 continue
+            if each.name in shared and not each.share_id:
+                continue  # nobody has a share and the whole: that is what it has with adminAccess
             result = ClaimResult(
                 request="",
                 driver=self._driver,

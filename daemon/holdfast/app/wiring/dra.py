@@ -58,8 +58,12 @@ class NodeSight(ClaimSight, Offer):
         self._cgroups = cgroups
 
     def advertised(self) -> Sequence[AdvertisedDevice]:
-        """Return the devices that the scheduler knows of."""
-        return self._sources.told(self._core.inventory.value, self._core.naming.is_dra)
+        """Return what the scheduler knows of, and the resources that claims have from before."""
+        locks, by_claims = self._core.ledger.book.value.locks.values(), self._core.naming.is_dra
+        had = {lock.device.resource for lock in locks if lock.claim is not None}
+        return self._sources.told(
+            self._core.inventory.value, lambda name: name in had or by_claims(name)
+        )
 
     def serves(self, resource: ResourceName) -> bool:
         """Tell whether the scheduler knows of the devices of *resource*, by patterns too."""

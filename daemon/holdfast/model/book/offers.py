@@ -63,6 +63,8 @@ def names_had(
     for lock in book.locks.values():
         if lock.state is not LockState.FOREIGN:
             found[lock.device] = lock.keys
+    for claim in book.claims.values():
+        found |= claim.admin
     return found
 
 
