@@ -567,6 +567,7 @@ def test_a_read_only_disk_is_refused_at_once_and_by_name(small_disk: Path) -> No
     with pytest.raises(LedgerUnusableError, match="cannot use the ledger") as refused:
         Store(small_disk)
     assert not isinstance(refused.value, LedgerUnreadableError), "it is whole"
+    assert list(read_only(small_disk).allocations) == [1], "and people are shown it"
     assert _bytes(small_disk) == before
 
 

@@ -146,10 +146,13 @@ def test_no_devices_is_told_only_once_the_hardware_was_looked_at(
 def test_a_move_is_counted_by_where_it_came_from_and_went() -> None:
     metrics = Metrics()
     move = _move("x", LockState.FREE, LockState.HELD, 0.0)
+    note = _move("x", LockState.HELD, LockState.HELD, 0.0)
 
-    metrics.locks.moved([move, move])
+    metrics.locks.moved([move, note, move])
 
-    assert 'holdfast_lock_moves_total{after="held",before="free"} 2.0' in _shown(metrics)
+    shown = _shown(metrics)
+    assert 'holdfast_lock_moves_total{after="held",before="free"} 2.0' in shown
+    assert 'holdfast_lock_moves_total{after="held",before="held"}' not in shown
 
 
 def test_how_long_a_lock_was_in_a_state_is_told_when_it_leaves_it() -> None:

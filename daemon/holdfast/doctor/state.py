@@ -11,7 +11,7 @@ from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.host.files.paths import Mount
 from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs
-from holdfast.ledger.disk import FILE, LOCK, RESERVE_BYTES, kept_aside
+from holdfast.ledger.disk import FILE, LOCK, RESERVE_BYTES, kept_aside, sealed
 from holdfast.ledger.examine import examine
 from holdfast.model.node.filesystems import unfit
 from holdfast.names import CONTROL_SOCKET
@@ -138,10 +138,10 @@ def _pid(pid: int) -> str:
 
 
 def _ledger(folder: Path, *, in_use: bool) -> Iterator[Finding]:
-    if not (folder / FILE).exists():
-        yield _LEDGER.ok(f"no ledger in {folder} yet; the first start makes it")
-        return
     try:
+        if not (folder / FILE).exists():
+            yield _missing_ledger(folder)
+            return
         examine(folder, in_use=in_use)
     except LedgerUnusableError as error:
         yield _LEDGER.fail(
@@ -156,6 +156,16 @@ def _ledger(folder: Path, *, in_use: bool) -> Iterator[Finding]:
         )
     else:
         yield _whole(folder)
+
+
+def _missing_ledger(folder: Path) -> Finding:
+    if sealed(folder) is None and not kept_aside(folder / FILE):
+        return _LEDGER.ok(f"no ledger in {folder} yet; the first start makes it")
+    return _LEDGER.warn(
+        f"there was a ledger in {folder}, and {FILE} is gone",
+        remedy="do not restart a daemon that runs: it writes the ledger again from its memory. "
+        "Otherwise set the quarantines and the drain that were made by hand again",
+    )
 
 
 def _whole(folder: Path) -> Finding:

@@ -1,5 +1,6 @@
 """Reads a ledger that is not to be written: that of a daemon that is down, or not ours yet."""
 
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -91,9 +92,13 @@ def _connect_read_only(path: Path, how: str = "mode=ro") -> sqlite3.Connection:
 
 
 def _open_read_only(folder: Path) -> sqlite3.Connection:
-    path = folder / FILE
+    path, wal = folder / FILE, folder / f"{FILE}-wal"
     try:
+        # On a disk that is read-only SQLite cannot make the file that it needs beside a WAL.
+        whole = not wal.exists() or not wal.stat().st_size
+        if whole and not os.access(folder, os.W_OK):
+            return _connect_read_only(path, "immutable=1")
         return _connect_read_only(path)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         message = f"cannot open the ledger {path}: {error}"
         raise LedgerError(message) from error

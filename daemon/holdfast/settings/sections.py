@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -20,7 +20,6 @@ from holdfast.settings.hardware import (
 )
 from holdfast.settings.types import (
     AbsolutePath,
-    Count,
     DirectPath,
     DriverName,
     Duration,
@@ -35,7 +34,7 @@ from holdfast.settings.types import (
 class HistorySettings(Section, frozen=True):
     """How much of each device's history is kept in the ledger."""
 
-    per_device: Count = 200
+    per_device: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] = 200
     """How many changes of state are kept for each device; older ones are dropped. Raise it to look
     back further with `holdfast history`; the ledger's file grows with it."""
 

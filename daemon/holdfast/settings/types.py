@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Meta
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Count = Annotated[int, Meta(ge=1)]
 Index = Annotated[int, Meta(ge=0)]
 Replicas = Annotated[int, Meta(ge=2, le=256)]
 

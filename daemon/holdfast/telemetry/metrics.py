@@ -146,9 +146,9 @@ class LockMetrics:
     def moved(self, moves: Iterable[Move]) -> None:
         """Count state changes of locks."""
         for move in moves:
-            self._moves.labels(move.before.value, move.after.value).inc()
-            if move.before is move.after:
+            if move.before is move.after:  # a note
                 continue
+            self._moves.labels(move.before.value, move.after.value).inc()
             since = self._entered.pop(move.device, None)
             if since is not None:
                 self._lasted.labels(move.before.value).observe(max(0.0, move.at - since))

@@ -211,9 +211,9 @@ def _status(content: Row, _: float) -> Iterator[Line]:
     marks, resources = content["byHand"], content["resources"]
     wrong = [f"{each['name']}: {each['reason']}" for each in failed]
     wrong += [f"drift {each['kind']}: {each['subject']}" for each in content["drift"]]
-    # Of a drained node no device is healthy, and of a quarantined one not that device.
+    # What is set by hand says nothing of the hardware: a drained device is healthy as well.
     unhealthy = _sum(resources, "devices") - _sum(resources, "healthy")
-    if unhealthy > len(marks) and not any(each["device"] is None for each in marks):
+    if unhealthy:
         wrong.append(f"{_counted(unhealthy, 'device')} unhealthy: `top` and `locks` have more")
     notable = [_mark(each) for each in marks]
     notable += [

@@ -178,6 +178,21 @@ def test_a_ledger_that_was_kept_beside_is_told_until_it_is_removed(node: NodeTre
     assert node.told().of("state", "ledger")["level"] == "OK"
 
 
+@pytest.mark.parametrize("left", ["ledger.seal", "ledger.db.unreadable-1"])
+def test_a_ledger_that_is_gone_is_told(node: NodeTree, left: str) -> None:
+    ledger = _ledger(node)
+    (ledger.parent / "ledger.db.unreadable-1").write_text("")
+    for each in ledger.parent.iterdir():
+        if each.name != left:
+            each.unlink()
+
+    found = node.told().of("state", "ledger")
+
+    assert found["level"] == "WARN"
+    assert "there was a ledger in" in found["reason"]
+    assert "do not restart a daemon that runs" in found["remedy"]
+
+
 def test_a_ledger_with_a_thing_that_makes_no_sense_fails_as_the_daemon_refuses_it(
     node: NodeTree,
 ) -> None:
