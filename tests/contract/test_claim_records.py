@@ -112,7 +112,7 @@ class _Sight(ClaimSight):
         self.cgroups: set[PodUid] = set()
         self.populated: set[PodUid] = set()
 
-    def advertised(self) -> Sequence[AdvertisedDevice]:
+    def known(self) -> Sequence[AdvertisedDevice]:
         return tuple(map(plain, self._inventory.value.devices))
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:

@@ -1,12 +1,19 @@
 """Hardware that goes from the device plugin to claims, or back, while pods run."""
 
 import asyncio
+import shutil
 from pathlib import Path
+from typing import Any
 
-from fakes.claimstage import ClaimStage, begin, claim_stage
+import pytest
+
+from fakes.claimrecord import write_record
+from fakes.claimstage import DRIVER, NAMESPACE, ClaimStage, begin, claim_stage
+from fakes.controlplane import NODE
 from fakes.opener import opener
-from fakes.stage import TPU, pod
+from fakes.stage import CHIPS, TPU, pod
 from holdfast.ledger.readonly import read_only
+from holdfast.model.ids import ClaimRef, ClaimUid
 from simulated.pods import Container, PodSpec
 
 
@@ -140,3 +147,35 @@ async def test_what_claims_have_when_the_resource_goes_to_the_plugin_is_prepared
         await begin(at)
         await at.node.until(lambda: bool(at.node.healthy()), "the other chip to be offered")
         await at.prepared(claim)
+
+
+_A_RULE = {
+    "devices": [
+        {"match": {"pci": CHIPS[0]}, "resource": "example.com/debug", "api": "device-plugin"}
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "resource"),
+    [(_A_RULE, "example.com/debug"), ({"tpu": {"api": "device-plugin"}}, TPU)],
+    ids=["a rule", "all of them"],
+)
+async def test_what_a_claim_of_a_lost_ledger_has_goes_to_no_pod_of_the_plugin(
+    short_path: Path, changes: dict[str, Any], resource: str
+) -> None:
+    """Its pod runs, and has not opened the chip yet: only kubelet's record says whose it is."""
+    async with claim_stage(short_path) as at:
+        claim = at.allocate("holder", 0)
+        await at.prepared(claim)
+        at.node.node.add_pod(claim.pods[0])
+        ref = ClaimRef(NAMESPACE, ClaimUid(claim.uid), claim.name)
+        record = at.root / "dra_manager_state"
+        write_record(record, ref, claim.pods, device=at.label(0), driver=DRIVER, pool=NODE)
+        at.node.kill()
+        shutil.rmtree(at.node.state)
+        at.node.configure(**changes)
+        await begin(at)
+        await at.node.until(lambda: at.node.kubelet.messages.get(resource), "a list of devices")
+        assert await at.node.locks() == {CHIPS[0]: "held"}
+        assert CHIPS[0] not in at.node.healthy(resource)

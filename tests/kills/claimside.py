@@ -115,7 +115,7 @@ class ClaimSide(ClaimSight):
             or any(self._cgroups.pod(pod.uid) is not None for pod in claim.pods if not pod.over)
         )
 
-    def advertised(self) -> Sequence[AdvertisedDevice]:
+    def known(self) -> Sequence[AdvertisedDevice]:
         """Return what the scheduler knows of."""
         return [plain(each) for each in self._claimed]
 

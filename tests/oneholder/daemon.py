@@ -250,6 +250,9 @@ class PlayedDaemon:
     def advertised(self) -> Sequence[AdvertisedDevice]:
         return (plain(CHIP),)
 
+    def known(self) -> Sequence[AdvertisedDevice]:
+        return self.advertised()
+
     def serves(self, resource: ResourceName) -> bool:
         return resource == TPU
 

@@ -45,8 +45,8 @@ EVERY = 60.0
 class ClaimSight(Protocol):
     """What else shows of claims on this node."""
 
-    def advertised(self) -> Sequence[AdvertisedDevice]:
-        """Return the devices that the scheduler knows of."""
+    def known(self) -> Sequence[AdvertisedDevice]:
+        """Return the devices that a claim may have, whatever API serves them by now."""
         ...
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
@@ -286,7 +286,7 @@ class ClaimRecords:
         *admin* are the scheduler's names of what it has with adminAccess.
         """
         inventory, book = self._inventory.value, self._ledger.book.value
-        known = {each.name: each for each in self._sight.advertised()}
+        known = {each.name: each for each in self._sight.known()}
         found: list[ResultDevices] = []
         given = sorted(frozenset(entry.devices.get(self._driver, ())))
         shared = {each.name for each in given if each.share_id}
@@ -314,7 +314,7 @@ class ClaimRecords:
         """Return what the ledger says that *claim* has with adminAccess."""
         record = self._ledger.book.value.claims.get(claim)
         known = record.admin.keys() if record is not None else frozenset()
-        told = map(as_whole, self._sight.advertised())
+        told = map(as_whole, self._sight.known())
         return frozenset(each.name for each in told if known and known >= set(each.devices))
 
     async def _admin(self, claim: ClaimRef, wanted: Sequence[ResultDevices]) -> frozenset[str]:
@@ -402,7 +402,7 @@ class ClaimRecords:
     def _is_elsewhere(self, record: ClaimRecord, results: Sequence[ClaimResult]) -> bool:
         """Tell whether *results*, what it is allocated, are none of the devices that it has."""
         ours = {each.device for each in results if each.driver == self._driver}
-        known = [as_whole(each) for each in self._sight.advertised() if each.name in ours]
+        known = [as_whole(each) for each in self._sight.known() if each.name in ours]
         devices = map(self._inventory.value.get, (name for each in known for name in each.devices))
         keys = [None if device is None else device.keys for device in devices]
         had = {*record.admin.values()}

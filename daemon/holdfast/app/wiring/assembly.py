@@ -23,6 +23,7 @@ from holdfast.errors import ApiServerError
 from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.model.book.claims import claims_left
 from holdfast.settings import Settings
+from holdfast.settings.sections import DraSettings
 from holdfast.vendors.context import Vendor
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _second_door(
     token that is missing stops no daemon: claims are prepared once it is there.
     """
     wanted = core.settings.has_dra()
-    if not (wanted or claims_left(core.ledger.book.value)):
+    if not (wanted or claims_left(core.ledger.book.value) or _claims_recorded(core.settings.dra)):
         return None
     from holdfast.apiserver.wire import in_cluster  # noqa: PLC0415 - see above
     from holdfast.app.wiring.dra import DraParts  # noqa: PLC0415 - see above
@@ -128,6 +129,16 @@ def _second_door(
             return None
         log.warning("cannot prepare claims yet", reason=str(error))
     return DraParts(core, discovery, kubelet, reclaim, access)
+
+
+def _claims_recorded(settings: DraSettings) -> bool:
+    """Tell whether kubelet has claims of ours, which the ledger may have lost."""
+    path = Path(settings.claim_file())
+    if not path.exists():
+        return False
+    from holdfast.kubelet.claimstate import read  # noqa: PLC0415 - most nodes have no such file
+
+    return any(each.devices.get(settings.driver_name) for each in read(path).entries)
 
 
 def _cluster_events(

@@ -37,7 +37,7 @@ from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import read
 from holdfast.model.book.claims import claims_left
 from holdfast.model.book.drift import ClaimDriftFacts
-from holdfast.model.dra.advertised import AdvertisedDevice
+from holdfast.model.dra.advertised import AdvertisedDevice, as_found
 from holdfast.model.dra.claims import LeavingFacts, why_driver_stays
 from holdfast.model.dra.handover import as_whole
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
@@ -58,12 +58,25 @@ class NodeSight(ClaimSight, Offer):
         self._cgroups = cgroups
 
     def advertised(self) -> Sequence[AdvertisedDevice]:
-        """Return what the scheduler knows of, and the resources that claims have from before."""
-        locks, by_claims = self._core.ledger.book.value.locks.values(), self._core.naming.is_dra
-        had = {lock.device.resource for lock in locks if lock.claim is not None}
-        return self._sources.told(
-            self._core.inventory.value, lambda name: name in had or by_claims(name)
-        )
+        """Return what the scheduler knows of, and what claims have that it knew of before."""
+        inventory, by_claims = self._core.inventory.value, self._core.naming.is_dra
+        told = self._sources.told(inventory, by_claims)
+        locks = self._core.ledger.book.value.locks.values()
+        had = {lock.device for lock in locks if lock.claim is not None}
+        left = {each.resource for each in had if not by_claims(each.resource)}
+        if not left:
+            return told
+        before = self._sources.told(inventory, left.__contains__)
+        return (*told, *(each for each in before if each.is_of(had)))
+
+    def known(self) -> Sequence[AdvertisedDevice]:
+        """Return the devices that a claim may have, whatever API serves them by now.
+
+        A claim from before a rule has them by the names that they had without it.
+        """
+        inventory = self._core.inventory.value
+        told = self._sources.told(inventory, lambda _resource: True)
+        return (*as_found(self._sources.advertised, inventory), *told)
 
     def serves(self, resource: ResourceName) -> bool:
         """Tell whether the scheduler knows of the devices of *resource*, by patterns too."""

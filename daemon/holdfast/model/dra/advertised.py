@@ -1,7 +1,7 @@
 """What a vendor's adapter tells the scheduler of its devices."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -39,6 +39,11 @@ class AdvertisedDevice(Struct, frozen=True, kw_only=True):
         """Tell whether several claims can have it at once."""
         return self.whole is not None
 
+    def is_of(self, devices: set[DeviceName]) -> bool:
+        """Tell whether *devices* have all of it, or a share of it."""
+        own = devices & set(self.devices)
+        return bool(own) if self.shared else len(own) == len(self.devices)
+
 
 def plain(device: Device) -> AdvertisedDevice:
     """Return what is known of any device: its resource, what it is, and where it is."""
@@ -74,6 +79,23 @@ def as_assigned(
         resource = each.attributes["resource"].text or ""
         kind = texts(type=resource.rpartition("/")[2])
         yield replace(each, attributes={**each.attributes, **kind})
+
+
+def as_found(
+    describe: Callable[[Iterable[Device]], Sequence[AdvertisedDevice]], inventory: Inventory
+) -> Iterator[AdvertisedDevice]:
+    """Yield what *describe* makes of the hardware in *inventory* as it was found, before any rule.
+
+    The devices of each are those of *inventory*.
+    """
+    hardware = inventory.hardware or inventory.devices
+    found = {
+        DeviceName(each.found_as or each.name.resource, each.name.id): each for each in hardware
+    }
+    names = {name: each.name for name, each in found.items()}
+    for told in describe([replace(each, name=name) for name, each in found.items()]):
+        # Those of a shared device are names of shares.
+        yield replace(told, devices=tuple(names.get(name, name) for name in told.devices))
 
 
 def makes_no_group(devices: Collection[DeviceName], told: Iterable[AdvertisedDevice]) -> bool:
