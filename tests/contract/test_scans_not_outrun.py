@@ -676,11 +676,13 @@ def test_threads_that_hand_on_their_own_table_and_end_hide_nothing(
     with subprocess.Popen([program, terminal.path], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        for _ in range(60):
-            look = holder_scan(HostRoot.under())
-            scan = look.scan([terminal.target], pids=[child.pid], hidden=True)
-            assert _pids(scan) == [child.pid] or _of(scan, child.pid)
-        child.kill()
+        try:
+            for _ in range(60):
+                look = holder_scan(HostRoot.under())
+                scan = look.scan([terminal.target], pids=[child.pid], hidden=True)
+                assert _pids(scan) == [child.pid] or _of(scan, child.pid)
+        finally:
+            child.kill()
 
 
 _TO_AND_FRO = """
