@@ -23,6 +23,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.claims import Wish, end_claim, release, share
 from holdfast.model.book.draft import Draft
+from holdfast.model.cards import CardNames, card_key
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
@@ -38,6 +39,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
+from holdfast.model.nvidia import REPLICAS
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -663,3 +665,27 @@ async def test_what_kubelet_lets_go_while_the_server_is_asked_is_not_taken_over(
     await at.published()
     assert at.server.asked == 1
     assert at.held == []
+
+
+async def test_shares_of_what_is_not_shared_any_more_are_taken_over(at: _Scene) -> None:
+    card = replace(
+        _GPU,
+        name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("GPU-1")),
+        keys=frozenset({card_key("GPU-1")}),
+    )
+    names = CardNames(vendors=(REPLICAS,))
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, card), names=names))
+    at.server.allocated = plain(card).name
+    shares = [(X, _REF, "share-1"), (Y, ClaimRef("team", ClaimUid("uid-2"), "other"), "share-2")]
+    entries = [
+        ClaimEntry(
+            claim=ref,
+            pods=frozenset({pod}),
+            devices={"holdfast.dev": (RecordedDevice("node-1", plain(card).name, share_id),)},
+        )
+        for pod, ref, share_id in shares
+    ]
+    write_entries(at.state, entries)
+    await at.compare()
+    assert at.held == [LockState.HELD] * 2
+    assert {name.id for name in at.ledger.book.value.locks} == {"GPU-1::0", "GPU-1::1"}

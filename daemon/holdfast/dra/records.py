@@ -29,7 +29,7 @@ from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, LostFacts, On
 from holdfast.model.dra.handover import ResultDevices, as_whole, devices_of, meant_by, placed
 from holdfast.model.dra.passage import may_be_shared, wish_for
 from holdfast.model.gate.gate import Obstacle
-from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, PodUid, ProcessId
 from holdfast.model.kubelet import ClaimEntry
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
@@ -305,10 +305,23 @@ class ClaimRecords:
                 share_id=each.share_id,
             )
             names = meant_by(result, told, book, entry.claim.uid)
+            if each.share_id:
+                names += self._shares(each.name, as_whole(told).devices[0])
             devices = tuple(it for name in names if (it := inventory.get(name)) is not None)
             if devices:
                 found.append(ResultDevices(result=result, devices=devices))
         return tuple(found)
+
+    def _shares(self, name: str, card: DeviceName) -> tuple[DeviceName, ...]:
+        """Return as many shares of *card* as kubelet has recorded for the device called *name*.
+
+        It may not be shared any more, or by fewer.
+        """
+        recorded = (
+            each for entry in self.entries or () for each in entry.devices.get(self._driver, ())
+        )
+        count = sum(each.name == name and each.share_id != "" for each in recorded)
+        return self._inventory.value.names.replicas(card, count)
 
     def _known_admin(self, claim: ClaimUid) -> frozenset[str]:
         """Return what the ledger says that *claim* has with adminAccess."""

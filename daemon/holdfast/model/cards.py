@@ -109,6 +109,14 @@ class CardNames(Struct, frozen=True, kw_only=True):
         found = (each.whole(device) for each in self.vendors)
         return next((each for each in found if each != device), device)
 
+    def replicas(self, card: DeviceName, count: int) -> tuple[DeviceName, ...]:
+        """Return what the first *count* replicas of *card* would be called, by any vendor."""
+        return tuple(
+            DeviceName(card.resource, each.replica(card.id, number))
+            for each in self.vendors
+            for number in range(count)
+        )
+
     def parted(self, id_: DeviceId) -> tuple[DeviceId, str]:
         """Return the id of the card, and the number of its replica; empty for the whole card."""
         found = (each.parted(id_) for each in self.vendors)
