@@ -250,8 +250,11 @@ def test_a_folder_that_is_moved_in_the_configuration_is_mounted_there(
     assert path in set(_may({"config": config}))
 
 
-def test_a_drivers_root_that_the_host_has_elsewhere_is_mounted_from_there() -> None:
-    values = {"config": {"gpu": {"driverRoot": "/driver-root", "driverRootOnHost": "/"}}}
+@pytest.mark.parametrize("here", [{}, {"driverRoot": "/driver-root"}])
+def test_a_drivers_root_that_the_host_has_elsewhere_is_mounted_from_there(
+    here: dict[str, str],
+) -> None:
+    values = {"config": {"gpu": {**here, "driverRootOnHost": "/"}}}
 
     assert _mount(values, "/driver-root")["readOnly"] is True
     (volume,) = [each for each in pod(values)["volumes"] if each["name"] == "driver-root"]

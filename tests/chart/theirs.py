@@ -26,7 +26,7 @@ VALUES: Mapping[str, str] = {
     "compatWithCPUManager": f"{_CONFIG}gpu.passDeviceSpecs",
     "deviceListStrategy": f"{_CONFIG}gpu.deviceListStrategy",
     "deviceIDStrategy": f"{_CONFIG}gpu.deviceIdStrategy",
-    "nvidiaDriverRoot": f"{_CONFIG}gpu.driverRoot",
+    "nvidiaDriverRoot": f"{_CONFIG}gpu.driverRootOnHost",
     "nvidiaDevRoot": f"{_CONFIG}gpu.devRoot",
     "gdrcopyEnabled": f"{_CONFIG}gpu.gdrcopyEnabled",
     "gdsEnabled": f"{_CONFIG}gpu.gdsEnabled",
