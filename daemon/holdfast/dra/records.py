@@ -46,7 +46,7 @@ class ClaimSight(Protocol):
     """What else shows of claims on this node."""
 
     def known(self) -> Sequence[AdvertisedDevice]:
-        """Return the devices that a claim may have, whatever API serves them by now."""
+        """Return the devices that a claim may have, whatever API serves them at present."""
         ...
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:

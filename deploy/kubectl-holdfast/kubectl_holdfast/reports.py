@@ -222,7 +222,7 @@ def _status(content: Row, _: float) -> Iterator[Line]:
         if each["waits"]
     ]
     if waited_for := _sum(resources, "waiting"):
-        notable.append(f"{_counted(waited_for, 'device')} waited for: `locks` says by whom")
+        notable.append(f"{_counted(waited_for, 'device')} waited for: `locks` has the pods")
     if content["noDevices"]:
         notable.append("no devices")
     down = content["pid"] is None

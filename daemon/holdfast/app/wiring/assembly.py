@@ -132,7 +132,7 @@ def _second_door(
 
 
 def _claims_recorded(settings: DraSettings) -> bool:
-    """Tell whether kubelet has claims of ours, which the ledger may have lost."""
+    """Tell whether kubelet has recorded claims of this driver: the ledger may have lost them."""
     path = Path(settings.claim_file())
     if not path.exists():
         return False

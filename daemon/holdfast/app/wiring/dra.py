@@ -70,7 +70,7 @@ class NodeSight(ClaimSight, Offer):
         return (*told, *(each for each in before if each.is_of(had)))
 
     def known(self) -> Sequence[AdvertisedDevice]:
-        """Return the devices that a claim may have, whatever API serves them by now.
+        """Return the devices that a claim may have, whatever API serves them at present.
 
         A claim from before a rule has them by the names that they had without it.
         """
