@@ -42,6 +42,6 @@ async def test_what_is_of_no_interest_is_forgotten() -> None:
     clock = ManualClock()
     uncounted = UncountedPods(clock)
     uncounted.seconds(X, counted=False)
-    uncounted.keep([Y, None])
+    uncounted.keep([Y])
     await clock.advance(30.0)
     assert uncounted.seconds(X, counted=False) == 0.0

@@ -32,6 +32,7 @@ from holdfast.model.gate.gate import Obstacle
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, PodUid, ProcessId
 from holdfast.model.kubelet import ClaimEntry
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.kept import keep_only
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched
@@ -225,7 +226,7 @@ class ClaimRecords:
                 await self._adopt(entry, self._wanted(entry, admin), running)
         listed = {each.claim.uid for each in state.entries}
         self._unasked &= listed
-        self._not_taken = {uid: why for uid, why in self._not_taken.items() if uid in listed}
+        keep_only(listed, self._not_taken)
         for record in self._live():
             if self._listed(record, state) is False:
                 await self._ledger.apply_if_changing(partial(forget, claim=record.ref.uid))

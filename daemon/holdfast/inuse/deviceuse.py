@@ -17,6 +17,7 @@ from holdfast.model.ids import DeviceName, PciAddress, ProcessId
 from holdfast.model.use.free import Freedom, KernelFacts, OpenOutcome, judge_kernel, kept_by_driver
 from holdfast.model.use.holders import Holder
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.kept import keep_only
 from holdfast.runtime.watched import Watched
 
 _MOST_FOLLOWED = 32
@@ -288,10 +289,7 @@ class DeviceUse:
 
     def keep(self, devices: Collection[DeviceName]) -> None:
         """Drop what was seen of all but *devices*, which are those of the node."""
-        here = set(devices)
-        self._late = {name: late for name, late in self._late.items() if name in here}
-        self._asked = {name: at for name, at in self._asked.items() if name in here}
-        self._seen = {name: seen for name, seen in self._seen.items() if name in here}
+        keep_only(devices, self._late, self._asked, self._seen)
         self._follow()
 
     # What a start asks.

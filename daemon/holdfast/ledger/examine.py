@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.ledger.disk import FILE, Stamp, sealed
-from holdfast.ledger.readonly import inspect
+from holdfast.ledger.readonly import has_wal, inspect
 
 _TRIES = 5
 
@@ -24,7 +24,7 @@ def examine(folder: Path, *, in_use: bool) -> None:
         if not os.access(path, os.R_OK):  # of which SQLite says only that it cannot open it
             raise LedgerError(f"cannot read the ledger {path}: we may not")  # noqa: TRY301 - all that is wrong with the file in one place
         known = sealed(folder)
-        if not wal.exists() or not wal.stat().st_size:
+        if not has_wal(folder):
             # Opened as any other file of this kind, it would get two files beside it.
             inspect(path, known, how="immutable=1")
         elif in_use:

@@ -73,6 +73,12 @@ def inspect(path: Path, known: Stamp | None, *, how: str = "mode=ro") -> None:
             )
 
 
+def has_wal(folder: Path) -> bool:
+    """Tell whether some commits are in the WAL only; raises OSError."""
+    wal = folder / f"{FILE}-wal"
+    return wal.exists() and wal.stat().st_size > 0
+
+
 def _refuse_others(db: sqlite3.Connection, path: Path) -> None:
     """Raise LedgerUnusableError for another program's file, and for that of another version."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
@@ -92,13 +98,11 @@ def _connect_read_only(path: Path, how: str = "mode=ro") -> sqlite3.Connection:
 
 
 def _open_read_only(folder: Path) -> sqlite3.Connection:
-    path, wal = folder / FILE, folder / f"{FILE}-wal"
+    path = folder / FILE
     try:
-        # On a disk that is read-only SQLite cannot make the file that it needs beside a WAL.
-        whole = not wal.exists() or not wal.stat().st_size
-        if whole and not os.access(folder, os.W_OK):
-            return _connect_read_only(path, "immutable=1")
-        return _connect_read_only(path)
+        # Where nothing can be written SQLite cannot make the files that it wants beside this one.
+        alone = not has_wal(folder) and not os.access(folder, os.W_OK)
+        return _connect_read_only(path, "immutable=1" if alone else "mode=ro")
     except (sqlite3.Error, OSError) as error:
         message = f"cannot open the ledger {path}: {error}"
         raise LedgerError(message) from error

@@ -195,10 +195,7 @@ class Ending:
         self._spared[lock.device] = said
 
     def keep(self, devices: Collection[DeviceName]) -> None:
-        """Forget why who held others than *devices* was spared: they are free now.
-
-        A sandbox that leaks keeps the device of a lock that is held.
-        """
+        """Forget why holders of others than *devices*, which are locked, were spared."""
         keep_only(devices, self._spared)
 
     async def _left(

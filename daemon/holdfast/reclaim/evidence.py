@@ -240,7 +240,7 @@ class UncountedPods:
             self._since.setdefault(pod, now)
         return now - self._since.get(pod, now)
 
-    def keep(self, pods: Collection[PodUid | None]) -> None:
+    def keep(self, pods: Collection[PodUid]) -> None:
         """Drop what is remembered of others than *pods*."""
         keep_only(pods, self._since)
 

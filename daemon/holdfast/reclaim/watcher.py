@@ -48,6 +48,7 @@ from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import Endings, PodSightings
 from holdfast.reclaim.users import Users
 from holdfast.runtime.clock import Clock, Turns
+from holdfast.runtime.kept import keep_only
 from holdfast.runtime.problem import LogLimit, Problem
 from holdfast.runtime.watched import Changes, Nudges, Watched
 from holdfast.settings.sections import ReclaimSettings
@@ -258,14 +259,12 @@ class Watcher:
         ending = [lock for lock in self._locks() if _waits_to_be_free(lock)]
         before = self._not_free
         self._not_free = {lock.device: before.get(lock.device, _NOTHING) for lock in ending}
-        self._unrecorded = {
-            device: each for device, each in self._unrecorded.items() if device in self._not_free
-        }
+        keep_only(self._not_free, self._unrecorded)
         # Of a claim's pods each has its turn, and the time for which none is counted runs for all.
         pods = {pod for lock in ending for pod in book.pods_of(lock)}
         self._uncounted.keep(pods)
-        held = {lock.pod for lock in self._locks() if lock.state is LockState.HELD}
-        self._reclaimer.keep(pods - held, book.locks.keys())
+        holders = {lock.pod for lock in book.locks.values() if lock.state is LockState.HELD}
+        self._reclaimer.keep(pods - holders, book.locks.keys())
         for lock in ending:
             if lock.claim is not None:
                 for pod in book.pods_of(lock):

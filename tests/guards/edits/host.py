@@ -61,10 +61,12 @@ HOST_EDITS = {
         ),
         Edit(
             "open-thread-exits",
-            '                    self._note_exit(f"{folder}/task/{thread}", thread, names, use)\n',
+            "        self._note_exit(folder, thread, names, use)\n",
             "",
         ),
-        Edit("open-thread-heirs", "                ended |= not names\n", ""),
+        Edit(
+            "open-thread-heirs", "                    ended = True\n", "                    pass\n"
+        ),
         Edit("open-same-table", "if same and self._folder(other) == inode and", "if same and"),
         Edit("open-ring-roots", "if use.has_rings or inode is None:", "if inode is None:"),
         Edit(

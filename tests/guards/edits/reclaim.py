@@ -323,7 +323,7 @@ RECLAIM_EDITS = {
         ),
         Edit(
             "held-again",
-            "        self._reclaimer.keep(pods - held, book.locks.keys())\n",
+            "        self._reclaimer.keep(pods - holders, book.locks.keys())\n",
             "",
         ),
         Edit("free-seen-now", "to_free=not _may_live(pod),", "to_free=False,"),

@@ -244,25 +244,31 @@ class GripSearch:
         known = [] if exited else [pid]
         looked_at: set[int] = set()
         for _ in range(_MOST_LISTS):
+            new = [each for each in self._threads(folder, pid) if each not in looked_at]
+            looked_at.update(new)
             ended = False
-            for thread in self._threads(folder, pid):
-                if thread in looked_at:
-                    continue
+            for thread in new:
                 beat()
-                looked_at.add(thread)
                 if compare and any(self._tables.same(each, thread) for each in known):
                     continue
-                try:
-                    names = self._files(f"{folder}/task/{thread}/fd", use, beat)
-                    self._note_exit(f"{folder}/task/{thread}", thread, names, use)
-                except (FileNotFoundError, ProcessLookupError):  # this thread alone has ended
-                    names = []
-                ended |= not names
-                if names and len(known) < _TABLES:
+                if not self._has_table(f"{folder}/task/{thread}", thread, use, beat):
+                    ended = True
+                elif len(known) < _TABLES:
                     known.append(thread)
             if not ended:
                 return
         use.unseen = "its threads come and go faster than they can be looked at"
+
+    def _has_table(
+        self, folder: str, thread: int, use: ProcessUse, beat: Callable[[], None]
+    ) -> bool:
+        """Look at the files of one thread; return whether it had any."""
+        try:
+            names = self._files(f"{folder}/fd", use, beat)
+        except (FileNotFoundError, ProcessLookupError):  # it has ended, and the others have not
+            return False
+        self._note_exit(folder, thread, names, use)
+        return bool(names)
 
     def _note_exit(self, folder: str, pid: int, names: OpenFiles, use: ProcessUse) -> None:
         """Note that a process or thread exits and shows no files: one can take long to close."""

@@ -86,9 +86,11 @@ def as_found(
 ) -> Iterator[AdvertisedDevice]:
     """Yield what *describe* makes of the hardware in *inventory* as it was found, before any rule.
 
-    The devices of each are those of *inventory*.
+    The devices of each are those of *inventory*. Where no rule names hardware, nothing is yielded.
     """
     hardware = inventory.hardware or inventory.devices
+    if all(each.found_as is None for each in hardware):
+        return
     found = {
         DeviceName(each.found_as or each.name.resource, each.name.id): each for each in hardware
     }
