@@ -82,8 +82,8 @@ async def test_a_story_is_the_same_each_time_it_is_told() -> None:
     [
         pytest.param(_without(_kubelet_let_go), 369, id="kubelet let go of the pod"),
         pytest.param(_without(_runtime_let_go), 26, id="the runtime let go of the pod"),
-        pytest.param(_without(_shims_by_name), 216, id="no parent lives outside, by whatever name"),
-        pytest.param(_without(_shims_outside), 216, id="no shim is inside, by whatever name"),
+        pytest.param(_without(_shims_by_name), 316, id="no parent lives outside, by whatever name"),
+        pytest.param(_without(_shims_outside), 338, id="no shim is inside, by whatever name"),
         pytest.param(Guards(thaws=False), 202, id="a daemon thaws what the former one has frozen"),
     ],
 )
