@@ -182,6 +182,9 @@ class _Observer:
         until = self._survey.extra_until if self._extra else self._survey.until
         if time.monotonic() >= until:
             return _ProcessLook(unseen=_TOO_MUCH if self._extra else _NO_TIME)
+        facts = self._survey.procfs.process(pid)
+        if facts is not None and facts.kernel_thread:  # it has no files, and they are many
+            return None
         shares = self._survey.shares
         if pid in shares.left_out:
             return _LEFT_OUT
