@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import re
-import socket
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,6 +17,7 @@ from alerts.queries import REPOSITORY
 from fakes.opener import opener
 from fakes.stage import CHIPS, TPU, pod, stage
 from fetched import program
+from ports import free_port
 
 _BOARD = json.loads((REPOSITORY / "deploy/dashboards/holdfast.json").read_text())
 _ALWAYS = {
@@ -59,11 +59,6 @@ _MEASURED = {
 """Queries that have a number after two pods."""
 _FIRING = 'ALERTS{{alertname="{}",alertstate="firing"}}'
 _RULES = REPOSITORY / "deploy/alerts/holdfast.yaml"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class _Prometheus:
@@ -116,7 +111,7 @@ class _Prometheus:
 async def _prometheus(
     folder: Path, scraped: int, rules: Path = _RULES
 ) -> AsyncIterator[_Prometheus]:
-    binary, port = program("prometheus", package="prometheus"), _free_port()
+    binary, port = program("prometheus", package="prometheus"), free_port()
     config = folder / "prometheus.yaml"
     config.write_text(
         yaml.safe_dump(
@@ -150,7 +145,7 @@ async def _prometheus(
 
 
 async def test_a_real_prometheus_scrapes_judges_and_answers_every_panel(short_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     async with (
         _prometheus(short_path, port) as prometheus,
         stage(short_path, http={"port": port}) as node,
@@ -207,7 +202,7 @@ async def _shown(prometheus: _Prometheus) -> dict[tuple[str, str], list[str]]:
 async def test_alerts_fire_on_a_real_node_and_resolve_when_it_is_well_again(
     short_path: Path,
 ) -> None:
-    port = _free_port()
+    port = free_port()
     async with (
         _prometheus(short_path, port, _impatient(short_path / "rules.yaml")) as prometheus,
         stage(short_path, http={"port": port}) as node,

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import sqlite3
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from ports import free_port
 from simulated import nvml
 from simulated.gpunode import GpuNode
 from simulated.node import SimulatedNode
@@ -61,7 +61,7 @@ class Rig(Stage):
             node,
             Runtime(node),
             settings={
-                "http": {"address": "127.0.0.1", "port": _free_port()},
+                "http": {"address": "127.0.0.1", "port": free_port()},
                 "log": {"format": "json"},
                 **changes,
             },
@@ -161,9 +161,3 @@ def _status_mib(pid: int, field: str) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith(field))
     return int(line.split()[1]) / 1024
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import stat
 import time
 from asyncio.subprocess import DEVNULL, PIPE
@@ -20,6 +19,7 @@ from fakes.stage import TIMES, TPU, Stage, WatchfulRuntime, pod
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from hostile.attack import LATER_RELEASE, LATER_START, Attack, Place, Result
 from hostile.programs import Programs
+from ports import free_port
 from simulated.node import SimulatedNode
 from simulated.pods import Container, Phase, Pod, PodSpec
 from simulated.runtime import Runtime
@@ -423,7 +423,7 @@ async def staged(
     node = CgroupNode(folder / "node", cgroup, share, chips=attack.chips, mappable=attack.mappable)
     (folder / "cdi").mkdir()
     witness = Witness(node, folder / "cdi")
-    port = _free_port()
+    port = free_port()
     stage = Stage(
         folder,
         witness,
@@ -478,9 +478,3 @@ async def _cleaned(node: CgroupNode, stage: Stage) -> AsyncIterator[None]:
             if not node.pods.exists():
                 break
             await asyncio.sleep(_LOOK)
-
-
-def _free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])

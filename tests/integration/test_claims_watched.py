@@ -1,7 +1,6 @@
 """What a fleet sees of claims: readiness and metrics of the real daemon, also without a server."""
 
 import asyncio
-import socket
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,7 @@ from fakes.claimrecord import write_record
 from fakes.claimstage import DRIVER, NAMESPACE, ClaimStage, begin, claim_stage
 from fakes.controlplane import NODE
 from holdfast.model.ids import ClaimRef, ClaimUid
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+from ports import free_port
 
 
 def _read(port: int) -> dict[str, float]:
@@ -32,7 +27,7 @@ async def _checks(at: ClaimStage) -> dict[str, dict[str, Any]]:
 
 
 async def test_a_fleet_sees_claims_slices_and_the_api_server(short_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     async with claim_stage(short_path, http={"port": port, "address": "127.0.0.1"}) as at:
 
         async def published() -> bool:

@@ -14,6 +14,7 @@ import yaml
 
 from fakes.stage import CHIPS, TPU, Stage, stage
 from holdfast.names import CONTROL_SOCKET
+from ports import free_port
 from waiting import until
 
 A, B, C, D = CHIPS
@@ -244,8 +245,7 @@ async def test_a_daemon_that_does_not_answer_is_not_taken_for_one_that_is_down(
 async def test_run_takes_its_flags_and_ends_cleanly_when_asked_to(short_path: Path) -> None:
     async with stage(short_path, start=False) as node:
         root = node.node.root
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         config = short_path / "config.yaml"
         config.write_text(
             yaml.safe_dump(

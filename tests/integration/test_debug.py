@@ -5,7 +5,6 @@ import enum
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -17,6 +16,7 @@ import pytest
 from fakes.stage import CHIPS, TPU, stage
 from holdfast.app.answers.debug import as_json
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from ports import free_port
 
 _PARTS = {
     "versions",
@@ -61,8 +61,7 @@ async def test_everything_is_told_as_json(short_path: Path) -> None:
 
 
 async def test_nothing_of_it_is_served_over_http(short_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = int(server.getsockname()[1])
+    port = free_port()
 
     def get(path: str) -> tuple[int, str]:
         try:

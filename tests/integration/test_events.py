@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import urllib.request
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from fakes.claimstage import NAMESPACE, claim_stage
 from fakes.controlplane import EVENTS, NODE, NODES, ControlPlane, control_plane
 from fakes.stage import TPU, Stage, end, pod, stage
+from ports import free_port
 from simulated.cluster.server import Rudeness
 from simulated.cluster.store import Object, Place, Selector
 from simulated.pods import Pod
@@ -178,7 +178,7 @@ async def test_the_pod_whose_claim_waits_is_told_for_whom(short_path: Path) -> N
 async def test_pods_start_while_the_server_is_away_and_what_was_not_written_is_counted(
     short_path: Path,
 ) -> None:
-    port = _free_port()
+    port = free_port()
     http = {"port": port, "address": "127.0.0.1"}
     async with telling(short_path, http=http) as at:
         at.plane.server.be_rude(Rudeness(stall=600, times=1000))
@@ -209,12 +209,6 @@ async def test_without_a_service_account_the_daemon_does_all_the_rest(short_path
         await at.node.run(pod("first"))
         assert "cannot notify the cluster" in at.node.log
         assert not at.plane.server.requests
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _metrics(port: int) -> str:

@@ -5,7 +5,6 @@ The daemon, pynvml, kubelet's protocol and the probes are real; the library hang
 
 import asyncio
 import signal
-import socket
 import urllib.error
 import urllib.request
 from typing import Any
@@ -14,17 +13,12 @@ from msgspec.structs import replace
 
 from fakes.gpustage import GpuStage, wants
 from fakes.stage import pod
+from ports import free_port
 from simulated.nvml import uuid
 
 _STEP = 1.0
 """How long each call hangs, in seconds: some calls make one reading, which is far above _PATIENCE."""
 _PATIENCE = "500ms"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 async def _probed(port: int, path: str) -> tuple[int, str]:
@@ -57,7 +51,7 @@ async def _named(node: GpuStage, port: int) -> None:
 
 
 async def test_while_nvml_hangs_no_gpu_becomes_free_and_tpus_go_on(gpu_stage: Any) -> None:
-    port = _free_port()
+    port = free_port()
     http = {"address": "127.0.0.1", "port": port}
     async with gpu_stage(callTimeout=_PATIENCE, others={"http": http}) as node:
         node.gpus.arrive(2)
@@ -88,7 +82,7 @@ async def test_while_nvml_hangs_no_gpu_becomes_free_and_tpus_go_on(gpu_stage: An
 async def test_a_gpu_that_hangs_before_it_was_ever_seen_keeps_no_other_device_back(
     gpu_stage: Any,
 ) -> None:
-    port = _free_port()
+    port = free_port()
     http = {"address": "127.0.0.1", "port": port}
     async with gpu_stage(callTimeout=_PATIENCE, others={"http": http}) as node:
         node.gpus.arrive(1, hangs={"*": _STEP})

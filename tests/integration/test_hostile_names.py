@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -24,6 +23,7 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast.control.server import Handler
 from holdfast.errors import GateRefusedError, HoldfastError
 from holdfast.telemetry.readyz import as_text, check_line
+from ports import free_port
 from simulated.demo import Demo
 
 _HOSTILE = (
@@ -295,15 +295,10 @@ def _get(port: int, path: str) -> str:
             return error.read().decode()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 async def test_a_process_with_a_hostile_name_is_named_on_the_node_alone(short_path: Path) -> None:
     """One that holds a device which nobody was granted, and another that cannot be inspected."""
     chip = CHIPS[3]
-    port = _free_port()
+    port = free_port()
     async with stage(short_path, http={"port": port}) as node:
         pod = node.kubelet.count(TPU, CHIPS[0]).uid
         await node.allocate(CHIPS[0])

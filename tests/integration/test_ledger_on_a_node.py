@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +13,7 @@ import pytest
 
 from fakes.faultydisk import FaultyDisk
 from fakes.stage import Stage, pod, stage
+from ports import free_port
 
 FILE = "ledger.db"
 
@@ -50,8 +50,7 @@ async def test_a_disk_that_fails_is_told_and_withheld_until_a_write_has_reached_
     short_path: Path, fault: str
 ) -> None:
     disk = FaultyDisk(short_path / "faulty", short_path / "state")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = int(server.getsockname()[1])
+    port = free_port()
     async with stage(
         short_path,
         chips=3,

@@ -1,11 +1,11 @@
 """What the daemon has loaded once it has started, on a node whose only hardware are TPU chips."""
 
 import asyncio
-import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from ports import free_port
 from simulated.node import SimulatedNode
 from simulated.runtime import Runtime
 from simulated.stage import Stage, running
@@ -46,7 +46,7 @@ _UNNEEDED = {
 async def test_the_daemon_of_a_node_with_tpus_loads_nothing_that_it_does_not_use(
     short_path: Path,
 ) -> None:
-    node, port = SimulatedNode(short_path / "node", chips=4), _free_port()
+    node, port = SimulatedNode(short_path / "node", chips=4), free_port()
     made = Stage(
         short_path,
         node,
@@ -78,9 +78,3 @@ def _has(loaded: set[str], module: str) -> bool:
 def _metrics(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         return str(answer.read().decode())
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -21,6 +21,7 @@ from holdfast.app.watches.proof import CONTROL, OwnSockets
 from holdfast.kubelet.plugin import socket_path
 from holdfast.runtime.clock import SystemClock
 from manual_clock import ManualClock
+from ports import free_port
 from waiting import until
 
 _MANIFEST = Path(__file__).parents[2] / "deploy/manifests/holdfast.yaml"
@@ -53,13 +54,8 @@ def _get(port: int, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 async def test_a_node_that_works_is_ready_in_every_point(short_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     async with stage(short_path, http={"port": port}):
 
         async def ready() -> tuple[int, str]:
@@ -91,7 +87,7 @@ async def test_a_configuration_that_cannot_be_used_stops_no_upgrade_and_a_node_w
     short_path: Path,
 ) -> None:
     """The chart's probe decides: pods that are not ready are replaced all at once."""
-    port, manifest = _free_port(), yaml.safe_load_all(_MANIFEST.read_text())
+    port, manifest = free_port(), yaml.safe_load_all(_MANIFEST.read_text())
     (found,) = [each for each in manifest if each["kind"] == "DaemonSet"]
     (container,) = found["spec"]["template"]["spec"]["containers"]
     path = container["readinessProbe"]["httpGet"]["path"]
@@ -142,7 +138,7 @@ async def test_a_ledger_held_by_another_program_fails_its_check_until_it_lets_go
 
 async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> None:
     """A restart would hang there again: /livez must not ask for one."""
-    port, stall = _free_port(), 2.0
+    port, stall = free_port(), 2.0
     async with stage(
         short_path, start=False, http={"port": port}, liveness={"loopStall": stall}
     ) as node:
@@ -168,7 +164,7 @@ async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> No
 
 
 async def test_the_metrics_of_a_daemon_show_the_longest_turn_of_its_loop(short_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     async with stage(short_path, own_process=True, http={"port": port}):
         _, metrics = await asyncio.to_thread(_get, port, "/metrics")
 

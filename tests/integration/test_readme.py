@@ -3,13 +3,13 @@
 import asyncio
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+from ports import free_port
 from simulated.demo import Demo
 from simulated.node import SimulatedNode
 from simulated.pods import Container, PodSpec, Workload
@@ -83,13 +83,6 @@ def _get(url: str) -> str:
     return text
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def _pod(name: str, *, chips: int, runs_for: float, orphan: int = 0) -> PodSpec:
     workload = Workload(runs_for=runs_for, orphan=orphan)
     return PodSpec(name=name, containers=(Container(limits={_TPU: chips}, workload=workload),))
@@ -101,7 +94,7 @@ async def test_every_command_of_the_pages_answers_what_the_pages_say(
     pages = [_commands((repository / name).read_text()) for name in _PAGES]
     assert all(pages)
     commands = [each for page in pages for each in page]
-    port = _free_port()
+    port = free_port()
     node = SimulatedNode(short_path / "node", chips=4)
     changes = {
         "withholdAfter": "1h",
