@@ -318,8 +318,8 @@ HOST_EDITS = {
         ),
         Edit(
             "look-crowd",
-            "if pod is not None and shares.are_used_up(pod):",
-            "if pod is not None and shares.are_used_up(pod) is None:",
+            "(pod is not None and shares.are_used_up(pod)):",
+            "(pod is not None and shares.are_used_up(pod) is None):",
         ),
         Edit("look-crowd-told", '            self.gaps.add(pid, "", reason)\n', ""),
         Edit("look-crowd-owner", "return None if pod in self._owners else pod", "return pod"),

@@ -186,10 +186,8 @@ class _Observer:
         if facts is not None and facts.kernel_thread:  # it has no files, and they are many
             return None
         shares = self._survey.shares
-        if pid in shares.left_out:
-            return _LEFT_OUT
-        pod = shares.pod(pid)
-        if pod is not None and shares.are_used_up(pod):
+        pod = None if pid in shares.left_out else shares.pod(pid)
+        if pid in shares.left_out or (pod is not None and shares.are_used_up(pod)):
             return _LEFT_OUT
         if pod is not None:
             shares.begin(pod, pid)
