@@ -22,12 +22,15 @@ settings.load_profile("any machine")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the emulated machine, then with files of few tests, which take long.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where workers share them, begin with the emulated machine, then with files of few tests.
 
-    At the end of a run one worker would be busy with such a file, and the others idle. And the
-    folders are mixed by that: the tests of some mostly wait, and those of others mostly compute.
+    Those take long: at the end of a run one worker would be busy with such a file, and the others
+    idle. And the folders are mixed by that: the tests of some mostly wait, and those of others
+    mostly compute. Without workers the order is that in which they were asked for.
     """
+    if not hasattr(config, "workerinput"):
+        return
     tests = Counter(item.path for item in items)
     items.sort(
         key=lambda item: (
