@@ -376,6 +376,14 @@ def test_a_server_that_keeps_that_a_device_is_shared_says_so() -> None:
     assert not kept_of(shared, SliceContent(devices=(SliceDevice(name="gpu"),))).shares
 
 
+@pytest.mark.parametrize("count", [0, 1, 4, 8])
+def test_a_pool_that_is_as_wanted_is_not_written_again(count: int) -> None:
+    wanted = contents(facts(chips(count)))
+    assert any(each.shared_counters for each in wanted) == (count > 1)
+
+    assert plan(wanted, carried_out(plan(wanted), {})) == Writes()
+
+
 def test_a_slice_whose_name_is_taken_has_another_one_and_keeps_it() -> None:
     wanted = contents(facts(chips(1)))
     name = slice_name(DRIVER, NODE, 0)
