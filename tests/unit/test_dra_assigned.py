@@ -1,10 +1,11 @@
 """What the scheduler is told of devices that the rules of the settings left out or moved."""
 
+import pytest
 from msgspec.structs import replace
 
 from fakes.books import HALF, WHOLE, inventory, name, silicon
 from holdfast.model.devices import Inventory
-from holdfast.model.dra.advertised import AdvertisedDevice, as_assigned, plain, texts
+from holdfast.model.dra.advertised import AdvertisedDevice, as_assigned, as_found, plain, texts
 
 NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
 ALONE = tuple(map(plain, NODE.devices))
@@ -13,6 +14,7 @@ PAIR = AdvertisedDevice(
     devices=(name("d0"), name("d1")),
     attributes=texts(type="tpu", resource=f"{WHOLE}-2x1", shape="2x1"),
 )
+SHARES = AdvertisedDevice(name="shares", devices=(name("d0"), name("d1")), whole=name("d0", WHOLE))
 
 
 def _moved() -> tuple[Inventory, AdvertisedDevice]:
@@ -62,3 +64,37 @@ def test_a_group_has_another_type_as_soon_as_one_of_its_devices_was_moved() -> N
     (found,) = as_assigned([group], beside)
 
     assert found.attributes == texts(type="half", resource=HALF, shape="2x1")
+
+
+def test_what_was_moved_is_found_by_its_former_name_and_has_its_present_one() -> None:
+    node, _ = _moved()
+
+    found = [*as_found(lambda devices: [*map(plain, devices)], node)]
+
+    assert found == [replace(ALONE[0], devices=(name("d0", HALF),)), ALONE[1]]
+
+
+def test_what_was_left_out_beside_it_is_found_as_well() -> None:
+    node, _ = _moved()
+    left = replace(node, devices=node.devices[:1], hardware=node.devices)
+
+    found = as_found(lambda devices: [*map(plain, devices)], left)
+
+    assert [each.name for each in found] == [each.name for each in ALONE]
+
+
+def test_where_nothing_was_moved_all_is_told_already() -> None:
+    assert [*as_found(lambda devices: [*map(plain, devices)], NODE)] == []
+
+
+@pytest.mark.parametrize(
+    ("told", "of_none", "of_one", "of_both"),
+    [(ALONE[0], False, True, True), (PAIR, False, False, True), (SHARES, False, True, True)],
+    ids=["one", "a group", "shares"],
+)
+def test_it_is_of_whoever_has_all_of_it_or_a_share(
+    told: AdvertisedDevice, *, of_none: bool, of_one: bool, of_both: bool
+) -> None:
+    assert told.is_of({name("d2")}) is of_none
+    assert told.is_of({name("d0"), name("d2")}) is of_one
+    assert told.is_of({name("d0"), name("d1")}) is of_both
