@@ -149,29 +149,34 @@ async def test_what_claims_have_when_the_resource_goes_to_the_plugin_is_prepared
         await at.prepared(claim)
 
 
-_A_RULE = {
-    "devices": [
-        {"match": {"pci": CHIPS[0]}, "resource": "example.com/debug", "api": "device-plugin"}
-    ]
-}
+def _a_rule(api: str) -> dict[str, Any]:
+    return {"devices": [{"match": {"pci": CHIPS[0]}, "resource": "example.com/debug", "api": api}]}
+
+
+_PLUGIN = {"tpu": {"api": "device-plugin"}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "resource"),
-    [(_A_RULE, "example.com/debug"), ({"tpu": {"api": "device-plugin"}}, TPU)],
-    ids=["a rule", "all of them"],
+    ("before", "device", "changes", "resource"),
+    [
+        ({}, "", _a_rule("device-plugin"), "example.com/debug"),
+        ({}, "", _PLUGIN, TPU),
+        (_a_rule("dra"), "debug-0000-00-05-0", {"devices": [], **_PLUGIN}, TPU),
+    ],
+    ids=["a rule", "all of them", "a rule that is gone"],
 )
 async def test_what_a_claim_of_a_lost_ledger_has_goes_to_no_pod_of_the_plugin(
-    short_path: Path, changes: dict[str, Any], resource: str
+    short_path: Path, before: dict[str, Any], device: str, changes: dict[str, Any], resource: str
 ) -> None:
     """Its pod runs, and has not opened the chip yet: only kubelet's record says whose it is."""
-    async with claim_stage(short_path) as at:
-        claim = at.allocate("holder", 0)
+    async with claim_stage(short_path, **before) as at:
+        device = device or at.label(0)
+        claim = at.allocate("holder", device=device)
         await at.prepared(claim)
         at.node.node.add_pod(claim.pods[0])
         ref = ClaimRef(NAMESPACE, ClaimUid(claim.uid), claim.name)
         record = at.root / "dra_manager_state"
-        write_record(record, ref, claim.pods, device=at.label(0), driver=DRIVER, pool=NODE)
+        write_record(record, ref, claim.pods, device=device, driver=DRIVER, pool=NODE)
         at.node.kill()
         shutil.rmtree(at.node.state)
         at.node.configure(**changes)

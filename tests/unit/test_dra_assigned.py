@@ -5,7 +5,14 @@ from msgspec.structs import replace
 
 from fakes.books import HALF, WHOLE, inventory, name, silicon
 from holdfast.model.devices import Inventory
-from holdfast.model.dra.advertised import AdvertisedDevice, as_assigned, as_found, plain, texts
+from holdfast.model.dra.advertised import (
+    AdvertisedDevice,
+    as_assigned,
+    as_found,
+    called_before,
+    plain,
+    texts,
+)
 
 NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
 ALONE = tuple(map(plain, NODE.devices))
@@ -98,3 +105,23 @@ def test_it_is_of_whoever_has_all_of_it_or_a_share(
     assert told.is_of({name("d2")}) is of_none
     assert told.is_of({name("d0"), name("d2")}) is of_one
     assert told.is_of({name("d0"), name("d1")}) is of_both
+
+
+def test_by_its_id_a_device_is_known_whatever_a_rule_has_called_it() -> None:
+    two = replace(ALONE[1], devices=(name("xd0"),))
+
+    assert called_before("other-d0", [*ALONE, PAIR]) == ALONE[0]
+    assert called_before("other-d0", [replace(ALONE[0], name="found"), ALONE[0]]) == ALONE[0]
+    assert called_before("other-xd0", [ALONE[0], two]) == two
+    assert called_before("other-d3", ALONE) is None
+
+
+def test_of_a_shared_device_the_whole_is_called_so() -> None:
+    shares = replace(SHARES, whole=name("card"))
+
+    assert called_before("other-card", [*ALONE, shares]) == shares
+    assert called_before("other-d0", [shares]) is None
+
+
+def test_a_name_that_two_devices_can_have_had_is_of_neither() -> None:
+    assert called_before("a-b-d0", [ALONE[0], replace(ALONE[1], devices=(name("b-d0"),))]) is None

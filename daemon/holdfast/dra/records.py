@@ -24,7 +24,7 @@ from holdfast.model.book.claims import Wish, adopt, end_claim, forget, joined_af
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import clash
 from holdfast.model.devices import Inventory
-from holdfast.model.dra.advertised import AdvertisedDevice
+from holdfast.model.dra.advertised import AdvertisedDevice, called_before
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, LostFacts, OnServer, why_over
 from holdfast.model.dra.handover import ResultDevices, as_whole, devices_of, meant_by, placed
 from holdfast.model.dra.passage import may_be_shared, wish_for
@@ -292,7 +292,7 @@ class ClaimRecords:
         given = sorted(frozenset(entry.devices.get(self._driver, ())))
         shared = {each.name for each in given if each.share_id}
         for each in given:
-            told = known.get(each.name)
+            told = known.get(each.name) or called_before(each.name, known.values())
             if told is None or each.pool != self._pool:
                 continue
             if each.name in shared and not each.share_id:

@@ -8,10 +8,12 @@ from msgspec.structs import replace
 
 from holdfast.model.devices import Device, Inventory, pci_addresses
 from holdfast.model.dra.resourceslice import AttributeValue, label
-from holdfast.model.ids import DeviceName, PciAddress
+from holdfast.model.ids import DeviceName, PciAddress, ResourceName
 
 MOST_TEXT = 64
 """Bytes of an attribute's value, by the API's rules."""
+_ANY = ResourceName("")
+"""With this resource a device's label is what all of its labels end with."""
 
 _VERSION = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?")
 
@@ -98,6 +100,21 @@ def as_found(
     for told in describe([replace(each, name=name) for name, each in found.items()]):
         # Those of a shared device are names of shares.
         yield replace(told, devices=tuple(names.get(name, name) for name in told.devices))
+
+
+def called_before(name: str, known: Iterable[AdvertisedDevice]) -> AdvertisedDevice | None:
+    """Return what of *known* a rule that is gone called *name*; None where that is no one device.
+
+    Whatever resource a rule gives a device, its id is at the end of its name.
+    """
+    found = {
+        one.id: each
+        for each in known
+        if each.shared or len(each.devices) == 1
+        for one in (each.whole or each.devices[0],)
+        if name.endswith(label(DeviceName(_ANY, one.id)))
+    }
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def makes_no_group(devices: Collection[DeviceName], told: Iterable[AdvertisedDevice]) -> bool:
