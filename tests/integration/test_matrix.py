@@ -1,13 +1,14 @@
 """What the settings accept works: a fixed part of `make matrix`, with the real daemon."""
 
 import random
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from holdfast.model.tpu.generations import GENERATIONS
 from matrix import changes, chart, oracle, run, space
-from matrix.__main__ import tried
+from matrix.__main__ import afterwards, tried
 from simulated import nvml
 
 
@@ -123,6 +124,13 @@ def test_a_seed_gives_the_same_combinations_again() -> None:
     for place in (0, 2):
         (first,), (again,) = tried(7, place), tried(7, place)
         assert first == again
+
+
+def test_a_change_leads_to_another_choice() -> None:
+    drawn = [(place, choice) for place, kind, choice in islice(tried(7), 16) if kind == "change"]
+    assert drawn
+    for place, choice in drawn:
+        assert changes.another(choice, afterwards(f"7.{place}")) != choice
 
 
 def test_the_first_pairs_are_all_there_within_some_combinations() -> None:

@@ -44,6 +44,14 @@ def tried(seed: int, only: int | None = None) -> Iterator[tuple[int, str, Choice
         place += 1
 
 
+def afterwards(place: str) -> random.Random:
+    """Return what decides on all that happens at *place* after its choice was drawn.
+
+    By the choice's own seed a change would be to the very same choice.
+    """
+    return random.Random(f"{place}, then")
+
+
 async def one(kind: str, choice: Choice, library: Path, chance: random.Random, tally: Tally) -> str:
     """Try one; return what describes it. Raise ViolationError where a promise was not kept."""
     if kind == "label":
@@ -74,7 +82,7 @@ async def one(kind: str, choice: Choice, library: Path, chance: random.Random, t
 async def attempt(place: str, kind: str, choice: Choice, library: Path, tally: Tally) -> None:
     """Try one, and note the violation if there is one."""
     try:
-        await one(kind, choice, library, random.Random(place), tally)
+        await one(kind, choice, library, afterwards(place), tally)
     except AssertionError as error:
         tally.violations.append(f"matrix: SEED={place} ({kind}) {error}\n  of {space.told(choice)}")
 

@@ -18,7 +18,8 @@ from matrix.world import ViolationError, World, plug, promised, refusal, world
 from simulated.pods import Phase, Pod
 
 _QUEUE = 4
-_WAYS = ("reload", "crash", "restart")
+_WAYS = ("reload", "crash", "restart", "lost")
+"""How a change is taken up; "lost": after a crash that left no ledger."""
 _MEANWHILE = ("", "", "driver", "mig", "unplug", "kubelet")
 """What else happens: the driver goes and comes, MIG's layout or the hardware changes, or kubelet
 restarts."""
@@ -46,6 +47,8 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
         if way != "reload":
             await asyncio.sleep(pauses[0])
             made.kill()
+        if way == "lost":
+            shutil.rmtree(made.state)
         if way == "restart":
             await made.come_up(way)
             await asyncio.sleep(pauses[1])
