@@ -183,7 +183,7 @@ def test_of_a_long_history_little_is_kept_in_memory(tmp_path: Path) -> None:
             for _ in range(25):
                 _apply(store, allocated(devices))
                 _apply(store, _release)
-            store.tidy(keep=10**6)
+            store.tidy(keep=10**9)
         assert used() - before < 768 << 10
 
 
@@ -224,7 +224,7 @@ while True:
         store.write(before, draft.book, draft.moves)
         print(draft.book.fence, flush=True)
     if draft.book.fence % 60 == 0:
-        store.tidy(keep=10**6)
+        store.tidy(keep=10**9)
 """
 
 

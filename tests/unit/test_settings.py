@@ -139,6 +139,7 @@ def test_the_schema_and_the_parser_agree_on_what_a_duration_is(text: str) -> Non
         ("http: {port: 70000}", "http.port: Expected `int` <= 65535"),
         ("http: {port: eighty}", "http.port: Expected `int`, got `str`"),
         ("history: {perDevice: 0}", "history.perDevice: Expected `int` >= 1"),
+        ("history: {perDevice: 1000000001}", "history.perDevice: Expected `int` <= 1000000000"),
         ("reclaim: {mode: kill}", "reclaim.mode: Invalid enum value 'kill'"),
         ("log: {level: loud}", "log.level: Invalid enum value 'loud'"),
         ("pools: [{devices: ['1:2']}]", "pools[0]: Object missing required field `resourceName`"),
