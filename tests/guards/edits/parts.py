@@ -39,6 +39,7 @@ PART_EDITS = {
             "claim-joined-meanwhile", "pod for pod, populated in cgroups.items() if populated", "()"
         ),
         Edit("claim-reserved", "else OnServer.THERE\n", "else OnServer.ELSEWHERE\n"),
+        Edit("claim-called-before", " or called_before(each.name, known.values())", ""),
     ),
     "inuse/deviceuse.py": (
         Edit("late-look", "self._note_late(found, locks, turn.awaited)", "pass"),
