@@ -89,6 +89,16 @@ async def until_kept_from(node: GpuStage, resource: str, id_: str, by: Pod) -> N
     await node.stage.until(so, lambda: f"{id_} to be kept from others; it is {seen}")
 
 
+async def until_not_found(node: GpuStage, resource: str) -> None:
+    """Return once no hardware of *resource* is found any more."""
+
+    async def so() -> bool:
+        rows = await node.stage.asked("devices")
+        return rows is not None and all(each["resource"] != resource for each in rows)
+
+    await node.stage.until(so, f"{resource} to be gone")
+
+
 async def once_scanned(node: GpuStage, id_: str, *, resource: str) -> str:
     """Return why a container may not start, asked again until the daemon has scanned the node."""
     told = ""
@@ -151,6 +161,7 @@ async def test_a_gpu_that_a_virtual_machine_has_is_given_to_no_pod_before_that_i
         card = Card(node)
         await node.stage.until(node.healthy, "the GPU to be offered")
         card.to_vfio()
+        await until_not_found(node, GPU)  # what is seen of it below is of after it came back
         await node.stage.until(lambda: node.stage.healthy(MACHINE), "VFIO to be offered")
         spec = PodSpec(name="machine", containers=(asks(MACHINE, 1, opens=False),))
         machine = await node.stage.run(spec)
