@@ -11,8 +11,8 @@ _LOWEST, _TRIES = 10_000, 100
 def free_port() -> int:
     """Return a port that nobody listens on.
 
-    It is none of those that the kernel gives to connections of other programs: such a one may be
-    in use again before the server is started.
+    It is below those that the kernel gives to connections of other programs, where there are any:
+    such a one may be in use again before the server is started.
     """
     first = int(_RANGE.read_text().split()[0])
     for _ in range(_TRIES):

@@ -182,9 +182,6 @@ class _Observer:
         until = self._survey.extra_until if self._extra else self._survey.until
         if time.monotonic() >= until:
             return _ProcessLook(unseen=_TOO_MUCH if self._extra else _NO_TIME)
-        facts = self._survey.procfs.process(pid)
-        if facts is not None and facts.kernel_thread:  # it has no files, and they are many
-            return None
         shares = self._survey.shares
         pod = None if pid in shares.left_out else shares.pod(pid)
         if pid in shares.left_out or (pod is not None and shares.are_used_up(pod)):
@@ -356,7 +353,7 @@ class Survey:
 
     def _settles(self) -> bool:
         """Look at all until nobody is new; add a gap and return False if that does not come."""
-        arrivals = _Arrivals(str(self._root.proc), self._own)
+        arrivals = _Arrivals(str(self._root.proc), self._own, self.procfs)
         new: list[int] = []
         steady = 0
         for _ in range(_MOST_PASSES):
@@ -515,8 +512,8 @@ class Survey:
         except HostError:  # without a file left to open nothing of it can be read, and it is there
             self.gaps.add(pid, "unreadable", reason)
             return
-        # Kernel threads and exited processes have no files, so nothing is hidden.
-        if facts is not None and facts.can_act and not facts.kernel_thread:
+        # Exited processes have no files, so nothing is hidden.
+        if facts is not None and facts.can_act:
             self.gaps.add(pid, facts.comm, reason)
 
 
@@ -524,12 +521,14 @@ class _Arrivals:
     """Tells who is new among the processes.
 
     By the inode that procfs gives a process's folder: it is made for this process and never again,
-    which says as much as a start time, and the list of all tells it at no cost.
+    which says as much as a start time, and the list of all tells it at no cost. Kernel threads are
+    left out: they have no files, nobody inherits any of them, and a node has thousands.
     """
 
-    def __init__(self, proc: str, own: int) -> None:
+    def __init__(self, proc: str, own: int, procfs: Procfs) -> None:
         """List the folder *proc*; the process *own* is left out."""
         self._proc = proc
+        self._procfs = procfs
         self._known = {own: 0}
         self._own = own
 
@@ -547,7 +546,11 @@ class _Arrivals:
         now[self._own] = 0
         new = sorted(pid for pid, inode in now.items() if self._known.get(pid) != inode)
         self._known = now
-        return new
+        return [pid for pid in new if not self._is_kernel_thread(pid)]
+
+    def _is_kernel_thread(self, pid: int) -> bool:
+        facts = self._procfs.process(pid)
+        return facts is not None and facts.kernel_thread
 
 
 class Gaps:
