@@ -71,6 +71,7 @@ class _Story:
         self._ending: Pod | None = None
         self._former: Pod | None = None
         self._waiting: Pod | None = None
+        self._behind = ""
 
     async def begin(self, before: Choice, *, stands: bool) -> None:
         """Let two pods run, one wait for what another has left, and one begin to end.
@@ -90,15 +91,16 @@ class _Story:
         if set(self._held.values()) - {"held"}:
             raise ViolationError(f"start: locks {self._held} while pods run")
         if behind:
-            await self._let_wait(behind, len(oracle.foretold(before)[behind]))
+            self._behind = behind
+            await self._let_wait(len(oracle.foretold(before)[behind]))
         if names:
             self._ending = await _begin(made, names[0], "ending", opens=stands, patient=False)
         if self._ending is not None:
             made.let_end(self._ending)
 
-    async def _let_wait(self, resource: str, count: int) -> None:
+    async def _let_wait(self, count: int) -> None:
         """Let a pod leave a process on all of a resource that the next pod wants."""
-        made = self.made
+        made, resource = self.made, self._behind
         self._former = await made.ask("former", resource, count, opens=True, orphan=count)
         if self._former is None or self._former.phase is Phase.FAILED:
             raise ViolationError(f"allocate: {count} of {resource} are not given")
@@ -108,11 +110,16 @@ class _Story:
         # Kubelet refuses it where it was told that the devices are not free, by withholdAfter.
         self._waiting = waiting if waiting and waiting.phase is not Phase.FAILED else None
 
-    async def _no_longer_waits(self) -> None:
-        """End what was left, upon which who waits for it starts."""
+    async def _no_longer_waits(self, after: Choice) -> None:
+        """End what was left, upon which who waits for it starts.
+
+        Unless nothing has its resource any more: kubelet starts no container without the plugin.
+        """
         if self._former is not None:
             end(*self.made.orphans(self._former))
-        if self._waiting is not None:
+        if self._waiting is not None and self._behind not in oracle.foretold(after):
+            await self.made.end(self._waiting)
+        elif self._waiting is not None:
             runs = self.made.running(self._waiting)
             await promised(self.made, runs, f"{self._what}: who waits starts in the end")
             await self.made.end(self._waiting)
@@ -123,8 +130,8 @@ class _Story:
         if (ending := self._ending) is not None:
             over = made.until(lambda: ending.stopped, "the pod that was ending to be over")
             await promised(made, over, f"{what}: what was ending ends")
-        await self._no_longer_waits()
-        held = made.until_locks(self._held)
+        await self._no_longer_waits(after)
+        held = _until_locks(made, self._held, after)
         await promised(made, held, f"{what}: what pods have stays theirs")
         dead = [pod.spec.name for pod, _ in self._holders if pod.phase is not Phase.RUNNING]
         if dead:
@@ -134,9 +141,41 @@ class _Story:
             offered = {each.id for each in oracle.foretold(now).get(name, ())}
             claimed = {each.name for each in oracle.published(now).get(name, ())}
             await _queue(made, pod, name, offered | claimed)
-        await promised(made, made.until_free(), f"{what}: in the end all is free")
+        await promised(made, _until_locks(made, {}, after), f"{what}: in the end all is free")
         made.show(after)
         await until_offered(made, after)
+        if not after["gpu.enabled"]:
+            await self._gpus_come_back(after)
+
+    async def _gpus_come_back(self, after: Choice) -> None:
+        """Enable GPUs again where that is accepted: what pods had of them is free then."""
+        made = self.made
+        made.kill()
+        made.adopt({**after, "gpu.enabled": True})
+        if await refusal(made) is None:
+            free = made.until_free()
+            await promised(made, free, f"{self._what}: with GPUs enabled again all is free")
+
+
+async def _until_locks(made: World, wanted: dict[str, str], choice: Choice) -> None:
+    """Return when exactly these devices are locked, in these states.
+
+    While GPUs are not enabled, the lock of one that was released stays (docs/nvidia.md).
+    """
+    seen: dict[str, str] = {}
+
+    async def so() -> bool:
+        seen.clear()
+        seen.update(await made.locks())
+        stays = {each for each, state in seen.items() if _is_gpu(each) and state == "releasing"}
+        unseen = set() if choice["gpu.enabled"] else stays
+        return {each: state for each, state in seen.items() if each not in unseen} == wanted
+
+    await made.until(so, lambda: f"locks to be {wanted}; they are {seen}")
+
+
+def _is_gpu(id_: str) -> bool:
+    return id_.startswith(("GPU-", "MIG-"))
 
 
 def _can_be_left(choice: Choice, resource: str) -> bool:
@@ -304,4 +343,7 @@ def another(choice: Choice, chance: random.Random) -> Choice:
     same = len(choice["node.gpus"])
     layouts = [each for each in space.axes()["node.gpus"] if len(each) == same]
     divided = chance.choice(layouts) if chance.random() < 0.3 else choice["node.gpus"]
+    if not made["gpu.enabled"]:
+        # A pod with a claim ends after this time: nobody sees that its GPU is free.
+        here["dra.unprepareWait"] = "0s"
     return space.usable({**made, **here, "node.gpus": divided})
