@@ -40,7 +40,7 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
             return False
         await until_offered(made, before)
         story = _Story(made, f"{way}, {meanwhile or 'nothing else'}", chance)
-        await story.begin(before, stands=meanwhile != "unplug")
+        await story.begin(before, after, stands=meanwhile != "unplug")
 
         made.adopt(after)
         else_ = asyncio.create_task(_MEANS[meanwhile](made, after, chance))
@@ -73,13 +73,17 @@ class _Story:
         self._waiting: Pod | None = None
         self._behind = ""
 
-    async def begin(self, before: Choice, *, stands: bool) -> None:
+    async def begin(self, before: Choice, after: Choice, *, stands: bool) -> None:
         """Let two pods run, one wait for what another has left, and one begin to end.
 
-        Unless the hardware *stands*, no process has it open: the kernel would not let it go.
+        Unless the hardware *stands*, no process has it open: the kernel would not let it go. With
+        nothing left to send kubelet, it does not say which pods are over (docs/configuration.md:
+        hardware is switched off on a drained node).
         """
         made = self.made
-        had = sorted({**oracle.foretold(before), **oracle.published(before)})
+        stays = {**oracle.foretold(after), **oracle.published(after)}
+        every = sorted({**oracle.foretold(before), **oracle.published(before)})
+        had = [each for each in every if oracle.foretold(after) or each in stays]
         names = self._chance.sample(had, min(3, len(had)))
         behind = next((each for each in names if _can_be_left(before, each)), "") if stands else ""
         names = [each for each in names if each != behind][:2]

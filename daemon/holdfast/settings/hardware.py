@@ -82,7 +82,7 @@ class TpuSettings(Section, frozen=True):
 
     enabled: bool = True
     """Whether TPU chips are looked for and advertised. Set it to false when another device plugin
-    on the node grants them."""
+    on the node grants them. Change it on a drained node."""
     api: Api = "device-plugin"
     """By which API pods get TPU chips. device-plugin: pods ask for the resource. dra: pods have
     ResourceClaims; it needs Kubernetes 1.34. Change it on a drained node."""
@@ -122,7 +122,8 @@ class GpuSettings(Section, frozen=True):
 
     enabled: bool = True
     """Whether GPUs are looked for and advertised. A node without the driver costs one look at /proc
-    now and then. Set it to false when NVIDIA's plugin or a DRA driver grants the node's GPUs."""
+    now and then. Set it to false when NVIDIA's plugin or a DRA driver grants the node's GPUs.
+    Change it on a drained node."""
     api: Api = "device-plugin"
     """By which API pods get GPUs and MIG slices, as `tpu.api` says. Change it on a drained node."""
     driver_root: OptionalPath = ""
