@@ -4,7 +4,7 @@ import asyncio
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,10 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
             return False
         await until_offered(made, before)
         story = _Story(made, f"{way}, {meanwhile or 'nothing else'}", chance)
-        await story.begin(before, after, stands=meanwhile != "unplug")
+        has = [
+            each for each in _names(before) if _is_known(each, before, after, lost=way == "lost")
+        ]
+        await story.begin(before, has, stands=meanwhile != "unplug")
 
         made.adopt(after)
         else_ = asyncio.create_task(_MEANS[meanwhile](made, after, chance))
@@ -73,18 +76,14 @@ class _Story:
         self._waiting: Pod | None = None
         self._behind = ""
 
-    async def begin(self, before: Choice, after: Choice, *, stands: bool) -> None:
+    async def begin(self, before: Choice, has: Sequence[str], *, stands: bool) -> None:
         """Let two pods run, one wait for what another has left, and one begin to end.
 
-        Unless the hardware *stands*, no process has it open: the kernel would not let it go. With
-        nothing left to send kubelet, it does not say which pods are over (docs/configuration.md:
-        hardware is switched off on a drained node).
+        They have what goes by *has*. Unless the hardware *stands*, no process has it open: the
+        kernel would not let it go.
         """
         made = self.made
-        stays = {**oracle.foretold(after), **oracle.published(after)}
-        every = sorted({**oracle.foretold(before), **oracle.published(before)})
-        had = [each for each in every if oracle.foretold(after) or each in stays]
-        names = self._chance.sample(had, min(3, len(had)))
+        names = self._chance.sample(has, min(3, len(has)))
         behind = next((each for each in names if _can_be_left(before, each)), "") if stands else ""
         names = [each for each in names if each != behind][:2]
         for name in names:
@@ -159,6 +158,25 @@ class _Story:
         if await refusal(made) is None:
             free = made.until_free()
             await promised(made, free, f"{self._what}: with GPUs enabled again all is free")
+
+
+def _names(choice: Choice) -> list[str]:
+    return sorted({**oracle.foretold(choice), **oracle.published(choice)})
+
+
+def _is_known(name: str, before: Choice, after: Choice, *, lost: bool) -> bool:
+    """Tell whether the daemon can know whose the devices of *name* are, and see their pods' end.
+
+    Where the ledger is *lost*, only a name that is still given tells, or a claim that is still
+    served. With no list left to send kubelet, it does not say which pods are over
+    (docs/configuration.md: hardware is switched off on a drained node).
+    """
+    plugin, claims = oracle.foretold(after), oracle.published(after)
+    if name in plugin or name in claims:
+        return True
+    if lost:
+        return bool(claims) and name in oracle.published(before)
+    return bool(plugin)
 
 
 async def _until_locks(made: World, wanted: dict[str, str], choice: Choice) -> None:

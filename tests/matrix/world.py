@@ -394,4 +394,6 @@ async def promised(made: World, wait: Any, promise: str) -> None:
     except AssertionError as error:
         _check(made.runtime)
         text = str(error).splitlines()[0]
-        raise ViolationError(f"{promise}: {text}; locks {await made.locks()}") from error
+        rows = await made.asked("locks") or ()
+        locks = [f"{each['device']} {each['state']}: {each['reason']}" for each in rows]
+        raise ViolationError(f"{promise}: {text}; locks {locks}") from error

@@ -42,6 +42,8 @@ from holdfast.model.book.pods import (
     without_retired,
 )
 from holdfast.model.book.queue import settle
+from holdfast.model.cards import card_key, part_key
+from holdfast.model.devices import Inventory
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     BootId,
@@ -66,6 +68,7 @@ def _after(
     book: Book,
     view: KubeletView,
     *,
+    node: Inventory = _NODE,
     sightings: dict[PodUid, PodSighting] | None = None,
     now: float = NOW,
     boot: BootId = BOOT,
@@ -74,7 +77,7 @@ def _after(
     reconcile(
         draft,
         Observation(
-            pending_timeout=60.0, view=view, inventory=_NODE, boot=boot, sightings=sightings or {}
+            pending_timeout=60.0, view=view, inventory=node, boot=boot, sightings=sightings or {}
         ),
     )
     assert not breaches(draft.book)
@@ -231,6 +234,20 @@ def test_the_ids_of_a_former_plugin_are_translated(old: str) -> None:
 def test_an_id_that_nobody_knows_is_nobodys_device(odd: str) -> None:
     assert _NODE.find(WHOLE, DeviceId(odd)) is None
     assert _after(Book(), seen(entry(X, odd))).allocations == {}
+
+
+def test_a_pod_is_adopted_with_what_another_of_our_names_has_now() -> None:
+    """A rule moved it, and the ledger that would tell is lost."""
+    after = _after(Book(), seen(entry(X, "h0")), sightings={X: _LIVING})
+    assert [(each.pod, each.keys) for each in after.locks.values()] == [(X, keys("a"))]
+
+
+def test_a_pod_is_adopted_with_the_whole_card_of_which_parts_alone_are_left() -> None:
+    node = inventory(
+        {WHOLE: {}, HALF: {DeviceId("MIG-1"): frozenset({part_key("GPU-1", "MIG-1")})}}
+    )
+    after = _after(Book(), seen(entry(X, "GPU-1")), node=node, sightings={X: _LIVING})
+    assert [each.keys for each in after.locks.values()] == [{card_key("GPU-1")}]
 
 
 def test_a_pod_is_not_adopted_under_a_name_that_is_not_ours_any_more() -> None:

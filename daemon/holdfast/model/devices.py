@@ -13,6 +13,7 @@ from holdfast.model.cards import (
     NOWHERE,
     CardNames,
     Places,
+    card_key,
     card_of,
     id_of,
     is_replica,
@@ -279,6 +280,19 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         found = next(named, None)
         # It was all of the card.
         return found and self.get(DeviceName(resource, self.names.parted(found.name.id)[0]))
+
+    def keys_of(self, id_: DeviceId) -> frozenset[HardwareKey]:
+        """Return the hardware called *id_*, under whatever resource; empty when there is none.
+
+        A card of which only parts are there is known by those.
+        """
+        return self._keys_by_id.get(id_, frozenset())
+
+    @cached_property
+    def _keys_by_id(self) -> dict[DeviceId, frozenset[HardwareKey]]:
+        cards = {card_of(key) for device in self.devices for key in device.keys} - {""}
+        found = {DeviceId(card): frozenset({card_key(card)}) for card in cards}
+        return found | {device.name.id: device.keys for device in self.devices}
 
     def may_have(self, resource: ResourceName) -> bool:
         """Tell whether devices of *resource* may be there that are not among `devices`."""

@@ -39,6 +39,7 @@ MODEL_EDITS = {
         ),
     ),
     "model/book/pods.py": (
+        Edit("entry-by-id", "elif keys := inventory.keys_of(id_):", "elif keys := frozenset():"),
         Edit("same-kubelet-to-the-end", "if record.counted_by != view.kubelet:", "if False:"),
         Edit(
             "after-a-list",

@@ -480,4 +480,6 @@ def _devices_of(
             found[device.name.id] = device.keys
         elif lock is not None:  # its hardware is gone, its pod is not
             found[id_] = lock.keys
+        elif keys := inventory.keys_of(id_):  # a rule moved it, or its card was divided
+            found[id_] = keys
     return found
