@@ -7,8 +7,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from kubectl_holdfast import __version__
 from kubectl_holdfast.commands import Query, change, complain, draw, show, top
@@ -51,20 +52,6 @@ class _Parser(argparse.ArgumentParser):
         """Print *message* and how it is used, and end."""
         self.print_usage(sys.stderr)
         self.exit(_USAGE, f"{self.prog}: {message}\n")
-
-
-class _Flag(argparse.Action):
-    """Keeps an option of kubectl's as it is passed on to it."""
-
-    def __call__(
-        self,
-        _parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401 - argparse's
-        _option: str | None = None,
-    ) -> None:
-        name = self.option_strings[0]
-        namespace.flags = [*namespace.flags, f"{name}={values}" if self.nargs is None else name]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,11 +163,11 @@ def _common() -> _Parser:
         metavar="N",
         help="how many nodes are asked at a time (%(default)s)",
     )
+    kept = partial(parser.add_argument, dest="flags", help=argparse.SUPPRESS)
     for name in _VALUES:
-        names = (name, *_SHORT.get(name, ()))
-        parser.add_argument(*names, action=_Flag, dest="flags", help=argparse.SUPPRESS)
+        kept(name, *_SHORT.get(name, ()), action="append", type=f"{name}={{}}".format)
     for name in _SWITCHES:
-        parser.add_argument(name, action=_Flag, dest="flags", nargs=0, help=argparse.SUPPRESS)
+        kept(name, action="append_const", const=name)
     return parser
 
 
