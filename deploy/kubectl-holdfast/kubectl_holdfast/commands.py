@@ -55,7 +55,7 @@ def show(asking: Query, question: Sequence[str]) -> int:
     # It is a text of the daemon's own, with a form for people.
     text = question[0] == _WHY and asking.output != "json"
     words = [*question, "--output", "wide"] if text and asking.output else question
-    reports = asyncio.run(_look(asking, words, _Progress(sys.stderr.isatty()), text=text))
+    reports = asyncio.run(_look(asking, words, progress=sys.stderr.isatty(), text=text))
     _say_all(asking, question[0], reports)
     _refuse_unknown(reports)
     return exit_status(reports)
@@ -66,7 +66,7 @@ def draw(asking: Query, question: Sequence[str], file: str, since: float | None)
 
     The last *since* seconds, or from the first record on. Return the exit status.
     """
-    reports = asyncio.run(_look(asking, question, _Progress(sys.stderr.isatty())))
+    reports = asyncio.run(_look(asking, question, progress=sys.stderr.isatty()))
     _refuse_unknown(reports)
     now = time.time()
     nodes = [
@@ -149,32 +149,27 @@ def complain(text: str) -> None:
     _say(f"kubectl holdfast: {text}", error=True)
 
 
-class _Progress:
-    """One line that is written over, and cleared at the end; nothing where it is not *shown*."""
+async def _look(
+    asking: Query, question: Sequence[str], *, progress: bool, text: bool = False
+) -> list[Report]:
+    """Ask all nodes. *progress* is one line that is written over, and cleared at the end."""
 
-    def __init__(self, shown: bool) -> None:
-        self._shown = shown
-
-    def tell(self, text: str) -> None:
-        if self._shown:
+    def tell(text: str) -> None:
+        if progress:
             print(_CLEAR + text, end="", file=sys.stderr, flush=True)
 
-
-async def _look(
-    asking: Query, question: Sequence[str], progress: _Progress, *, text: bool = False
-) -> list[Report]:
     try:
-        progress.tell("finding the daemons")
+        tell("finding the daemons")
         daemons = await asking.kubectl.daemons(asking.which)
         answers = await asking.kubectl.ask(
             daemons,
             question,
             text=text,
             parallel=asking.parallel,
-            told=lambda done: progress.tell(f"{done} of {len(daemons)} nodes have answered"),
+            told=lambda done: tell(f"{done} of {len(daemons)} nodes have answered"),
         )
     finally:
-        progress.tell("")
+        tell("")
     return judged(answers, VIEWS[question[0]], time.time())
 
 
@@ -195,7 +190,7 @@ async def _follow(asking: Query, every: float) -> None:
     while True:
         size = shutil.get_terminal_size()
         try:
-            reports = await _look(asking, ["devices"], _Progress(shown=False))
+            reports = await _look(asking, ["devices"], progress=False)
         except FleetError as error:
             picture = [*last[: size.lines - 2], cut(printable(str(error)), size.columns)]
         else:

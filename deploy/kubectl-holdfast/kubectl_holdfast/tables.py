@@ -16,23 +16,19 @@ _AGES = ((86400, "d"), (3600, "h"), (60, "min"))
 class Column:
     """A column of a table: its key in the rows, and what of a long cell is cut off.
 
-    A `text` loses its end, a name its beginning: names of nodes and devices differ at their ends.
+    The key is its heading as well. A `text` loses its end, a name its beginning: names of nodes and
+    devices differ at their ends.
     """
 
     key: str
     text: bool = False
-
-    @property
-    def heading(self) -> str:
-        """Return what is above the column."""
-        return self.key.upper()
 
 
 def table(
     columns: Sequence[Column], rows: Iterable[dict[str, str]], width: int | None = WIDTH
 ) -> list[str]:
     """Return *rows* as lines below a line of headings, at most *width* wide; None: not cut."""
-    cells = [[each.heading for each in columns]]
+    cells = [[each.key.upper() for each in columns]]
     cells += [[printable(row.get(each.key, "")) or "-" for each in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if width is not None:
