@@ -386,7 +386,7 @@ def _rivals(
     others: Iterable[ResourceSlice], ours: Iterable[ResourceSlice], settings: Settings
 ) -> Iterator[Finding]:
     own = set().union(*(_identities(each) for each in _devices(ours)))
-    known = {each.who for each in DRA_DRIVERS if each.hardware.wanted(settings)}
+    known = {each.who for each in DRA_DRIVERS if each.wanted(settings)}
     bad: dict[str, list[str]] = {}
     for slice_ in others:
         same = [each.name for each in _devices([slice_]) if own & _identities(each)]

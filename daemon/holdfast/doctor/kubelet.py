@@ -2,8 +2,9 @@
 
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
@@ -40,34 +41,27 @@ _KUBELETS = frozenset(
 """Programs that are a kubelet, or that have one in them."""
 
 
-class RivalHardware(Struct, frozen=True, kw_only=True):
-    """What holdfast and another plugin may both advertise, and the setting that leaves it to it."""
-
-    wanted: Callable[[Settings], bool]
-    leave: str
-
-
-_GPUS = RivalHardware(wanted=lambda settings: settings.gpu.enabled, leave="gpu.enabled: false")
-_TPUS = RivalHardware(wanted=lambda settings: settings.tpu.enabled, leave="tpu.enabled: false")
-
-
 class Rival(Struct, frozen=True):
-    """Another plugin for the same hardware, known by the name of its socket."""
+    """Another plugin for the hardware of a section of the settings, known by its socket's name."""
 
     who: str
     socket: re.Pattern[str]
-    hardware: RivalHardware
+    section: Literal["gpu", "tpu"]
+
+    def wanted(self, settings: Settings) -> bool:
+        """Tell whether holdfast is to advertise the same hardware."""
+        return settings.gpu.enabled if self.section == "gpu" else settings.tpu.enabled
 
 
 RIVALS = (
-    Rival("NVIDIA's device plugin", re.compile(r"nvidia-(gpu|mig)[^/]*\.sock"), _GPUS),
-    Rival("GKE's GPU plugin", re.compile(r"nvidiaGPU[^/]*\.sock"), _GPUS),
-    Rival("GKE's TPU plugin", re.compile(r"tpu-[0-9]+\.sock"), _TPUS),
+    Rival("NVIDIA's device plugin", re.compile(r"nvidia-(gpu|mig)[^/]*\.sock"), "gpu"),
+    Rival("GKE's GPU plugin", re.compile(r"nvidiaGPU[^/]*\.sock"), "gpu"),
+    Rival("GKE's TPU plugin", re.compile(r"tpu-[0-9]+\.sock"), "tpu"),
 )
 """Device plugins, in kubelet's plugin folder."""
 DRA_DRIVERS = (
-    Rival("gpu.nvidia.com", re.compile(r"gpu\.nvidia\.com-.*"), _GPUS),
-    Rival("tpu.google.com", re.compile(r"tpu\.google\.com-.*"), _TPUS),
+    Rival("gpu.nvidia.com", re.compile(r"gpu\.nvidia\.com-.*"), "gpu"),
+    Rival("tpu.google.com", re.compile(r"tpu\.google\.com-.*"), "tpu"),
 )
 """Drivers for Kubernetes' dynamic resource allocation, in kubelet's plugins_registry."""
 
@@ -96,7 +90,7 @@ def _served(
     """
     for name in names:
         rival = next((each for each in rivals if each.socket.fullmatch(name)), None)
-        if rival is None or not rival.hardware.wanted(node.settings):
+        if rival is None or not rival.wanted(node.settings):
             continue
         answer = ask_socket(folder / name) if node.live else None
         if answer is None or not answer.problem:
@@ -110,8 +104,9 @@ def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Findin
             reason = f"{path} is a socket of {rival.who}; a copy does not tell whether it is served"
         yield _OTHER_PLUGINS.warn_or_fail(
             reason,
-            remedy=f"remove it from this node, or set {rival.hardware.leave}: two plugins for one "
-            "resource replace each other in kubelet, and neither knows what the other granted",
+            remedy=f"remove it from this node, or set {rival.section}.enabled: false: two plugins "
+            "for one resource replace each other in kubelet, and neither knows what the other "
+            "granted",
             fails=node.live,
         )
 
@@ -129,7 +124,7 @@ def _dra_drivers(node: Node) -> Iterator[Finding]:
         yield _DRA_DRIVERS.warn(
             f"{path} is a socket of the DRA driver {rival.who}, which hands out the same devices. "
             "Neither it nor kubelet knows holdfast's locks",
-            remedy=f"remove it from this node, or set {rival.hardware.leave}",
+            remedy=f"remove it from this node, or set {rival.section}.enabled: false",
         )
     if not found:
         yield _DRA_DRIVERS.ok(f"no DRA driver in {folder} hands out what holdfast does")
