@@ -20,6 +20,7 @@ from holdfast.doctor.programs import Ask, ask_for, find_program
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import text_or_empty
 from holdfast.host.pci.sysfs import Sysfs
+from holdfast.model.text import is_number
 from holdfast.model.tpu.generations import generation_of
 from holdfast.settings import Settings
 
@@ -244,7 +245,7 @@ def _tpus(node: Node) -> int:
 
 def _number(node: Node, name: str) -> int | None:
     text = text_or_empty(node.host.proc / name)
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if is_number(text) else None
 
 
 def release_findings(facts: GvisorFacts) -> Iterator[Finding]:
@@ -518,13 +519,7 @@ def low_level_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
 
 def program_findings(facts: GvisorFacts) -> Iterator[Finding]:
     """Yield whether containerd finds the shim, and the shim runsc."""
-    places = ", ".join(facts.folders)
-    remedy = "install it from gVisor's releases, next to containerd or in one of these folders"
-    if facts.shim:
-        yield _SHIM.ok(f"{facts.shim} is there")
-    else:
-        reason = f"there is no program {SHIM} in {places}, so no pod starts under gVisor"
-        yield _SHIM.fail(reason, remedy=remedy)
+    yield _program(_SHIM, SHIM, facts.shim, facts.folders)
     for runtime in facts.runtimes:
         config = runtime.config
         if config.binary_missing:
@@ -532,11 +527,16 @@ def program_findings(facts: GvisorFacts) -> Iterator[Finding]:
                 f"{config.path} has binary_name {config.binary}, but there is no such program",
                 remedy=f"install it, or correct binary_name in {config.path}",
             )
-    if facts.runsc:
-        yield _RUNSC.ok(f"{facts.runsc} is there")
-    else:
-        reason = f"there is no program {RUNSC} in {places}, so no pod starts under gVisor"
-        yield _RUNSC.fail(reason, remedy=remedy)
+    yield _program(_RUNSC, RUNSC, facts.runsc, facts.folders)
+
+
+def _program(check: Check, name: str, found: str, folders: tuple[str, ...]) -> Finding:
+    if found:
+        return check.ok(f"{found} is there")
+    return check.fail(
+        f"there is no program {name} in {', '.join(folders)}, so no pod starts under gVisor",
+        remedy="install it from gVisor's releases, next to containerd or in one of these folders",
+    )
 
 
 def mappings_finding(facts: GvisorFacts) -> Finding:
