@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.doctor.finding import Check, Finding, Node, some
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import names_or_empty, text_or_empty
+from holdfast.host.files.kernelfile import field_of, names_or_empty, text_or_empty
 from holdfast.host.pci.sysfs import Snapshot, Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.cards import card_key
@@ -17,7 +17,6 @@ from holdfast.vendors.vfio.groups import pool_devices
 
 _RULES = Check("devices", "rules")
 _GPU = ResourceName("nvidia.com/gpu")
-_FACTS = re.compile(r"^(Model|GPU UUID):\s*(.+?)\s*$", re.MULTILINE)
 _OF_SLICES = re.compile(r"mig|:", re.IGNORECASE)
 
 
@@ -60,8 +59,8 @@ def _gpus(host: HostRoot) -> Iterator[Device]:
     """Yield the GPUs that the driver shows without NVML, which numbers them by PCI address."""
     folder = host.proc / "driver/nvidia/gpus"
     for index, address in enumerate(sorted(names_or_empty(folder))):
-        told = dict(_FACTS.findall(text_or_empty(folder / address / "information")))
-        uuid = told.get("GPU UUID", "")
+        told = text_or_empty(folder / address / "information")
+        uuid = field_of(told, "GPU UUID")
         yield Device(
             name=DeviceName(_GPU, DeviceId(uuid or address)),
             kind=DeviceKind.DRIVER,
@@ -69,7 +68,7 @@ def _gpus(host: HostRoot) -> Iterator[Device]:
             nodes=(),
             functions=(),
             source="nvidia",
-            model=told.get("Model", ""),
+            model=field_of(told, "Model"),
             identity=Identity(
                 indexes=(str(index),),
                 uuids=(uuid,) if uuid else (),

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from holdfast.doctor.finding import Node
 from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import stat_or_none
 from holdfast.host.proc.pidfd import listener
 from holdfast.host.proc.procfs import ProcessFacts, Procfs
 from holdfast.host.root import HostRoot
@@ -92,11 +93,8 @@ def find_program(node: Node, name: str, folders: Iterable[str]) -> str:
 
 def _is_program(node: Node, path: str) -> bool:
     """Tell whether *path* is an executable file."""
-    try:
-        found = node.path(path).stat()
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o111)
+    found = stat_or_none(node.path(path))
+    return found is not None and stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o111)
 
 
 def ask_socket(path: Path) -> SocketAnswer:

@@ -12,12 +12,20 @@ from holdfast.doctor.containerd.facts import UnreadableFile, read_toml, table
 from holdfast.doctor.finding import Node
 from holdfast.doctor.programs import find_program, running
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import device_major, names_or_empty, read_bytes, text_or_empty
+from holdfast.host.files.kernelfile import (
+    device_major,
+    field_of,
+    names_or_empty,
+    read_bytes,
+    stat_or_none,
+    text_or_empty,
+)
 from holdfast.host.nvidia.driver import MOUNTED, NvidiaFiles
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.roots import DeviceRoot, DriverFacts, device_root
+from holdfast.model.text import is_number
 
 PROGRAM = "nvidia-container-runtime"
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -35,7 +43,6 @@ OPERATOR_DEV = f"{OPERATOR}/dev"
 _VERSION = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([0-9]+(?:\.[0-9]+)+)")
 _LIBRARY_VERSION = re.compile(r"\.so\.([0-9]+(?:\.[0-9]+)+)$")
 _CACHED = re.compile(rb"\0(/[^\0]*/libnvidia-ml\.so\.1)\0")
-_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 _VENDOR = 0x10DE
 _DISPLAY = 0x03
 _BRIDGE = 0x0680
@@ -213,9 +220,9 @@ def _minors(host: HostRoot) -> Iterator[int]:
     """Yield the minor number of each GPU of the driver."""
     folder = host.proc / "driver/nvidia/gpus"
     for address in names_or_empty(folder):
-        match = _MINOR.search(text_or_empty(folder / address / "information"))
-        if match is not None:
-            yield int(match[1])
+        minor = field_of(text_or_empty(folder / address / "information"), "Device Minor")
+        if is_number(minor):
+            yield int(minor)
 
 
 def _functions(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...]]:
@@ -232,10 +239,8 @@ def _functions(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...]]:
 def _daemon(node: Node, name: str, program: str) -> str:
     for root in ("", OPERATOR):
         path = f"{root}/run/{name}/socket"
-        try:
-            if stat.S_ISSOCK(node.path(path).stat().st_mode):
-                return path
-        except OSError:
-            continue
+        seen = stat_or_none(node.path(path))
+        if seen is not None and stat.S_ISSOCK(seen.st_mode):
+            return path
     found = next(running(node.host, {program[:_COMM]}), None)
     return "" if found is None else f"process {found.process.pid}"
