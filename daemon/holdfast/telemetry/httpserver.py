@@ -60,18 +60,16 @@ class Response(Struct, frozen=True, kw_only=True):
     kind: str = _TEXT
 
 
-class Client:
-    """One connection: what was received, and what is still to be sent."""
+class Client(Struct, eq=False):
+    """One connection, closed at `until` (monotonic seconds): what was received, what is unsent."""
 
-    def __init__(self, connection: socket.socket, source: str, *, until: float) -> None:
-        """Start empty; the connection is closed at *until* (monotonic seconds)."""
-        self.connection = connection
-        self.source = source
-        self.until = until
-        self.head = bytearray()
-        self.unsent: list[memoryview] = []
-        self.answered = False
-        self.ignored = 0
+    connection: socket.socket
+    source: str
+    until: float
+    head: bytearray = field(default_factory=bytearray)
+    unsent: list[memoryview] = field(default_factory=list)
+    answered: bool = False
+    ignored: int = 0
 
 
 def displaced(clients: Iterable[Client]) -> Client:
