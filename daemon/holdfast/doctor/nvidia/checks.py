@@ -22,7 +22,7 @@ from holdfast.doctor.nvidia.facts import (
     nvidia_facts,
     of_node,
 )
-from holdfast.doctor.programs import Ask, ask_for, find_program
+from holdfast.doctor.programs import ask_for, find_program
 
 _TOOLKIT = Check("nvidia", "toolkit")
 _TOOLKIT_CONFIG = Check("nvidia", "toolkit-config")
@@ -122,7 +122,7 @@ def _accepted(config: ConfigFile, asked: Sequence[str]) -> Finding:
     return _TOOLKIT_CONFIG.ok(f"{config.path} lets pods have GPUs by {' and '.join(asked)}")
 
 
-def nvidia_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
+def nvidia_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of NVIDIA's driver on *node*."""
     if not node.settings.gpu.enabled:
         yield _DRIVER.ok("gpu.enabled is false")
@@ -139,7 +139,7 @@ def nvidia_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
         ]
     yield _fabric_manager(facts)
     yield _persistenced(facts)
-    yield from toolkit_findings(node, containerd_facts(node, ask or ask_for(node)))
+    yield from toolkit_findings(node, containerd_facts(node, ask_for(node)))
 
 
 def _driver(facts: NvidiaFacts) -> Finding:
@@ -194,7 +194,7 @@ def _roots(facts: NvidiaFacts, node: Node) -> Iterator[Finding]:
         else:
             yield _DEVICE_ROOT.fail(facts.root.reason, remedy=_make_nodes(facts))
         return
-    host = of_node(node, root.host) if root.host.startswith(str(node.root)) else root.host
+    host = of_node(node, root.host)
     yield _DEVICE_ROOT.ok(f"{host} has nvidiactl of major {root.control}")
     elsewhere = [each for each in facts.driver.roots if each.folder == node.host.dev]
     if host == "/dev" or any(each.control == root.control for each in elsewhere):

@@ -159,7 +159,7 @@ def loaded_version(host: HostRoot) -> str:
 
 def of_node(node: Node, path: str | Path) -> str:
     """Return *path*, which may be below the root of a copy, as the node calls it."""
-    return str(path) if node.live else "/" + str(path).removeprefix(str(node.root)).lstrip("/")
+    return "/" + str(path).removeprefix(str(node.root)).lstrip("/")
 
 
 def _below(node: Node, path: str) -> str:
@@ -197,7 +197,7 @@ def _libraries(node: Node, driver: DriverFacts) -> Iterator[tuple[str, str]]:
 def _nodes(node: Node, folder: Path, host: str) -> Iterator[NvidiaDeviceNode]:
     procfs = Procfs(node.host)
     control = device_major(folder / "nvidiactl")
-    host = of_node(node, host) if host.startswith(str(node.root)) else host
+    host = of_node(node, host)
     for minor in _minors(node.host):
         major = device_major(folder / f"nvidia{minor}")
         yield NvidiaDeviceNode(path=f"{host}/nvidia{minor}", major=major, wanted=control)
