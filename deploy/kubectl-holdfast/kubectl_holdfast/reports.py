@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
@@ -165,12 +165,8 @@ def _judged(answer: Answer, view: View, now: float) -> Report:
     try:
         found = tuple(view.lines(answer.content, now))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, OSError):
-        odd = Answer(
-            daemon=answer.daemon,
-            content=answer.content,
-            problem="its answer has another form; install the plugin of the daemon's version",
-        )
-        return Report(answer=odd, state=State.NO_ANSWER)
+        problem = "its answer has another form; install the plugin of the daemon's version"
+        return Report(answer=replace(answer, problem=problem), state=State.NO_ANSWER)
     states = [line.state for line in found]
     if answer.note:  # the daemon is down
         states.append(State.WRONG)
