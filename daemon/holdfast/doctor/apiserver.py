@@ -16,7 +16,7 @@ from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError, under
 from holdfast.apiserver.wire import MERGE_PATCH, Access, ApiRequest, Wire, in_cluster, node_name
 from holdfast.doctor.finding import Check, Finding, Node, some
 from holdfast.doctor.kubelet import DRA_DRIVERS
-from holdfast.doctor.programs import ask_socket
+from holdfast.doctor.programs import ask_daemon
 from holdfast.errors import ApiServerError
 from holdfast.model.dra.health import HELD, NO_SCHEDULE
 from holdfast.model.dra.resourceslice import (
@@ -31,7 +31,6 @@ from holdfast.model.dra.resourceslice import (
     Taint,
 )
 from holdfast.model.dra.slices import SliceFields, kept_of, slice_name
-from holdfast.names import CONTROL_SOCKET
 from holdfast.runtime.clock import SystemClock
 from holdfast.settings import Settings
 
@@ -372,7 +371,9 @@ def _published(node: Node, ours: Sequence[ResourceSlice], name: str) -> Finding:
         return _SLICES.ok(
             f"the scheduler knows {len(devices)} devices of node {name}, {tainted} with a taint"
         )
-    daemon = ask_socket(node.path(node.settings.state_dir) / CONTROL_SOCKET)
+    daemon, unasked = ask_daemon(node, _SLICES)
+    if unasked is not None:
+        return unasked
     if daemon.problem:
         return _SLICES.ok("no daemon runs that could publish a ResourceSlice")
     return _SLICES.fail(

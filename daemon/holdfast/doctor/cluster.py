@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.doctor.finding import Check, Finding, Node, unusable
-from holdfast.doctor.programs import ask_socket
-from holdfast.names import CONTROL_SOCKET, DRA_SOCKET, PLUGINS, PLUGINS_REGISTRY
+from holdfast.doctor.programs import ask_daemon, ask_socket
+from holdfast.names import DRA_SOCKET, PLUGINS, PLUGINS_REGISTRY
 
 _REGISTRY = Check("dra", "registry")
 _DRIVER_FOLDER = Check("dra", "driver-folder")
@@ -55,7 +55,10 @@ def _folder(node: Node, folder: Path) -> Finding:
 
 def _sockets(node: Node, paths: tuple[Path, ...]) -> Iterator[Finding]:
     """Yield whether the daemon answers on our sockets, and nobody else."""
-    daemon = ask_socket(node.path(node.settings.state_dir) / CONTROL_SOCKET)
+    daemon, unasked = ask_daemon(node, _DRIVER_SOCKETS)
+    if unasked is not None:
+        yield unasked
+        return
     answers = {path: ask_socket(path) for path in paths}
     bad = False
     for path, answer in answers.items():

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from holdfast.discovery.source import Sources
 from holdfast.doctor.finding import IN_MEMORY, Check, Finding, Node, some, unusable
-from holdfast.doctor.programs import ask_socket, flag_of
+from holdfast.doctor.programs import ask_daemon, ask_socket, flag_of
 from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.kernelfile import list_names, read_bytes
 from holdfast.host.proc.procfs import Procfs
@@ -18,7 +18,7 @@ from holdfast.kubelet import claimstate
 from holdfast.kubelet.checkpoint import Contents, parse
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia import REPLICAS
-from holdfast.names import CLAIM_STATE, CONTROL_SOCKET, KUBELET_CHECKPOINT, KUBELET_SOCKET
+from holdfast.names import CLAIM_STATE, KUBELET_CHECKPOINT, KUBELET_SOCKET
 from holdfast.settings import Settings
 
 _OTHER_PLUGINS = Check("kubelet", "other-plugins")
@@ -117,8 +117,10 @@ def _dra_drivers(node: Node) -> Iterator[Finding]:
     folder = node.path(str(home / "plugins_registry"))
     if not folder.is_dir():
         return  # usually not mounted where the daemon runs
+    own = node.settings.dra.driver_name if node.settings.has_dra() else ""
+    others = tuple(each for each in DRA_DRIVERS if each.who != own)
     found: dict[Rival, Path] = {}
-    for rival, path, _ in _served(node, folder, list_names(folder), DRA_DRIVERS):
+    for rival, path, _ in _served(node, folder, list_names(folder), others):
         found.setdefault(rival, path)
     for rival, path in found.items():
         yield _DRA_DRIVERS.warn(
@@ -134,7 +136,10 @@ def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]
     """Yield whether our own sockets answer, as kubelet would find when it connects."""
     prefix = f"{node.settings.kubelet.socket_prefix}-"
     ours = [name for name in names if name.startswith(prefix) and name.endswith(".sock")]
-    daemon = ask_socket(node.path(node.settings.state_dir) / CONTROL_SOCKET)
+    daemon, unasked = ask_daemon(node, _OWN_SOCKETS)
+    if unasked is not None:
+        yield unasked
+        return
     if daemon.problem:
         left = f"; {len(ours)} sockets of holdfast in {folder} are left over" if ours else ""
         yield _OWN_SOCKETS.ok(f"no daemon runs that could serve one{left}")

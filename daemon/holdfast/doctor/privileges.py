@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from holdfast.doctor.finding import Check, Finding, Node
-from holdfast.doctor.programs import ask_socket
+from holdfast.doctor.programs import ask_daemon
 from holdfast.host.own import privileges
 from holdfast.host.proc.procfs import Procfs
 from holdfast.model.node.privileges import Privileges
-from holdfast.names import CONTROL_SOCKET
 from holdfast.settings import Settings
 from holdfast.settings.needs import NEEDS, Need, resets
 
@@ -65,13 +64,14 @@ def device_findings(found: Privileges, settings: Settings) -> Iterator[Finding]:
 
 def _subject(node: Node) -> tuple[int | None, Finding]:
     """Return the pid of the daemon, None for this process, and a finding that says which."""
-    socket = node.path(node.settings.state_dir) / CONTROL_SOCKET
-    answer = ask_socket(socket)
+    answer, unasked = ask_daemon(node, _SUBJECT)
+    if unasked is not None:
+        return None, unasked
     if answer.problem:
         return None, _SUBJECT.ok("no daemon answers; this is what the doctor itself may do")
     if Procfs(node.host).process(answer.pid) is None:
         return None, _SUBJECT.warn(
-            f"a daemon answers on {socket}, but its process cannot be seen from here; this is what "
+            "a daemon answers, but its process cannot be seen from here; this is what "
             "the doctor itself may do",
             remedy="run the doctor on the host, or in the daemon's own container",
         )

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.doctor.finding import Node
+from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import stat_or_none
 from holdfast.host.proc.pidfd import listener
 from holdfast.host.proc.procfs import ProcessFacts, Procfs
 from holdfast.host.root import HostRoot
+from holdfast.names import CONTROL_SOCKET
 
 FOLDERS = (
     "/usr/local/sbin",
@@ -105,6 +106,17 @@ def ask_socket(path: Path) -> SocketAnswer:
         return SocketAnswer(
             problem=error.strerror or str(error), forbidden=isinstance(error, PermissionError)
         )
+
+
+def ask_daemon(node: Node, check: Check) -> tuple[SocketAnswer, Finding | None]:
+    """Return who answers on the daemon's socket, and what to say where that may not be asked."""
+    path = node.path(node.settings.state_dir) / CONTROL_SOCKET
+    answer = ask_socket(path)
+    if not answer.forbidden:
+        return answer, None
+    return answer, check.warn(
+        f"no permission to connect to {path}", remedy="run the doctor as root"
+    )
 
 
 def running(host: HostRoot, names: Collection[str]) -> Iterator[ProcessFacts]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.doctor.finding import Check, Finding, Node
-from holdfast.doctor.programs import ask_socket
+from holdfast.doctor.programs import ask_daemon
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.host.files.paths import Mount
 from holdfast.host.proc.pidfd import lock_holder
@@ -116,12 +116,9 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
     if not node.live:
         return False, _DAEMON.ok("a copy of a node runs no daemon")
     holder = lock_holder(Procfs(node.host), folder / LOCK)
-    answer = ask_socket(folder / CONTROL_SOCKET)
-    if answer.forbidden:
-        return holder is not None, _DAEMON.warn(
-            f"no permission to connect to {folder / CONTROL_SOCKET}",
-            remedy="run the doctor as root",
-        )
+    answer, unasked = ask_daemon(node, _DAEMON)
+    if unasked is not None:
+        return holder is not None, unasked
     if not answer.problem:
         return True, _DAEMON.ok(f"the daemon runs on {folder}{_pid(answer.pid)}")
     if holder is None:

@@ -16,9 +16,11 @@ from fakes.listener import listening
 from fakes.nodetree import CHIP, NodeTree
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.kubelet import kubelet_findings, root_dir, stranger
+from holdfast.names import CONTROL_SOCKET
 from holdfast.settings import convert
 
 _TPU = "google.com/tpu"
+_OWN_NAME = ("--set", "dra.driverName=gpu.nvidia.com", "--set", "tpu.api=dra")
 
 
 def _entry(ids: object, *, resource: str = _TPU, pod: str = "u-1") -> dict[str, Any]:
@@ -401,18 +403,34 @@ def test_our_own_sockets_must_answer_while_the_daemon_runs(folder: Path) -> None
 )
 def test_a_socket_that_may_not_be_asked_is_no_dead_kubelet(folder: Path) -> None:
     path = folder / "dp/kubelet.sock"
-    less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
-    doctor = [sys.executable, "-m", "holdfast", "doctor", "-o", "json"]
     with listening("kubelet", folder, [path]):
         path.chmod(0)
-        settings = f"kubelet.pluginDir={folder / 'dp'}"
-        done = subprocess.run(
-            [*less, *doctor, "--set", settings], capture_output=True, text=True, check=False
-        )
-
-    found = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
+        found = _without_rights(f"kubelet.pluginDir={folder / 'dp'}")
     assert found["kubelet-socket"]["level"] == "WARN"
     assert found["kubelet-socket"]["reason"] == f"no permission to connect to {path}"
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="to take rights away needs root and setpriv (util-linux)",
+)
+def test_a_daemon_that_may_not_be_asked_is_not_said_to_be_down(folder: Path) -> None:
+    path = folder / CONTROL_SOCKET
+    with listening("holdfast", folder, [path]):
+        path.chmod(0)
+        found = _without_rights(f"kubelet.pluginDir={folder / 'dp'}", f"stateDir={folder}")
+    for check in ("own-sockets", "daemon", "subject"):
+        assert found[check]["level"] == "WARN"
+        assert found[check]["reason"].startswith(f"no permission to connect to {path}")
+
+
+def _without_rights(*settings: str) -> dict[str, dict[str, str]]:
+    """Return what the doctor finds as root without any capability, by check."""
+    less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    doctor = [sys.executable, "-m", "holdfast", "doctor", "-o", "json"]
+    told = [word for each in settings for word in ("--set", each)]
+    done = subprocess.run([*less, *doctor, *told], capture_output=True, text=True, check=False)
+    return {each["check"]: each for each in json.loads(done.stdout)["findings"]}
 
 
 @pytest.mark.parametrize(
@@ -421,6 +439,8 @@ def test_a_socket_that_may_not_be_asked_is_no_dead_kubelet(folder: Path) -> None
         ("gpu.nvidia.com-reg.sock", (), "WARN"),
         ("tpu.google.com-1f0c-reg.sock", (), "WARN"),
         ("gpu.nvidia.com-reg.sock", ("--set", "gpu.enabled=false"), "OK"),
+        ("gpu.nvidia.com-reg.sock", _OWN_NAME, "OK"),
+        ("gpu.nvidia.com-reg.sock", _OWN_NAME[:2], "WARN"),
         ("csi.example.com-reg.sock", (), "OK"),
     ],
 )
