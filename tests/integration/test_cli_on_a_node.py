@@ -36,6 +36,20 @@ async def _json(node: Stage, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.parametrize("command", [["--help"], ["config"], ["config", "-o", "json"]])
+def test_what_cannot_be_written_is_told_in_one_line(command: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    told = "holdfast: cannot write the answer: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
 async def test_each_command_shows_what_the_daemon_knows(short_path: Path) -> None:
     async with stage(short_path) as node:
         pod = node.kubelet.count(TPU, A).uid

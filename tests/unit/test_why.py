@@ -69,6 +69,12 @@ def test_what_keeps_a_device_is_told_in_the_order_in_which_it_has_to_end() -> No
     assert [row["podName"] for row in device["next"]] == ["team/b"]
 
 
+def test_no_name_is_the_name_of_nothing() -> None:
+    unnamed = Answers(devices=[], locks=[_lock(_A, "queued", "b", podName="")], holders=[])
+    with pytest.raises(HoldfastError, match="cannot find"):
+        why("", unnamed)
+
+
 @pytest.mark.parametrize("name", ["team/b", "b", "uid-b"])
 def test_a_pod_is_told_what_it_waits_for_and_what_keeps_that(name: str) -> None:
     report = why(name, _BUSY)

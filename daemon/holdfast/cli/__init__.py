@@ -1,5 +1,7 @@
 """The command line: `holdfast` runs the daemon, or one of the commands that ask it questions."""
 
+import errno
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -11,6 +13,7 @@ from holdfast.cli.tables import say
 from holdfast.errors import HoldfastError
 
 _INTERRUPTED = 130
+_UNWRITABLE = frozenset({errno.EPIPE, errno.ENOSPC})
 _RUN = "run"
 
 
@@ -36,7 +39,21 @@ def main(arguments: Sequence[str] | None = None, *, called: str | None = None) -
     except HoldfastError as error:
         say(f"holdfast: {error}", error=True)
         return 1
+    except OSError as error:
+        # A command that asks writes to standard output alone.
+        if error.errno not in _UNWRITABLE or _RUN in (arguments or sys.argv[1:])[:1]:
+            raise
+        return _unwritten(error)
     return code if isinstance(code, int) else 0
+
+
+def _unwritten(error: OSError) -> int:
+    """Say that standard output takes nothing, unless its reader has left; return 1."""
+    # Python would try to write the rest once more as it ends, and show a traceback.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno != errno.EPIPE:
+        say(f"holdfast: cannot write the answer: {error.strerror}", error=True)
+    return 1
 
 
 class Commands(click.Group):

@@ -84,7 +84,7 @@ def _meant(text: str, answers: Answers) -> list[tuple[str, str, str]]:
         found += [
             (kind, uid, f"{name} ({uid})" if name else uid)
             for uid, name in known.items()
-            if text in {uid, name, name.partition("/")[2]}
+            if text in {uid, name, name.partition("/")[2]} - {""}
         ]
     if not found and len(text) >= _FEWEST:
         begun = (
