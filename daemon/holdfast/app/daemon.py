@@ -161,9 +161,8 @@ async def _first_facts(parts: Assembly) -> None:
 
 
 def _listen(parts: Assembly, stack: AsyncExitStack) -> None:
-    events = Uevents()
     try:
-        events.start(parts.discovery.scanner)
+        events = Uevents(parts.discovery.scanner.uevent)
     except HostError as error:  # the slow full look remains
         log.warning("cannot receive kernel device events", reason=str(error))
     else:

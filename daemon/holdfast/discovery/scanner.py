@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from holdfast.discovery.source import Source, Sources, stamped
 from holdfast.errors import HoldfastError
 from holdfast.host.pci.sysfs import Snapshot, Sysfs
-from holdfast.host.pci.udev import UeventListener
 from holdfast.host.root import HostRoot
 from holdfast.model.book.book import Book
 from holdfast.model.cards import CardNames
@@ -103,7 +102,7 @@ class DeviceNames(Protocol):
         ...
 
 
-class Scanner(UeventListener):
+class Scanner:
     """Publishes the inventory, and a new one whenever the hardware has changed.
 
     The lane's calls read sysfs and stat nodes, nothing more. A scan that fails leaves the last
@@ -200,8 +199,8 @@ class Scanner(UeventListener):
         """Ask for a scan soon; any number of requests before it are one."""
         self._wanted.set()
 
-    def uevent(self, subsystem: str, action: str, devpath: str) -> None:  # noqa: ARG002 - whichever device it is, all is looked at
-        """Look again soon if an inventory can have changed."""
+    def uevent(self, subsystem: str, action: str) -> None:
+        """Look again soon, whichever device it is, if an inventory can have changed."""
         if subsystem in SUBSYSTEMS or action == "lost":
             self.look_again()
 

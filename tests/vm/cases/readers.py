@@ -9,7 +9,7 @@ from fakes.tpus import plain_tpus
 from holdfast.discovery.scanner import take_inventory
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.pci.sysfs import Snapshot, Sysfs
-from holdfast.host.pci.udev import UeventListener, Uevents
+from holdfast.host.pci.udev import Uevents
 from holdfast.host.pci.vfio import exclusive_open
 from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
@@ -100,32 +100,22 @@ def case_discovery_sees_a_removal_that_waits(node: GuestNode) -> str:
     return f"{device.faults[0].text}; bound again: healthy"
 
 
-class _Heard(UeventListener):
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def uevent(self, subsystem: str, action: str, devpath: str) -> None:
-        del devpath
-        self.events.append(f"{action} {subsystem}")
-
-
 def case_uevents_tell_of_binding_and_unbinding(node: GuestNode) -> str:
     chip = node.chips[3]
-    heard = _Heard()
+    heard: list[str] = []
 
     async def follow() -> None:
-        uevents = Uevents()
-        uevents.start(heard)
+        uevents = Uevents(lambda subsystem, action: heard.append(f"{action} {subsystem}"))
         try:
             await asyncio.to_thread(chip.unbind)
-            await until(lambda: "unbind pci" in heard.events, what="unbind")
+            await until(lambda: "unbind pci" in heard, what="unbind")
             await asyncio.to_thread(chip.bind)
-            await until(lambda: {"add vfio", "bind pci"} <= set(heard.events), what="bind")
+            await until(lambda: {"add vfio", "bind pci"} <= set(heard), what="bind")
         finally:
             uevents.close()
 
     asyncio.run(follow())
-    return ", ".join(heard.events)
+    return ", ".join(heard)
 
 
 def case_the_scan_names_every_holder_that_has_a_trace(node: GuestNode) -> str:

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import errno
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import pyudev
 import structlog
@@ -16,25 +17,15 @@ _RECEIVE_BUFFER = 1 << 20
 _BATCH = 256
 """How many events are handled in one turn of the loop, so that a flood does not block it."""
 
-
-class UeventListener(Protocol):
-    """Hears of device events."""
-
-    def uevent(self, subsystem: str, action: str, devpath: str) -> None:
-        """Note an event; the action ``lost`` stands for those that were dropped."""
-        ...
+Heard = Callable[[str, str], None]
+"""Called with a subsystem and an action; the action ``lost`` stands for what was dropped."""
 
 
 class Uevents:
     """Listens to the kernel itself, because udevd's events do not reach a container."""
 
-    def __init__(self) -> None:
-        """Prepare; no event arrives before `start`."""
-        self._monitor: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def start(self, listener: UeventListener) -> None:
-        """Tell *listener* of each event on the running loop; raise HostError if that fails."""
+    def __init__(self, heard: Heard) -> None:
+        """Tell *heard* of each event on the running loop; raise HostError if that fails."""
         try:
             monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
             with contextlib.suppress(OSError):  # needs CAP_NET_ADMIN; the default size works too
@@ -42,23 +33,24 @@ class Uevents:
             monitor.start()
         except (OSError, ImportError) as error:
             raise HostError(f"cannot listen to the kernel's device events: {error}") from error
-        self._monitor = monitor
+        self._monitor: Any = monitor
+        self._heard = heard
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(monitor.fileno(), self._read, listener)
+        self._loop.add_reader(monitor.fileno(), self._read)
 
     def close(self) -> None:
         """Stop listening."""
-        if self._monitor is not None and self._loop is not None:
+        if self._monitor is not None:
             self._loop.remove_reader(self._monitor.fileno())
             self._monitor = None
 
-    def _read(self, listener: UeventListener) -> None:
+    def _read(self) -> None:
         for _ in range(_BATCH):
             try:
                 device = self._monitor.poll(timeout=0)
             except OSError as error:
                 if error.errno == errno.ENOBUFS:  # the kernel dropped some; the next are good
-                    listener.uevent("", "lost", "")
+                    self._heard("", "lost")
                     continue
                 log.warning(
                     "kernel device events lost",
@@ -66,8 +58,8 @@ class Uevents:
                     next="periodic scans go on",
                 )
                 self.close()
-                listener.uevent("", "lost", "")
+                self._heard("", "lost")
                 return
             if device is None:
                 return
-            listener.uevent(device.subsystem or "", device.action or "", device.device_path)
+            self._heard(device.subsystem or "", device.action or "")
