@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from holdfast.host.files.kernelfile import read_bytes, stat_or_none
 from holdfast.host.proc.grips import GripSearch, ProcessUse
 from holdfast.host.proc.openfiles import SocketTable, TooMuchError
 from holdfast.host.proc.procfs import Procfs
-from holdfast.host.proc.visits import Visits
+from holdfast.host.proc.visits import Visitor, Visits
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
 from holdfast.model.node.privileges import Visibility
@@ -240,21 +240,6 @@ class _Observer:
         return answer if keep else None
 
 
-class _Glance:
-    """Looks at processes of which files may have come by a socket since; belongs to one thread."""
-
-    def __init__(self, tables: Mapping[int, tuple[SocketTable, ...]], looks: _Observer) -> None:
-        """Look by *looks* at those that have more than their *tables* had."""
-        self._tables = tables
-        self._looks = looks
-
-    def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> _ProcessLook | None:
-        """Return what *pid* has; None: what it had, as far as can be told so quickly."""
-        if not any(table.has_more() for table in self._tables[pid]):
-            return None
-        return self._looks(pid, careful=careful, beat=beat)
-
-
 def _nobody_waits() -> None:
     """Stand for the beat of a thread, between two looks."""
 
@@ -402,8 +387,15 @@ class Survey:
         """
         until = time.monotonic() + _CLOSEST
 
-        def begin() -> _Glance:
-            return _Glance(self._tables, self._begin())
+        def begin() -> Visitor[_ProcessLook]:
+            looks = self._begin()
+
+            def glance(pid: int, *, careful: bool, beat: Callable[[], None]) -> _ProcessLook | None:
+                # None: what it had, as far as can be told so quickly.
+                news = any(table.has_more() for table in self._tables[pid])
+                return looks(pid, careful=careful, beat=beat) if news else None
+
+            return glance
 
         for _ in range(_CLOSER):
             pids = sorted(self._tables.keys() - self._hiding.keys())
