@@ -58,7 +58,7 @@ def _health(ledger: Ledger) -> Coroutine[object, object, None]:
         boot=BOOT,
         checks=Watched(XidChecks()),
         load=lambda: None,
-        users=GpuUsers(holder_scan(HostRoot.under()).named, book=Book, rules=Watched(RULES)),
+        users=GpuUsers(named=holder_scan(HostRoot.under()).named, book=Book, rules=Watched(RULES)),
         times=Watched(HealthTimes(beat=60.0, quiet=60.0)),
         count=lambda _event, _condemns: None,
     ).run()

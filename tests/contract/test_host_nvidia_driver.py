@@ -61,7 +61,7 @@ class Host:
         files = NvidiaFiles(
             self.root, driver_root=driver_root, driver_root_on_host=driver_root_on_host
         )
-        return NvidiaDriver(self.root, files, modes=modes, more=more).facts(gpus)
+        return NvidiaDriver(root=self.root, files=files, modes=modes, more=more).facts(gpus)
 
     def gpus(self, gpu: Gpu | None = None, **facts: object) -> GpuFacts:
         gpu = gpu or Gpu(index=0, uuid="GPU-a", minor=0)

@@ -164,7 +164,7 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         boot=boot,
         checks=Watched(xid_checks(disabled)),
         load=partial(_load, folder / "load"),
-        users=GpuUsers(holder_scan(HostRoot.under()).named, book=Book, rules=Watched(RULES)),
+        users=GpuUsers(named=holder_scan(HostRoot.under()).named, book=Book, rules=Watched(RULES)),
         times=Watched(_TIMES),
         count=count,
     )

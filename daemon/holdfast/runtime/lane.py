@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
@@ -73,14 +74,15 @@ class Lane:
             raise LaneStuckError(f"cannot use lane {self.name}: it is closed")
         patience = self.deadline if deadline is None else deadline
         loop = asyncio.get_running_loop()
-        task = _Call(call, loop, time.monotonic() + patience, after)
+        answer: asyncio.Future[T] = loop.create_future()
+        task = _Call(call, loop, time.monotonic() + patience, after, answer)
         self._waiting.append(task)
         if self._wakes.empty():
             self._wakes.put(True)
         # Cheaper than asyncio.timeout, which would cancel the caller to wake it.
         timer = loop.call_later(patience, self._give_up, task, patience)
         try:
-            return await task.answer
+            return await answer
         finally:
             timer.cancel()
             task.abandoned = True
@@ -140,20 +142,14 @@ class Lanes(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class _Call(Generic[T]):
-    def __init__(
-        self,
-        call: Callable[[], T],
-        loop: asyncio.AbstractEventLoop,
-        due: float,
-        after: Callable[[T], None] | None,
-    ) -> None:
-        self.call = call
-        self.loop = loop
-        self.due = due
-        self.after = after
-        self.answer: asyncio.Future[T] = loop.create_future()
-        self.abandoned = False
+    call: Callable[[], T]
+    loop: asyncio.AbstractEventLoop
+    due: float
+    after: Callable[[T], None] | None
+    answer: asyncio.Future[T]
+    abandoned: bool = False
 
 
 def _succeed(task: _Call[T], answer: T) -> None:

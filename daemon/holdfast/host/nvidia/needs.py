@@ -6,6 +6,8 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
+
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import names_or_empty, stat_or_none
 from holdfast.host.files.paths import below
@@ -188,39 +190,31 @@ def _names(folder: Path) -> list[str]:
     return [f"{part}{name}" for part in _LIBRARY_PARTS for name in names_or_empty(folder / part)]
 
 
-class NvidiaDriver:
-    """Reads the driver's files as a container should get them. It blocks: run it on a lane."""
+class NvidiaDriver(Struct, frozen=True, kw_only=True):
+    """Reads the driver's files as a container should get them. It blocks: run it on a lane.
 
-    def __init__(
-        self,
-        root: HostRoot,
-        files: NvidiaFiles,
-        *,
-        modes: frozenset[str],
-        more: bool,
-    ) -> None:
-        """Look below the driver's root of *files*, GPU Operator's, and that of the first process.
+    It looks below the driver's root of `files`, GPU Operator's, and that of the first process.
+    """
 
-        *modes* name additional nodes, by `_MODES`. *more*: containers get libraries that are not of
-        the driver's version as well.
-        """
-        self._root = root
-        self._files = files
-        self._modes = modes
-        self._more = more
+    root: HostRoot
+    files: NvidiaFiles
+    modes: frozenset[str]
+    """Names of additional nodes, by `_MODES`."""
+    more: bool
+    """Whether containers get libraries that are not of the driver's version as well."""
 
     def facts(self, gpus: GpuFacts) -> GpuSpecFacts:
         """Return the facts for specs of *gpus*; raise HostError if the driver is not found.
 
         A GPU or slice without all of its nodes is left out, because a container cannot use it.
         """
-        chosen = device_root(self._files.facts())
+        chosen = device_root(self.files.facts())
         if chosen.root is None:
             raise HostError(f"cannot tell which nodes containers need for GPUs: {chosen.reason}")
         nodes = chosen.root
-        caps = self._files.mig_caps()
+        caps = self.files.mig_caps()
         found = (self._gpu(part, gpus, nodes, caps) for part in gpus.layout.parts)
-        beside = {mode: self._mode(mode, nodes) for mode in sorted(self._modes)}
+        beside = {mode: self._mode(mode, nodes) for mode in sorted(self.modes)}
         if gpus.imex:
             beside[_IMEX] = BesideNodes(nodes=tuple(_held(gpus.imex, nodes)))
         return GpuSpecFacts(
@@ -235,7 +229,7 @@ class NvidiaDriver:
         for root, host in roots:
             folders = tuple(library_folders(root, version)) if version else ()
             if folders:
-                found = tuple(libraries(root, folders, version, more=self._more))
+                found = tuple(libraries(root, folders, version, more=self.more))
                 return DriverFiles(
                     version=version,
                     root=host,
@@ -252,11 +246,11 @@ class NvidiaDriver:
         )
 
     def _roots(self) -> Iterator[tuple[Path, str]]:
-        if self._files.driver_root not in {"", "/"}:
-            yield Path(self._files.driver_root), self._files.driver_root_on_host
-        yield self._root.run / OPERATOR, f"/run/{OPERATOR}"
+        if self.files.driver_root not in {"", "/"}:
+            yield Path(self.files.driver_root), self.files.driver_root_on_host
+        yield self.root.run / OPERATOR, f"/run/{OPERATOR}"
         # Not our own root: in a container it has other files than the host.
-        yield self._root.proc / "1/root", "/"
+        yield self.root.proc / "1/root", "/"
 
     def _gpu(
         self, part: GpuPart, gpus: GpuFacts, nodes: RootFacts, caps: MigCaps
@@ -297,8 +291,8 @@ class NvidiaDriver:
     def _mode(self, mode: str, nodes: RootFacts) -> BesideNodes:
         patterns, mounts = _MODES[mode]
         places = {
-            "/run/udev": self._root.run / "udev",
-            "/etc/cufile.json": self._root.etc / "cufile.json",
+            "/run/udev": self.root.run / "udev",
+            "/etc/cufile.json": self.root.etc / "cufile.json",
         }
         return BesideNodes(
             nodes=tuple(self._matching(patterns, nodes)),
@@ -308,7 +302,7 @@ class NvidiaDriver:
     def _matching(self, patterns: tuple[str, ...], nodes: RootFacts) -> Iterator[SpecNode]:
         """Yield the matching nodes, from the driver's folder, or from /dev if it has none."""
         for pattern in patterns:
-            for folder, host in ((nodes.folder, nodes.host), (self._root.dev, "/dev")):
+            for folder, host in ((nodes.folder, nodes.host), (self.root.dev, "/dev")):
                 found = [
                     node
                     for path in sorted(folder.glob(pattern))

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
+from msgspec import Struct
+
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import read_bytes
 
@@ -39,17 +41,17 @@ class Visitor(Protocol[T_co]):
         ...
 
 
-class Waits:
+class Waits(Struct):
     """How long several calls together may still wait for reads that give no answer.
 
     After that each process that is left is looked at only carefully. What a thread waits for a
     processor does not count.
     """
 
-    def __init__(self, seconds: float, most: Callable[[int], float]) -> None:
-        """Have *seconds* for them all, and as many for a process as *most* says at the moment."""
-        self.left = seconds
-        self.most = most
+    left: float
+    """Seconds for them all."""
+    most: Callable[[int], float]
+    """Tells how many there are for a process at the moment."""
 
 
 class Visits:
@@ -145,12 +147,11 @@ class Visits:
             self._held_up[pid] = _StuckThreads(ticks, (*before, thread))
 
 
-class _StuckThreads:
+class _StuckThreads(Struct, frozen=True):
     """The threads that are stuck on one process."""
 
-    def __init__(self, start_ticks: int | None, threads: tuple[threading.Thread, ...]) -> None:
-        self.start_ticks = start_ticks
-        self.threads = threads
+    start_ticks: int | None
+    threads: tuple[threading.Thread, ...]
 
     @property
     def hangs(self) -> int:

@@ -71,8 +71,6 @@ class Gpus(WithoutDriver):
     def __init__(self, on: Context) -> None:
         """Build the parts; nothing runs yet, and NVML is not loaded."""
         super().__init__(on)
-        self._ledger = on.ledger
-        self._clock = on.clock
         self._since = int(on.clock.wall())
         live = on.settings.part(lambda now: now.gpu)
         gpu = live.value
@@ -93,7 +91,6 @@ class Gpus(WithoutDriver):
         kept = LedgerTopic(on.ledger, "nvidia/health", GpuState).value
         self._kept_idle = LedgerTopic(on.ledger, "nvidia/idle", IdleMemory)
         self._kept_leave = LedgerTopic(on.ledger, "nvidia/leave", NvmlRelease)
-        self._boot = on.boot
         drained = on.ledger.book.value.marks.drain is not None
         self._driver = DriverWatch(
             files,
@@ -136,7 +133,7 @@ class Gpus(WithoutDriver):
         driver = self._driver
         if not driver.ever_read:
             return DeviceListing(unseen=RESOURCES)
-        locks = {name: lock.keys for name, lock in self._ledger.book.value.locks.items()}
+        locks = {name: lock.keys for name, lock in self._on.ledger.book.value.locks.items()}
         devices = gpu_devices(driver.facts.value, locks, self._shared.value, self._on.rules.taken)
         # Pods may still have some under a name that nothing is advertised by any more.
         former = {each.resource for each in locks if is_renamed(each.resource)}
@@ -240,7 +237,7 @@ class Gpus(WithoutDriver):
         if not self._driver.holds_driver:
             return ""
         leave = NvmlRelease(reason=reason, load=self._driver.load)
-        await self._kept_leave.keep({self._boot: leave})
+        await self._kept_leave.keep({self._on.boot: leave})
         await self._driver.let_go(reason)
         return "holdfast is closing NVML"
 
@@ -275,7 +272,7 @@ class Gpus(WithoutDriver):
             tasks.create_task(self._follow_health(), name="health of gpus")
             tasks.create_task(self._report(), name="faults of gpus")
             tasks.create_task(self._tell_malformed(), name="settings of gpus")
-            idle = keep_idle(self._uses.idle, self._kept_idle, clock=self._clock)
+            idle = keep_idle(self._uses.idle, self._kept_idle, clock=self._on.clock)
             tasks.create_task(idle, name="idle memory of gpus")
             while True:
                 changes = Changes([self._driver.facts])
@@ -328,7 +325,7 @@ def _health(
         checks=checks,
         load=lambda: driver_load(on.root),
         users=GpuUsers(
-            HolderScan(on.root, patience=PATIENCE).named,
+            named=HolderScan(on.root, patience=PATIENCE).named,
             book=lambda: on.ledger.book.value,
             rules=rules,
         ),
@@ -385,9 +382,8 @@ def _described(on: Context, files: NvidiaFiles, rules: GpuGrantRules, facts: Gpu
 
     gpu = on.settings.value.gpu
     features = frozenset(each for each in Feature if each in gpu.cdi_feature_flags)
-    driver = NvidiaDriver(
-        on.root, files, modes=rules.modes, more=Feature.MORE_LIBRARIES in features
-    )
+    more = Feature.MORE_LIBRARIES in features
+    driver = NvidiaDriver(root=on.root, files=files, modes=rules.modes, more=more)
     wanted = SpecRules(
         hook=gpu.cdi_hook_path,
         disabled_hooks=frozenset(gpu.cdi_disable_hooks),

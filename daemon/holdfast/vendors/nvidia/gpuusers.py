@@ -51,27 +51,20 @@ class HealthTimes(Struct, frozen=True, kw_only=True):
     breath: float = 1.0
 
 
-class GpuUsers:
+class GpuUsers(Struct, frozen=True, kw_only=True):
     """Tells which of the processes that NVML names on a GPU are somebody's work.
 
     The MPS server, a display and monitoring agents stay when the work is over.
     """
 
-    def __init__(
-        self,
-        named: Callable[[int], Holder | None],
-        *,
-        book: Callable[[], Book],
-        rules: Watched[GpuRules],
-    ) -> None:
-        """Describe a pid by *named*, which blocks; None where nothing is known of it."""
-        self._named = named
-        self._book = book
-        self._rules = rules
+    named: Callable[[int], Holder | None]
+    """Describes a pid, and blocks; None where nothing is known of it."""
+    book: Callable[[], Book]
+    rules: Watched[GpuRules]
 
     def at_work(self, use: GpuUse, keys: frozenset[HardwareKey]) -> frozenset[int]:
         """Return the pids on the GPU or slice with *keys* that are no bystanders; it blocks."""
-        book = self._book()
+        book = self.book()
         to = granted_on(keys, book.locks, admins_on(book, keys))
         kinds: dict[int, set[str]] = defaultdict(set)
         for each in use.processes:
@@ -79,10 +72,10 @@ class GpuUsers:
         return frozenset(pid for pid, ways in kinds.items() if self._works(pid, ways, to))
 
     def _works(self, pid: int, ways: set[str], to: GpuOwners) -> bool:
-        holder = self._named(pid)
+        holder = self.named(pid)
         if holder is None:
             return True
-        return bystander(replace(holder, grips=grips_of(ways)), to, self._rules.value) is None
+        return bystander(replace(holder, grips=grips_of(ways)), to, self.rules.value) is None
 
 
 def observe(
