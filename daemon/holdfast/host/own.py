@@ -35,12 +35,11 @@ _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 def visibility(root: HostRoot, process: str = "self") -> Visibility:
     """Return what limits the view of this process, or of another, below *root*. Never raises."""
-    namespace = link_or_none(root.proc / process / "ns/pid")
     proc = mounted_at(mounts(root, process), root.proc)
     options = proc.options if proc is not None else ()
     return Visibility(
         capabilities=effective_capabilities(text_or_empty(root.proc / process / "status")),
-        in_init_pid_namespace=None if namespace is None else namespace == INIT_PID_NAMESPACE,
+        in_init_pid_namespace=_same(root.proc / process / "ns/pid", INIT_PID_NAMESPACE),
         hidepid=next(
             (each.removeprefix(_HIDEPID) for each in options if each.startswith(_HIDEPID)), ""
         ),

@@ -56,13 +56,12 @@ class DeviceNumbers:
         """Tell whether the open file that was looked at last, and is no device, is a socket."""
         return self._words[_MODE] & _TYPE_BITS == stat.S_IFSOCK
 
-    def of(self, folder: int | None, path: bytes) -> int | None:
+    def of(self, path: bytes) -> int | None:
         """Return the device number of the character device at *path*, 0 for other files.
 
-        *folder* is an open directory that *path* starts from. None if *path* cannot be looked at.
+        None if *path* cannot be looked at.
         """
-        at = _AT_FDCWD if folder is None else folder
-        if self._statx(at, path, _FLAGS, _STATX_TYPE | _STATX_INO, self._answer):
+        if self._statx(_AT_FDCWD, path, _FLAGS, _STATX_TYPE | _STATX_INO, self._answer):
             return None
         words = self._words
         if not stat.S_ISCHR(words[_MODE] & _MODE_BITS):
@@ -88,7 +87,7 @@ class DeviceNumbers:
 
     def file_at(self, path: bytes) -> "FileAt | None":
         """Return which file is at *path*; None if it cannot be looked at."""
-        rdev = self.of(None, path)
+        rdev = self.of(path)
         if rdev is None:
             return None
         words = self._words

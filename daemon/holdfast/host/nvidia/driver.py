@@ -224,8 +224,8 @@ class NvidiaFiles:
         roots = [Path(self.driver_root)] if self.driver_root else []
         for root in (*roots, self._root.run / OPERATOR):
             for folder in LIBRARY_FOLDERS:
-                file = _resolved(root, f"{folder}/{_LIBRARY}")
-                if file is not None:
+                file = below(root, f"{folder}/{_LIBRARY}")
+                if file is not None and file.is_file():
                     yield file
 
     def _is_of(self, major: int | None, drivers: tuple[str, ...]) -> bool:
@@ -254,12 +254,6 @@ class NvidiaFiles:
             yield Path(self._dev_root) / "dev", f"{self._dev_root_on_host.rstrip('/')}/dev"
         yield self._root.dev, "/dev"
         yield self._root.run / OPERATOR / "dev", f"/run/{OPERATOR}/dev"
-
-
-def _resolved(root: Path, path: str) -> Path | None:
-    """Return the file at *path* for a process whose root is *root*; None if there is none."""
-    found = below(root, path)
-    return found if found is not None and found.is_file() else None
 
 
 def driver_load(root: HostRoot) -> int | None:

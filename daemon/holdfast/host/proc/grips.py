@@ -380,13 +380,13 @@ class GripSearch:
                 use.unnamed_fds += 1
             elif file.startswith(b"/"):
                 gone = file.endswith(_REMOVED)
-                rdev = None if gone else self._numbers.of(None, root + file)
+                rdev = None if gone else self._numbers.of(root + file)
                 if rdev is None:
                     name = file.decode(errors="backslashreplace").encode("unicode_escape").decode()
                     use.unseen = f"its io_uring has {name}, which is gone: it cannot be told apart"
                 for target in self._by_rdev.get(rdev or 0, ()):
                     use.grips[target.device].add(Grip.NODE)
-            elif any(self._numbers.of(None, root + at + file) for at in _NAMED_BELOW):
+            elif any(self._numbers.of(root + at + file) for at in _NAMED_BELOW):
                 use.unseen = "its io_uring has a file with the name of a device"
 
     def _node(self, info: str, rdev: int, use: ProcessUse) -> None:
