@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.inuse import holder_scan
 from holdfast.host.proc.grips import GripSearch
@@ -18,7 +19,8 @@ from holdfast.host.proc.openfiles import FileTables, TooMuchError
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import _HolderSample
-from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.host.use.survey import Uses
+from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ProcessId, ResourceName
 from holdfast.model.use.holders import Grip, Holder, Scan, ScanTarget
 from simulated.proctree import ProcTree
 from waiting import wait_until
@@ -634,12 +636,19 @@ class TestOnATree:
 
 def test_however_many_of_a_pod_have_a_device_another_pods_holder_is_told_of() -> None:
     """So is one in a sandbox: what it is called decides whose it is."""
-    kept, had, none = _HolderSample(), [(name("a"), frozenset({Grip.NODE}))], frozenset[Grip]()
+    kept = _HolderSample()
+    uses = Uses(
+        process=ProcessId(7, 7),
+        command="python",
+        cgroup=f"/kubepods/pod{UID}",
+        grips=((name("a"), frozenset({Grip.NODE})),),
+        unnamed=frozenset(),
+    )
     for _ in range(100):
-        kept.wanted("python", f"/kubepods/pod{UID}", had, none)
-    assert not kept.wanted("python", f"/kubepods/pod{UID}", had, none)
-    assert kept.wanted("python", f"/kubepods/pod{_OTHER_UID}", had, none)
-    assert kept.wanted("runsc-sandbox", f"/kubepods/pod{UID}", had, none)
+        kept.wanted(uses)
+    assert not kept.wanted(uses)
+    assert kept.wanted(replace(uses, cgroup=f"/kubepods/pod{_OTHER_UID}"))
+    assert kept.wanted(replace(uses, command="runsc-sandbox"))
 
 
 def test_who_has_exited_has_nothing_of_what_another_had_that_has_exited_too(

@@ -16,7 +16,7 @@ from holdfast.host.proc.openfiles import FileTables
 from holdfast.host.proc.procfs import Procfs, SandboxRoles
 from holdfast.host.proc.visits import Visits
 from holdfast.host.root import HostRoot
-from holdfast.host.use.survey import Survey
+from holdfast.host.use.survey import Survey, Uses
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
 from holdfast.model.node.cgroup_names import pod_of
 from holdfast.model.node.privileges import Visibility
@@ -134,7 +134,7 @@ class HolderScan:
         roles = SandboxRoles(self._procfs, seconds=_NAMING)
         for pid in sorted(survey.found):
             uses = survey.found[pid]
-            wanted = kept.wanted(uses.command, uses.cgroup, uses.grips, uses.unnamed)
+            wanted = kept.wanted(uses)
             if not wanted:
                 continue
             holder = self._describe(uses.process, uses.command, uses.cgroup, roles)
@@ -183,19 +183,14 @@ class _HolderSample:
         self.more: Counter[DeviceName] = Counter()
         self._alike: Counter[object] = Counter()
 
-    def wanted(
-        self,
-        command: str,
-        cgroup: str,
-        grips: Iterable[tuple[DeviceName, frozenset[Grip]]],
-        unnamed: frozenset[Grip],
-    ) -> list[tuple[DeviceName | None, frozenset[Grip]]]:
+    def wanted(self, uses: Uses) -> list[tuple[DeviceName | None, frozenset[Grip]]]:
         """Return what of a process is to be kept; None stands for what is unattributed."""
+        command = uses.command
         kind = command if command in SANDBOXES or command.startswith("qemu-") else ""
-        where = pod_of(cgroup) if "pod" in cgroup else (None, None)
-        had: list[tuple[DeviceName | None, frozenset[Grip]]] = [*grips]
-        if unnamed:
-            had.append((None, unnamed))
+        where = pod_of(uses.cgroup) if "pod" in uses.cgroup else (None, None)
+        had: list[tuple[DeviceName | None, frozenset[Grip]]] = [*uses.grips]
+        if uses.unnamed:
+            had.append((None, uses.unnamed))
         wanted: list[tuple[DeviceName | None, frozenset[Grip]]] = []
         for device, each in had:
             alike = (device, each, where, kind)
