@@ -1,5 +1,6 @@
 """This process: what it may do and see on this host, its boot, memory and limit of open files."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -131,12 +132,10 @@ def keep_freed_memory_small() -> None:
     after the first large block is freed, it keeps blocks of that size too. Both let the process
     grow for as long as pods come and go, though nothing leaks.
     """
-    try:
+    with contextlib.suppress(AttributeError):  # a C library other than glibc
         mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:  # a C library other than glibc
-        return
-    mallopt(_ARENA_MAX, 1)
-    mallopt(_MMAP_THRESHOLD, _LARGE)
+        mallopt(_ARENA_MAX, 1)
+        mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
 def give_back_memory() -> None:
@@ -146,11 +145,8 @@ def give_back_memory() -> None:
     of milliseconds: run it on a lane, and rarely.
     """
     gc.collect()
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except AttributeError:  # a C library other than glibc
-        return
-    trim(0)
+    with contextlib.suppress(AttributeError):  # a C library other than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def raise_open_files_limit() -> int:
