@@ -301,7 +301,7 @@ def test_an_xid_of_the_new_driver_outlives_the_first_look_after_a_load(
 
 
 def test_an_event_that_the_driver_that_went_still_told_is_cleared(follow: Follow) -> None:
-    node = Node(cards=cards(1), stall=True)
+    node = Node(cards=cards(1), stall="wait")
     follower = follow(node)
     after = listening(follower, node, Event(uuid(0), BAD_MEMORY))
     follower.until(ill(uuid(0)), what="the Xid")

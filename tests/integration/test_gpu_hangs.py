@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fakes.gpustage import GpuStage, wants
 from fakes.stage import pod
 from ports import free_port
-from simulated.nvml import uuid
+from simulated.nvml import cards, uuid
 
 _STEP = 1.0
 """How long each call hangs, in seconds: some calls make one reading, which is far above _PATIENCE."""
@@ -100,7 +100,7 @@ async def test_a_wait_for_events_that_does_not_end_is_said_and_costs_no_gpu_its_
     async with gpu_stage() as node:
         node.gpus.arrive(2)
         await node.until_healthy(0, 1)
-        node.gpus.show(replace(node.gpus.stub, stall=True))
+        node.gpus.show(replace(node.gpus.stub, stall="wait"))
         await node.until_said(1, "NVML hangs in the wait for events")
         # A restart in its process waits for each thread, and that one would never come.
         before = node.stage.settings.get("tpu", {})
@@ -116,10 +116,25 @@ async def test_a_wait_for_events_that_does_not_end_is_said_and_costs_no_gpu_its_
         await node.stage.end(made)
         await node.stage.until_free()
 
-        node.gpus.show(replace(node.gpus.stub, stall=False))
+        node.gpus.show(replace(node.gpus.stub, stall=""))
         node.gpus.xid(uuid(1), 79)
         await node.until_healthy(0)
         await node.stage.until(lambda: _silent(node, 0), "nothing to be said of the other")
+
+
+async def test_an_end_of_events_that_does_not_come_is_said(gpu_stage: Any) -> None:
+    """Another layout is listened to anew, for which the subscription so far has to end."""
+    async with gpu_stage() as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        node.gpus.show(replace(node.gpus.stub, cards=cards(3), stall="end"))
+        await node.until_said(1, "NVML hangs in the wait for events")
+        assert node.healthy() >= {uuid(0), uuid(1)}
+
+        node.gpus.show(replace(node.gpus.stub, stall=""))
+        await node.stage.until(lambda: _silent(node, 1), "the end of the hang")
+        node.gpus.xid(uuid(1), 79)
+        await node.stage.until(lambda: uuid(1) not in node.healthy(), "the Xid")
 
 
 async def _silent(node: GpuStage, index: int) -> bool:

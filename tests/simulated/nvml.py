@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ _ANY = 0xFFFFFFFF
 _SOURCE = Path(__file__).with_name("native") / "nvml.c"
 _COMPILERS = ("cc", "gcc", "clang")
 _SAME_SWITCH, _OTHER_CPU = 20, 50
+_STALLS = ("", "wait", "end")
 
 
 class Slice(Struct, frozen=True):
@@ -84,8 +86,8 @@ class Event(Struct, frozen=True):
 class Node(Struct, frozen=True):
     """All that the library answers from; `init` is what its start, `wait` what a wait fails with.
 
-    `stall`: a wait for events does not come back. `keeps`: the path of a file that is open while
-    the library is begun, as the driver's nodes are by NVIDIA's.
+    `stall`: a wait for events, or the end of the set of them, does not come back. `keeps`: the path
+    of a file that is open while the library is begun, as the driver's nodes are by NVIDIA's.
 
     `past` events came before the first of `events`, and are no longer delivered.
     """
@@ -96,7 +98,7 @@ class Node(Struct, frozen=True):
     wait: int = 0
     events: tuple[Event, ...] = ()
     past: int = 0
-    stall: bool = False
+    stall: Literal["", "wait", "end"] = ""
     keeps: str = ""
 
 
@@ -167,7 +169,7 @@ def write(control: Path, node: Node) -> None:
         f"init {node.init}",
         f"driver {node.driver}",
         f"wait {node.wait}",
-        f"stall {node.stall:d}",
+        f"stall {_STALLS.index(node.stall)}",
     ]
     if node.keeps:
         lines.append(f"keeps {node.keeps}")

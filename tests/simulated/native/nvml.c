@@ -5,7 +5,7 @@
  * value to a line; `gpu` begins a GPU and `slice` a MIG device of it:
  *
  *   init CODE | driver VERSION | wait CODE                (CODE: what a wait for events fails with)
- *   stall 0|1                                             (1: a wait for events does not end)
+ *   stall 0|1|2                              (a wait for events, or 2 the end of a set, does not end)
  *   keeps PATH                                            (open from the first start to the last end)
  *   gpu UUID
  *     name TEXT | bus ID | minor N | memory BYTES | used BYTES | mig 0|1 | events MASK
@@ -688,6 +688,16 @@ int nvmlEventSetCreate(handle *set)
 
 int nvmlEventSetFree(handle set)
 {
+	for (;;) {
+		pthread_mutex_lock(&lock);
+		reload();
+		int stalls = node.stall == 2;
+
+		pthread_mutex_unlock(&lock);
+		if (!stalls)
+			break;
+		usleep(LOOK_MS * 1000);
+	}
 	free(set);
 	return OK;
 }
@@ -742,7 +752,7 @@ int nvmlEventSetWait_v2(handle set, event_data *data, unsigned timeout_ms)
 					      event->ci };
 			return leave(OK);
 		}
-		int stalls = node.stall;
+		int stalls = node.stall == 1;
 
 		pthread_mutex_unlock(&lock);
 		if (waited >= timeout_ms && !stalls)

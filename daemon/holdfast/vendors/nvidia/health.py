@@ -154,8 +154,9 @@ class GpuEventThread:
                 if event is not None:
                     self._tell(self._event, event)
         finally:
-            self._due = None
+            self._due = time.monotonic() + _OVERDUE
             source.close()
+            self._due = None
 
     def _tell(self, told: Callable[[T], None], what: T) -> None:
         with contextlib.suppress(RuntimeError):  # the loop closed while we were away
