@@ -92,6 +92,21 @@ def test_only_our_own_files_are_removed(tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} == set(theirs)
 
 
+def test_our_file_of_a_former_prefix_is_removed_once_it_is_there_under_the_new_one(
+    tmp_path: Path,
+) -> None:
+    SpecFolder(tmp_path, prefix="former").hold({NAME: "{}"})
+    (tmp_path / f"another_{NAME}").write_text("it says something else")
+    (tmp_path / f"folder_{NAME}").mkdir()
+
+    assert SpecFolder(tmp_path, prefix="holdfast").hold({NAME: "{}"}) == (FILE, f"former_{NAME}")
+    assert {each.name for each in tmp_path.iterdir()} == {
+        FILE,
+        f"another_{NAME}",
+        f"folder_{NAME}",
+    }
+
+
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"there is no such folder; make it on the host"):
         SpecFolder(tmp_path / "cdi", prefix="holdfast").hold({NAME: "{}"})

@@ -139,8 +139,9 @@ class KubeletSettings(Section, frozen=True):
     """The socket of kubelet's pod-resources API, which lists the pods that kubelet counts. Change
     it when kubelet runs with another --root-dir, in which the socket then is."""
     socket_prefix: FilePrefix = "holdfast"
-    """How the names of the daemon's own sockets in the plugin folder begin. The daemon removes old
-    sockets with this prefix. Change it when another program there uses the same names."""
+    """How the names of the daemon's own sockets in the plugin folder, and of its CDI specs, begin.
+    The daemon removes old files with this prefix. Change it when another program there uses the
+    same names."""
     register_timeout: Interval = Interval(12)
     """How long one registration with kubelet may take. Kubelet connects back for up to 10 s, so
     keep it above that. Raise it when registrations time out on a slow node."""

@@ -23,6 +23,7 @@ class SpecFolder:
     def __init__(self, folder: Path, *, prefix: str, joint: str = "_") -> None:
         """Our files are those whose names begin with *prefix* and *joint*."""
         self._folder = folder
+        self._joint = joint
         self._prefix = f"{prefix}{joint}"
 
     def hold(self, files: Mapping[str, str]) -> tuple[str, ...]:
@@ -32,13 +33,24 @@ class SpecFolder:
         would read it. Raise HostError with what to do; some files may have been changed before.
         """
         changed = self.add(files)
-        wanted = {f"{self._prefix}{name}" for name in files}
         changed += [
             name
             for name in list_names(self._folder)
-            if name.startswith(self._prefix) and name not in wanted and self._remove(name)
+            if self._is_left_over(name, files) and self._remove(name)
         ]
         return tuple(changed)
+
+    def _is_left_over(self, name: str, files: Mapping[str, str]) -> bool:
+        """Tell whether *name* is ours and not one of *files*, or is one of them by a former prefix.
+
+        Of a name that two files explain, though they say the same, runtimes use neither.
+        """
+        if name.startswith(self._prefix):
+            return name.removeprefix(self._prefix) not in files
+        return any(
+            name.endswith(f"{self._joint}{end}") and _says(self._folder / name, text)
+            for end, text in files.items()
+        )
 
     def add(self, files: Mapping[str, str]) -> list[str]:
         """Make those of our files what *files* says, and leave the others; as `hold`."""
@@ -96,6 +108,14 @@ class SpecFolder:
         except OSError as error:
             raise HostError(f"cannot remove {path}: {error.strerror}; remove it") from error
         return True
+
+
+def _says(path: Path, text: str) -> bool:
+    """Tell whether the file says *text*; a folder says nothing."""
+    try:
+        return read_bytes(path) == text.encode()
+    except HostError:
+        return False
 
 
 def _hold(path: Path, content: bytes, temporary: str, advice: str) -> bool:
