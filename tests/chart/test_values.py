@@ -88,6 +88,8 @@ def _at(path: str, value: object) -> dict[str, Any]:
         ),
         ("config.tpu.resourceName", "tpu", "/config/tpu/resourceName"),
         ("config.tpu.generation", "v99", "/config/tpu/generation"),
+        ("config.tpu.envFile", "/env", "config.tpu.envFile: its folder is mounted, and the host's"),
+        ("config.gpu.driverRoot", "/./", "/config/gpu/driverRoot"),
         ("config.gpu.cdiAnnotationPrefix", "cdi", "/config/gpu/cdiAnnotationPrefix"),
         (
             "config.reclaim",

@@ -27,7 +27,7 @@ _MOUNTED = (
 )
 """Paths that become mounts."""
 _ODD = "[:\\x00-\\x1f\\x7f-\\x9f]"
-_MOUNT: Schema = {"not": {"pattern": f"^/+$|{_ODD}"}}
+_MOUNT: Schema = {"not": {"pattern": rf"^(/\.{{0,2}})+$|{_ODD}"}}
 """Beside its form: kubelet would refuse the pod, or mount another path, far from the values."""
 
 TEXT: Schema = {"type": "string"}

@@ -69,6 +69,9 @@
 {{- if gt (add (len (include "holdfast.path" (list $pluginDir $settings.kubelet.socketPrefix))) $known.pluginSocket) (int64 $known.longestSocket) -}}
 {{- $told = append $told "config.kubelet.socketPrefix: the paths of the sockets would be too long; choose a shorter one" -}}
 {{- end -}}
+{{- if eq (dir $settings.tpu.envFile) "/" -}}
+{{- $told = append $told "config.tpu.envFile: its folder is mounted, and the host's / must not lie over the container's own; have the file in another" -}}
+{{- end -}}
 {{- if and (not (kindIs "invalid" $settings.tpu.workerId)) $settings.tpu.workerHostnames -}}
 {{- if ge (int $settings.tpu.workerId) (len $settings.tpu.workerHostnames) -}}
 {{- $told = append $told "config.tpu.workerId: it is too high for config.tpu.workerHostnames" -}}
