@@ -168,13 +168,15 @@ def _is_known(name: str, before: Choice, after: Choice, *, lost: bool) -> bool:
     """Tell whether the daemon can know whose the devices of *name* are, and see their pods' end.
 
     Where the ledger is *lost*, only a name that is still given tells, or a claim while claims are
-    served, and hardware that is looked at. With no list left to send kubelet, it does not say which
-    pods are over (docs/configuration.md: hardware is switched off on a drained node).
+    served, and of hardware that anybody can still have. With no list left to send kubelet, it does
+    not say which pods are over (docs/configuration.md: hardware is switched off on a drained node).
     """
     plugin, claims = oracle.foretold(after), oracle.published(after)
-    if lost and name in oracle.published(before):
-        return bool(claims) and (after["gpu.enabled"] or not _is_of_gpus(before, name))
-    return name in plugin or name in claims or (bool(plugin) and not lost)
+    stays = name in plugin or name in claims
+    if not lost:
+        return stays or bool(plugin)
+    by_claims = name in oracle.published(before)
+    return (bool(claims) if by_claims else stays) and _paths(before, name) <= _paths(after)
 
 
 async def _until_locks(made: World, wanted: dict[str, str], choice: Choice) -> None:
@@ -200,13 +202,18 @@ def _is_gpu(id_: str) -> bool:
 
 def _can_be_left(choice: Choice, resource: str) -> bool:
     """Tell whether what keeps such a device is seen at its node alone, and comes by the plugin."""
-    return resource in oracle.foretold(choice) and not _is_of_gpus(choice, resource)
+    offers = oracle.foretold(choice).get(resource, ())
+    return bool(offers) and not any(each.path.startswith("/dev/nvidia") for each in offers)
 
 
-def _is_of_gpus(choice: Choice, resource: str) -> bool:
-    claimed = (each for one in oracle.published(choice).get(resource, ()) for each in one.offers)
-    offers = (*oracle.foretold(choice).get(resource, ()), *claimed)
-    return any(each.path.startswith("/dev/nvidia") for each in offers)
+def _paths(choice: Choice, resource: str = "") -> set[str]:
+    """Return the nodes of what pods can have, by *resource* or by any."""
+    claimed = (
+        (name, [each for device in devices for each in device.offers])
+        for name, devices in oracle.published(choice).items()
+    )
+    every = (*oracle.foretold(choice).items(), *claimed)
+    return {each.path for name, offers in every if resource in {"", name} for each in offers}
 
 
 async def _nothing(made: World, after: Choice, chance: random.Random) -> None:
