@@ -17,13 +17,6 @@ WITHHOLD_AFTER = 30.0
 SETTLE_AFTER = 3.0
 
 
-class ServedBy:
-    """Tells of a resource whether DRA serves it."""
-
-    def __init__(self, is_dra: Callable[[ResourceName], bool] = lambda _resource: False) -> None:
-        self.is_dra = is_dra
-
-
 class BookOnly:
     """A ledger that has a book and never fails."""
 
@@ -63,7 +56,7 @@ def device_standings(
         view=view or Watched(KubeletView()),
         obstacles=obstacles or Watched({}),
         emptied=EmptyPods(),
-        apis=ServedBy(is_dra),
+        is_dra=is_dra,
         clock=clock,
         withhold_after=withhold_after or Watched(WITHHOLD_AFTER),
     )

@@ -1,7 +1,7 @@
 """Publishes the standing of each device, from the book and from what other parts see."""
 
-from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.messages import BlockReason
@@ -17,14 +17,6 @@ _LOOK_AGAIN = 1.0
 _MOST_SETTLING = 3.0
 """Seconds for which a device may be kept before the scheduler hears of it: unlike Unhealthy devices
 of a device plugin, a tainted one fails no pod that is on its way."""
-
-
-class Apis(Protocol):
-    """Knows by which API each resource is handed out."""
-
-    def is_dra(self, resource: ResourceName) -> bool:
-        """Tell whether the scheduler hands out the devices of *resource*, by DRA."""
-        ...
 
 
 class EmptyPods:
@@ -77,17 +69,20 @@ class DeviceStandings:
         view: Watched[KubeletView],
         obstacles: Watched[Mapping[DeviceName, BlockReason]],
         emptied: EmptyPods,
-        apis: Apis,
+        is_dra: Callable[[ResourceName], bool],
         clock: Clock,
         withhold_after: Watched[float],
     ) -> None:
-        """Go by what the others publish; kubelet hears of what is kept after *withhold_after*."""
+        """Go by what the others publish; kubelet hears of what is kept after *withhold_after*.
+
+        *is_dra* tells whether the scheduler hands out the devices of a resource, by DRA.
+        """
         self._ledger = ledger
         self._inventory = inventory
         self._view = view
         self._obstacles = obstacles
         self._emptied = emptied
-        self._apis = apis
+        self._is_dra = is_dra
         self._clock = clock
         self._withhold_after = withhold_after
         self._inherited = ledger.book.value.fence
@@ -143,7 +138,7 @@ class DeviceStandings:
             inventory=inventory,
             view=self._view.value,
             emptied=self._emptied.pods.value,
-            by_claims=frozenset(filter(self._apis.is_dra, resources)),
+            by_claims=frozenset(filter(self._is_dra, resources)),
             obstacles=self._obstacles.value,
             inherited=self._inherited,
             uncommitted_for=0.0 if failing is None else self._clock.monotonic() - failing,

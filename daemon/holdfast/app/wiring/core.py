@@ -45,7 +45,7 @@ class Core:
             view=self.view,
             obstacles=self.obstacles,
             emptied=self.emptied,
-            apis=self.naming,
+            is_dra=self.naming.is_dra,
             clock=clock,
             withhold_after=live.withhold_after,
         )
