@@ -16,16 +16,17 @@ from holdfast.ledger.disk import LOCK, identity
 class _Lock(ABC):
     """A flock(2) on what lies at a path; `keep` takes it again when something else lies there."""
 
-    _what: str
-    """What one daemon alone may have, for the text of a refusal."""
     _vital = True
     """Whether the daemon must not run where the file system knows no such locks."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, what: str) -> None:
+        """Take the lock; *what* names in a refusal what one daemon alone may have."""
         self._path = path
+        self._what = what
         self._fd: int | None = None
         self.problem = ""
         """Why there is no lock though there is something to lock; empty for no reason."""
+        self.keep()
 
     def keep(self) -> None:
         """Have the lock of what lies at the path now, and of nothing else.
@@ -77,14 +78,11 @@ class InstanceLock(_Lock):
 
     def __init__(self, folder: Path) -> None:
         """Take the lock of *folder*, creating it; raises LedgerUnusableError when it is taken."""
-        super().__init__(folder / LOCK)
-        self._folder = folder
-        self._what = f"the state folder {folder}"
-        self.keep()
+        super().__init__(folder / LOCK, f"the state folder {folder}")
 
     def _open(self) -> int:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             message = f"cannot use {self._what}: {error.strerror}"
@@ -102,9 +100,7 @@ class PluginFolderLock(_Lock):
 
     def __init__(self, folder: Path, *, what: str = "kubelet's plugin folder") -> None:
         """Take the lock of *folder* if it is there; raises SecondDaemonError when it is taken."""
-        super().__init__(folder)
-        self._what = f"{what} {folder}"
-        self.keep()
+        super().__init__(folder, f"{what} {folder}")
 
     def _open(self) -> int | None:
         try:
