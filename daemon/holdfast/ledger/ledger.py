@@ -49,18 +49,19 @@ class Ledger:
         store: Store,
         lane: Lane,
         *,
+        book: Book,
         clock: Clock,
         boot: BootId,
         locks: Sequence[InstanceLock | PluginFolderLock],
     ) -> None:
-        """Take an open store whose thread is *lane*'s; use `open_ledger`."""
+        """Take an open store that has *book*, and whose thread is *lane*'s; use `open_ledger`."""
         self._store = store
         self._lane = lane
         self._locks = locks
         self._clock = clock
         self.boot = boot
         """The boot of the machine that decisions are made in."""
-        self._latest = Book()
+        self._latest = book
         self._failing_since: float | None = None
         self._problem = ""
         self._lost = ""
@@ -68,7 +69,7 @@ class Ledger:
         self._logged: set[str] = set()
         self.proven_at: float | None = None
         """When `prove` last succeeded (monotonic seconds), None before it did."""
-        self.book: Watched[Book] = Watched(self._latest)
+        self.book: Watched[Book] = Watched(book)
         self._observers: list[LedgerObserver] = []
 
     def observe(self, observer: LedgerObserver) -> None:
@@ -201,11 +202,6 @@ class Ledger:
         """Close the file; what was committed stays, whatever was done to it just before."""
         await self._lane.run(self._close)
 
-    async def load(self) -> None:
-        """Read the committed book and publish it."""
-        self.book.set(await self._lane.run(self._store.read))
-        self._latest = self.book.value
-
     def _apply(self, decide: Callable[[Draft], T]) -> "tuple[T, _Commit | None]":
         """Return what *decide* answers, and what was committed; None: it changed nothing."""
         before = self._latest
@@ -246,11 +242,9 @@ class Ledger:
             for lock in self._locks:
                 lock.keep()
             self._written_anew += self._store.prove()
-        except (LedgerLostError, LedgerUnusableError) as error:
-            self._lost = str(error)
-            self._fails(started, error)
-            raise
         except Exception as error:
+            if isinstance(error, LedgerLostError | LedgerUnusableError):
+                self._lost = str(error)
             self._fails(started, error)
             raise
         self._problem, self._lost, self._failing_since = "", "", None
@@ -293,9 +287,8 @@ async def open_ledger(
     Raises LedgerUnusableError.
     """
     store = await lane.run(lambda: _open(folder))
-    ledger = Ledger(store, lane, clock=clock, boot=boot, locks=locks)
-    await ledger.load()
-    return ledger
+    book = await lane.run(store.read)
+    return Ledger(store, lane, book=book, clock=clock, boot=boot, locks=locks)
 
 
 def _open(folder: Path) -> Store:
