@@ -56,11 +56,10 @@ def read_book(db: sqlite3.Connection) -> Book:
 
     Raises ValueError where a row makes no sense, or is not what the last commit left.
     """
-    counters = db.execute(
-        "SELECT fence, last_allocation, ledger, commits, checksum FROM counters"
+    stamp = read_stamp(db)
+    fence, last_allocation, checksum = db.execute(
+        "SELECT fence, last_allocation, checksum FROM counters"
     ).fetchone()
-    if counters is None:
-        raise ValueError("its counters are gone")
     locks = {each.device: each for each in _read(db, "lock", DeviceLock).values()}
     if set(_keys(locks.values())) != set(db.execute("SELECT key, lock FROM lock_keys")):
         raise ValueError("its locks have other keys than those that they keep from others")
@@ -68,8 +67,8 @@ def read_book(db: sqlite3.Connection) -> Book:
     claims = _read(db, "claim", _ClaimRow).values()
     quarantines = _read(db, "quarantine", Quarantine).values()
     book = Book(
-        fence=counters[0],
-        last_allocation=counters[1],
+        fence=fence,
+        last_allocation=last_allocation,
         allocations=dict(sorted(allocations.items())),
         locks=locks,
         pods={each.uid: each for each in _read(db, "pod", PodRecord).values()},
@@ -82,8 +81,7 @@ def read_book(db: sqlite3.Connection) -> Book:
         ),
         kept=_read(db, "kept", dict[str, str]),
     )
-    stamp = Stamp(ledger=counters[2], commits=counters[3])
-    if _checksum(book, stamp, total(read_prints(db))) != counters[4]:
+    if _checksum(book, stamp, total(read_prints(db))) != checksum:
         raise ValueError("it is not whole: its rows are not those of its last commit")
     if (db.execute("SELECT max(fence) FROM history").fetchone()[0] or 0) > book.fence:
         raise ValueError("it is not whole: its history is ahead of it")

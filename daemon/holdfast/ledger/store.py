@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import TypeVar
 
 from holdfast.errors import (
     LedgerError,
@@ -19,8 +18,6 @@ from holdfast.ledger.readonly import BUSY_TIMEOUT_MS, inspect
 from holdfast.ledger.rows import creation
 from holdfast.model.book.book import Book, Move
 from holdfast.model.ids import DeviceName
-
-T = TypeVar("T")
 
 _WAL_BYTES = 1 << 17
 """To what the WAL is cut when it begins again."""
