@@ -343,11 +343,7 @@ def end_claim(
 
 
 def _end(draft: Draft, allocation: Allocation, record: ClaimRecord, evidence: str) -> None:
-    locks = [
-        each
-        for each in draft.holdings.locks_on(allocation.keys)
-        if each.allocation == allocation.id
-    ]
+    locks = draft.locks_of(allocation)
     draft.end(allocation, evidence)
     for before in locks:
         lock = draft.locks[before.device]

@@ -143,7 +143,7 @@ class Draft:
         """Write down whose *allocation* is, on its locks too."""
         self._put(replace(self.holdings.allocations[allocation.id], pod=pod))
         self.note_pod(PodRecord(uid=pod, boot=self.boot), only_new=True)
-        for lock in self._locks_of(allocation):
+        for lock in self.locks_of(allocation):
             if lock.pod != pod:
                 self._put_lock(replace(lock, pod=pod))
 
@@ -156,7 +156,7 @@ class Draft:
         if now.boot != self.boot:
             now = replace(now, boot=self.boot, answered_at=self.uptime)
         self._put(replace(now, phase=Phase.ACTIVE, started_at=self.uptime))
-        for lock in self._locks_of(allocation):
+        for lock in self.locks_of(allocation):
             if not lock.started:
                 self._put_lock(replace(lock, started=True))
 
@@ -164,7 +164,7 @@ class Draft:
         """Take *allocation* out of the book; the locks it alone has start to be released."""
         self._latest = None
         self.holdings.drop(allocation.id)
-        for lock in self._locks_of(allocation):
+        for lock in self.locks_of(allocation):
             on_it = self.holdings.on(lock.keys)
             heir = next((other for other in on_it if same_holder(other, lock)), None)
             if heir is not None:
@@ -176,7 +176,7 @@ class Draft:
 
     def withdraw(self, allocation: Allocation, evidence: str) -> None:
         """End *allocation*; those of its locks are free at once that no container started on."""
-        unused = [lock for lock in self._locks_of(allocation) if not lock.started]
+        unused = [lock for lock in self.locks_of(allocation) if not lock.started]
         self.end(allocation, evidence)
         for lock in unused:
             if self.holdings.locks[lock.device].state is LockState.RELEASING:
@@ -324,7 +324,8 @@ class Draft:
                 message = f"cannot lock {device}: {lock.device} has the same hardware"
                 raise LedgerError(message)
 
-    def _locks_of(self, allocation: Allocation) -> list[DeviceLock]:
+    def locks_of(self, allocation: Allocation) -> list[DeviceLock]:
+        """Return the locks that *allocation* has, with the changes so far."""
         found = self.holdings.locks_on(allocation.keys)
         return [lock for lock in found if lock.allocation == allocation.id]
 
