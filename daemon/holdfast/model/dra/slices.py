@@ -376,9 +376,7 @@ def _is_as(
     if stored is None or stored.spec.pool != pool:
         return False
     content = stored.spec.content
-    if accepted is not None and accepted.sent == wanted and accepted.stored == content:
-        return True
-    return content == wanted
+    return content == wanted or accepted == SentSlice(sent=wanted, stored=content)
 
 
 def _with_times(spec: SliceSpec, before: SliceSpec) -> SliceSpec:

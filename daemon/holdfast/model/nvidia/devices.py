@@ -50,15 +50,11 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     no_imex: str = ""
 
 
-def _stays(_device: Device) -> bool:
-    return False
-
-
 def gpu_devices(
     facts: GpuFacts,
     locks: Mapping[DeviceName, frozenset[HardwareKey]] | None = None,
     shared: Shared | None = None,
-    taken: Callable[[Device], bool] = _stays,
+    taken: Callable[[Device], bool] = lambda _device: False,
 ) -> tuple[Device, ...]:
     """Return one device for each part of the layout, in its order, or its replicas.
 
