@@ -5,7 +5,7 @@ are for the log and for `holdfast locks -o json`. docs/messages.md has every one
 with its cause and what to do.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
 from msgspec import Struct, field
@@ -272,7 +272,12 @@ def sentence(said: FilledMessage, asked: Demand | None = None) -> str:
 
     It has at most `LONGEST` characters, whatever the names in it are.
     """
-    return _fitting(lambda most: _sentence(said, asked, most))
+    text = _sentence(said, asked, LONGEST)
+    for most in _NAMES:
+        if len(text) <= LONGEST:
+            break
+        text = _sentence(said, asked, most)
+    return _cut(text, LONGEST)
 
 
 def ending(said: FilledMessage, owner: str) -> str:
@@ -412,17 +417,8 @@ _WHOLE = frozenset({"program", "after", "count"})
 """Names that are short, and worth nothing without their pid or number."""
 
 
-def _fitting(make: Callable[[int], str]) -> str:
-    """Return what *make* makes of names of so many characters, as many as there is room for."""
-    text = make(LONGEST)
-    for most in _NAMES:
-        if len(text) <= LONGEST:
-            break
-        text = make(most)
-    return _cut(text, LONGEST)
-
-
 def _sentence(said: FilledMessage, asked: Demand | None, most: int) -> str:
+    """Return the whole of it, with each name cut to *most* characters."""
     beginning = "" if asked is None else asked.beginning(most)
     names = {**said.names}
     if said.device is not None:
