@@ -122,10 +122,6 @@ class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
         """Return the entries with this resource and exactly these devices."""
         return self._by_devices.get((resource, devices), ())
 
-    def entries_naming(self, resource: ResourceName, devices: frozenset[DeviceId]) -> _Entries:
-        """Return the entries with this resource and one of these devices, some more than once."""
-        return tuple(entry for id_ in devices for entry in self._by_device.get((resource, id_), ()))
-
     def entries_of_pod(self, pod: PodUid) -> _Entries:
         """Return the entries of *pod*."""
         return self._by_pod.get(pod, ())

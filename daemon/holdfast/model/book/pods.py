@@ -332,7 +332,7 @@ def over(facts: AllocationFacts) -> str | None:
         return _identified(allocation, allocation.pod, facts)
     if view.entries_of(allocation.resource, allocation.ids):
         return None
-    others = {each.pod for each in view.entries_naming(allocation.resource, allocation.ids)}
+    others = {each for name, _ in allocation.names() for each in view.pods_with(name)}
     if others and facts.allocated_again:
         return f"its devices were allocated again, to pod {', '.join(sorted(others))}"
     if allocation.phase is Phase.ACTIVE:
