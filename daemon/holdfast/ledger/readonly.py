@@ -35,14 +35,20 @@ def read_only_moved_devices(folder: Path) -> frozenset[DeviceName]:
 
 
 def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T:
-    with closing(_open_read_only(folder)) as db:
+    path = folder / FILE
+    try:
+        # Where nothing can be written SQLite cannot make the files that it wants beside this one.
+        alone = not has_wal(folder) and not os.access(folder, os.W_OK)
+        opened = _connect_read_only(path, "immutable=1" if alone else "mode=ro")
+    except (sqlite3.Error, OSError) as error:
+        raise LedgerError(f"cannot open the ledger {path}: {error}") from error
+    with closing(opened) as db:
         try:
-            _refuse_others(db, folder / FILE)
+            _refuse_others(db, path)
             db.execute("BEGIN")  # a daemon may write beside us: all is read as of one moment
             return read(db)
         except (sqlite3.Error, ValueError) as error:
-            message = f"cannot read the ledger {folder / FILE}: {error}"
-            raise LedgerError(message) from error
+            raise LedgerError(f"cannot read the ledger {path}: {error}") from error
 
 
 def inspect(path: Path, known: Stamp | None, *, how: str = "mode=ro") -> None:
@@ -86,23 +92,11 @@ def _refuse_others(db: sqlite3.Connection, path: Path) -> None:
         raise LedgerUnusableError(message)
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version != SCHEMA_VERSION:
-        message = (
+        raise LedgerUnreadableError(
             f"cannot use the ledger {path}: it has version {version}, this holdfast knows "
             f"{SCHEMA_VERSION}"
         )
-        raise LedgerUnreadableError(message)
 
 
-def _connect_read_only(path: Path, how: str = "mode=ro") -> sqlite3.Connection:
+def _connect_read_only(path: Path, how: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
-
-
-def _open_read_only(folder: Path) -> sqlite3.Connection:
-    path = folder / FILE
-    try:
-        # Where nothing can be written SQLite cannot make the files that it wants beside this one.
-        alone = not has_wal(folder) and not os.access(folder, os.W_OK)
-        return _connect_read_only(path, "immutable=1" if alone else "mode=ro")
-    except (sqlite3.Error, OSError) as error:
-        message = f"cannot open the ledger {path}: {error}"
-        raise LedgerError(message) from error
