@@ -85,8 +85,7 @@ class InstanceLock(_Lock):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            message = f"cannot use {self._what}: {error.strerror}"
-            raise LedgerUnusableError(message) from error
+            raise LedgerUnusableError(f"cannot use {self._what}: {error.strerror}") from error
 
 
 class PluginFolderLock(_Lock):

@@ -111,11 +111,10 @@ class Store:
             raise LedgerLostError(f"cannot write the ledger {self._path}: {'; '.join(changes)}")
         releases = not (after.allocations.keys() - before.allocations.keys())
         if self._reserve.full and not releases:
-            message = (
+            raise LedgerError(
                 f"cannot write the ledger {self._path}: the disk is full, and what is left is kept "
                 "for releases; make room"
             )
-            raise LedgerError(message)
 
         def commit() -> None:
             self._commit(before, after, moves)
@@ -142,8 +141,7 @@ class Store:
             _busy, pages, folded = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             self._place.note()
         except (sqlite3.Error, OSError) as error:
-            message = f"cannot tidy the ledger {self._path}: {error}"
-            raise LedgerError(message) from error
+            raise LedgerError(f"cannot tidy the ledger {self._path}: {error}") from error
         if pages - folded > _UNFOLDED:
             self._stale = "a program that reads ledger.db in one long transaction has its WAL grow"
         self._reserve.keep()

@@ -147,11 +147,10 @@ def enlist(draft: Draft, wish: Wish) -> DeviceLock | None:
     wanted = {(resource, id_) for resource, ids in wish.devices.items() for id_ in ids}
     if stray := {(each.resource, id_) for each in mine for id_ in each.ids} - wanted:
         names = ", ".join(sorted(f"{resource}/{id_}" for resource, id_ in stray))
-        message = (
+        raise ClaimRefusedError(
             f"it was given {names}, and is now allocated others; delete the pods that use it "
             "(where kubelet has no record of them, it is over within a minute of their end)"
         )
-        raise ClaimRefusedError(message)
     record = book.claims.get(ref.uid)
     lives = record is not None and record.over_at is None
     known = record.pods if record is not None and lives else frozenset[PodUid]()
@@ -271,8 +270,7 @@ def _refuse_late(draft: Draft, wish: Wish) -> None:
     if record is None or record.over_at is None or _is_old(record, draft.uptime, draft.boot):
         return
     if wish.pods.keys() <= record.pods and not wish.recorded - record.let_go:
-        message = "kubelet has unprepared it, and no other pod is to use it since"
-        raise ClaimRefusedError(message)
+        raise ClaimRefusedError("kubelet has unprepared it, and no other pod is to use it since")
 
 
 def share(draft: Draft, claim: ClaimUid, pods: Iterable[PodUid]) -> None:

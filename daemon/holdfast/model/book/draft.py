@@ -299,8 +299,7 @@ class Draft:
     def _change(self, lock: DeviceLock, state: LockState, evidence: str) -> None:
         """Move *lock* to *state*, or refuse a move that there is not."""
         if state not in NEXT[lock.state]:
-            message = f"cannot move {lock.device} from {lock.state.value} to {state.value}"
-            raise LedgerError(message)
+            raise LedgerError(f"cannot move {lock.device} from {lock.state.value} to {state.value}")
         moved = replace(
             lock, state=state, fence=self._next_fence(), since=self.now, evidence=evidence
         )
@@ -321,8 +320,7 @@ class Draft:
         for lock in (*self.holdings.locks_on(keys), *([] if same is None else [same])):
             own = of is not None and same_holder(lock, of)
             if lock is not of and (lock is same or not own or lock.keys & keys):
-                message = f"cannot lock {device}: {lock.device} has the same hardware"
-                raise LedgerError(message)
+                raise LedgerError(f"cannot lock {device}: {lock.device} has the same hardware")
 
     def locks_of(self, allocation: Allocation) -> list[DeviceLock]:
         """Return the locks that *allocation* has, with the changes so far."""

@@ -84,11 +84,10 @@ def why_unfit(device: Device, *, admin: bool) -> str | None:
     a claim is for. Raise ClaimRefusedError for what no wait changes.
     """
     if admin and not may_be_shared(device):
-        message = (
+        raise ClaimRefusedError(
             f"{device.name} is asked for with adminAccess, and the kernel lets one process open "
             "it at a time; ask for it without adminAccess"
         )
-        raise ClaimRefusedError(message)
     for fault in device.faults:
         if fault.kind.permanent:
             raise ClaimRefusedError(f"{device.name}: {fault.text}")
