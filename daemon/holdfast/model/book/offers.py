@@ -74,13 +74,11 @@ def kept_back(available: Iterable[DeviceId], standings: Iterable[Standing]) -> f
     Under a topology policy kubelet names only the devices of some NUMA nodes, so its answer counts
     only for those nodes.
     """
-    named, free = frozenset(available), [each for each in standings if each.device is not None]
-    nodes = {each.device.numa_node for each in free if each.device and each.name.id in named}
+    named = frozenset(available)
+    there = [(each, device) for each in standings if (device := each.device) is not None]
+    nodes = {device.numa_node for each, device in there if each.name.id in named}
     return frozenset(
         each.name.id
-        for each in free
-        if each.free_for is FreeFor.ANY
-        and each.name.id not in named
-        and each.device is not None
-        and each.device.numa_node in nodes
+        for each, device in there
+        if each.free_for is FreeFor.ANY and each.name.id not in named and device.numa_node in nodes
     )
