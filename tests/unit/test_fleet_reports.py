@@ -286,11 +286,12 @@ def test_the_devices_of_all_nodes_are_counted_by_state() -> None:
     answers = [
         _answer("a", [_device(), _device("held"), _device("held", "Unhealthy")]),
         _answer("b", [_device("free", "Unhealthy"), _device(None, "LeftOut")]),
+        _answer("d", [_device() | {"freeFor": "none"}, _device() | {"freeFor": "any"}]),
         _answer("c", problem="gone"),
     ]
 
     told = totals(judged(answers, VIEWS["devices"], _NOW))
-    assert told == "5 devices: 2 held, 1 unhealthy, 1 left out, 1 free"
+    assert told == "7 devices: 2 free, 2 held, 1 unhealthy, 1 left out, 1 withheld"
 
 
 def test_programs_get_one_document_with_a_list_by_node() -> None:

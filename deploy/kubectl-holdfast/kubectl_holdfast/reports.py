@@ -337,7 +337,7 @@ def _devices(content: Sequence[Row], _: float) -> Iterator[Line]:
     )
 
 
-_OTHERS = ("quarantined", "foreign", "reclaiming", "releasing", "left out", "unknown")
+_OTHERS = ("quarantined", "foreign", "reclaiming", "releasing", "withheld", "left out", "unknown")
 
 
 def _device_state(row: Row) -> str:
@@ -346,7 +346,9 @@ def _device_state(row: Row) -> str:
         return "left out"
     if row["lock"] != "free":
         return str(row["lock"])
-    return {"Healthy": "free", "Unhealthy": "unhealthy"}.get(row["health"], "unknown")
+    if row["health"] != "Healthy":
+        return "unhealthy" if row["health"] == "Unhealthy" else "unknown"
+    return "withheld" if row.get("freeFor") == "none" else "free"
 
 
 def _texts(row: Row, *keys: str) -> dict[str, str]:
