@@ -809,5 +809,9 @@ def test_the_api_of_a_name_is_that_of_its_hardware_or_of_its_rule() -> None:
         False,
     ]
     assert settings.has_dra()
+    silent = {**_ANY, "resource": "a.b/c"}
+    for order in ([silent, rules[0]], [rules[0], silent]):  # whichever of them says it
+        assert convert({"devices": order}).is_dra("a.b/c")
+        assert convert({"devices": order, "gpu": {"api": "dra"}}).is_dra("a.b/c")
     claims = {"tpu": {"api": "dra"}, "gpu": {"enabled": False}}
     assert convert({"devices": [{**_ANY, "resource": "a.b/d"}], **claims}).is_dra("a.b/d")

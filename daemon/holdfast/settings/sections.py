@@ -470,10 +470,11 @@ class Settings(Section, frozen=True, dict=True):
         """Return by which API *resource* is served, None where no section and no rule has it."""
         if (api := self.hardware_api(resource)) is not None:
             return api
-        for each in self.devices:
-            if each.resource == resource:
-                return each.api or ("dra" if "dra" in self.apis() else "device-plugin")
-        return None
+        rules = [each for each in self.devices if each.resource == resource]
+        if not rules:
+            return None
+        of_all: Api = "dra" if "dra" in self.apis() else "device-plugin"
+        return next((each.api for each in rules if each.api), of_all)
 
     def is_dra(self, resource: str) -> bool:
         """Tell whether DRA serves *resource*. What nobody here knows comes by the device plugin."""

@@ -1,6 +1,6 @@
 """Refuses settings that can be read but cannot work; each text begins with the key's path."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.model.devices import OwnSettings
@@ -73,7 +73,7 @@ def _resources(settings: Settings) -> Iterator[str]:
 
 
 def _devices(settings: Settings) -> Iterator[str]:
-    apis: dict[str, str] = {}
+    apis = {each.resource: each.api for each in reversed(settings.devices) if each.api}
     for place, each in enumerate(settings.devices):
         path = f"devices[{place}]"
         if not each.match.given():
@@ -87,9 +87,9 @@ def _devices(settings: Settings) -> Iterator[str]:
 
 
 def _moved(
-    settings: Settings, path: str, each: DeviceSettings, apis: dict[str, str]
+    settings: Settings, path: str, each: DeviceSettings, apis: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield why devices cannot have the resource of *each*; *apis* are those of earlier rules."""
+    """Yield why devices cannot have the resource of *each*; *apis* are what rules say of them."""
     known = settings.hardware_api(each.resource) or apis.get(each.resource)
     if each.api and known is not None and known != each.api:
         yield f"{path}.api: {each.resource} is served by {known}; give the same, or another name"
@@ -98,8 +98,6 @@ def _moved(
             f"{path}.api: some hardware is served by device-plugin and some by dra; say by which "
             f"of them pods get {each.resource}"
         )
-    if each.api:
-        apis.setdefault(each.resource, each.api)
 
 
 def _dra(settings: Settings) -> Iterator[str]:

@@ -115,6 +115,9 @@
 {{- $apis := dict -}}
 {{- range $served -}}{{- if .on -}}{{- $_ := set $apis .api true -}}{{- end -}}{{- end -}}
 {{- $ofRules := dict -}}
+{{- range $settings.devices -}}
+{{- if and .resource .api (not (hasKey $ofRules .resource)) -}}{{- $_ := set $ofRules .resource .api -}}{{- end -}}
+{{- end -}}
 {{- range $place, $rule := $settings.devices -}}
 {{- if $rule.resource -}}
 {{- $api := default "" (get $ofRules $rule.resource) -}}
@@ -127,7 +130,6 @@
 {{- else if and (not $given) (not $api) (gt (len $apis) 1) -}}
 {{- $told = append $told (printf "config.devices[%d].api: some hardware is served by device-plugin and some by dra; say by which of them pods get %s" $place $rule.resource) -}}
 {{- end -}}
-{{- if and $given (not (hasKey $ofRules $rule.resource)) -}}{{- $_ := set $ofRules $rule.resource $given -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if $claimed -}}
