@@ -247,9 +247,5 @@ async def _keep_house(parts: Assembly) -> None:
     while True:
         changes = Changes([parts.core.live.history])
         await changes.wait(_TIDY)
-        try:
+        with problem.noting(HoldfastError):
             await parts.core.ledger.tidy(keep=parts.core.settings.history.per_device)
-        except HoldfastError as error:
-            problem.set(str(error))
-        else:
-            problem.set("")

@@ -172,11 +172,8 @@ class Reload:
     async def _keep(self, found: LoadedSettings) -> None:
         """Have later starts go by *found* where what there is by then cannot be used."""
         lane, state = self._core.host.lanes["configuration"], self._core.settings.state_dir
-        try:
+        with self._unkept.noting(LaneStuckError, OSError):
             await lane.run(lambda: remember(state, found.label, found.document))
-            self._unkept.set("")
-        except (LaneStuckError, OSError) as error:
-            self._unkept.set(str(error))
 
     def _take_up(self, settings: Settings) -> None:
         self._core.metrics.reloaded(TakeUp.LIVE.value)

@@ -115,14 +115,10 @@ class ClaimRecords:
         Kubelet prepares nothing again for a pod that runs, so without this a claim that the ledger
         lost would have no lock. What fails is told, never raised.
         """
-        try:
+        with self._incomparable.noting(HoldfastError):
             state = await self._read()
             await self._take_over(state)
             await self._remove_specs(state)
-        except HoldfastError as error:
-            self._incomparable.set(str(error))
-        else:
-            self._incomparable.set("")
 
     async def run(self) -> None:
         """Compare until cancelled; take over at once what kubelet wrote and new hardware brings.
@@ -145,7 +141,7 @@ class ClaimRecords:
 
     async def compare(self) -> None:
         """Compare once; what fails is told, never raised."""
-        try:
+        with self._incomparable.noting(HoldfastError):
             state = await self._read()
             await self._take_over(state, again=True)
             for record in self._live():
@@ -156,10 +152,6 @@ class ClaimRecords:
             if state.state is CheckpointState.READ:
                 listed = [each.claim.uid for each in state.entries]
                 await self._specs.tidy([*listed, *(each.ref.uid for each in self._live())])
-        except HoldfastError as error:
-            self._incomparable.set(str(error))
-        else:
-            self._incomparable.set("")
 
     async def _read(self) -> ClaimState:
         began = self._clock.uptime()

@@ -181,13 +181,9 @@ class Watcher:
                     self._pending_timeout,
                 ]
             )
-            try:
+            # Degraded, not dead: locks stay as they are until the node can be looked at again.
+            with self.problem.noting(HoldfastError, OSError):
                 await self._beat()
-            except (HoldfastError, OSError) as error:
-                # Degraded, not dead: locks stay as they are until the node can be looked at again.
-                self.problem.set(str(error))
-            else:
-                self.problem.set("")
                 self.compared_at = self._clock.monotonic()
             await changes.wait(self._pause())
 

@@ -1,7 +1,8 @@
 """What is wrong with one thing at present, which the log tells once; and how often of many."""
 
+import contextlib
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from structlog.typing import FilteringBoundLogger
 
@@ -44,6 +45,19 @@ class Problem:
             self._log.warning(self._event, **{**self._fields, "reason": text, **fields})
         elif before and not text and self._over:
             self._log.info(self._over, **self._fields, **fields)
+
+    @contextlib.contextmanager
+    def noting(self, *kinds: type[Exception]) -> Iterator[None]:
+        """Note what of *kinds* is raised in the block, or else that nothing is wrong.
+
+        It is raised no further.
+        """
+        try:
+            yield
+        except kinds as error:
+            self.set(str(error))
+        else:
+            self.set("")
 
 
 class LogLimit:

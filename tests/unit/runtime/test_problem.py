@@ -1,5 +1,6 @@
 """A problem is logged when it becomes so, when it becomes another, and when it is over."""
 
+import pytest
 import structlog
 from structlog.testing import capture_logs
 
@@ -35,6 +36,20 @@ def test_without_a_name_for_its_end_nothing_is_logged_then_and_the_next_one_is()
             problem.set(text)
 
     assert [each["event"] for each in logs] == ["cannot read", "cannot read"]
+
+
+def test_what_is_raised_in_a_block_is_noted_if_it_is_one_of_the_kinds_named() -> None:
+    problem = Problem(log, "cannot read")
+
+    with problem.noting(ValueError, OSError):
+        raise OSError("gone")
+    assert problem.text == "gone"
+    with pytest.raises(KeyError), problem.noting(ValueError, OSError):
+        raise KeyError("another")
+    assert problem.text == "gone"
+    with problem.noting(ValueError, OSError):
+        pass
+    assert not problem.text
 
 
 def test_fields_of_one_event_are_of_that_one_alone_and_may_give_another_reason() -> None:

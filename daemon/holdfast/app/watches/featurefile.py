@@ -87,7 +87,7 @@ class LabelWatch:
         if file.path != self._file.path:
             left = [*self._former, self._file]
             self._file, self._former = file, [each for each in left if each.path != file.path]
-        try:
+        with self._problem.noting(HoldfastError):
             if settings.enabled:
                 await self._write()
             else:
@@ -95,12 +95,7 @@ class LabelWatch:
             for each in list(self._former):
                 await self._remove(each)
                 self._former.remove(each)
-        except HoldfastError as error:
-            self._concerned = True
-            self._problem.set(str(error))
-        else:
-            self._concerned = settings.enabled
-            self._problem.set("")
+        self._concerned = settings.enabled or bool(self._problem.text)
 
     async def _write(self) -> None:
         now, inventory = self._clock.wall(), self._inventory.value

@@ -55,12 +55,8 @@ class MemoryWatch:
         """Look at every beat until cancelled, at the daemon and at those that *use* knows."""
         problem = Problem(log, "cannot read memory usage", over="memory usage read again")
         while True:
-            try:
+            with problem.noting(HoldfastError):
                 await self.refresh(use.holders)
-            except HoldfastError as error:
-                problem.set(str(error))
-            else:
-                problem.set("")
             await self._clock.sleep(_BEAT)
 
     async def refresh(self, held: Held) -> None:
