@@ -475,7 +475,10 @@ class PluginServer:
             ) from error
 
     async def close(self) -> None:
-        """End the streams, let Allocates in flight be answered, stop, and remove our socket."""
+        """End the streams, let Allocates in flight be answered, stop, and remove our socket.
+
+        One that was cut short is to be called again.
+        """
         if self.socket.file is None:
             return
         await self._plugin.end_streams(_STREAMS_END)

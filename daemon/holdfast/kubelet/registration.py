@@ -86,7 +86,7 @@ class Registrar:
     async def _leave(self, resource: ResourceName, task: asyncio.Task[None]) -> None:
         task.cancel()
         await asyncio.wait([task])
-        await self._each[resource].close()
+        await self._each[resource].server.close()
         del self._each[resource]
         left = {name: each for name, each in self.registrations.value.items() if name != resource}
         self.registrations.set(left)
@@ -126,7 +126,7 @@ class Registrar:
 
     async def close(self) -> None:
         """End all streams, stop all servers and remove our sockets. `run` must be over."""
-        await asyncio.gather(*(each.close() for each in self._each.values()))
+        await asyncio.gather(*(each.server.close() for each in self._each.values()))
 
 
 class _OneResource:
@@ -146,8 +146,7 @@ class _OneResource:
         self._plugin = plugin
         self._problem = Problem(log, "not registered with kubelet", resource=plugin.resource)
         self._options = plugin.options()
-        self._state = Registration(since=self._clock.wall())
-        self._publish()
+        self._set(Registration(since=self._clock.wall()))
 
     async def run(self) -> None:
         """Register, and again whenever the registration ends, until cancelled."""
@@ -157,13 +156,6 @@ class _OneResource:
         finally:
             follower.cancel()
             await asyncio.gather(follower, return_exceptions=True)
-
-    async def close(self) -> None:
-        """Stop serving and remove our socket; others may call it once `run` is over.
-
-        One that was cut short is to be called again.
-        """
-        await self.server.close()
 
     async def _keep(self) -> None:
         delays = self._delays()
@@ -200,7 +192,7 @@ class _OneResource:
                 "for kubelet to start)"
             )
         if not state.has(self.server.socket):
-            await self.close()
+            await self.server.close()
             await self.server.start()
             await self._folder.refresh()  # `_over` compares what is published with our socket
         # Kubelet dials the socket itself, and waits longer than we would. To dial it first would
@@ -255,7 +247,7 @@ class _OneResource:
             if _another_kubelet(state, began_with):
                 return f"{self._folder.kubelet_socket} was created again; registering again"
             if self._plugin.options() != self._options:
-                await self.close()
+                await self.server.close()
                 return "claims serve it: kubelet need not call before starts; registering again"
             if not state.has(socket):
                 return f"our socket {socket.path} was removed; serving and registering again"
@@ -283,13 +275,9 @@ class _OneResource:
             log.info("registered with kubelet", resource=self._plugin.resource)
 
     def _set(self, state: Registration) -> None:
-        if state != self._state:
-            self._state = state
-            self._publish()
-
-    def _publish(self) -> None:
+        self._state = state
         others = self._of.registrations.value
-        self._of.registrations.set({**others, self._plugin.resource: self._state})
+        self._of.registrations.set({**others, self._plugin.resource: state})
 
 
 def _another_kubelet(now: FolderState, before: FolderState) -> bool:
