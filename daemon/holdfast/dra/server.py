@@ -10,7 +10,7 @@ from grpc import aio
 
 from holdfast._pb.dra.v1 import api_pb2
 from holdfast.dra.door import Door
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, bug
 from holdfast.model.dra.claims import PrepareAnswer, PreparedDevice
 from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.model.text import printable
@@ -113,10 +113,7 @@ class ClaimServer:
                     f"cannot answer {call}: no decision in {self._deadline:g} s; is the node "
                     "overloaded? `holdfast status` shows what does not answer"
                 )
-            return {}, (
-                f"cannot answer {call}: {type(error).__name__}: {error}; this is a bug in "
-                "holdfast, see its log"
-            )
+            return {}, f"cannot answer {call}: {bug(error)}"
 
 
 def _claim(claim: api_pb2.Claim) -> ClaimRef:
