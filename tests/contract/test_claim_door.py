@@ -126,7 +126,6 @@ class _AtTheDoor:
                 offer=self,
                 ledger=self.ledger,
                 inventory=self.inventory,
-                sources=Sources(),
                 granting=GrantBuilder(Sources(), None),
                 specs=specs,
                 clock=clock,

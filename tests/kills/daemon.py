@@ -254,7 +254,6 @@ class Daemon:
             offer=_Offer(claimed),
             ledger=ledger,
             inventory=Watched(self._inventory),
-            sources=Sources(),
             granting=GrantBuilder(Sources(), None),
             specs=specs,
             clock=clock,

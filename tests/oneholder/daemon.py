@@ -211,7 +211,6 @@ class PlayedDaemon:
             offer=self,
             ledger=ledger,
             inventory=inventory,
-            sources=Sources(),
             granting=GrantBuilder(Sources(), None),
             specs=specs,
             clock=clock,

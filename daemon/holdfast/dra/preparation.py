@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from holdfast.allocation.allocator import GrantBuilder
 from holdfast.allocation.entry import Entry, EntryOutcome, NodeWatch, Visit, Wait
-from holdfast.discovery.source import Sources
 from holdfast.dra.door import ClaimObserver, ClaimReader, KubeletRecord, Offer
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import (
@@ -103,7 +102,6 @@ class ClaimPreparation:
         offer: Offer,
         ledger: Ledger,
         inventory: Watched[Inventory],
-        sources: Sources,
         granting: GrantBuilder,
         specs: ClaimSpecs,
         clock: Clock,
@@ -111,7 +109,7 @@ class ClaimPreparation:
     ) -> None:
         """Prepare what is allocated of *driver* in *pool*, this node's; let claims in by *entry*.
 
-        *sources* say which shares one claim cannot have together. Kubelet's *record* has the pod
+        *granting* says which shares one claim cannot have together. Kubelet's *record* has the pod
         of a call that is not late.
         """
         self.entry = entry
@@ -122,7 +120,6 @@ class ClaimPreparation:
         self._offer = offer
         self._ledger = ledger
         self._inventory = inventory
-        self._sources = sources
         self._granting = granting
         self._specs = specs
         self._clock = clock
@@ -273,7 +270,7 @@ class ClaimPreparation:
         shares = tuple(device for each in given if each.is_share for device in each.devices)
         # What it has was granted by the settings of that time.
         has = is_prepared(draft.book, claim.ref.uid, wish.keys)
-        if not has and (refusal := self._sources.of(shares).refuses(shares)):
+        if not has and (refusal := self._granting.refuses(shares)):
             raise ClaimRefusedError(refusal)
         return given, line_up(draft, wish)
 

@@ -262,7 +262,6 @@ class DraParts:
                 offer=self._sight,
                 ledger=core.ledger,
                 inventory=core.inventory,
-                sources=sources,
                 granting=GrantBuilder(sources, None),
                 specs=self.specs,
                 clock=core.clock,
