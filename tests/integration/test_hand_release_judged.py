@@ -68,12 +68,12 @@ async def _asked(
     meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> str:
     """Ask for the release of d0 as it is shown now; return why that is refused, empty: it is not."""
-    look: Any = _NobodyUses(meanwhile)
+    use: Any = _NobodyUses(meanwhile)
     evidence, ending, _ = _parts(scene)
     by_hand = HandRelease(
         ledger=scene.ledger,
         inventory=Watched(Inventory(generation=1, resources=(WHOLE,), devices=(_DEVICE,))),
-        look=look,
+        use=use,
         pods=scene.pods,
         evidence=evidence,
         reclaimer=scene.reclaimer,
@@ -84,8 +84,8 @@ async def _asked(
     except RequestRefusedError as error:
         return str(error)
     finally:
-        if look.begun is not None:
-            await look.begun
+        if use.begun is not None:
+            await use.begun
     return ""
 
 

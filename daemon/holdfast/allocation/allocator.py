@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.allocation.specwriter import CdiSpecs
@@ -128,39 +129,25 @@ class Preference:
         return self._sources.of(devices).preferred(beside, choice)
 
 
-class Allocator:
+class Allocator(Struct, frozen=True, kw_only=True):
     """Answers Allocate within milliseconds, whatever the device's former pod is doing.
 
     It runs on kubelet's one sync loop and an error there kills the pod for good. So it never
     scans, never waits, and refuses only what can never work; all else is queued for the gate.
+
+    It answers from `inventory` and writes to `ledger`; by `standings`, what is for no new pod.
+    Nodes below `root`, and which file kubelet's `checkpoint` is now, are looked at on `lane`.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        inventory: Watched[Inventory],
-        standings: DeviceStandings,
-        granting: GrantBuilder,
-        root: HostRoot,
-        checkpoint: Path,
-        lane: Lane,
-        clock: Clock,
-        commit_timeout: Watched[float],
-    ) -> None:
-        """Answer from *inventory* and write to *ledger*; by *standings*, what is for no new pod.
-
-        Nodes below *root*, and which file kubelet's *checkpoint* is now, are looked at on *lane*.
-        """
-        self._ledger = ledger
-        self._inventory = inventory
-        self._standings = standings
-        self._granting = granting
-        self._root = root
-        self._checkpoint = checkpoint
-        self._lane = lane
-        self._clock = clock
-        self._commit_timeout = commit_timeout
+    ledger: Ledger
+    inventory: Watched[Inventory]
+    standings: DeviceStandings
+    granting: GrantBuilder
+    root: HostRoot
+    checkpoint: Path
+    lane: Lane
+    clock: Clock
+    commit_timeout: Watched[float]
 
     async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
         """Record the Allocation, durably, and return what the container is given.
@@ -168,10 +155,10 @@ class Allocator:
         Raises AllocationRefusedError for what can never work. A disk that does not answer in time
         is no reason to refuse: the gate, whose refusal is retried, commits before it passes.
         """
-        inventory = self._inventory.value
+        inventory = self.inventory.value
         devices = {id_: self._usable(resource, id_, inventory) for id_ in dict.fromkeys(ids)}
         granted = tuple(dict.fromkeys(devices.values()))
-        if reason := self._granting.refuses(granted):
+        if reason := self.granting.refuses(granted):
             raise AllocationRefusedError(refusal(f"allocate {resource}", reason))
         keys = {device.name.id: device.keys for device in granted}
         try:
@@ -187,7 +174,7 @@ class Allocator:
             )
         else:
             log.info("allocated", resource=resource, devices=sorted(keys))
-        return self._granting.grant(resource, granted, inventory)
+        return self.granting.grant(resource, granted, inventory)
 
     async def _record(
         self,
@@ -195,28 +182,28 @@ class Allocator:
         devices: tuple[Device, ...],
         keys: Mapping[DeviceId, frozenset[HardwareKey]],
     ) -> None:
-        limit = self._commit_timeout.value
-        checkpoint = await self._lane.run(lambda: self._look(devices), deadline=limit)
-        moment = self._clock.uptime()  # a reading that began later shows it, or a newer one
+        limit = self.commit_timeout.value
+        checkpoint = await self.lane.run(lambda: self._look(devices), deadline=limit)
+        moment = self.clock.uptime()  # a reading that began later shows it, or a newer one
 
         def record(draft: Draft) -> None:
             new = draft.allocate(resource, keys, checkpoint=checkpoint, answered_at=moment)
             settle(draft, near=new.keys)
 
-        await self._ledger.apply(record, deadline=limit)
+        await self.ledger.apply(record, deadline=limit)
 
     def _look(self, devices: tuple[Device, ...]) -> CheckpointId:
         """Return kubelet's present checkpoint; refuse a device whose node is another's now."""
         for device in devices:
             for node in device.nodes:
-                rdev = device_number(self._root.node(node.path))
+                rdev = device_number(self.root.node(node.path))
                 if rdev is not None and rdev != node.rdev:
                     reason = (
                         f"{node.path} is not this device any more (its device number differs from "
                         "sysfs); remove the stale node"
                     )
                     raise AllocationRefusedError(refusal(f"allocate {device.name}", reason))
-        file = FileId.of(self._checkpoint)
+        file = FileId.of(self.checkpoint)
         return NO_CHECKPOINT if file is None else file.checkpoint
 
     def _usable(self, resource: ResourceName, id_: DeviceId, inventory: Inventory) -> Device:
@@ -238,7 +225,7 @@ class Allocator:
     def _refusal(self, device: Device) -> str:
         # Made again only where it may be refused: of a thousand devices that takes time.
         may_be = device.leaving or any(map(is_replica, device.keys))
-        standings = self._standings.now() if may_be else self._standings.latest.value
+        standings = self.standings.now() if may_be else self.standings.latest.value
         return standings.refusal(device.name)
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+import msgspec
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.allocation.entry import Entry, EntryOutcome, Visit, Wait
@@ -68,188 +70,6 @@ class Start(Visit):
     questions: int = 0
 
 
-class Gate:
-    """Waits, at each container start, until nobody else has the devices; then locks them.
-
-    Kubelet gives it 30 s, blocks only that pod, shows its refusal to the user, and asks again: at
-    once where that took long, else after 10 to 15 s.
-    """
-
-    def __init__(
-        self,
-        *,
-        entry: Entry,
-        ledger: Ledger,
-        inventory: Watched[Inventory],
-        reader: KubeletReader,
-        sources: Sources,
-        specs: CdiSpecs,
-        clock: Clock,
-        settings: Watched[sections.GateSettings],
-        observer: StartObserver,
-    ) -> None:
-        """Let starts in by *entry*, for pods that *reader* knows, on devices of *inventory*.
-
-        What old answers promise, *specs* and *sources* say.
-        """
-        self.entry = entry
-        self._ledger = ledger
-        self._inventory = inventory
-        self._reader = reader
-        self._sources = sources
-        self._specs = specs
-        self._clock = clock
-        self._settings = settings
-        self._observer = observer
-        self._machines = OwnMachines()
-
-    async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
-        """Return when the container may start; raise GateRefusedError when it may not yet."""
-        if not ids:  # a start on no device has nobody to wait for, and no owner in the checkpoint
-            return
-        start = Start(
-            what=f"{resource} {', '.join(sorted(ids))}",
-            passed="gate passed",
-            since=self._clock.monotonic(),
-            asked=tuple(DeviceName(resource, each) for each in sorted(set(ids))),
-            passage=Passage(resource=resource, asked=frozenset(ids), devices={}),
-        )
-        wait = min(self._settings.value.wait, LONGEST_WAIT)
-        longest = min(wait + _LAST_TRY, LONGEST_WAIT)
-        try:
-            outcome = await self.entry.admit(self, start, wait=wait, longest=longest)
-        except Wait as reason:
-            waited = self._observed(start, reason.outcome)
-            log.log(
-                reason.level,
-                "gate refused",
-                what=start.what,
-                outcome=reason.outcome.value,
-                reason=str(reason),
-                waited=waited,
-            )
-            raise GateRefusedError(reason.told(start)) from None
-        waited = self._observed(start, outcome)
-        log.info("gate passed", what=start.what, outcome=outcome.value, waited=waited)
-
-    def _observed(self, start: Start, outcome: EntryOutcome) -> float:
-        waited = self._waited(start)
-        self._observer.passed_gate(outcome, waited)
-        return round(waited, 3)
-
-    def _waited(self, start: Start) -> float:
-        return self._clock.monotonic() - start.since
-
-    # The steps of a try, in their order: `entry.DoorSteps`.
-
-    async def identify(self, start: Start, /) -> None:
-        """Find out whose container starts, on which devices, and what its pod was promised."""
-        passage = start.passage
-        start.devices = devices = self._devices(passage.resource, passage.asked)
-        named = {device.name.id: device.keys for device in devices}
-        start.passage = replace(passage, devices=named)
-        start.doing = "kubelet's checkpoint could not be read in time"
-        await self._know_caller(start)
-        start.doubt = _UNREAD if self._reader.view.value.unreadable else ""
-        self._check_promise(start)
-
-    async def enlist(self, start: Start, /) -> Obstacle | None:
-        """Put a start into the book while the checkpoint is silent: an Allocate did so before."""
-        if start.doubt:
-            passage, caller = start.passage, start.caller
-            await self.entry.record(partial(arrive, passage=passage, caller=caller))
-        return None
-
-    def rights(self, start: Start, book: Book, /) -> Rights:
-        """Return what the container's pod has by *book*."""
-        return rights_of_start(start.passage, start.caller, book)
-
-    def held(self, start: Start, keys: frozenset[HardwareKey], /) -> None:
-        """Ask which pods kubelet counts, as the one in the way may have ended."""
-        if start.questions == len(_ASK_AT) or self._waited(start) < _ASK_AT[start.questions]:
-            return
-        if is_held_from(start.caller.pod, self._ledger.book.value, keys):
-            start.questions += 1
-            self._reader.ask("a container waits at the gate")
-
-    def judge(self, start: Start, device: Device, shown: Verdict, /) -> Verdict:
-        """Return whether *device* is free but for the pod's own virtual machine."""
-        return self._machines.judge(shown, start.caller.pod, device)
-
-    async def hand_over(self, start: Start, evidence: str, /) -> Callable[[Draft], Obstacle | None]:
-        """Return the rule that writes the start down: Allocate has handed over all there is."""
-        return partial(enter, passage=start.passage, caller=start.caller, evidence=evidence)
-
-    def admitted(
-        self, start: Start, shown: Mapping[DeviceName, Verdict], outcome: EntryOutcome, /
-    ) -> EntryOutcome:
-        """Remember which devices nobody had; return *outcome*."""
-        free = [name for name, each in shown.items() if each.freedom is not Freedom.IN_USE]
-        self._machines.started(start.caller.pod, free, pods=self._ledger.book.value.pods)
-        return outcome
-
-    def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
-        found: list[Device] = []
-        for id_ in sorted(asked):
-            device = self._inventory.value.find(resource, id_)
-            if device is None:
-                raise Wait(EntryOutcome.HARDWARE, f"{resource}/{id_} is not on this node any more")
-            if device.faults:
-                raise Wait(EntryOutcome.HARDWARE, f"{device.name}: {device.faults[0].text}")
-            found.append(device)
-        return tuple(found)
-
-    async def _know_caller(self, start: Start) -> None:
-        try:
-            view = await self._reader.refresh()
-        except HoldfastError:
-            view = self._reader.view.value
-        # Once known, a pod stays the caller.
-        caller = who_calls(start.passage, view, self._ledger.book.value, known=start.caller.pod)
-        book = self._ledger.book.value
-        if caller.gone is not None:
-            raise Wait(
-                EntryOutcome.GONE,
-                f"kubelet no longer has the devices for pod {caller.gone}, whose container this is",
-                said=FilledMessage(
-                    message=Message.GONE, names={"owner": book.pod_name(caller.gone)}
-                ),
-            )
-        if len(caller.pods) > 1:
-            count, named = str(len(caller.pods)), " and ".join(map(book.pod_name, caller.pods))
-            raise Wait(
-                EntryOutcome.SEVERAL_PODS,
-                f"kubelet has given the same devices to {count} pods: "
-                f"{' and '.join(caller.pods)}; delete one of them",
-                said=FilledMessage(
-                    message=Message.SEVERAL_PODS, names={"count": count, "owner": named}
-                ),
-            )
-        start.caller, start.pods = caller, frozenset(caller.pods)
-        looked_up = self._waited(start) >= self._settings.value.caller_lookup
-        if caller.pod is None and view.readable and not looked_up:
-            raise Wait(
-                EntryOutcome.HELD,
-                "kubelet's checkpoint does not yet say whose container it is",
-                transient=True,
-            )
-
-    def _check_promise(self, start: Start) -> None:
-        """After a reboot kubelet replays its old answer, and groups may have other numbers."""
-        devices, inventory = start.devices, self._inventory.value
-        for entry in self._reader.view.value.entries_of(
-            start.passage.resource, start.passage.asked
-        ):
-            if entry.pod != start.caller.pod:
-                continue
-            broken = breach(
-                entry, devices, inventory=inventory, published=self._specs.published
-            ) or self._sources.of(devices).breach(entry, devices)
-            if broken is not None:
-                outcome = EntryOutcome.PROMISE if broken.final else EntryOutcome.SPEC
-                raise Wait(outcome, broken.reason)
-
-
 class OwnMachines:
     """Remembers which pods started on a device before their virtual machine had it.
 
@@ -278,3 +98,169 @@ class OwnMachines:
         self._had_none = {each for each in self._had_none if each[0] in pods}
         if pod is not None:
             self._had_none |= {(pod, device) for device in free}
+
+
+class Gate(Struct, frozen=True, kw_only=True):
+    """Waits, at each container start, until nobody else has the devices; then locks them.
+
+    Kubelet gives it 30 s, blocks only that pod, shows its refusal to the user, and asks again: at
+    once where that took long, else after 10 to 15 s.
+
+    It lets starts in by `entry`, for pods that `reader` knows, on devices of `inventory`. What old
+    answers promise, `specs` and `sources` say.
+    """
+
+    entry: Entry
+    ledger: Ledger
+    inventory: Watched[Inventory]
+    reader: KubeletReader
+    sources: Sources
+    specs: CdiSpecs
+    clock: Clock
+    settings: Watched[sections.GateSettings]
+    observer: StartObserver
+    _machines: OwnMachines = msgspec.field(default_factory=OwnMachines)
+
+    async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
+        """Return when the container may start; raise GateRefusedError when it may not yet."""
+        if not ids:  # a start on no device has nobody to wait for, and no owner in the checkpoint
+            return
+        start = Start(
+            what=f"{resource} {', '.join(sorted(ids))}",
+            passed="gate passed",
+            since=self.clock.monotonic(),
+            asked=tuple(DeviceName(resource, each) for each in sorted(set(ids))),
+            passage=Passage(resource=resource, asked=frozenset(ids), devices={}),
+        )
+        wait = min(self.settings.value.wait, LONGEST_WAIT)
+        longest = min(wait + _LAST_TRY, LONGEST_WAIT)
+        try:
+            outcome = await self.entry.admit(self, start, wait=wait, longest=longest)
+        except Wait as reason:
+            waited = self._observed(start, reason.outcome)
+            log.log(
+                reason.level,
+                "gate refused",
+                what=start.what,
+                outcome=reason.outcome.value,
+                reason=str(reason),
+                waited=waited,
+            )
+            raise GateRefusedError(reason.told(start)) from None
+        waited = self._observed(start, outcome)
+        log.info("gate passed", what=start.what, outcome=outcome.value, waited=waited)
+
+    def _observed(self, start: Start, outcome: EntryOutcome) -> float:
+        waited = self._waited(start)
+        self.observer.passed_gate(outcome, waited)
+        return round(waited, 3)
+
+    def _waited(self, start: Start) -> float:
+        return self.clock.monotonic() - start.since
+
+    # The steps of a try, in their order: `entry.DoorSteps`.
+
+    async def identify(self, start: Start, /) -> None:
+        """Find out whose container starts, on which devices, and what its pod was promised."""
+        passage = start.passage
+        start.devices = devices = self._devices(passage.resource, passage.asked)
+        named = {device.name.id: device.keys for device in devices}
+        start.passage = replace(passage, devices=named)
+        start.doing = "kubelet's checkpoint could not be read in time"
+        await self._know_caller(start)
+        start.doubt = _UNREAD if self.reader.view.value.unreadable else ""
+        self._check_promise(start)
+
+    async def enlist(self, start: Start, /) -> Obstacle | None:
+        """Put a start into the book while the checkpoint is silent: an Allocate did so before."""
+        if start.doubt:
+            passage, caller = start.passage, start.caller
+            await self.entry.record(partial(arrive, passage=passage, caller=caller))
+        return None
+
+    def rights(self, start: Start, book: Book, /) -> Rights:
+        """Return what the container's pod has by *book*."""
+        return rights_of_start(start.passage, start.caller, book)
+
+    def held(self, start: Start, keys: frozenset[HardwareKey], /) -> None:
+        """Ask which pods kubelet counts, as the one in the way may have ended."""
+        if start.questions == len(_ASK_AT) or self._waited(start) < _ASK_AT[start.questions]:
+            return
+        if is_held_from(start.caller.pod, self.ledger.book.value, keys):
+            start.questions += 1
+            self.reader.ask("a container waits at the gate")
+
+    def judge(self, start: Start, device: Device, shown: Verdict, /) -> Verdict:
+        """Return whether *device* is free but for the pod's own virtual machine."""
+        return self._machines.judge(shown, start.caller.pod, device)
+
+    async def hand_over(self, start: Start, evidence: str, /) -> Callable[[Draft], Obstacle | None]:
+        """Return the rule that writes the start down: Allocate has handed over all there is."""
+        return partial(enter, passage=start.passage, caller=start.caller, evidence=evidence)
+
+    def admitted(
+        self, start: Start, shown: Mapping[DeviceName, Verdict], outcome: EntryOutcome, /
+    ) -> EntryOutcome:
+        """Remember which devices nobody had; return *outcome*."""
+        free = [name for name, each in shown.items() if each.freedom is not Freedom.IN_USE]
+        self._machines.started(start.caller.pod, free, pods=self.ledger.book.value.pods)
+        return outcome
+
+    def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
+        found: list[Device] = []
+        for id_ in sorted(asked):
+            device = self.inventory.value.find(resource, id_)
+            if device is None:
+                raise Wait(EntryOutcome.HARDWARE, f"{resource}/{id_} is not on this node any more")
+            if device.faults:
+                raise Wait(EntryOutcome.HARDWARE, f"{device.name}: {device.faults[0].text}")
+            found.append(device)
+        return tuple(found)
+
+    async def _know_caller(self, start: Start) -> None:
+        try:
+            view = await self.reader.refresh()
+        except HoldfastError:
+            view = self.reader.view.value
+        # Once known, a pod stays the caller.
+        caller = who_calls(start.passage, view, self.ledger.book.value, known=start.caller.pod)
+        book = self.ledger.book.value
+        if caller.gone is not None:
+            raise Wait(
+                EntryOutcome.GONE,
+                f"kubelet no longer has the devices for pod {caller.gone}, whose container this is",
+                said=FilledMessage(
+                    message=Message.GONE, names={"owner": book.pod_name(caller.gone)}
+                ),
+            )
+        if len(caller.pods) > 1:
+            count, named = str(len(caller.pods)), " and ".join(map(book.pod_name, caller.pods))
+            raise Wait(
+                EntryOutcome.SEVERAL_PODS,
+                f"kubelet has given the same devices to {count} pods: "
+                f"{' and '.join(caller.pods)}; delete one of them",
+                said=FilledMessage(
+                    message=Message.SEVERAL_PODS, names={"count": count, "owner": named}
+                ),
+            )
+        start.caller, start.pods = caller, frozenset(caller.pods)
+        looked_up = self._waited(start) >= self.settings.value.caller_lookup
+        if caller.pod is None and view.readable and not looked_up:
+            raise Wait(
+                EntryOutcome.HELD,
+                "kubelet's checkpoint does not yet say whose container it is",
+                transient=True,
+            )
+
+    def _check_promise(self, start: Start) -> None:
+        """After a reboot kubelet replays its old answer, and groups may have other numbers."""
+        devices, inventory = start.devices, self.inventory.value
+        for entry in self.reader.view.value.entries_of(start.passage.resource, start.passage.asked):
+            if entry.pod != start.caller.pod:
+                continue
+            broken = breach(
+                entry, devices, inventory=inventory, published=self.specs.published
+            ) or self.sources.of(devices).breach(entry, devices)
+            if broken is not None:
+                outcome = EntryOutcome.PROMISE if broken.final else EntryOutcome.SPEC
+                raise Wait(outcome, broken.reason)

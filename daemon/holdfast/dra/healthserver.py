@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 from grpc import aio
+from msgspec import Struct
 
 from holdfast._pb.drahealth.v1 import api_pb2
 from holdfast.ledger.standings import DeviceStandings
@@ -22,31 +23,19 @@ GOOD_FOR = 60
 _LEAST_PAUSE = 0.2
 
 
-class HealthServer:
+class HealthServer(Struct, frozen=True, kw_only=True):
     """The gRPC service of device health, for every version that a kubelet may choose.
 
     Each message is the whole list: on every change, and often enough that kubelet never takes what
-    it has for outdated.
+    it has for outdated, every `send_every` seconds at the latest. It tells of the devices in
+    `pool`, whose names for the scheduler are `advertised`.
     """
 
-    def __init__(
-        self,
-        *,
-        pool: str,
-        advertised: Callable[[], Iterable[AdvertisedDevice]],
-        standings: DeviceStandings,
-        clock: Clock,
-        send_every: float = SEND_EVERY,
-    ) -> None:
-        """Tell of the devices in *pool*, whose names for the scheduler are *advertised*.
-
-        The whole list is sent every *send_every* seconds at the latest.
-        """
-        self._pool = pool
-        self._advertised = advertised
-        self._standings = standings
-        self._clock = clock
-        self._send_every = send_every
+    pool: str
+    advertised: Callable[[], Iterable[AdvertisedDevice]]
+    standings: DeviceStandings
+    clock: Clock
+    send_every: float = SEND_EVERY
 
     def add_to(self, server: aio.Server) -> None:
         """Have *server* answer kubelet."""
@@ -68,25 +57,25 @@ class HealthServer:
         sent: tuple[DeviceHealth, ...] | None = None
         again = 0.0
         while True:
-            changes = Changes([self._standings.latest])
-            now, latest = self._clock.monotonic(), self._latest()
+            changes = Changes([self.standings.latest])
+            now, latest = self.clock.monotonic(), self._latest()
             if latest != sent or now >= again:
-                sent, again = latest, now + self._send_every
+                sent, again = latest, now + self.send_every
                 yield self._message(latest)
             # Pods come and go in bursts, and of those only the last state is worth a message.
-            await self._clock.sleep(_LEAST_PAUSE)
-            await changes.wait(max(0.0, again - self._clock.monotonic()))
+            await self.clock.sleep(_LEAST_PAUSE)
+            await changes.wait(max(0.0, again - self.clock.monotonic()))
 
     def _latest(self) -> tuple[DeviceHealth, ...]:
-        return healths(self._advertised(), self._standings.now())
+        return healths(self.advertised(), self.standings.now())
 
     def _message(self, latest: Iterable[DeviceHealth]) -> api_pb2.NodeWatchResourcesResponse:
         # Kubelet, on the same machine, compares it with the time of day.
-        now = int(self._clock.wall())
+        now = int(self.clock.wall())
         return api_pb2.NodeWatchResourcesResponse(
             devices=[
                 api_pb2.DeviceHealth(
-                    device=api_pb2.DeviceIdentifier(pool_name=self._pool, device_name=each.name),
+                    device=api_pb2.DeviceIdentifier(pool_name=self.pool, device_name=each.name),
                     health=api_pb2.HEALTHY if each.healthy else api_pb2.UNHEALTHY,
                     last_updated_time=now,
                     health_check_timeout_seconds=GOOD_FOR,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.allocation.allocator import GrantBuilder
@@ -88,49 +89,33 @@ class ClaimVisit(Visit):
     answer: PrepareAnswer = field(default_factory=PrepareAnswer)
 
 
-class ClaimPreparation:
-    """Waits until the kernel shows a claim's devices free, then writes down that it has them."""
+class ClaimPreparation(Struct, frozen=True, kw_only=True):
+    """Waits until the kernel shows a claim's devices free, then writes down that it has them.
 
-    def __init__(
-        self,
-        *,
-        driver: str,
-        pool: str,
-        entry: Entry,
-        claims: ClaimReader,
-        record: KubeletRecord,
-        offer: Offer,
-        ledger: Ledger,
-        inventory: Watched[Inventory],
-        granting: GrantBuilder,
-        specs: ClaimSpecs,
-        clock: Clock,
-        observer: ClaimObserver,
-    ) -> None:
-        """Prepare what is allocated of *driver* in *pool*, this node's; let claims in by *entry*.
+    It prepares what is allocated of `driver` in `pool`, this node's, and lets claims in by `entry`.
+    `granting` says which shares one claim cannot have together. Kubelet's `record` has the pod of
+    a call that is not late.
+    """
 
-        *granting* says which shares one claim cannot have together. Kubelet's *record* has the pod
-        of a call that is not late.
-        """
-        self.entry = entry
-        self._driver = driver
-        self._pool = pool
-        self._claims = claims
-        self._record = record
-        self._offer = offer
-        self._ledger = ledger
-        self._inventory = inventory
-        self._granting = granting
-        self._specs = specs
-        self._clock = clock
-        self._observer = observer
+    driver: str
+    pool: str
+    entry: Entry
+    claims: ClaimReader
+    record: KubeletRecord
+    offer: Offer
+    ledger: Ledger
+    inventory: Watched[Inventory]
+    granting: GrantBuilder
+    specs: ClaimSpecs
+    clock: Clock
+    observer: ClaimObserver
 
     async def prepare(self, claim: ClaimRef, until: float) -> PrepareAnswer:
         """Return the devices, or why they cannot be used yet, at *until* (monotonic) at the latest.
 
         What fails is an answer, never raised.
         """
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         visit = ClaimVisit(
             what=f"claim {claim.namespace}/{claim.name}",
             passed="claim prepared",
@@ -164,8 +149,8 @@ class ClaimPreparation:
         return PrepareAnswer(error=text)
 
     def _observed(self, visit: ClaimVisit, outcome: PrepareOutcome) -> float:
-        waited = self._clock.monotonic() - visit.since
-        self._observer.prepared(outcome, waited)
+        waited = self.clock.monotonic() - visit.since
+        self.observer.prepared(outcome, waited)
         return round(waited, 3)
 
     # The steps of a try, in their order: `entry.DoorSteps`.
@@ -175,12 +160,10 @@ class ClaimPreparation:
         if not visit.results:
             claim = await self._read(visit)
             if claim.grouped:  # the pod that kubelet asks for is written down by then
-                await self._record.catch_up()
-                recorded = dict.fromkeys(self._record.users(claim.ref.uid), "")
+                await self.record.catch_up()
+                recorded = dict.fromkeys(self.record.users(claim.ref.uid), "")
                 claim = replace(claim, reserved_for={**recorded, **claim.reserved_for})
-            visit.results = results_for(
-                claim, visit.claim.ref, driver=self._driver, pool=self._pool
-            )
+            visit.results = results_for(claim, visit.claim.ref, driver=self.driver, pool=self.pool)
             visit.claim, visit.pods = claim, frozenset(claim.reserved_for)
         visit.wanted = self._wanted(visit.claim.ref.uid, visit.results)
         visit.asked = tuple(each.devices[0].name for each in visit.wanted if each.is_share)
@@ -191,13 +174,13 @@ class ClaimPreparation:
     async def enlist(self, visit: ClaimVisit, /) -> Obstacle | None:
         """Put the claim into the book; return why it waits before that."""
         claim, wanted = visit.claim, visit.wanted
-        known = self._ledger.book.value.claims.get(claim.ref.uid)
+        known = self.ledger.book.value.claims.get(claim.ref.uid)
         if known is not None and known.over_at is not None:
-            await self._record.catch_up()
+            await self.record.catch_up()
         given, held = await self.entry.record(lambda draft: self._enlist(draft, claim, wanted))
         visit.given, visit.devices = given, devices_of(given, admin=False)
         visit.wish = wish_for(claim, visit.devices, devices_of(given, admin=True))
-        record = self._ledger.book.value.claims.get(claim.ref.uid)
+        record = self.ledger.book.value.claims.get(claim.ref.uid)
         visit.pods = visit.pods if record is None else record.pods
         return held
 
@@ -219,9 +202,9 @@ class ClaimPreparation:
         """Write the claim's spec, always: after a reboot the folder is empty."""
         visit.doing = "its CDI spec could not be written in time"
         claim = visit.claim.ref.uid
-        handed, visit.answer = hand_over(self._driver, claim, visit.given, self._grant)
+        handed, visit.answer = hand_over(self.driver, claim, visit.given, self._grant)
         try:
-            await self._specs.write(claim, handed)
+            await self.specs.write(claim, handed)
         except (HostError, LaneStuckError) as error:
             raise Wait(EntryOutcome.SPEC, str(error)) from error
         return partial(enter, wish=visit.wish, evidence=evidence)
@@ -232,7 +215,7 @@ class ClaimPreparation:
         """Return kubelet's answer."""
         del shown, outcome
         given = [each.name for each in visit.devices]
-        if makes_no_group(given, self._offer.advertised()):
+        if makes_no_group(given, self.offer.advertised()):
             log.warning(
                 "the devices of a claim make no group",
                 claim=str(visit.claim.ref),
@@ -250,12 +233,12 @@ class ClaimPreparation:
         visit.doing = "the API server does not answer"
         while True:
             try:
-                return await self._claims.claim(asked.namespace, asked.name)
+                return await self.claims.claim(asked.namespace, asked.name)
             except (ObjectGoneError, UnreadableAnswerError) as error:
                 raise ClaimRefusedError(str(error)) from error
             except ApiServerError as error:
                 visit.doing = str(error)
-            await self._clock.sleep(_READ_AGAIN)
+            await self.clock.sleep(_READ_AGAIN)
 
     def _enlist(
         self, draft: Draft, claim: AllocatedClaim, wanted: Sequence[ResultDevices]
@@ -265,23 +248,23 @@ class ClaimPreparation:
         if isinstance(given, Obstacle):
             return wanted, given
         devices, admin = devices_of(given, admin=False), devices_of(given, admin=True)
-        recorded = self._record.users(claim.ref.uid)
+        recorded = self.record.users(claim.ref.uid)
         wish = replace(wish_for(claim, devices, admin), recorded=recorded)
         shares = tuple(device for each in given if each.is_share for device in each.devices)
         # What it has was granted by the settings of that time.
         has = is_prepared(draft.book, claim.ref.uid, wish.keys)
-        if not has and (refusal := self._granting.refuses(shares)):
+        if not has and (refusal := self.granting.refuses(shares)):
             raise ClaimRefusedError(refusal)
         return given, line_up(draft, wish)
 
     def _wanted(self, claim: ClaimUid, results: Sequence[ClaimResult]) -> tuple[ResultDevices, ...]:
         """Return each result with its devices: a group, or all that its share can be of."""
-        inventory, book = self._inventory.value, self._ledger.book.value
-        known = {each.name: each for each in self._offer.advertised()}
+        inventory, book = self.inventory.value, self.ledger.book.value
+        known = {each.name: each for each in self.offer.advertised()}
         found: list[ResultDevices] = []
         for result in results:
             told = known.get(result.device)
-            if told is None and any(map(self._offer.serves, inventory.unseen)):
+            if told is None and any(map(self.offer.serves, inventory.unseen)):
                 raise Wait(
                     EntryOutcome.HARDWARE,
                     f"not all of the hardware was seen yet, {result.device} neither",
@@ -306,67 +289,54 @@ class ClaimPreparation:
 
     def _sharing(self, wish: Wish) -> frozenset[PodUid]:
         """Return the pods that may be using the devices already, by this very claim."""
-        book, uid = self._ledger.book.value, wish.ref.uid
+        book, uid = self.ledger.book.value, wish.ref.uid
         record = book.claims.get(uid)
         if record is None or len(record.pods) < 2 or not is_prepared(book, uid, wish.keys):  # noqa: PLR2004 - one shares with nobody
             return frozenset()
         return record.pods
 
     def _grant(self, resource: ResourceName, devices: tuple[Device, ...]) -> ContainerGrant:
-        return self._granting.grant(resource, devices, self._inventory.value)
+        return self.granting.grant(resource, devices, self.inventory.value)
 
 
-class ClaimRelease:
+class ClaimRelease(Struct, frozen=True, kw_only=True):
     """Ends a claim in the book at once, then waits for the kernel, for a bounded time.
 
     Kubelet says by the call that the containers are stopped. An error keeps the pod Terminating
     and the device allocated in the whole cluster, so it must not last: after `patience` seconds
     the claim is over for kubelet, and the lock stays until its device is free.
+
+    The kubelet that `reader` knows is the one that says so. Its `record` has the pods that it is
+    done with, and those that join meanwhile.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        reader: KubeletReader,
-        record: KubeletRecord,
-        specs: ClaimSpecs,
-        watcher: NodeWatch,
-        clock: Clock,
-        patience: Watched[float],
-        observer: ClaimObserver,
-    ) -> None:
-        """End claims in *ledger*; the kubelet that *reader* knows is the one that says so.
-
-        Its *record* has the pods that it is done with, and those that join meanwhile.
-        """
-        self._ledger = ledger
-        self._reader = reader
-        self._record = record
-        self._specs = specs
-        self._watcher = watcher
-        self._clock = clock
-        self._patience = patience
-        self._observer = observer
-        self._released: set[ClaimUid] = set()
+    ledger: Ledger
+    reader: KubeletReader
+    record: KubeletRecord
+    specs: ClaimSpecs
+    watcher: NodeWatch
+    clock: Clock
+    patience: Watched[float]
+    observer: ClaimObserver
+    _released: set[ClaimUid] = set()
 
     async def unprepare(self, claim: ClaimRef, until: float) -> str:
         """Return why *claim* is not over yet at *until* (monotonic), empty where it is.
 
         A claim that we know nothing of is over.
         """
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         text = await self._unprepare(claim, until)
         outcome = UnprepareOutcome.FREE
         if text:
             outcome = UnprepareOutcome.WAITING
-        elif locks_of(self._ledger.book.value, claim.uid):
+        elif locks_of(self.ledger.book.value, claim.uid):
             outcome = UnprepareOutcome.HELD
-        self._observer.unprepared(outcome, self._clock.monotonic() - began)
+        self.observer.unprepared(outcome, self.clock.monotonic() - began)
         return text
 
     async def _unprepare(self, claim: ClaimRef, until: float) -> str:
-        view = self._reader.view
+        view = self.reader.view
         kubelet = view.value.kubelet
         try:
             book = await self._end(claim, kubelet)
@@ -374,23 +344,23 @@ class ClaimRelease:
             log.warning("claim not unprepared", claim=str(claim), reason=str(error))
             text = f"its end cannot be recorded: {error}"
             return sentence(of_reason(Message.LEDGER, text), _asked(claim))
-        self._reader.ask("a claim is over")  # its answer tells which kubelet this is
+        self.reader.ask("a claim is over")  # its answer tells which kubelet this is
         text = await self._ended(claim, book, kubelet, until)
         if not text:
-            await self._record.catch_up()  # a pod may have joined since
-            text = self._joined(claim, self._ledger.book.value)
+            await self.record.catch_up()  # a pod may have joined since
+            text = self._joined(claim, self.ledger.book.value)
         # Until kubelet has heard the answer a pod can join, and it makes no call for that one.
-        if not text and not self._record.users(claim.uid):
-            await self._specs.remove(claim.uid)
+        if not text and not self.record.users(claim.uid):
+            await self.specs.remove(claim.uid)
         return text
 
     async def _ended(
         self, claim: ClaimRef, book: Book, kubelet: ProcessId | None, until: float
     ) -> str:
         """Wait until the devices of *claim* are free; return why that must be waited for again."""
-        view = self._reader.view
+        view = self.reader.view
         while True:
-            changes = Changes([self._ledger.book, self._watcher.nudges, view, self._patience])
+            changes = Changes([self.ledger.book, self.watcher.nudges, view, self.patience])
             if view.value.kubelet != kubelet:  # it is known only now which one calls
                 kubelet = view.value.kubelet
                 with contextlib.suppress(LedgerError, LaneStuckError):
@@ -403,7 +373,7 @@ class ClaimRelease:
                 log.info("claim unprepared", claim=str(claim))
                 return ""
             reason = (why_not_free(book, claim.uid) or "") + self._by_whom(book, claim)
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             patience = self._patience_left(book, claim)
             if patience <= 0:
                 self._released.discard(claim.uid)
@@ -417,13 +387,13 @@ class ClaimRelease:
             if now >= until:
                 return self._told(book, claim, reason)
             await changes.wait(min(_POLL, until - now, patience))
-            book = self._ledger.book.value
+            book = self.ledger.book.value
 
     async def _end(
         self, claim: ClaimRef, kubelet: ProcessId | None, *, again: bool = False
     ) -> Book:
         """End *claim*; *again*: only if it is over, for *kubelet* is known only now."""
-        recorded = self._record.users(claim.uid)
+        recorded = self.record.users(claim.uid)
 
         def over(draft: Draft) -> Book:
             record = draft.book.claims.get(claim.uid)
@@ -433,7 +403,7 @@ class ClaimRelease:
             end_claim(draft, claim.uid, text, kubelet=kubelet, recorded=recorded)
             return draft.book
 
-        return await self._ledger.apply(over)
+        return await self.ledger.apply(over)
 
     def _joined(self, claim: ClaimRef, book: Book) -> str:
         """Return why *claim* is not over after all; empty: it is."""
@@ -455,17 +425,17 @@ class ClaimRelease:
         record = book.claims.get(claim.uid)
         if claim.uid in self._released:
             return 0.0
-        if record is None or record.over_at is None or record.boot != self._ledger.boot:
+        if record is None or record.over_at is None or record.boot != self.ledger.boot:
             return 0.0
-        return record.over_at + self._patience.value - self._clock.uptime()
+        return record.over_at + self.patience.value - self.clock.uptime()
 
     def _by_whom(self, book: Book, claim: ClaimRef) -> str:
-        known = [self._watcher.obstacle(lock.device) for lock in locks_of(book, claim.uid)]
+        known = [self.watcher.obstacle(lock.device) for lock in locks_of(book, claim.uid)]
         return "".join(f"; {each}" for each in known if each is not None)
 
     def _told(self, book: Book, claim: ClaimRef, reason: str) -> str:
         log.warning("claim not unprepared", claim=str(claim), reason=reason)
-        said = said_of_not_free(book, claim.uid, self._watcher.obstacle)
+        said = said_of_not_free(book, claim.uid, self.watcher.obstacle)
         return sentence(said or of_reason(Message.OTHER, "its devices are not free"), _asked(claim))
 
 

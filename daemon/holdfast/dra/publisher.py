@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiRefusedError
@@ -51,61 +52,47 @@ _TAKEN = "AlreadyExists"
 _EVER = math.inf
 
 
-class NodePool:
-    """Turns what is known of the node into `PoolFacts`. It is looked at, and follows nobody."""
+class NodePool(Struct, kw_only=True):
+    """Turns what is known of the node into `PoolFacts`. It is looked at, and follows nobody.
 
-    def __init__(
-        self,
-        *,
-        driver: str,
-        serves: Callable[[ResourceName], bool],
-        standings: DeviceStandings,
-        inventory: Watched[Inventory],
-        sources: Sources,
-        pcie_root: Callable[[PciAddress], str],
-        lane: Lane,
-        evict_lost: Watched[bool],
-    ) -> None:
-        """Tell of the devices whose resource *driver* serves.
+    It tells of the devices whose resource `driver` serves. `pcie_root` reads the root port of a
+    function, on `lane`; empty where it has none.
+    """
 
-        *pcie_root* reads the root port of a function, on *lane*; empty where it has none.
-        """
-        self._driver = driver
-        self._serves = serves
-        self._standings = standings
-        self._inventory = inventory
-        self._sources = sources
-        self._pcie_root = pcie_root
-        self._lane = lane
-        self._evict_lost = evict_lost
-        self._roots: dict[PciAddress, str] = {}
+    driver: str
+    serves: Callable[[ResourceName], bool]
+    standings: DeviceStandings
+    inventory: Watched[Inventory]
+    sources: Sources
+    pcie_root: Callable[[PciAddress], str]
+    lane: Lane
+    evict_lost: Watched[bool]
+    _roots: dict[PciAddress, str] = {}
 
     @property
     def unseen(self) -> bool:
         """Tell whether some of the hardware was not looked at yet, or cannot be."""
-        return any(map(self._serves, self._inventory.value.unseen))
+        return any(map(self.serves, self.inventory.value.unseen))
 
     async def facts(self, kept: SliceFields) -> PoolFacts:
         """Return the facts as of now.
 
         *kept* is what the API server keeps of slices: without shares each GPU is offered whole.
         """
-        inventory = self._inventory.value
-        devices = {
-            each.name: each for each in inventory.devices if self._serves(each.name.resource)
-        }
-        advertised = self._sources.told(inventory, self._serves)
+        inventory = self.inventory.value
+        devices = {each.name: each for each in inventory.devices if self.serves(each.name.resource)}
+        advertised = self.sources.told(inventory, self.serves)
         if not kept.shares:
             advertised = tuple(map(as_whole, advertised))
             devices |= {each.name: each for each in inventory.shared_cards}
         roots = await self._roots_of(advertised)
         # From here on without a pause, so that all of it is of one moment.
-        standings, evict_lost = self._standings.now(), self._evict_lost.value
+        standings, evict_lost = self.standings.now(), self.evict_lost.value
         return PoolFacts(
             devices=devices,
             advertised=advertised,
             taints={
-                name: taints(self._driver, standing, evict_lost=evict_lost)
+                name: taints(self.driver, standing, evict_lost=evict_lost)
                 for name in devices
                 if (standing := standings.get(name)) is not None
             },
@@ -118,8 +105,8 @@ class NodePool:
         wanted = {each.address for each in advertised if each.address is not None}
         if unread := wanted - self._roots.keys():
             try:
-                self._roots |= await self._lane.run(
-                    lambda: {each: self._pcie_root(each) for each in unread}
+                self._roots |= await self.lane.run(
+                    lambda: {each: self.pcie_root(each) for each in unread}
                 )
             except LaneStuckError as error:  # a scan hangs: no reason to hide the devices
                 log.debug("cannot read where PCI functions are", reason=str(error))

@@ -42,41 +42,32 @@ class HandReleaseOutcome(Struct, frozen=True, kw_only=True):
     claim: ClaimUid | None = None
 
 
-class HandRelease:
-    """Looks at the device again for each request, and remembers nothing between requests."""
+class HandRelease(Struct, frozen=True, kw_only=True):
+    """Looks at the device again for each request, and remembers nothing between requests.
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        inventory: Watched[Inventory],
-        look: DeviceUse,
-        pods: Pods,
-        evidence: Evidence,
-        reclaimer: Reclaimer,
-        ending: Ending,
-    ) -> None:
-        """Have *reclaimer* act where the pod is over, and *ending* where it may live."""
-        self._ledger = ledger
-        self._inventory = inventory
-        self._look = look
-        self._pods = pods
-        self._evidence = evidence
-        self._reclaimer = reclaimer
-        self._ending = ending
+    It has `reclaimer` act where the pod is over, and `ending` where it may live.
+    """
+
+    ledger: Ledger
+    inventory: Watched[Inventory]
+    use: DeviceUse
+    pods: Pods
+    evidence: Evidence
+    reclaimer: Reclaimer
+    ending: Ending
 
     async def look(self, target: Target) -> HandReleaseView:
         """Look at the device and its pod now; kubelet is asked too."""
-        lock = lock_meant(target, self._ledger.book.value)
+        lock = lock_meant(target, self.ledger.book.value)
         if lock is None or lock.pod is None:
             return HandReleaseView(
                 device=target.device, lock=lock, kernel=await self._kernel(target)
             )
-        view = await self._evidence.ask()
-        members = await self._pods.members(lock.pod)
-        state = await self._pods.runtime_state(lock.pod, members)
+        view = await self.evidence.ask()
+        members = await self.pods.members(lock.pod)
+        state = await self.pods.runtime_state(lock.pod, members)
         kernel = await self._kernel(target)
-        book: Book = self._ledger.book.value
+        book: Book = self.ledger.book.value
         now = lock_meant(target, book)
         return HandReleaseView(
             device=target.device,
@@ -106,11 +97,11 @@ class HandRelease:
         await self._tell(lock, f"to be released{forced} ({asker})")
         if verdict.ends_claim and lock.claim is not None:
             await self._end_claim(lock, lock.claim, asker)
-            self._reclaimer.retry(lock.pod, verdict.grounds)
+            self.reclaimer.retry(lock.pod, verdict.grounds)
             text = f"{lock.device} is free once no process of the claim's pods is left"
             return HandReleaseOutcome(text=text, follows=True, claim=lock.claim)
         if lock.state is not LockState.HELD:
-            self._reclaimer.retry(lock.pod, verdict.grounds)
+            self.reclaimer.retry(lock.pod, verdict.grounds)
             return HandReleaseOutcome(
                 text=f"{lock.device} is being reclaimed", follows=True, claim=lock.claim
             )
@@ -118,7 +109,7 @@ class HandRelease:
 
     async def _end_claim(self, lock: DeviceLock, claim: ClaimUid, asker: Asker) -> None:
         text = f"ended by force ({asker}): kubelet has no record of the claim"
-        await self._ledger.if_unmoved(lock, lambda draft: end_claim(draft, claim, text))
+        await self.ledger.if_unmoved(lock, lambda draft: end_claim(draft, claim, text))
 
     async def _end_holders(self, seen: HandReleaseView, lock: DeviceLock, pod: PodUid) -> str:
         """End the holders of a device whose pod lives; return what came of it."""
@@ -136,7 +127,7 @@ class HandRelease:
             gap=seen.kernel.gap(),
             only=meant,
         )
-        left = await self._ending.end_at_once(warrant, self._evidence)
+        left = await self.ending.end_at_once(warrant, self.evidence)
         names = ", ".join(str(process) for process in sorted(meant - left))
         still = ", ".join(str(process) for process in sorted(left))
         told = [f"ended pid {names}"] if names else []
@@ -147,10 +138,10 @@ class HandRelease:
         )
 
     async def _kernel(self, target: Target) -> KernelFacts:
-        device = self._inventory.value.get(target.device)
+        device = self.inventory.value.get(target.device)
         if device is None:
             return KernelFacts()
-        found = await self._look.scan([device], self._ledger.book.value.locks)
+        found = await self.use.scan([device], self.ledger.book.value.locks)
         return found[device.name]
 
     async def _tell(self, lock: DeviceLock, evidence: str) -> None:
@@ -161,4 +152,4 @@ class HandRelease:
                 )
             draft.tell(lock.device, lock.keys, evidence)
 
-        await self._ledger.apply(decide)
+        await self.ledger.apply(decide)

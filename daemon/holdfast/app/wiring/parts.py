@@ -271,7 +271,7 @@ class ReclaimParts:
         self.hand = HandRelease(
             ledger=core.ledger,
             inventory=core.inventory,
-            look=use,
+            use=use,
             pods=self.pods,
             evidence=evidence,
             reclaimer=self.reclaimer,
