@@ -243,7 +243,7 @@ async def test_a_leaking_sandbox_is_kept_where_the_operator_wants_it_only_report
 ) -> None:
     async with reclaim_scene(tmp_path) as scene:
         sentry, leaks, did = await _leaking(scene, Watched(frozenset({_START})))
-        leaks._settings.set(settings)
+        leaks.settings.set(settings)
         await leaks._consider(_START)
         assert sentry.lives
         assert did == []
@@ -273,8 +273,8 @@ async def test_a_sandbox_has_to_leak_for_its_grace_without_a_break(
     """A container that comes and goes uses the device in between, or kubelet gave its start up."""
     async with reclaim_scene(tmp_path) as scene:
         sentry, leaks, _did = await _leaking(scene, Watched(frozenset({_START})))
-        look: Any = leaks._look
-        leaks._settings.set(replace(_RESTART, leak_grace=Duration(1000)))
+        look: Any = leaks.look
+        leaks.settings.set(replace(_RESTART, leak_grace=Duration(1000)))
         await leaks._consider(_START)
         scene.clock.pass_by(500.0)
         if ends == "the leak":
@@ -300,7 +300,7 @@ async def test_a_sandbox_that_leaks_again_soon_is_kept_for_a_while(tmp_path: Pat
         again = scene.start("exe")
         await leaks._consider(_START)
         assert again.lives
-        scene.clock.pass_by(leaks._settings.value.retry.first)
+        scene.clock.pass_by(leaks.settings.value.retry.first)
         await leaks._consider(_START)
         assert not again.lives
         assert did == [("sandbox", "sent")] * 2

@@ -82,22 +82,17 @@ class GrantBuilder:
         return replace(own, nodes=tuple(dict.fromkeys((*own.nodes, *nodes))))
 
 
-class Preference:
-    """Answers from the latest inventory, topology and book; nothing is read, nothing can fail."""
+class Preference(Struct, frozen=True, kw_only=True):
+    """Answers from the latest inventory, topology and book; nothing is read, nothing can fail.
 
-    def __init__(
-        self,
-        *,
-        standings: DeviceStandings,
-        inventory: Watched[Inventory],
-        sources: Sources,
-    ) -> None:
-        """Prefer among the devices of *inventory* those that no lock keeps."""
-        self._standings = standings
-        self._inventory = inventory
-        self._sources = sources
-        self.kept_back: dict[ResourceName, frozenset[DeviceId]] = {}
-        """What kubelet left out of its last question for each resource, without our knowing why."""
+    It prefers among the devices of `inventory` those that no lock keeps.
+    """
+
+    standings: DeviceStandings
+    inventory: Watched[Inventory]
+    sources: Sources
+    kept_back: dict[ResourceName, frozenset[DeviceId]] = {}
+    """What kubelet left out of its last question for each resource, without our knowing why."""
 
     def preferred(
         self,
@@ -107,7 +102,7 @@ class Preference:
         size: int,
     ) -> tuple[DeviceId, ...]:
         """Return *size* of *available*, with all of *must_include*, close together."""
-        inventory, now = self._inventory.value, self._standings.now()
+        inventory, now = self.inventory.value, self.standings.now()
         standings = now.of(resource)
         self.kept_back[resource] = kept_back(available, standings)
         devices = inventory.of(resource)
@@ -126,7 +121,7 @@ class Preference:
         )
         # Where a device is on the node does not change with its name, or when others are left out.
         beside = inventory.beside(*devices)
-        return self._sources.of(devices).preferred(beside, choice)
+        return self.sources.of(devices).preferred(beside, choice)
 
 
 class Allocator(Struct, frozen=True, kw_only=True):

@@ -210,8 +210,8 @@ def _follow_configuration(
 
         live = parts.core.live
         label = NodeLabel(
-            settings,
-            live.label,
+            settings=settings,
+            label=live.label,
             clock=parts.core.clock,
             reader=orders,
             problem=live.node_label,

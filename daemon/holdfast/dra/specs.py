@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 import structlog
+from msgspec import Struct
 
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.kernelfile import device_number
@@ -16,35 +17,29 @@ from holdfast.runtime.lane import Lane
 log = structlog.get_logger(__name__)
 
 
-class ClaimSpecs:
-    """One file for each claim, written and removed in order on a lane."""
+class ClaimSpecs(Struct, frozen=True):
+    """One file for each claim, written and removed in order on a lane.
 
-    def __init__(
-        self,
-        folder: SpecFolder,
-        *,
-        driver: str,
-        root: HostRoot,
-        lane: Lane,
-    ) -> None:
-        """Write to *folder*, which is for claims alone; the nodes are below *root*."""
-        self._folder = folder
-        self._driver = driver
-        self._root = root
-        self._lane = lane
+    They are in `folder`, which is for claims alone; the nodes are below `root`.
+    """
+
+    folder: SpecFolder
+    driver: str
+    root: HostRoot
+    lane: Lane
 
     async def write(self, claim: ClaimUid, devices: Grants) -> None:
         """Let the file of *claim* be on disk, as it is to be for *devices*.
 
         Raises HostError or LaneStuckError.
         """
-        changed = await self._lane.run(partial(self._write, claim, devices))
+        changed = await self.lane.run(partial(self._write, claim, devices))
         if changed:
             log.info("CDI spec of a claim written", claim=claim, files=changed)
 
     async def remove(self, claim: ClaimUid) -> None:
         """Remove the file of *claim*; what fails is tried again by `tidy`."""
-        await self._remove(partial(self._folder.drop, file_name(claim)))
+        await self._remove(partial(self.folder.drop, file_name(claim)))
 
     async def tidy(self, claims: Collection[ClaimUid]) -> None:
         """Remove the files of all claims but *claims*."""
@@ -52,21 +47,21 @@ class ClaimSpecs:
 
     async def _remove(self, work: Callable[[], None]) -> None:
         try:
-            await self._lane.run(work)
+            await self.lane.run(work)
         except (HostError, LaneStuckError) as error:
             log.warning("cannot remove CDI specs of claims", reason=str(error))
 
     def _write(self, claim: ClaimUid, devices: Grants) -> list[str]:
         paths = {node.host_path for grant in devices.values() for node in grant.nodes}
-        found = {path: device_number(self._root.node(path)) for path in paths}
+        found = {path: device_number(self.root.node(path)) for path in paths}
         numbers = {path: number for path, number in found.items() if number is not None}
-        text = spec(self._driver, claim, devices, numbers)
+        text = spec(self.driver, claim, devices, numbers)
         try:
-            return self._folder.add({file_name(claim): text})
+            return self.folder.add({file_name(claim): text})
         except OSError as error:  # a file system that fails under us
             raise HostError(f"cannot write the CDI spec of claim {claim}: {error}") from error
 
     def _tidy(self, wanted: Collection[str]) -> None:
-        for name in self._folder.names():
+        for name in self.folder.names():
             if name not in wanted:
-                self._folder.drop(name)
+                self.folder.drop(name)

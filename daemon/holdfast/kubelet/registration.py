@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import structlog
 from grpc import aio
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
@@ -42,32 +42,24 @@ class RegistrationTimes(Struct, frozen=True, kw_only=True):
     stop: float = 2.5
 
 
-class Registrar:
+class Registrar(Struct, frozen=True, kw_only=True):
     """Serves and registers each resource as soon as it is on offer.
 
     A resource that leaves the offers stays registered, with an empty list: kubelet would otherwise
     count its devices as lost for as long as it remembers them. One that claims serve by then is
     left: kubelet has nothing to lose of it. `registrations` tells where each one stands.
+
+    Each has a servicer over `plugins`. The names of our sockets in `folder` begin with `prefix`.
     """
 
-    def __init__(
-        self,
-        *,
-        plugins: PluginParts,
-        folder: FolderWatch,
-        prefix: str,
-        times: Watched[RegistrationTimes],
-    ) -> None:
-        """Register what is on offer, each resource with a servicer over *plugins*.
-
-        The names of our sockets in *folder* begin with *prefix*.
-        """
-        self.registrations: Watched[Mapping[ResourceName, Registration]] = Watched({})
-        self.plugins = plugins
-        self.times = times
-        self.folder = folder
-        self.prefix = prefix
-        self._each: dict[ResourceName, _OneResource] = {}
+    plugins: PluginParts
+    folder: FolderWatch
+    prefix: str
+    times: Watched[RegistrationTimes]
+    registrations: Watched[Mapping[ResourceName, Registration]] = field(
+        default_factory=lambda: Watched({})
+    )
+    _each: "dict[ResourceName, _OneResource]" = {}
 
     async def run(self) -> None:
         """Keep them all registered, until cancelled; then `close`."""

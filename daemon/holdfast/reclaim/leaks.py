@@ -41,69 +41,54 @@ _LOOK = 1.0
 _IDLE = 3600.0
 
 
-class LeakedSandboxes:
+class LeakedSandboxes(Struct, frozen=True, kw_only=True):
     """Follows the starts that are held up by their own pod, and has ended what held them up.
 
-    Kubelet then makes the pod a new sandbox.
+    Kubelet then makes the pod a new sandbox. It acts by `settings` on what `starts` says.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        inventory: Watched[Inventory],
-        reader: KubeletReader,
-        starts: Watched[frozenset[WaitingStart]],
-        look: DeviceUse,
-        pods: Pods,
-        ending: Ending,
-        clock: Clock,
-        settings: Watched[ReclaimSettings],
-        modes: Modes,
-    ) -> None:
-        """Act by *settings* on what *starts* says."""
-        self._ledger = ledger
-        self._inventory = inventory
-        self._reader = reader
-        self._starts = starts
-        self._look = look
-        self._pods = pods
-        self._ending = ending
-        self._clock = clock
-        self._settings = settings
-        self._modes = modes
-        self._leaking_since: dict[PodUid, float] = {}
-        self._ended: dict[PodUid, list[float]] = {}
-        self._noted: dict[PodUid, frozenset[ProcessId]] = {}
-        """Of which processes of a pod the history says that they are being ended."""
+    ledger: Ledger
+    inventory: Watched[Inventory]
+    reader: KubeletReader
+    starts: Watched[frozenset[WaitingStart]]
+    look: DeviceUse
+    pods: Pods
+    ending: Ending
+    clock: Clock
+    settings: Watched[ReclaimSettings]
+    modes: Modes
+    _leaking_since: dict[PodUid, float] = {}
+    _ended: dict[PodUid, list[float]] = {}
+    _noted: dict[PodUid, frozenset[ProcessId]] = {}
+    """Of which processes of a pod the history says that they are being ended."""
 
     async def run(self) -> None:
         """Follow the starts until cancelled."""
         while True:
-            changes = Changes([self._starts, self._settings])
-            starts = self._starts.value if self._may_restart else frozenset[WaitingStart]()
+            changes = Changes([self.starts, self.settings])
+            starts = self.starts.value if self._may_restart else frozenset[WaitingStart]()
             self._forget({start.pod for start in starts})
             for start in sorted(starts, key=lambda each: (each.pod, each.device)):
                 await self._consider(start)
             await changes.wait(
-                min(_LOOK, self._settings.value.leak_grace or _LOOK) if starts else _IDLE
+                min(_LOOK, self.settings.value.leak_grace or _LOOK) if starts else _IDLE
             )
 
     async def ask(self) -> KubeletView:
         """Return what kubelet wrote last: a pod that it still counts needs no new answer."""
-        return self._reader.view.value
+        return self.reader.view.value
 
     async def judge(self, warrant: Warrant, _asked_at: float) -> "SandboxJudge":
         """Ask everything; last of all, for a look at all processes takes long, who is at work."""
         pod = warrant.pod
         holders, gap = await self._holders(pod)
-        members = await self._pods.members(pod)
-        runtime = await self._pods.runtime_state(pod, members)
-        now = self._clock.monotonic()
+        members = await self.pods.members(pod)
+        runtime = await self.pods.runtime_state(pod, members)
+        now = self.clock.monotonic()
         return SandboxJudge(
             leaks=self,
             warrant=warrant,
-            record=self._ledger.book.value.pods.get(pod),
+            record=self.ledger.book.value.pods.get(pod),
             members=members,
             holders=holders,
             gap=gap,
@@ -114,63 +99,63 @@ class LeakedSandboxes:
 
     def facts(self, judge: "SandboxJudge", members: Sequence[Member]) -> LeakFacts:
         """Return all that decides whether *members* may be ended; from any thread."""
-        book, view = self._ledger.book.value, self._reader.view.value
+        book, view = self.ledger.book.value, self.reader.view.value
         pod, device = judge.warrant.pod, judge.warrant.lock.device
         return LeakFacts(
             restart=self._may_restart,
-            terminate=self._modes.mode_of(pod) == "terminate",
+            terminate=self.modes.mode_of(pod) == "terminate",
             scan_complete=not judge.gap,
             pod=pod,
             record=book.pods.get(pod),
             lock=book.locks.get(device),
-            held_up=WaitingStart(pod=pod, device=device) in self._starts.value,
+            held_up=WaitingStart(pod=pod, device=device) in self.starts.value,
             counted=view.readable and view.counts(pod),
             holders=judge.holders,
             members=tuple(members),
             runtime=judge.runtime,
             leaking_for=judge.leaking_for,
-            leak_grace=self._settings.value.leak_grace,
+            leak_grace=self.settings.value.leak_grace,
             pause=judge.pause,
         )
 
     @property
     def _may_restart(self) -> bool:
-        return self._settings.value.leaked_sandbox == "restart"
+        return self.settings.value.leaked_sandbox == "restart"
 
     def _forget(self, waiting: set[PodUid]) -> None:
         keep_only(waiting, self._leaking_since)
-        keep_only(self._ledger.book.value.pods, self._ended, self._noted)
+        keep_only(self.ledger.book.value.pods, self._ended, self._noted)
 
     async def _consider(self, start: WaitingStart) -> None:
-        lock = self._ledger.book.value.locks.get(start.device)
+        lock = self.ledger.book.value.locks.get(start.device)
         if lock is None or lock.pod != start.pod:
             return  # what the start waits for is another's
         warrant = Warrant(grounds=Grounds.LEAK, lock=lock, pod=start.pod, gap="")
         try:
             await self._end(warrant)
         except (HoldfastError, OSError) as error:
-            self._ending.spare(lock, str(error))
+            self.ending.spare(lock, str(error))
 
     async def _end(self, warrant: Warrant) -> None:
         judge = await self.judge(warrant, 0.0)
         reason = judge.why_void(judge.members)
         if reason is not None:
-            self._ending.spare(warrant.lock, reason, gap=judge.gap)
+            self.ending.spare(warrant.lock, reason, gap=judge.gap)
             return
         meant = frozenset(each.process for each in judge.members)
         # Written down first: after a crash the history says that we had begun to act.
         if not await self._note(warrant, meant):
             return
-        if await self._ending.end(replace(warrant, only=meant), ReclaimStep.KILL, self):
-            self._ended.setdefault(warrant.pod, []).append(self._clock.monotonic())
+        if await self.ending.end(replace(warrant, only=meant), ReclaimStep.KILL, self):
+            self._ended.setdefault(warrant.pod, []).append(self.clock.monotonic())
 
     async def _holders(self, pod: PodUid) -> tuple[tuple[Holder, ...], str]:
         """Return who holds any device of *pod*, and what was hidden from the look, if anything."""
-        locks = self._ledger.book.value.locks
+        locks = self.ledger.book.value.locks
         named = [
-            self._inventory.value.get(each.device) for each in locks.values() if each.pod == pod
+            self.inventory.value.get(each.device) for each in locks.values() if each.pod == pod
         ]
-        found = await self._look.scan([each for each in named if each is not None], locks)
+        found = await self.look.scan([each for each in named if each is not None], locks)
         holders = tuple(holder for facts in found.values() for holder in facts.holders or ())
         # An own process that could not be seen may be at work.
         return holders, next((gap for each in found.values() if (gap := each.gap())), "")
@@ -185,7 +170,7 @@ class LeakedSandboxes:
         ended = self._ended.get(pod)
         if not ended:
             return 0.0
-        retry = self._settings.value.retry
+        retry = self.settings.value.retry
         pause = retry_pause(len(ended), first=retry.first, last=retry.last)
         return max(0.0, ended[-1] + pause - now)
 
@@ -205,7 +190,7 @@ class LeakedSandboxes:
                 draft.note(lock, f"ending the pod's own leaking sandbox: {names}")
             return True
 
-        is_its = await self._ledger.apply(decide)
+        is_its = await self.ledger.apply(decide)
         if is_its:
             self._noted[warrant.pod] = meant
         return is_its

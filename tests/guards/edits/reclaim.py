@@ -132,10 +132,10 @@ RECLAIM_EDITS = {
             "for each in list(locks.values())[:1] if each.pod == pod",
         ),
         Edit("leak-report", "restart=self._may_restart,", "restart=True,"),
-        Edit("leak-mode", 'terminate=self._modes.mode_of(pod) == "terminate",', "terminate=True,"),
+        Edit("leak-mode", 'terminate=self.modes.mode_of(pod) == "terminate",', "terminate=True,"),
         Edit(
             "leak-start",
-            "held_up=WaitingStart(pod=pod, device=device) in self._starts.value,",
+            "held_up=WaitingStart(pod=pod, device=device) in self.starts.value,",
             "held_up=True,",
         ),
         Edit(

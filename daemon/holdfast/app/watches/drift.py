@@ -66,61 +66,49 @@ class _SentList(Struct, frozen=True, kw_only=True):
         return self.questions is not None and questions > self.questions
 
 
-class DriftWatch:
+class DriftWatch(Struct, kw_only=True):
     """Compares on every change and at a slow beat; `standing` are the reported disagreements.
 
-    One that comes and goes counts as standing, as when two plugins take turns with kubelet.
+    One that comes and goes counts as standing, as when two plugins take turns with kubelet. It
+    compares what the other parts publish; `claims` returns None where there is no DRA.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        view: Watched[KubeletView],
-        standings: DeviceStandings,
-        inventory: Watched[Inventory],
-        offers: Watched[Offers],
-        use: DeviceUse,
-        preference: Preference,
-        clock: Clock,
-        settings: Watched[DriftSettings],
-        pending_timeout: Watched[float],
-        claims: Callable[[], ClaimDriftFacts | None],
-    ) -> None:
-        """Compare what the other parts publish; *claims* returns None where there is no DRA."""
-        self._claims = claims
-        self._ledger = ledger
-        self._view = view
-        self._standings = standings
-        self._inventory = inventory
-        self._offers = offers
-        self._use = use
-        self._preference = preference
-        self._clock = clock
-        self._settings = settings
-        self._pending_timeout = pending_timeout
-        self._seen: dict[Disagreement, _Period] = {}
-        self.standing: dict[Disagreement, float] = {}
-        """The reported disagreements, each with its beginning (seconds since the epoch)."""
-        self._compared_at = clock.monotonic()
-        self._sent = _SentList()
+    ledger: Ledger
+    view: Watched[KubeletView]
+    standings: DeviceStandings
+    inventory: Watched[Inventory]
+    offers: Watched[Offers]
+    use: DeviceUse
+    preference: Preference
+    clock: Clock
+    settings: Watched[DriftSettings]
+    pending_timeout: Watched[float]
+    claims: Callable[[], ClaimDriftFacts | None]
+    standing: dict[Disagreement, float] = {}
+    """The reported disagreements, each with its beginning (seconds since the epoch)."""
+    _seen: dict[Disagreement, _Period] = {}
+    _compared_at: float = 0.0
+    _sent: _SentList = _SentList()
+
+    def __post_init__(self) -> None:
+        self._compared_at = self.clock.monotonic()
 
     async def run(self) -> None:
         """Compare until cancelled."""
         while True:
             changes = Changes(
-                [self._ledger.book, self._view, self._inventory, self._offers, self._settings]
+                [self.ledger.book, self.view, self.inventory, self.offers, self.settings]
             )
             self.compare()
             await changes.wait(self._pause())
 
     def compare(self) -> None:
         """Find disagreements, report those that stand, and report when one is over."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         elapsed, self._compared_at = now - self._compared_at, now
         facts = self._facts()
         found = disagreements(facts)
-        claims = self._claims()
+        claims = self.claims()
         if claims is not None:
             found += claim_disagreements(claims)
         for each, seen in self._seen.items():
@@ -130,32 +118,32 @@ class DriftWatch:
         for each in found:
             first = self._seen[each].first if each in self._seen else now
             self._seen[each] = _Period(first=first, last=now)
-            if each not in self.standing and now - first >= self._settings.value.settle:
-                self.standing[each] = self._clock.wall() - (now - first)
+            if each not in self.standing and now - first >= self.settings.value.settle:
+                self.standing[each] = self.clock.wall() - (now - first)
                 log.warning("drift found", **asdict(each))
         for each, seen in list(self._seen.items()):
-            if now - seen.last > self._settings.value.settle:
+            if now - seen.last > self.settings.value.settle:
                 del self._seen[each]
                 if self.standing.pop(each, None) is not None:
                     log.info("drift resolved", kind=each.kind, subject=each.subject)
 
     def _facts(self) -> DriftFacts:
-        book, view, offers = self._ledger.book.value, self._view.value, self._offers.value
+        book, view, offers = self.ledger.book.value, self.view.value, self.offers.value
         self._sent = self._sent.follow(offers, view.questions)
         return DriftFacts(
             book=book,
             view=view,
-            inventory=self._inventory.value,
+            inventory=self.inventory.value,
             offers=offers,
-            holders=self._use.holders,
-            kept_back=self._preference.kept_back,
+            holders=self.use.holders,
+            kept_back=self.preference.kept_back,
             list_answered=self._sent.answered(view.questions),
-            locked_at={each.name: each.since for each in self._standings.now() if each.lock},
-            lock_patience=self._pending_timeout.value,
+            locked_at={each.name: each.since for each in self.standings.now() if each.lock},
+            lock_patience=self.pending_timeout.value,
         )
 
     def _pause(self) -> float:
         """Return how many seconds to wait when nothing changes."""
-        settings = self._settings.value
+        settings = self.settings.value
         soon = max(_LEAST_PAUSE, settings.settle)
         return min(settings.beat, soon) if self._seen else settings.beat

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import structlog
+from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.host.cgroup.memorylimit import MemoryReader
@@ -23,33 +24,26 @@ _BEAT = 15.0
 Held = Mapping[DeviceName, tuple[Holder, ...]]
 
 
-class MemoryWatch:
+class MemoryWatch(Struct):
     """Follows memory use, warns once when the daemon is near its limit, and then frees what it can.
 
-    Each part bounds what it keeps. This is for a limit that is too low for the sum of them.
+    Each part bounds what it keeps. This is for a limit that is too low for the sum of them. It
+    reads on `lane`, and frees memory there at each look while it is near the limit.
     """
 
-    def __init__(
-        self,
-        reader: MemoryReader,
-        *,
-        lane: Lane,
-        clock: Clock,
-    ) -> None:
-        """Read on *lane*, and free memory there at each look while it is near the limit."""
-        self._reader = reader
-        self._lane = lane
-        self._clock = clock
-        self._tight = False
-        self.own = OwnMemory()
-        """The daemon's own memory at the last look."""
-        self.tightest: Mapping[DeviceName, Memory] = {}
-        """The memory of the holder with the least headroom, for each device that has one."""
+    reader: MemoryReader
+    lane: Lane
+    clock: Clock
+    own: OwnMemory = OwnMemory()
+    """The daemon's own memory at the last look."""
+    tightest: Mapping[DeviceName, Memory] = {}
+    """The memory of the holder with the least headroom, for each device that has one."""
+    _tight: bool = False
 
     async def of_holders(self, held: Held) -> dict[int, HolderMemory]:
         """Return what each process of *held* may use and lock, by pid."""
         holders = {each.process.pid: each for found in held.values() for each in found}
-        return await self._lane.run(lambda: self._read(holders.values()))
+        return await self.lane.run(lambda: self._read(holders.values()))
 
     async def run(self, use: DeviceUse) -> None:
         """Look at every beat until cancelled, at the daemon and at those that *use* knows."""
@@ -57,13 +51,11 @@ class MemoryWatch:
         while True:
             with problem.noting(HoldfastError):
                 await self.refresh(use.holders)
-            await self._clock.sleep(_BEAT)
+            await self.clock.sleep(_BEAT)
 
     async def refresh(self, held: Held) -> None:
         """Look at and judge the present use."""
-        memory, resident = await self._lane.run(
-            lambda: (self._reader.own(), self._reader.resident())
-        )
+        memory, resident = await self.lane.run(lambda: (self.reader.own(), self.reader.resident()))
         share = own_share(memory, resident)
         self.own = OwnMemory(memory=memory, resident=resident, share=share)
         await self._judge(memory, share)
@@ -78,7 +70,7 @@ class MemoryWatch:
     async def _judge(self, memory: Memory, share: float) -> None:
         before, self._tight = self._tight, is_tight(share, before=self._tight)
         if self._tight:
-            await self._lane.run(give_back_memory)
+            await self.lane.run(give_back_memory)
         if self._tight and not before:
             tightest = memory.tightest
             log.warning(
@@ -99,6 +91,6 @@ class MemoryWatch:
             pid = holder.process.pid
             memory = by_cgroup.get(holder.cgroup)
             if memory is None:
-                memory = by_cgroup[holder.cgroup] = self._reader.of_process(pid)
-            found[pid] = HolderMemory(memory=memory, memlock=self._reader.memlock(pid))
+                memory = by_cgroup[holder.cgroup] = self.reader.of_process(pid)
+            found[pid] = HolderMemory(memory=memory, memlock=self.reader.memlock(pid))
         return found

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 
 from holdfast.apiserver.client import ApiServer, RequestObserver
 from holdfast.apiserver.nodes import NodeOnServer, labels_now
@@ -26,70 +27,57 @@ _PATIENCE = 5.0
 """Seconds that a start waits for the API server, where it does not know the label."""
 
 
-class NodeLabel:
-    """Publishes what the API server says of the node's label.
+class NodeLabel(Struct, frozen=True, kw_only=True):
+    """Publishes in `label` what the API server says of the node's label.
 
-    While it cannot be asked, the value that was read last counts.
+    While it cannot be asked, the value that was read last counts. `reader` is asked when it has
+    another value. `problem` is why it cannot be read, `observer` hears of requests to the server.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        label: Watched[str | None],
-        *,
-        clock: Clock,
-        reader: ConfigurationReader,
-        problem: Problem,
-        observer: RequestObserver,
-    ) -> None:
-        """Set *label*, and ask *reader* when it has another value.
-
-        *problem* is why the label cannot be read, *observer* hears of requests to the API server.
-        """
-        self._settings = settings
-        self._label = label
-        self._clock = clock
-        self._reader = reader
-        self._problem = problem
-        self._observer = observer
+    settings: Settings
+    label: Watched[str | None]
+    clock: Clock
+    reader: ConfigurationReader
+    problem: Problem
+    observer: RequestObserver
 
     async def run(self) -> None:
         """Follow the label until cancelled."""
         pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
         while True:
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             try:
                 await self._follow()
             except ApiServerError as error:
-                self._problem.set(
+                self.problem.set(
                     str(error), next="the value that was read last names the configuration"
                 )
-            if self._clock.monotonic() - began >= _LAST_PAUSE:
+            if self.clock.monotonic() - began >= _LAST_PAUSE:
                 pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
-            await self._clock.sleep(next(pauses))
+            await self.clock.sleep(next(pauses))
 
     async def _follow(self) -> None:
         """Follow the label until the server ends the watch, which is normal after some minutes."""
-        access, name = _place(self._settings)
+        access, name = _place(self.settings)
         server = ApiServer(
-            access, name="node on API server", clock=self._clock, observer=self._observer
+            access, name="node on API server", clock=self.clock, observer=self.observer
         )
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(server.close)
             node = NodeOnServer(server, node=name)
             labels, version = await node.read()
             self._take(labels)
-            begun = partial(self._problem.set, "")
+            begun = partial(self.problem.set, "")
             async for labels in node.follow(version, begun=begun):
                 self._take(labels)
 
     def _take(self, labels: Mapping[str, str]) -> None:
-        named = self._settings.named
+        named = self.settings.named
         value = label_in(named, labels)
-        if value != self._label.value:
-            self._label.set(value)
+        if value != self.label.value:
+            self.label.set(value)
             log.info("node label changed", value=value, labels=list(named.labels))
-            self._reader.read()
+            self.reader.read()
 
 
 def label_now(settings: Settings) -> str | None:

@@ -6,9 +6,10 @@ Nothing waits for it. What cannot be written is counted, and tried again while i
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import structlog
+from msgspec import Struct
 
 from holdfast.allocation.entry import Entry
 from holdfast.apiserver.events import NodeCondition, NodeEvents
@@ -19,6 +20,7 @@ from holdfast.model.book.book import Move
 from holdfast.model.events import (
     History,
     KeptDevice,
+    Reclaims,
     StoredCondition,
     condition_of,
     due,
@@ -39,52 +41,41 @@ _BEAT = 1.0
 _FIRST_PAUSE, _LAST_PAUSE = 5.0, 60.0
 
 
-class Notices:
-    """Looks every second at what is to be told, and writes what is due."""
+class Notices(Struct, kw_only=True):
+    """Looks every second at what is to be told, and writes what is due.
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        entries: Iterable[Entry],
-        standings: DeviceStandings,
-        looked: asyncio.Event,
-        events: NodeEvents,
-        condition: NodeCondition,
-        clock: Clock,
-        patience: Watched[float],
-        refused: Callable[[], str],
-        wrote: Callable[[str, bool], None],
-    ) -> None:
-        """Tell of devices that are not free for *patience* seconds, once the node was *looked* at.
+    It tells of devices that are not free for `patience` seconds, once the node was `looked` at.
+    Pods wait at each of `entries`. `refused` returns why the configuration as it is now is not in
+    use; empty: it is. `wrote` hears of each try about a ``pod``, the ``node`` or its ``condition``,
+    and whether it worked.
+    """
 
-        Pods wait at each of *entries*. *refused* returns why the configuration as it is now is not
-        in use; empty: it is. *wrote* hears of each try about a ``pod``, the ``node`` or its
-        ``condition``, and whether it worked.
-        """
-        self._ledger = ledger
-        self._entries = tuple(entries)
-        self._standings = standings
-        self._looked = looked
-        self._events = events
-        self._condition = condition
-        self._clock = clock
-        self._patience = patience
-        self._refused = refused
-        self._wrote = wrote
-        self._history: History = {}
-        self._reclaims = reclaims_in(ledger.book.value)
-        self._stored: StoredCondition | None = None
-        self._stored_at = -math.inf
+    ledger: Ledger
+    entries: Sequence[Entry]
+    standings: DeviceStandings
+    looked: asyncio.Event
+    events: NodeEvents
+    condition: NodeCondition
+    clock: Clock
+    patience: Watched[float]
+    refused: Callable[[], str]
+    wrote: Callable[[str, bool], None]
+    _history: History = {}
+    _reclaims: Reclaims = Reclaims()
+    _stored: StoredCondition | None = None
+    _stored_at: float = -math.inf
+
+    def __post_init__(self) -> None:
+        self._reclaims = reclaims_in(self.ledger.book.value)
 
     def committed(self, moves: tuple[Move, ...], _seconds: float) -> None:
         """Hear that locks moved."""
-        book, now = self._ledger.book.value, self._clock.monotonic()
+        book, now = self.ledger.book.value, self.clock.monotonic()
         self._reclaims = self._reclaims.followed(moves, book, now)
 
     async def run(self) -> None:
         """Look, and write what is due, until cancelled."""
-        await self._looked.wait()
+        await self.looked.wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat("Events", self._tell), name="Events")
             group.create_task(self._repeat("node condition", self._show), name="node condition")
@@ -103,51 +94,51 @@ class Notices:
                 written = await act()
             except ApiServerError as error:
                 problem.set(str(error))
-                await self._clock.sleep(next(pauses))
+                await self.clock.sleep(next(pauses))
             else:
                 if written and problem.text:
                     problem.set("")
                     pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
-            await self._clock.sleep(_BEAT)
+            await self.clock.sleep(_BEAT)
 
     async def _tell(self) -> bool:
         """Write the Events that are due; raise ApiServerError at the first that cannot be."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         self._reclaims = self._reclaims.lately(now)
-        book, done = self._ledger.book.value, self._reclaims.done.values()
-        waiting = [each for entry in self._entries for each in entry.waiting(now)]
-        found = notices(book, waiting, self._kept(), done, self._refused())
+        book, done = self.ledger.book.value, self._reclaims.done.values()
+        waiting = [each for entry in self.entries for each in entry.waiting(now)]
+        found = notices(book, waiting, self._kept(), done, self.refused())
         wanted = due(found, self._history, now)
         for notice in wanted:
             about = "node" if notice.pod is None else "pod"
             self._history = noted(self._history, notice, now, failed=True)  # until it is written
             with self._counted(about):
-                await self._events.write(notice, at=self._clock.wall())
-            self._history = noted(self._history, notice, self._clock.monotonic(), failed=False)
+                await self.events.write(notice, at=self.clock.wall())
+            self._history = noted(self._history, notice, self.clock.monotonic(), failed=False)
         return bool(wanted)
 
     async def _show(self) -> bool:
         """Bring the node's condition in line, if that is due; raise ApiServerError."""
-        wanted, now = condition_of(self._kept()), self._clock.monotonic()
+        wanted, now = condition_of(self._kept()), self.clock.monotonic()
         former = self._stored
         if former is not None and not is_due(wanted, former.condition, now - self._stored_at):
             return False
         self._stored = None  # until the server has answered, it is not known what it has
         with self._counted("condition"):
-            before = former or await self._condition.read()
+            before = former or await self.condition.read()
             same = before.condition is not None and before.condition.status is wanted.status
-            self._stored = await self._condition.write(
-                wanted, since=before.since if same else "", at=self._clock.wall()
+            self._stored = await self.condition.write(
+                wanted, since=before.since if same else "", at=self.clock.wall()
             )
         self._stored_at = now
         return True
 
     def _kept(self) -> tuple[KeptDevice, ...]:
         return kept_devices(
-            self._standings.now(),
-            self._ledger.book.value.marks,
-            patience=self._patience.value,
-            now=self._clock.uptime(),
+            self.standings.now(),
+            self.ledger.book.value.marks,
+            patience=self.patience.value,
+            now=self.clock.uptime(),
         )
 
     @contextlib.contextmanager
@@ -155,6 +146,6 @@ class Notices:
         try:
             yield
         except ApiServerError:
-            self._wrote(about, False)
+            self.wrote(about, False)
             raise
-        self._wrote(about, True)
+        self.wrote(about, True)

@@ -1,7 +1,7 @@
 """Builds what tells the cluster of waiting pods and held devices; loaded only with events on."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.allocation.entry import Entry
@@ -16,7 +16,7 @@ from holdfast.reclaim.watcher import Watcher
 class ClusterEvents:
     """The notices and their own connection to the API server. Nothing runs yet."""
 
-    def __init__(self, core: Core, watcher: Watcher, entries: Iterable[Entry]) -> None:
+    def __init__(self, core: Core, watcher: Watcher, entries: Sequence[Entry]) -> None:
         """Build everything; raise ApiServerError outside of a pod.
 
         Pods wait at *entries*, and nothing is told before *watcher* has looked.
