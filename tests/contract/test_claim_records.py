@@ -185,7 +185,7 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
         records = ClaimRecords(
             driver="holdfast.dev",
             pool="node-1",
-            state=tmp_path / "dra_manager_state",
+            file=tmp_path / "dra_manager_state",
             claims=server,
             ledger=ledger,
             inventory=hardware,

@@ -115,7 +115,7 @@ def gate_over(
         reader=reader,
         sources=Sources(),
         specs=CdiSpecs(
-            SpecWriter(Path("nowhere"), "none", "_", lane=lane),
+            writer=SpecWriter(Path("nowhere"), "none", "_", lane=lane),
             by_name=False,
             inventory=inventory,
             view=reader.view,

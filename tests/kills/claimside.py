@@ -59,7 +59,7 @@ class ClaimSide(ClaimSight):
         self.records = ClaimRecords(
             driver=DRIVER,
             pool=NODE,
-            state=self._claims.record.path,
+            file=self._claims.record.path,
             claims=Server(kubelet, meanwhile),
             ledger=ledger,
             inventory=Watched(inventory),

@@ -4,7 +4,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct, field, structs
 
@@ -83,16 +83,14 @@ class _Judge(PodJudge, frozen=True, kw_only=True):
         return self.rule(self.evidence.facts(self, each, members))
 
 
-class _Evidence(Evidence):
-    def __init__(self, rule: Judge, **parts: Any) -> None:
-        super().__init__(**parts)
-        self._rule = rule
+class _Evidence(Evidence, frozen=True, kw_only=True):
+    rule: Judge
 
     def judging(
         self, warrant: Warrant, members: tuple[Member, ...], asked_at: float = -math.inf
     ) -> PodJudge:
         made = super().judging(warrant, members, asked_at)
-        return _Judge(**structs.asdict(made), rule=self._rule)
+        return _Judge(**structs.asdict(made), rule=self.rule)
 
 
 class _NoResetter(Resetter):
@@ -203,7 +201,7 @@ class Daemon:
                 clock=clock,
                 settings=Watched(settings),
                 own_pid=OWN_PID,
-                kind=partial(_Evidence, self._guards.judge),
+                kind=partial(_Evidence, rule=self._guards.judge),
             ),
             resetter=resetter,
             clock=clock,

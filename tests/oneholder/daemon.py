@@ -181,7 +181,7 @@ class PlayedDaemon:
         self._records = ClaimRecords(
             driver=DRIVER,
             pool=POOL,
-            state=node.root / "kubelet" / STATE,
+            file=node.root / "kubelet" / STATE,
             claims=node,
             ledger=ledger,
             inventory=inventory,

@@ -64,32 +64,23 @@ class SpecWriter:
         return changed, {name: str(path) for name, path in self._folder.rivals(kinds).items()}
 
 
-class CdiSpecs:
+class CdiSpecs(Struct, kw_only=True):
     """Writes the specs of an inventory; `published` is what a runtime finds in them.
 
     A spec that cannot be written stops nothing: `published` says why, new containers are given
     their nodes by path, and those that were promised names wait at the gate.
+
+    They are written by `writer` where containers are given devices `by_name`. Or where pods in
+    `view` were promised names of what is in `inventory`: they need them also where new ones get
+    their nodes by path. Else the folder is not ours.
     """
 
-    def __init__(
-        self,
-        writer: SpecWriter,
-        *,
-        by_name: bool,
-        inventory: Watched[Inventory],
-        view: Watched[KubeletView],
-    ) -> None:
-        """Write by *writer* where containers are given devices *by_name*.
-
-        Or where pods in *view* were promised names of what is in *inventory*: they need them also
-        where new ones get their nodes by path. Else the folder is not ours.
-        """
-        self._writer = writer
-        self._by_name = by_name
-        self._inventory = inventory
-        self._view = view
-        self.published = PublishedSpecs()
-        self._problem = Problem(log, "cannot publish CDI specs")
+    writer: SpecWriter
+    by_name: bool
+    inventory: Watched[Inventory]
+    view: Watched[KubeletView]
+    published: PublishedSpecs = PublishedSpecs()
+    _problem: Problem = field(default_factory=lambda: Problem(log, "cannot publish CDI specs"))
 
     def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether the specs are written."""
@@ -97,20 +88,20 @@ class CdiSpecs:
 
     async def publish(self, inventory: Inventory) -> None:
         """Let the files say what *inventory* does. Never raises for what the folder does."""
-        if not (self._by_name or self._promised()):
+        if not (self.by_name or self._promised()):
             self._publish(PublishedSpecs())
             return
-        written = await self._writer.write(partial(spec_files, inventory), inventory.resources)
+        written = await self.writer.write(partial(spec_files, inventory), inventory.resources)
         if written.problem:
             self._publish(PublishedSpecs(problem=written.problem))
         else:
             self._publish(explained(inventory, written.rivals))
 
     def _promised(self) -> bool:
-        resources = self._inventory.value.resources
+        resources = self.inventory.value.resources
         return any(
             entry.resource in resources and names_of_ours(entry)
-            for entry in self._view.value.entries
+            for entry in self.view.value.entries
         )
 
     def _publish(self, found: PublishedSpecs) -> None:

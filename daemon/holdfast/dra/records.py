@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
+from msgspec import Struct, field
 
 from holdfast.dra.door import ClaimReader
 from holdfast.dra.specs import ClaimSpecs
@@ -55,54 +56,40 @@ class ClaimSight(Protocol):
         ...
 
 
-class ClaimRecords:
-    """Adopts claims that the ledger lost, learns who shares them, and ends those that are lost."""
+class ClaimRecords(Struct, kw_only=True):
+    """Adopts claims that the ledger lost, learns who shares them, and ends those that are lost.
 
-    def __init__(
-        self,
-        *,
-        driver: str,
-        pool: str,
-        state: Path,
-        claims: ClaimReader,
-        ledger: Ledger,
-        inventory: Watched[Inventory],
-        sight: ClaimSight,
-        specs: ClaimSpecs,
-        lane: Lane,
-        written: Watched[int],
-        kubelet: Callable[[], ProcessId | None],
-        clock: Clock,
-    ) -> None:
-        """Read kubelet's record at *state*; *written* changes when kubelet may have written it.
+    Kubelet's record is at `file`, and `written` changes when kubelet may have written it.
+    `kubelet` returns which one is known to run.
+    """
 
-        *kubelet* returns which one is known to run.
-        """
-        self._driver = driver
-        self._pool = pool
-        self._state = state
-        self._claims = claims
-        self._ledger = ledger
-        self._inventory = inventory
-        self._sight = sight
-        self._specs = specs
-        self._lane = lane
-        self._written = written
-        self._kubelet = kubelet
-        self._clock = clock
-        self._unasked: set[ClaimUid] = set()
-        """Claims of which the API server could not say yet what they have with adminAccess."""
-        self._without_spec: set[ClaimUid] = set()
-        """Claims that are over and whose specs were removed."""
-        self._not_taken: dict[ClaimUid, str] = {}
-        """Why claims were not taken over, as the log said it last."""
-        self._incomparable = Problem(log, "cannot compare claims with kubelet's record")
-        self.problem = ""
-        """Why kubelet's record cannot be read; empty while it can."""
-        self.entries: tuple[ClaimEntry, ...] | None = None
-        """What it had when it was last read; None where it could not be."""
-        self.read_at = 0.0
-        """When that reading began, in seconds since the machine booted."""
+    driver: str
+    pool: str
+    file: Path
+    claims: ClaimReader
+    ledger: Ledger
+    inventory: Watched[Inventory]
+    sight: ClaimSight
+    specs: ClaimSpecs
+    lane: Lane
+    written: Watched[int]
+    kubelet: Callable[[], ProcessId | None]
+    clock: Clock
+    problem: str = ""
+    """Why kubelet's record cannot be read; empty while it can."""
+    entries: tuple[ClaimEntry, ...] | None = None
+    """What it had when it was last read; None where it could not be."""
+    read_at: float = 0.0
+    """When that reading began, in seconds since the machine booted."""
+    _unasked: set[ClaimUid] = set()
+    """Claims of which the API server could not say yet what they have with adminAccess."""
+    _without_spec: set[ClaimUid] = set()
+    """Claims that are over and whose specs were removed."""
+    _not_taken: dict[ClaimUid, str] = {}
+    """Why claims were not taken over, as the log said it last."""
+    _incomparable: Problem = field(
+        default_factory=lambda: Problem(log, "cannot compare claims with kubelet's record")
+    )
 
     def users(self, claim: ClaimUid) -> frozenset[PodUid]:
         """Return the pods that kubelet's record had for *claim* when it was last read."""
@@ -126,18 +113,18 @@ class ClaimRecords:
         A pod that joins a claim is in the record alone, and only while it uses the claim.
         """
         changes = self._changes()
-        due = self._clock.monotonic() + EVERY
+        due = self.clock.monotonic() + EVERY
         while True:
-            changed = await changes.wait(max(0.0, due - self._clock.monotonic()))
+            changed = await changes.wait(max(0.0, due - self.clock.monotonic()))
             changes = self._changes()
             if changed:
                 await self.catch_up()
-            if self._clock.monotonic() >= due:
+            if self.clock.monotonic() >= due:
                 await self.compare()
-                due = self._clock.monotonic() + EVERY
+                due = self.clock.monotonic() + EVERY
 
     def _changes(self) -> Changes:
-        return Changes([self._inventory, self._written])
+        return Changes([self.inventory, self.written])
 
     async def compare(self) -> None:
         """Compare once; what fails is told, never raised."""
@@ -151,11 +138,11 @@ class ClaimRecords:
             # nothing of stays for as long as a container may be started with it.
             if state.state is CheckpointState.READ:
                 listed = [each.claim.uid for each in state.entries]
-                await self._specs.tidy([*listed, *(each.ref.uid for each in self._live())])
+                await self.specs.tidy([*listed, *(each.ref.uid for each in self._live())])
 
     async def _read(self) -> ClaimState:
-        began = self._clock.uptime()
-        state = await self._lane.run(partial(read, self._state))
+        began = self.clock.uptime()
+        state = await self.lane.run(partial(read, self.file))
         self.entries = state.entries if state.state is CheckpointState.READ else None
         self.read_at = began
         if state.problem != self.problem and self._live():
@@ -177,23 +164,23 @@ class ClaimRecords:
         for claim in over - listed - self._without_spec:
             # Prepare writes a spec only after the claim is not over any more.
             if claim in self._over():
-                await self._specs.remove(claim)
+                await self.specs.remove(claim)
                 self._without_spec.add(claim)
 
     def _over(self) -> set[ClaimUid]:
-        claims = self._ledger.book.value.claims
+        claims = self.ledger.book.value.claims
         return {uid for uid, record in claims.items() if record.over_at is not None}
 
     def _live(self) -> list[ClaimRecord]:
-        claims = self._ledger.book.value.claims
+        claims = self.ledger.book.value.claims
         return [each for each in claims.values() if each.over_at is None]
 
     async def _take_over(self, state: ClaimState, *, again: bool = False) -> None:
         """Take over what the ledger lacks; *again*: ask the server what it could not say before."""
         answers = True  # the API server: kubelet waits at our start, with any number of claims
         for entry in state.entries:
-            if entry.devices.get(self._driver):  # else it is about to ask for them
-                await self._ledger.apply_if_changing(
+            if entry.devices.get(self.driver):  # else it is about to ask for them
+                await self.ledger.apply_if_changing(
                     partial(share, claim=entry.claim.uid, pods=entry.pods)
                 )
             admin = self._known_admin(entry.claim.uid)
@@ -221,23 +208,23 @@ class ClaimRecords:
         keep_only(listed, self._not_taken)
         for record in self._live():
             if self._listed(record, state) is False:
-                await self._ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
+                await self.ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
 
     async def _running(self, entry: ClaimEntry) -> frozenset[PodUid]:
         """Return the pods of a claim that is over here in which a process may live."""
         if entry.claim.uid not in self._over():
             return frozenset()
-        cgroups = await self._sight.with_cgroup(entry.pods)
+        cgroups = await self.sight.with_cgroup(entry.pods)
         return frozenset(pod for pod, populated in cgroups.items() if populated)
 
     def _lacks(
         self, entry: ClaimEntry, wanted: Sequence[ResultDevices], running: frozenset[PodUid]
     ) -> bool:
         """Tell whether the ledger has less of a claim than kubelet: some hardware comes late."""
-        book, claim = self._ledger.book.value, entry.claim.uid
+        book, claim = self.ledger.book.value, entry.claim.uid
         record = book.claims.get(claim)
         if record is not None and record.over_at is not None:
-            kubelet, boot = self._kubelet(), self._ledger.boot
+            kubelet, boot = self.kubelet(), self.ledger.boot
             pods = entry.pods
             return bool(joined_after_end(book, claim, pods, kubelet, boot, running=running))
         had = [each.keys for each in book.holdings.of_claim(claim)]
@@ -260,10 +247,10 @@ class ClaimRecords:
             given = placed(wanted, draft.book, entry.claim.uid, prepared=True)
             if isinstance(given, Obstacle):
                 raise ClaimRefusedError(given.text)
-            return adopt(draft, _wish(entry, given), self._kubelet(), running)
+            return adopt(draft, _wish(entry, given), self.kubelet(), running)
 
         try:
-            taken = await self._ledger.apply_or_log(take)
+            taken = await self.ledger.apply_or_log(take)
         except ClaimRefusedError as error:
             uid, reason = entry.claim.uid, str(error)
             if self._not_taken.get(uid) != reason:
@@ -278,20 +265,20 @@ class ClaimRecords:
 
         *admin* are the scheduler's names of what it has with adminAccess.
         """
-        inventory, book = self._inventory.value, self._ledger.book.value
-        known = {each.name: each for each in self._sight.known()}
+        inventory, book = self.inventory.value, self.ledger.book.value
+        known = {each.name: each for each in self.sight.known()}
         found: list[ResultDevices] = []
-        given = sorted(frozenset(entry.devices.get(self._driver, ())))
+        given = sorted(frozenset(entry.devices.get(self.driver, ())))
         shared = {each.name for each in given if each.share_id}
         for each in given:
             told = known.get(each.name) or called_before(each.name, known.values())
-            if told is None or each.pool != self._pool:
+            if told is None or each.pool != self.pool:
                 continue
             if each.name in shared and not each.share_id:
                 continue  # nobody has a share and the whole: that is what it has with adminAccess
             result = ClaimResult(
                 request="",
-                driver=self._driver,
+                driver=self.driver,
                 pool=each.pool,
                 device=each.name,
                 admin_access=each.name in admin,
@@ -311,16 +298,16 @@ class ClaimRecords:
         It may not be shared any more, or by fewer.
         """
         recorded = (
-            each for entry in self.entries or () for each in entry.devices.get(self._driver, ())
+            each for entry in self.entries or () for each in entry.devices.get(self.driver, ())
         )
         count = sum(each.name == name and each.share_id != "" for each in recorded)
-        return self._inventory.value.names.replicas(card, count)
+        return self.inventory.value.names.replicas(card, count)
 
     def _known_admin(self, claim: ClaimUid) -> frozenset[str]:
         """Return what the ledger says that *claim* has with adminAccess."""
-        record = self._ledger.book.value.claims.get(claim)
+        record = self.ledger.book.value.claims.get(claim)
         known = record.admin.keys() if record is not None else frozenset()
-        told = map(as_whole, self._sight.known())
+        told = map(as_whole, self.sight.known())
         return frozenset(each.name for each in told if known and known >= set(each.devices))
 
     async def _admin(self, claim: ClaimRef, wanted: Sequence[ResultDevices]) -> frozenset[str]:
@@ -331,15 +318,15 @@ class ClaimRecords:
         """
         if not any(may_be_shared(device) for each in wanted for device in each.devices):
             return frozenset()
-        found = await self._claims.claim(claim.namespace, claim.name)
+        found = await self.claims.claim(claim.namespace, claim.name)
         if found.ref.uid != claim.uid:
             return frozenset()
-        ours = [each for each in found.results or () if each.driver == self._driver]
+        ours = [each for each in found.results or () if each.driver == self.driver]
         locked = {each.device for each in ours if not each.admin_access}
         return frozenset(each.device for each in ours if each.device not in locked)
 
     async def _look_for(self, record: ClaimRecord, state: ClaimState) -> None:
-        sight = self._sight
+        sight = self.sight
         if self._listed(record, state) is not False:
             return
         if await sight.with_cgroup(record.pods):
@@ -359,8 +346,8 @@ class ClaimRecords:
             end_claim(draft, record.ref.uid, f"claim {record.ref} is over: {reason}")
             return True
 
-        if await self._ledger.apply_or_log(end):
-            await self._specs.remove(record.ref.uid)
+        if await self.ledger.apply_or_log(end):
+            await self.specs.remove(record.ref.uid)
 
     async def _part(self, record: ClaimRecord, state: ClaimState) -> None:
         """Forget the pods that used a claim which others use still: a tenant can bring thousands.
@@ -372,9 +359,9 @@ class ClaimRecords:
         if state.state is not CheckpointState.READ or not kept & record.pods:
             return
         gone = record.pods - kept
-        gone -= frozenset(await self._sight.with_cgroup(gone))
+        gone -= frozenset(await self.sight.with_cgroup(gone))
         if gone:
-            await self._ledger.apply_if_changing(partial(part, claim=record.ref.uid, pods=gone))
+            await self.ledger.apply_if_changing(partial(part, claim=record.ref.uid, pods=gone))
 
     def _listed(self, record: ClaimRecord, state: ClaimState) -> bool | None:
         """Tell whether kubelet has *record* for one of its pods; None: its record is not known.
@@ -385,14 +372,14 @@ class ClaimRecords:
             return None
         return any(
             entry.claim.uid == record.ref.uid
-            and (entry.pods & record.pods or entry.devices.get(self._driver))
+            and (entry.pods & record.pods or entry.devices.get(self.driver))
             for entry in state.entries
         )
 
     async def _on_server(self, record: ClaimRecord) -> OnServer:
         claim = record.ref
         try:
-            found = await self._claims.claim(claim.namespace, claim.name)
+            found = await self.claims.claim(claim.namespace, claim.name)
         except ObjectGoneError:
             return OnServer.GONE
         except ApiServerError:
@@ -407,12 +394,12 @@ class ClaimRecords:
 
     def _is_elsewhere(self, record: ClaimRecord, results: Sequence[ClaimResult]) -> bool:
         """Tell whether *results*, what it is allocated, are none of the devices that it has."""
-        ours = {each.device for each in results if each.driver == self._driver}
-        known = [as_whole(each) for each in self._sight.known() if each.name in ours]
-        devices = map(self._inventory.value.get, (name for each in known for name in each.devices))
+        ours = {each.device for each in results if each.driver == self.driver}
+        known = [as_whole(each) for each in self.sight.known() if each.name in ours]
+        devices = map(self.inventory.value.get, (name for each in known for name in each.devices))
         keys = [None if device is None else device.keys for device in devices]
         had = {*record.admin.values()}
-        had |= {each.keys for each in self._ledger.book.value.holdings.of_claim(record.ref.uid)}
+        had |= {each.keys for each in self.ledger.book.value.holdings.of_claim(record.ref.uid)}
         return len(known) == len(ours) and all(
             each is not None and not any(clash(each, mine) for mine in had) for each in keys
         )

@@ -37,57 +37,39 @@ class Modes(Protocol):
         ...
 
 
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """Knows since when kubelet and the runtime have let go of each pod, by the monotonic clock.
 
     It is kept in memory only. After a restart each grace period starts again, because the daemon
     did not see what happened while it was down.
+
+    An answer of kubelet's is waited for `question_timeout` seconds. `own_pid` is this daemon's as
+    `/proc` shows it, never to be signalled.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        reader: KubeletReader,
-        pods: Pods,
-        clock: Clock,
-        settings: Watched[ReclaimSettings],
-        modes: Modes,
-        question_timeout: Watched[float],
-        own_pid: int,
-    ) -> None:
-        """Judge by *settings*; wait *question_timeout* seconds for an answer of kubelet's.
-
-        *own_pid* is this daemon's as `/proc` shows it, never to be signalled.
-        """
-        self._ledger = ledger
-        self._reader = reader
-        self._pods = pods
-        self._clock = clock
-        self.settings = settings
-        self._question_timeout = question_timeout
-        self._own_pid = own_pid
-        self._modes = modes
-        self._kubelet: dict[PodUid, tuple[tuple[ProcessId | None, float], float]] = {}
-        """What the ledger says of how kubelet let go of each pod, and when that was first seen."""
-        self._runtime: dict[PodUid, RuntimeEvidence] = {}
-
-    @property
-    def question_timeout(self) -> float:
-        """Return for how many seconds an answer of kubelet's is waited for."""
-        return self._question_timeout.value
+    ledger: Ledger
+    reader: KubeletReader
+    pods: Pods
+    clock: Clock
+    settings: Watched[ReclaimSettings]
+    modes: Modes
+    question_timeout: Watched[float]
+    own_pid: int
+    _kubelet: dict[PodUid, tuple[tuple[ProcessId | None, float], float]] = {}
+    """What the ledger says of how kubelet let go of each pod, and when that was first seen."""
+    _runtime: dict[PodUid, RuntimeEvidence] = {}
 
     def may_end(self, pod: PodUid) -> bool:
         """Tell whether what *pod* leaves behind is ended at all, once every guard agrees."""
-        return self._modes.mode_of(pod) == "terminate"
+        return self.modes.mode_of(pod) == "terminate"
 
     async def look(self, pod: PodUid) -> tuple[Member, ...]:
         """Return the processes of *pod*; note whether kubelet and the runtime have let go of it."""
-        members = await self._pods.members(pod)
-        state = await self._pods.runtime_state(pod, members)
+        members = await self.pods.members(pod)
+        state = await self.pods.runtime_state(pod, members)
         # Read only now: the pod may have been forgotten while the files were read.
         before = self._runtime.get(pod, RuntimeEvidence())
-        self._runtime[pod] = runtime_seen(before, members, state, self._clock.monotonic())
+        self._runtime[pod] = runtime_seen(before, members, state, self.clock.monotonic())
         self._let_go_since(self.record(pod))
         return members
 
@@ -97,11 +79,11 @@ class Evidence:
 
     async def ask(self) -> KubeletView | None:
         """Ask kubelet now; return the view that its answer gave, None where it gave none."""
-        return await self._reader.answered_after(self._clock.uptime(), self.question_timeout)
+        return await self.reader.answered_after(self.clock.uptime(), self.question_timeout.value)
 
     def record(self, pod: PodUid) -> PodRecord | None:
         """Return what the ledger has of *pod*; from any thread."""
-        return self._ledger.book.value.pods.get(pod)
+        return self.ledger.book.value.pods.get(pod)
 
     async def judge(self, warrant: Warrant, asked_at: float) -> "PodJudge":
         """Look at the warrant's pod again; *asked_at*: after it, kubelet gave its answer."""
@@ -123,7 +105,7 @@ class Evidence:
             record=record,
             let_go_at=self._let_go_since(record),
             runtime=self._runtime.get(warrant.pod, RuntimeEvidence()),
-            kubelet=self._reader.view.value.kubelet,
+            kubelet=self.reader.view.value.kubelet,
         )
 
     def why_void(self, warrant: Warrant, asked_at: float) -> str | None:
@@ -132,15 +114,15 @@ class Evidence:
         Its lock must not have moved, its pod must not be counted again, and kubelet's answer not be
         too old. While kubelet's checkpoint cannot be read, the pod may be counted.
         """
-        book = self._ledger.book.value
+        book = self.ledger.book.value
         if book.locks.get(warrant.lock.device) != warrant.lock:
             return "the lock of its device has moved"
         forced = warrant.grounds is Grounds.FORCE
-        counted = _may_count(self._reader.view.value, warrant.pod)
+        counted = _may_count(self.reader.view.value, warrant.pod)
         if not forced and (counted or has_claim(book, warrant.pod)):
             return "its pod may be counted again"
         return why_stale(
-            asked=asked_at, now=self._clock.uptime(), limit=self.settings.value.evidence_age
+            asked=asked_at, now=self.clock.uptime(), limit=self.settings.value.evidence_age
         )
 
     def facts(self, judge: "PodJudge", each: Member, members: Sequence[Member]) -> EndFacts:
@@ -163,8 +145,8 @@ class Evidence:
             sandbox=each.sandbox,
             runtime=judge.runtime.state,
             only_pause_at=judge.runtime.only_pause_at,
-            now=self._clock.monotonic(),
-            own_pid=self._own_pid,
+            now=self.clock.monotonic(),
+            own_pid=self.own_pid,
             let_go_grace=settings.let_go_grace,
             orphan_grace=settings.orphan_grace,
             sandbox_grace=settings.sandbox_grace,
@@ -184,7 +166,7 @@ class Evidence:
         said = (record.counted_by, record.let_go_at)
         known = self._kubelet.get(record.uid)
         if known is None or known[0] != said:
-            known = self._kubelet[record.uid] = (said, self._clock.monotonic())
+            known = self._kubelet[record.uid] = (said, self.clock.monotonic())
         return known[1]
 
 

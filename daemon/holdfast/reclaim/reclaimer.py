@@ -154,8 +154,8 @@ class Reclaimer:
     @property
     def patience(self) -> float:
         """Return how many seconds an attempt takes at the most, questions to kubelet included."""
-        settings = self._evidence.settings.value
-        return settings.term_grace + settings.kill_grace + 2 * self._evidence.question_timeout
+        settings, question = self._evidence.settings.value, self._evidence.question_timeout.value
+        return settings.term_grace + settings.kill_grace + 2 * question
 
     def _allowed(self, pod: PodUid) -> Grounds:
         grounds, until = self._by_hand.get(pod, (Grounds.OVER, 0.0))

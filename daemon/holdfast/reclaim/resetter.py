@@ -151,40 +151,27 @@ class _RunningTrial(Struct, kw_only=True):
     ended: float = 0.0
 
 
-class Resetter:
+class Resetter(Struct, kw_only=True):
     """Each device has a lane of its own: one that hangs costs that device alone.
 
-    Nothing ever waits for a lane; every method answers at once.
+    Nothing ever waits for a lane; every method answers at once. It acts by `settings`; `nudges` say
+    when there is something new to see, and `observer` hears of each step and what came of it.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        control: FunctionControl,
-        clock: Clock,
-        settings: Watched[ReclaimSettings],
-        nudges: Nudges,
-        observer: StepCounter,
-    ) -> None:
-        """Act by *settings*; *nudges* say when there is something new to see.
-
-        *observer* hears of each step and what came of it.
-        """
-        self._ledger = ledger
-        self._control = control
-        self._clock = clock
-        self._settings = settings
-        self._nudges = nudges
-        self._running: dict[DeviceName, _RunningTrial] = {}
-        self._numbers: dict[DeviceName, int] = {}
-        self._told_forbidden = False
-        self._observer = observer
+    ledger: Ledger
+    control: FunctionControl
+    clock: Clock
+    settings: Watched[ReclaimSettings]
+    nudges: Nudges
+    observer: StepCounter
+    _running: dict[DeviceName, _RunningTrial] = {}
+    _numbers: dict[DeviceName, int] = {}
+    _told_forbidden: bool = False
 
     @property
     def stuck(self) -> str:
         """Name each lane with a call that is overdue, and for how long; empty: there is none."""
-        late = self._clock.monotonic() - self._settings.value.reset_timeout
+        late = self.clock.monotonic() - self.settings.value.reset_timeout
         return "; ".join(
             f"lane {it.lane.name} is stuck for {late - it.began:.0f} s"
             for it in self._running.values()
@@ -235,14 +222,14 @@ class Resetter:
         if step is TrialStep.RETRY:
             del self._running[lock.device]
             if lock.state is LockState.QUARANTINED:
-                await self._ledger.move_if_unmoved(lock, LockState.RECLAIMING, _AGAIN)
+                await self.ledger.move_if_unmoved(lock, LockState.RECLAIMING, _AGAIN)
             return _AGAIN
         reason = self._reason(it)
         if step is TrialStep.QUARANTINE:
-            moved = await self._ledger.move_if_unmoved(lock, LockState.QUARANTINED, reason)
+            moved = await self.ledger.move_if_unmoved(lock, LockState.QUARANTINED, reason)
             if moved is not None:
                 it.fence = moved.fence
-                self._observer.reclaimed("quarantine", "done")
+                self.observer.reclaimed("quarantine", "done")
         return reason
 
     def clears(self, lock: DeviceLock, device: Device | None, facts: KernelFacts) -> str | None:
@@ -266,18 +253,18 @@ class Resetter:
     def _begin(self, lock: DeviceLock, device: Device, facts: KernelFacts) -> None:
         number = self._numbers[lock.device] = self._numbers.get(lock.device, 0) + 1
         trial = Trial(
-            control=self._control,
+            control=self.control,
             device=device,
-            policy=ResetPolicy(device.own.reset or self._settings.value.reset),
-            rebind=self._settings.value.rebind,
+            policy=ResetPolicy(device.own.reset or self.settings.value.reset),
+            rebind=self.settings.value.rebind,
             idle=judge_kernel(facts).freedom is Freedom.FREE,
             wanted=lambda: self._still_forced(lock),
         )
         it = _RunningTrial(
             fence=lock.fence,
             keys=lock.keys,
-            lane=Lane(f"reset {lock.device}", deadline=self._settings.value.reset_timeout),
-            began=self._clock.monotonic(),
+            lane=Lane(f"reset {lock.device}", deadline=self.settings.value.reset_timeout),
+            began=self.clock.monotonic(),
             number=number,
         )
         self._running[lock.device] = it
@@ -287,7 +274,7 @@ class Resetter:
         # Past the deadline the call goes on, and what it finds in the end is taken in then.
         with contextlib.suppress(LaneStuckError):
             await it.lane.run(lambda: it.answered.append(self._tried(trial)))
-        self._nudges.nudge()
+        self.nudges.nudge()
 
     def _tried(self, trial: Trial) -> Findings:
         """Try on the lane; what cannot even be looked at fails for this device alone."""
@@ -298,7 +285,7 @@ class Resetter:
 
     def _still_forced(self, lock: DeviceLock) -> bool:
         """Tell, from any thread, whether the lock is still one whose holder we ended."""
-        now = self._ledger.book.value.locks.get(lock.device)
+        now = self.ledger.book.value.locks.get(lock.device)
         return now is not None and now.state in FORCED and now.pod == lock.pod
 
     def _take_in(self, device: DeviceName, it: _RunningTrial) -> None:
@@ -310,10 +297,10 @@ class Resetter:
         if not it.answered:
             return
         found = it.findings = it.answered[0]
-        it.ended = self._clock.monotonic()
+        it.ended = self.clock.monotonic()
         it.lane.close()
         for each in found.did:
-            self._observer.reclaimed(each.step, each.outcome)
+            self.observer.reclaimed(each.step, each.outcome)
             if each.outcome == WriteOutcome.FORBIDDEN.value and not self._told_forbidden:
                 self._told_forbidden = True  # the same for every device, until a restart
                 log.warning("device reset not permitted", reason=each.text)
@@ -329,7 +316,7 @@ class Resetter:
     def _reason(self, it: _RunningTrial) -> str:
         if it.findings is not None and it.findings.problem:
             return it.findings.problem
-        waited = self._settings.value.reset_timeout
+        waited = self.settings.value.reset_timeout
         if self._state(it) is TrialState.OVERDUE:
             return (
                 f"its reset or check has not returned within {waited:g} s (lane {it.lane.name}); "
@@ -339,14 +326,14 @@ class Resetter:
 
     def _state(self, it: _RunningTrial) -> TrialState:
         if it.findings is None:
-            late = self._clock.monotonic() - it.began >= self._settings.value.reset_timeout
+            late = self.clock.monotonic() - it.began >= self.settings.value.reset_timeout
             return TrialState.OVERDUE if late else TrialState.RUNNING
         if it.findings.problem:
             return TrialState.FAILED
-        fresh = self._clock.monotonic() - it.ended < _FRESH
+        fresh = self.clock.monotonic() - it.ended < _FRESH
         return TrialState.PASSED if fresh else TrialState.NONE
 
     def _retry_due(self, it: _RunningTrial) -> bool:
-        retry = self._settings.value.retry
+        retry = self.settings.value.retry
         pause = retry_pause(it.number, first=retry.first, last=retry.last)
-        return it.findings is not None and self._clock.monotonic() - it.ended >= pause
+        return it.findings is not None and self.clock.monotonic() - it.ended >= pause

@@ -34,7 +34,7 @@ PART_EDITS = {
         Edit("gpu-on-vfio-first", "partial(place, found=found.cards)", "partial(place, found={})"),
     ),
     "dra/records.py": (
-        Edit("claim-traces", "gone -= frozenset(await self._sight.with_cgroup(gone))", "pass"),
+        Edit("claim-traces", "gone -= frozenset(await self.sight.with_cgroup(gone))", "pass"),
         Edit(
             "claim-joined-meanwhile", "pod for pod, populated in cgroups.items() if populated", "()"
         ),

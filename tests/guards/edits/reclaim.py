@@ -64,13 +64,13 @@ RECLAIM_EDITS = {
         Edit("counted-again", "return not view.readable or view.counts(pod)", "return False"),
         Edit(
             "answer",
-            "return await self._reader.answered_after(self._clock.uptime(), self.question_timeout)",
-            "await self._reader.answered_after(0.0, 0.0)\n        return self._reader.view.value",
+            "return await self.reader.answered_after(self.clock.uptime(), self.question_timeout.value)",
+            "await self.reader.answered_after(0.0, 0.0)\n        return self.reader.view.value",
         ),
         Edit(
             "clock-set-forward",
-            "now=self._clock.monotonic(),\n            own_pid",
-            "now=self._clock.wall(),\n            own_pid",
+            "now=self.clock.monotonic(),\n            own_pid",
+            "now=self.clock.wall(),\n            own_pid",
         ),
         Edit("claimed-again", "(counted or has_claim(book, warrant.pod))", "counted"),
         Edit(
@@ -78,7 +78,7 @@ RECLAIM_EDITS = {
             "        if counted:\n            self._since.pop(pod, None)\n        elif",
             "        if",
         ),
-        Edit("mode-of-pod", 'return self._modes.mode_of(pod) == "terminate"', "return True"),
+        Edit("mode-of-pod", 'return self.modes.mode_of(pod) == "terminate"', "return True"),
         Edit("scan-of-warrant", "scan_complete=not judge.warrant.gap", "scan_complete=True"),
         Edit(
             "graces-anew",
@@ -248,10 +248,10 @@ RECLAIM_EDITS = {
         ),
         Edit(
             "reset-again",
-            "return it.findings is not None and self._clock.monotonic() - it.ended >= pause",
+            "return it.findings is not None and self.clock.monotonic() - it.ended >= pause",
             "return False",
         ),
-        Edit("reset-fresh", "fresh = self._clock.monotonic() - it.ended < _FRESH", "fresh = True"),
+        Edit("reset-fresh", "fresh = self.clock.monotonic() - it.ended < _FRESH", "fresh = True"),
         Edit(
             "reset-first",
             "            self._begin(lock, device, facts)\n        return None\n",

@@ -137,7 +137,7 @@ class DraParts:
         self.records = ClaimRecords(
             driver=self.driver,
             pool=self.node,
-            state=Path(dra.claim_file()),
+            file=Path(dra.claim_file()),
             claims=claims,
             ledger=core.ledger,
             inventory=core.inventory,

@@ -118,7 +118,7 @@ class DiscoveryParts:
         writer = partial(SpecWriter, Path(settings.cdi.spec_dir), lane=host.lanes["cdi"])
         self.sources = Sources()
         self.specs = CdiSpecs(
-            writer(settings.kubelet.socket_prefix, "_"),
+            writer=writer(settings.kubelet.socket_prefix, "_"),
             by_name=_by_name(core),
             inventory=core.inventory,
             view=core.view,
