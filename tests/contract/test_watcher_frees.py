@@ -291,7 +291,7 @@ async def test_who_has_a_device_is_seen_anew_once_its_pod_is_over_and_never_trie
     """That nobody has it must have been seen after the end, and an open could disturb a start."""
     async with _node(tmp_path, devices={WHOLE: silicon(d0="a")}) as on:
         use: Any = _Use()
-        on.watcher._use = use
+        on.watcher.use = use
         book = on.ledger.book.value
         await on.watcher._kernel_facts(book.locks[_D0], book, pod)
         assert use.to_free == [to_free]

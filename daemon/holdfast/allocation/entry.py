@@ -216,37 +216,30 @@ class HardwareWork(Protocol):
         ...
 
 
+@dataclass(kw_only=True, eq=False)
 class Entry:
     """Lets a visit enter once it has its locks and the kernel shows its devices free.
 
     A door has its own, which knows who waits there. `held_up` is what only the pods of these
     visits themselves hold up.
+
+    It decides by `ledger` and `look`; nobody enters before `watcher` has looked at the node, nor
+    while `resetter` is at work on the devices. Who waits tries again every `poll` seconds, and at
+    each change of the book, `view`, `inventory` or what `watcher` sees.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        inventory: Watched[Inventory],
-        view: Watched[KubeletView],
-        look: DeviceUse,
-        watcher: NodeWatch,
-        resetter: HardwareWork,
-        clock: Clock,
-        poll: Watched[float],
-    ) -> None:
-        """Decide by *ledger* and *look*; nobody enters before *watcher* has looked at the node.
+    ledger: Ledger
+    inventory: Watched[Inventory]
+    view: Watched[KubeletView]
+    look: DeviceUse
+    watcher: NodeWatch
+    resetter: HardwareWork
+    clock: Clock
+    poll: Watched[float]
 
-        Nor while *resetter* is at work on the devices. Who waits tries again every *poll* seconds,
-        and at each change of the book, *view*, *inventory* or what *watcher* sees.
-        """
-        self._ledger = ledger
-        self._followed = (ledger.book, view, inventory, watcher.nudges, look.exits)
-        self._look = look
-        self._watcher = watcher
-        self._resetter = resetter
-        self._clock = clock
-        self._poll = poll
+    def __post_init__(self) -> None:
+        watcher, look = self.watcher, self.look
+        self._followed = (self.ledger.book, self.view, self.inventory, watcher.nudges, look.exits)
         self._waits: dict[Visit, Wait] = {}
         self._refused: dict[tuple[str, frozenset[PodUid]], str] = {}
         """What those who have not entered yet were told last, the latest last."""
@@ -314,19 +307,19 @@ class Entry:
                     raise
                 raise last or self._late(visit) from None
             if await changes.wait(min(self._pause(stirred), left)):
-                stirred = self._clock.monotonic()
+                stirred = self.clock.monotonic()
 
     def _pause(self, stirred: float) -> float:
         """Return how long to wait for a change, in seconds: what has begun to change goes on."""
-        calm = self._clock.monotonic() - stirred >= _STIRRED_FOR
-        return self._poll.value * (_CALM if calm else 1)
+        calm = self.clock.monotonic() - stirred >= _STIRRED_FOR
+        return self.poll.value * (_CALM if calm else 1)
 
     def _waited(self, visit: Visit) -> float:
-        return self._clock.monotonic() - visit.since
+        return self.clock.monotonic() - visit.since
 
     async def _try(self, door: DoorSteps[V_contra, T], visit: V_contra) -> T:
         """Return the answer, or raise Wait with the reason."""
-        if not self._watcher.looked.is_set():
+        if not self.watcher.looked.is_set():
             raise Wait(
                 EntryOutcome.STARTING,
                 "holdfast has just started and has not scanned the node yet",
@@ -335,7 +328,7 @@ class Entry:
         await door.identify(visit)
         visit.doing = "it could not be recorded in time"
         obstacle = await door.enlist(visit)
-        book = self._ledger.book.value
+        book = self.ledger.book.value
         rights = door.rights(visit, book)
         obstacle = obstacle or why_not_yet(rights, book)
         if obstacle is not None and obstacle.withheld:
@@ -343,7 +336,7 @@ class Entry:
         if obstacle is not None:
             door.held(visit, rights.keys)
             raise self._held(visit, rights.keys, obstacle)
-        if doing := self._resetter.at_work(rights.keys):  # its pod was over, and has come back
+        if doing := self.resetter.at_work(rights.keys):  # its pod was over, and has come back
             raise Wait(EntryOutcome.IN_USE, doing, said=of_reason(Message.BUSY, doing))
         visit.doing = _LOOKING
         shown = await self._shown(visit.devices)
@@ -361,7 +354,7 @@ class Entry:
     async def record(self, decide: Callable[[Draft], T]) -> T:
         """Let *decide* change the book, and return its answer; raise Wait where that fails."""
         try:
-            return await self._ledger.apply(decide)
+            return await self.ledger.apply(decide)
         except (LedgerError, LaneStuckError) as error:
             raise Wait(EntryOutcome.LEDGER, f"it cannot be recorded: {error}") from error
 
@@ -370,7 +363,7 @@ class Entry:
         if not devices:
             return {}
         try:
-            seen = await self._look.facts(devices)
+            seen = await self.look.facts(devices)
         except LaneStuckError as error:
             raise Wait(EntryOutcome.IN_USE, f"the node cannot be scanned: {error}") from error
         return {each.name: judge_kernel(seen[each.name]) for each in devices}
@@ -378,14 +371,14 @@ class Entry:
     def _held(self, visit: Visit, keys: frozenset[HardwareKey], obstacle: Obstacle) -> Wait:
         """Return the Wait for what somebody else has, or is first to have."""
         devices = [(each.name, each.keys) for each in visit.devices]
-        said, kept = said_of(obstacle, devices, self._watcher.obstacle, self._ledger.book.value)
+        said, kept = said_of(obstacle, devices, self.watcher.obstacle, self.ledger.book.value)
         text = obstacle.text + self._by_whom(visit, keys)
         return Wait(EntryOutcome.HELD, text, said=said, kept=kept)
 
     def _late(self, visit: Visit) -> Wait:
         """Return the Wait of a try that did not end in time, with what is known of the devices."""
-        book, text = self._ledger.book.value, visit.doing + self._by_whom(visit)
-        seen = (self._watcher.obstacle(each.name) for each in visit.devices)
+        book, text = self.ledger.book.value, visit.doing + self._by_whom(visit)
+        seen = (self.watcher.obstacle(each.name) for each in visit.devices)
         blocked = next((each for each in seen if each is not None), None)
         said = of_reason(Message.OTHER, visit.doing)
         if blocked is not None and blocked.holders:  # who has it says more than what took too long
@@ -395,9 +388,9 @@ class Entry:
     def _by_whom(self, visit: Visit, keys: frozenset[HardwareKey] = frozenset()) -> str:
         """Return what is known to be in the way of *visit*, to complete a text with."""
         # The same hardware may be locked under another resource's name.
-        locked = locked_devices(self._ledger.book.value, keys)
+        locked = locked_devices(self.ledger.book.value, keys)
         names = dict.fromkeys((*(each.name for each in visit.devices), *locked))
-        known = [self._watcher.obstacle(name) for name in names]
+        known = [self.watcher.obstacle(name) for name in names]
         return "".join(f"; {each}" for each in known if each is not None)
 
     def _publish(self) -> None:

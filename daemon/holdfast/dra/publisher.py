@@ -4,6 +4,7 @@ import asyncio
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -210,42 +211,31 @@ class _ChangedMindError(Exception):
     """What is being written is no longer what is wanted."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Publisher:
-    """Writes what differs: at once where it can, and no slice twice within some seconds."""
+    """Writes what differs: at once where it can, and no slice twice within `write_every` seconds.
 
-    def __init__(
-        self,
-        *,
-        driver: str,
-        node: str,
-        pool: NodePool,
-        server: NodeSlices,
-        mirror: SliceMirror,
-        changes: Sequence[Watched[Any]],
-        registration: Watched[Registration],
-        clock: Clock,
-        observer: SliceObserver,
-        publishes: bool,
-        write_every: float = WRITE_EVERY,
-    ) -> None:
-        """Publish *pool* for *driver* on *node*, again when one of *changes* has changed.
+    It publishes `pool` for `driver` on `node`, again when one of `changes` has changed. Where it
+    `publishes` nothing, because the hardware went back to the device plugin, slices that are left
+    are removed.
 
-        Where it *publishes* nothing, because the hardware went back to the device plugin, slices
-        that are left are removed. None is written twice within *write_every* seconds.
+    A second `registration` in our life says that kubelet has restarted and has deleted all slices
+    of its node.
+    """
 
-        A second *registration* in our life says that kubelet has restarted and has deleted all
-        slices of its node.
-        """
-        self._driver = driver
-        self._node = node
-        self._pool = pool
-        self._server = server
-        self._mirror = mirror
-        self._registration = registration
-        self._changes = (*changes, registration, mirror.slices)
-        self._clock = clock
-        self._observer = observer
-        self._write_every = write_every
+    driver: str
+    node: str
+    pool: NodePool
+    server: NodeSlices
+    mirror: SliceMirror
+    changes: Sequence[Watched[Any]]
+    registration: Watched[Registration]
+    clock: Clock
+    observer: SliceObserver
+    publishes: bool
+    write_every: float = WRITE_EVERY
+
+    def __post_init__(self) -> None:
         self._written: dict[str, float] = {}
         self._accepted: dict[str, SentSlice] = {}
         self._refused: frozenset[str] = frozenset()
@@ -254,13 +244,12 @@ class Publisher:
         """What slices are called instead whose names somebody else has taken."""
         self._generation = 0
         self._owner = ""
-        self._publishes = publishes
         self._not_before = 0.0
         self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
-        self._began = clock.monotonic()
+        self._began = self.clock.monotonic()
         self._settled = False
         """Whether all hardware was seen once, or had its time. From then on a taint never waits."""
-        self._registrations = registration.value.registrations
+        self._registrations = self.registration.value.registrations
         self.kept = SliceFields()
         """Which fields the API server keeps, as far as it has shown."""
         self._problem = Problem(log, "cannot publish ResourceSlices")
@@ -272,12 +261,12 @@ class Publisher:
     @property
     def problem(self) -> str:
         """Return why the slices are not as they should be, or not known; empty while they are."""
-        return self._problem.text or self._mirror.problem.text
+        return self._problem.text or self.mirror.problem.text
 
     @property
     def offered(self) -> tuple[str, ...] | None:
         """Return the devices that the server has without a taint; None: it was not read yet."""
-        slices = self._mirror.slices.value
+        slices = self.mirror.slices.value
         if slices is None:
             return None
         devices = (device for each in slices.values() for device in each.spec.devices or ())
@@ -286,12 +275,12 @@ class Publisher:
     async def run(self) -> None:
         """Publish until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._mirror.run(), name="slices on the server")
+            tasks.create_task(self.mirror.run(), name="slices on the server")
             tasks.create_task(self._publish(), name="slices")
 
     async def _publish(self) -> None:
         while True:
-            changes = Changes(self._changes)
+            changes = Changes((*self.changes, self.registration, self.mirror.slices))
             self._note_registration()
             try:
                 pause = await self._step()
@@ -302,22 +291,22 @@ class Publisher:
 
     async def _step(self) -> float:
         """Write what is due; return after how many seconds to look again at the latest."""
-        now = self._clock.monotonic()
-        self._settled = self._settled or not self._pool.unseen or now - self._began >= _SETTLES
+        now = self.clock.monotonic()
+        self._settled = self._settled or not self.pool.unseen or now - self._began >= _SETTLES
         if now < self._not_before or not self._settled:
             return _LOOK
-        facts = await self._pool.facts(self.kept)
-        stored = self._mirror.slices.value
+        facts = await self.pool.facts(self.kept)
+        stored = self.mirror.slices.value
         if stored is not None and self._accepted.keys() - stored.keys():
             self._owner = ""  # somebody deletes them: the garbage collector, without their Node
         if stored is None:
             self._report("")
             return _LOOK
         found = writes(
-            contents(facts) if self._publishes else (),
+            contents(facts) if self.publishes else (),
             stored,
-            driver=self._driver,
-            node=self._node,
+            driver=self.driver,
+            node=self.node,
             accepted=self._accepted,
             generation=self._generation,
             others=self._others,
@@ -327,7 +316,7 @@ class Publisher:
             self.agreed_at = now
             return _BEAT
         # Slices of a new generation are of use only together, so they wait for each other.
-        due = max(self._written.get(name, -_EVER) + self._write_every for name in found.names)
+        due = max(self._written.get(name, -_EVER) + self.write_every for name in found.names)
         if now < due:
             return min(due - now, _LOOK)
         await self._carry_out(found)
@@ -339,9 +328,9 @@ class Publisher:
                 await self._delete(stored)
             for stored, spec in found.update:
                 self._note_write(stored.metadata.name)
-                self._took(spec, await self._server.update(stored, spec))
+                self._took(spec, await self.server.update(stored, spec))
             for name, spec in found.create:
-                self._owner = self._owner or await self._server.node_uid()
+                self._owner = self._owner or await self.server.node_uid()
                 self._note_write(name)
                 await self._create(name, spec)
         except ApiServerError as error:
@@ -358,7 +347,7 @@ class Publisher:
 
     async def _create(self, name: str, spec: SliceSpec) -> None:
         try:
-            self._took(spec, await self._server.create(name, spec, owner=self._owner))
+            self._took(spec, await self.server.create(name, spec, owner=self._owner))
         except ApiRefusedError as error:
             if error.reason != _TAKEN:
                 raise
@@ -377,29 +366,29 @@ class Publisher:
     async def _delete(self, stored: ResourceSlice) -> None:
         self._note_write(stored.metadata.name)
         pool = stored.spec.pool.name
-        if pool != self._node:
+        if pool != self.node:
             log.warning(
                 "a ResourceSlice of this node is in another pool and is deleted",
                 slice=stored.metadata.name,
                 pool=pool,
             )
         try:
-            await self._server.delete(stored)
+            await self.server.delete(stored)
         except ObjectGoneError:
             log.debug("ResourceSlice was deleted by others", slice=stored.metadata.name)
-        self._mirror.gone(stored)
-        self._observer.wrote_slice(True)
+        self.mirror.gone(stored)
+        self.observer.wrote_slice(True)
 
     def _note_write(self, name: str) -> None:
-        self._written[name] = self._clock.monotonic()
+        self._written[name] = self.clock.monotonic()
 
     def _took(self, spec: SliceSpec, stored: ResourceSlice) -> None:
         """Remember what the server made of *spec*, and what of it it does not keep."""
         name, sent = stored.metadata.name, spec.content
         self._generation = max(self._generation, spec.pool.generation)
         self._accepted[name] = SentSlice(sent=sent, stored=stored.spec.content)
-        self._mirror.stored(stored)
-        self._observer.wrote_slice(True)
+        self.mirror.stored(stored)
+        self.observer.wrote_slice(True)
         found = kept_of(sent, stored.spec.content)
         if found != SliceFields():
             log.warning(
@@ -419,7 +408,7 @@ class Publisher:
 
     def _failed(self, error: ApiServerError, found: Writes) -> None:
         """Read again what the server has, and wait before the next try."""
-        self._mirror.read_again()
+        self.mirror.read_again()
         self._owner = ""
         status = error.status if isinstance(error, ApiRefusedError) else 0
         if (
@@ -432,26 +421,26 @@ class Publisher:
             self.kept = replace(self.kept, counters=False)
             raise _ChangedMindError from error
         self._report(str(error))
-        self._observer.wrote_slice(False)
-        self._not_before = self._clock.monotonic() + next(self._retries)
+        self.observer.wrote_slice(False)
+        self._not_before = self.clock.monotonic() + next(self._retries)
 
     def _report(self, problem: str) -> None:
         self._problem.set(problem)
         if not self.problem:
             self.failing_since = None
         elif self.failing_since is None:
-            self.failing_since = self._clock.monotonic()
+            self.failing_since = self.clock.monotonic()
 
     def _note_registration(self) -> None:
         """At a kubelet that has restarted, begin as after a start of the daemon."""
-        count = self._registration.value.registrations
+        count = self.registration.value.registrations
         before, self._registrations = self._registrations, count
         if count > before and count > 1:
             self._owner = ""  # a Node that was deleted has another uid now
             self._written.clear()
             self._not_before = 0.0
             self.kept = SliceFields()
-            self._mirror.read_again()
+            self.mirror.read_again()
 
 
 def _has_counters(found: Writes) -> bool:

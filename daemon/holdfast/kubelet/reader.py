@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -75,48 +76,34 @@ _LAST_DELAY = 30.0
 """The longest wait in seconds before a question that failed is asked again."""
 
 
+@dataclass(kw_only=True, eq=False)
 class ViewReader(KubeletReader):
     """Publishes `view`, and completes the questions that `ask` requests.
 
     A question is: List, by which kubelet drops the pods that are over; send the unchanged devices
     once more, by which kubelet writes its checkpoint; read it. It counts only when the same
     kubelet answered from beginning to end.
+
+    It asks `pods`, and never while `traffic` has an Allocate in flight. While `book` has locks, the
+    slow questions are worth asking. The checkpoint is read, with `promises`, and kubelet's socket
+    dialled, on `lane`. No Allocate may be under way for `calm` seconds before List, nor kubelet
+    write for as long afterwards.
     """
 
-    def __init__(
-        self,
-        *,
-        view: Watched[KubeletView],
-        folder: FolderWatch,
-        pods: PodResources,
-        traffic: Traffic,
-        procfs: Procfs,
-        lists: DeviceLists,
-        book: Watched[Book],
-        promises: Promises,
-        lane: Lane,
-        clock: Clock,
-        settings: Watched[QuestionSettings],
-        calm: float = CALM,
-    ) -> None:
-        """Publish to *view*; ask *pods*, and never while *traffic* has an Allocate in flight.
+    view: Watched[KubeletView]
+    folder: FolderWatch
+    pods: PodResources
+    traffic: Traffic
+    procfs: Procfs
+    lists: DeviceLists
+    book: Watched[Book]
+    promises: Promises
+    lane: Lane
+    clock: Clock
+    settings: Watched[QuestionSettings]
+    calm: float = CALM
 
-        While *book* has locks, the slow questions are worth asking. The checkpoint is read, with
-        *promises*, and kubelet's socket dialled, on *lane*. No Allocate may be under way for *calm*
-        seconds before List, nor kubelet write for as long afterwards.
-        """
-        self.view = view
-        self._folder = folder
-        self._pods = pods
-        self._traffic = traffic
-        self._procfs = procfs
-        self._lists = lists
-        self._book = book
-        self._promises = promises
-        self._lane = lane
-        self._clock = clock
-        self._settings = settings
-        self._calm = calm
+    def __post_init__(self) -> None:
         self._wanted: Watched[tuple[str, ...]] = Watched(())
         self._read: FileId | None = None
         self._asking = False
@@ -134,7 +121,7 @@ class ViewReader(KubeletReader):
         Raise LaneStuckError when the disk does not answer.
         """
         known = self._read
-        look = await self._lane.run(lambda: self._look(known))
+        look = await self.lane.run(lambda: self._look(known))
         if look is not None:
             self._took_note(look)
         return self.view.value
@@ -157,7 +144,7 @@ class ViewReader(KubeletReader):
 
         A node that never ran a pod with a device has none, which is no reason to be unready.
         """
-        view, missing = self.view.value, self._folder.state.value.checkpoint is None
+        view, missing = self.view.value, self.folder.state.value.checkpoint is None
         passes = view.readable or missing
         yield ReadinessCheck(name="kubelet checkpoint", passes=passes, reason=view.problem)
 
@@ -170,7 +157,7 @@ class ViewReader(KubeletReader):
             group.create_task(self._answer_wishes(), name="questions")
 
     async def _follow_file(self) -> None:
-        async for _state in self._folder.state.follow():
+        async for _state in self.folder.state.follow():
             try:
                 await self.refresh()
             except HoldfastError as error:
@@ -180,24 +167,24 @@ class ViewReader(KubeletReader):
         seen = 0
         while True:
             writes = await self._written_by_others.until(seen.__ne__)
-            await self._clock.sleep(self._settings.value.settle)
+            await self.clock.sleep(self.settings.value.settle)
             seen = writes
             self.ask("kubelet wrote its checkpoint")
 
     async def _ask_when_idle(self) -> None:
         while True:
             questions = self.view.value.questions
-            await pause(self._clock, self._settings, lambda settings: settings.idle_interval)
-            if self._book.value.locks and self.view.value.questions == questions:
+            await pause(self.clock, self.settings, lambda settings: settings.idle_interval)
+            if self.book.value.locks and self.view.value.questions == questions:
                 self.ask("locks are held")
 
     async def _answer_wishes(self) -> None:
-        delays = backoff(self._settings.value.min_interval, _LAST_DELAY)
+        delays = backoff(self.settings.value.min_interval, _LAST_DELAY)
         while True:
             await self._wanted.until(bool)
-            await self._lists.ready()
+            await self.lists.ready()
             reasons = self._wanted.value
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             try:
                 await self._question()
             except HoldfastError as error:
@@ -208,36 +195,36 @@ class ViewReader(KubeletReader):
             else:
                 self._problem.set("")
                 log.debug("kubelet told its pods", asked_because=reasons)
-                delays = backoff(self._settings.value.min_interval, _LAST_DELAY)
+                delays = backoff(self.settings.value.min_interval, _LAST_DELAY)
                 pause = 0.0
             finally:
                 self._asking = False
-            spent = self._clock.monotonic() - began
-            await self._clock.sleep(max(pause, self._settings.value.min_interval - spent, 0.0))
+            spent = self.clock.monotonic() - began
+            await self.clock.sleep(max(pause, self.settings.value.min_interval - spent, 0.0))
 
     async def _question(self) -> None:
-        kubelet = await self._lane.run(self._peer)
-        async with self._pods.connected() as list_pods:
-            await self._traffic.quiet(self._clock, seconds=self._calm)
+        kubelet = await self.lane.run(self._peer)
+        async with self.pods.connected() as list_pods:
+            await self.traffic.quiet(self.clock, seconds=self.calm)
             # Nothing is awaited from here to List: an Allocate that came in between would be in
             # flight, and kubelet may forget its answer (kubernetes#137534).
             self._wanted.set(())
             self._asking = True
             known = _owners(self.view.value.entries)
-            began = self._clock.uptime()
+            began = self.clock.uptime()
             pods = await list_pods()
-        sent_at, silent = self._clock.uptime(), self._lists.silent
+        sent_at, silent = self.clock.uptime(), self.lists.silent
         if not silent:
             before = await self._file()
-            self._resent_at, sent_at = self._clock.monotonic(), self._clock.uptime()
-            self._lists.resend()
+            self._resent_at, sent_at = self.clock.monotonic(), self.clock.uptime()
+            self.lists.resend()
             await self._written_since(before)
         # One call, and no wait before it is published: a look that somebody else takes meanwhile
         # would be newer, and a view that goes back in time lacks the pods that came since.
-        look, answered_by = await self._lane.run(lambda: (self._read_now(), self._peer()))
+        look, answered_by = await self.lane.run(lambda: (self._read_now(), self._peer()))
         if answered_by != kubelet:
             raise KubeletError("cannot ask kubelet for its pods: it was replaced meanwhile")
-        if not self._is_answer(look) or silent is not self._lists.silent:
+        if not self._is_answer(look) or silent is not self.lists.silent:
             self._took_note(look)
             raise KubeletError(look.problem)
         was = self.view.value
@@ -264,25 +251,25 @@ class ViewReader(KubeletReader):
             self._written_by_others.nudge()
 
     def _is_answer(self, look: Checkpoint) -> bool:
-        missing = look.state is CheckpointState.MISSING and self._lists.silent
+        missing = look.state is CheckpointState.MISSING and self.lists.silent
         return look.state is CheckpointState.READ or missing
 
     def _peer(self) -> ProcessId | None:
-        return peer_of(self._folder.kubelet_socket, self._procfs)
+        return peer_of(self.folder.kubelet_socket, self.procfs)
 
     def _look(self, known: FileId | None) -> Checkpoint | None:
         """Return what the checkpoint says; None when it is still the one called *known*."""
-        if known is not None and FileId.of(self._folder.checkpoint) == known:
+        if known is not None and FileId.of(self.folder.checkpoint) == known:
             return None
         return self._read_now()
 
     def _read_now(self) -> Checkpoint:
         # Taken before: what is read is at least as new as that.
-        moment = self._clock.uptime()
-        return replace(read(self._folder.checkpoint, self._promises), read_at=moment)
+        moment = self.clock.uptime()
+        return replace(read(self.folder.checkpoint, self.promises), read_at=moment)
 
     async def _file(self) -> FileId | None:
-        return await self._lane.run(lambda: FileId.of(self._folder.checkpoint))
+        return await self.lane.run(lambda: FileId.of(self.folder.checkpoint))
 
     async def _written_since(self, before: FileId | None) -> None:
         """Return when kubelet has written its checkpoint, and writes no more for the moment.
@@ -290,24 +277,24 @@ class ViewReader(KubeletReader):
         Each resource's message makes it write once, and a write that was under way already may
         be the first that we see.
         """
-        began = changed = self._clock.monotonic()
+        began = changed = self.clock.monotonic()
         seen = before
         while True:
-            changes = Changes([self._folder.state, self._settings])
-            end = began + self._settings.value.timeout
-            file, now = await self._file(), self._clock.monotonic()
+            changes = Changes([self.folder.state, self.settings])
+            end = began + self.settings.value.timeout
+            file, now = await self._file(), self.clock.monotonic()
             if file != seen:
                 seen, changed = file, now
             written = file is not None and file != before
-            due = min(end, changed + self._calm) if written else end
+            due = min(end, changed + self.calm) if written else end
             if now >= due:
                 break
             await changes.wait(due - now)
         if not written:
-            waited = self._settings.value.timeout
+            waited = self.settings.value.timeout
             raise KubeletError(
                 "cannot learn from kubelet which pods it counts: it has not written "
-                f"{self._folder.checkpoint} within {waited:g} s after our devices were sent; is a "
+                f"{self.folder.checkpoint} within {waited:g} s after our devices were sent; is a "
                 "stream open for each resource?"
             )
 
@@ -344,8 +331,8 @@ class ViewReader(KubeletReader):
             )
         )
         ours_and_late = same and (
-            self._clock.monotonic() - self._resent_at
-            < self._settings.value.timeout + self._settings.value.settle
+            self.clock.monotonic() - self._resent_at
+            < self.settings.value.timeout + self.settings.value.settle
         )
         if not self._asking and not ours_and_late:
             self._written_by_others.nudge()

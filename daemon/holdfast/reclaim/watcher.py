@@ -6,6 +6,7 @@ reclaimer acts.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import structlog
 from msgspec import Struct
@@ -71,66 +72,51 @@ class _SettledBook(Struct, frozen=True, kw_only=True):
     at: float
 
 
+@dataclass(kw_only=True, eq=False)
 class Watcher:
     """Moves locks towards FREE, one beat after the other.
 
     Each beat compares the book with kubelet's checkpoint, the pods' cgroups and the kernel, writes
     down what follows, and sleeps until something changes. In the steady state it reads `enable` of
     some devices and a few cgroups, each in its turn, so that a beat costs the same on every node.
+
+    It has `reclaimer` act on what is not free, and `resetter` check what was forced. `is_retired`
+    tells which resources kubelet hears nothing of by its device plugins. What is seen to keep a
+    device that is not HELD from its next pod is published in `obstacles`, and which pods have
+    processes are noted in `emptied`.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        inventory: Watched[Inventory],
-        reader: KubeletReader,
-        use: DeviceUse,
-        pods: PodSightings,
-        reclaimer: Reclaimer,
-        resetter: Resetter,
-        clock: Clock,
-        settings: Watched[ReclaimSettings],
-        pending_timeout: Watched[float],
-        is_retired: Callable[[ResourceName], bool],
-        obstacles: Watched[Mapping[DeviceName, BlockReason]],
-        emptied: EmptyPods,
-        nudges: Nudges,
-    ) -> None:
-        """Have *reclaimer* act on what is not free, and *resetter* check what was forced.
+    ledger: Ledger
+    inventory: Watched[Inventory]
+    reader: KubeletReader
+    use: DeviceUse
+    pods: PodSightings
+    reclaimer: Reclaimer
+    resetter: Resetter
+    clock: Clock
+    settings: Watched[ReclaimSettings]
+    pending_timeout: Watched[float]
+    is_retired: Callable[[ResourceName], bool]
+    obstacles: Watched[Mapping[DeviceName, BlockReason]]
+    emptied: EmptyPods
+    nudges: Nudges
+    """Change when something on the node has, such as the processes of a pod: it looks again now."""
 
-        *is_retired* tells which resources kubelet hears nothing of by its device plugins. What is
-        seen to keep a device that is not HELD from its next pod is published in *obstacles*, and
-        which pods have processes are noted in *emptied*. Each of *nudges* has it look again
-        now.
-        """
-        self._ledger = ledger
-        self._inventory = inventory
-        self._reader = reader
-        self._use = use
-        self._pods = pods
-        self._reclaimer = reclaimer
-        self._resetter = resetter
-        self._clock = clock
-        self._settings = settings
-        self._pending_timeout = pending_timeout
-        self._is_retired = is_retired
-        self._endings = Endings(clock)
-        self._exits = use.exits.value
-        self._uncounted = UncountedPods(clock)
-        self._users = Users(ledger=ledger, inventory=inventory, use=use, clock=clock)
-        self._turns: Turns[DeviceName] = Turns(clock, at_most=_ENABLE_AT_ONCE)
+    def __post_init__(self) -> None:
+        self._endings = Endings(self.clock)
+        self._exits = self.use.exits.value
+        self._uncounted = UncountedPods(self.clock)
+        self._users = Users(
+            ledger=self.ledger, inventory=self.inventory, use=self.use, clock=self.clock
+        )
+        self._turns: Turns[DeviceName] = Turns(self.clock, at_most=_ENABLE_AT_ONCE)
         self._agreed: _SettledBook | None = None
         self._not_free: dict[DeviceName, Verdict] = {}
         """What was last seen to keep the device of each lock in release from its next pod."""
         self._unrecorded: dict[DeviceName, Verdict] = {}
         self._said: dict[DeviceName, tuple[PodUid | None, str]] = {}
         """With which former pod and reason the log last said that a device is not free."""
-        self._limit = LogLimit(clock)
-        self._obstacles = obstacles
-        self._emptied = emptied
-        self.nudges = nudges
-        """Change when something on the node has, such as the processes of a pod."""
+        self._limit = LogLimit(self.clock)
         self.looked = asyncio.Event()
         """Set after the first full look at the node."""
         self.problem = Problem(log, "cannot reconcile locks")
@@ -144,23 +130,23 @@ class Watcher:
         """
         unseen = "" if self.looked.is_set() else "the first scan of all processes has not finished"
         yield check_openly("first process scan", unseen)
-        within, now = longest_wait(self._settings.value.poll), self._clock.monotonic()
+        within, now = longest_wait(self.settings.value.poll), self.clock.monotonic()
         name, at = "lock reconciliation", self.compared_at
         yield check_result(name, self.problem.text, at=at, now=now, within=within)
 
     def obstacle(self, device: DeviceName) -> BlockReason | None:
         """Return what was last seen to keep *device* from its next pod; None: nothing was."""
-        holders = self._use.holders.get(device, ())
+        holders = self.use.holders.get(device, ())
         seen = self._not_free.get(device, _NOTHING)
         if not holders and not seen.reason:
             return None
-        lock = self._ledger.book.value.locks.get(device) if holders else None
+        lock = self.ledger.book.value.locks.get(device) if holders else None
         return BlockReason(
             device=device,
             holders=holders,
             reason=seen.reason,
             brief=seen.brief,
-            ends_after=None if lock is None else self._reclaimer.ends_after(lock),
+            ends_after=None if lock is None else self.reclaimer.ends_after(lock),
         )
 
     async def catch_up(self) -> None:
@@ -172,51 +158,51 @@ class Watcher:
         while True:
             changes = Changes(
                 [
-                    self._ledger.book,
-                    self._reader.view,
-                    self._inventory,
+                    self.ledger.book,
+                    self.reader.view,
+                    self.inventory,
                     self.nudges,
-                    self._use.exits,
-                    self._settings,
-                    self._pending_timeout,
+                    self.use.exits,
+                    self.settings,
+                    self.pending_timeout,
                 ]
             )
             # Degraded, not dead: locks stay as they are until the node can be looked at again.
             with self.problem.noting(HoldfastError, OSError):
                 await self._beat()
-                self.compared_at = self._clock.monotonic()
+                self.compared_at = self.clock.monotonic()
             await changes.wait(self._pause())
 
     async def _beat(self) -> None:
-        if self._exits != self._use.exits.value:
-            self._exits = self._use.exits.value
+        if self._exits != self.use.exits.value:
+            self._exits = self.use.exits.value
             self._endings.holder_exited()
-        registrations = self._emptied.registrations
+        registrations = self.emptied.registrations
         sightings = await self._sight()
         # At once: kubelet soon gives on what an ended pod has.
-        self._emptied.note({pod: each.populated for pod, each in sightings.items()}, registrations)
-        self._emptied.keep(self._ledger.book.value.pods.keys())
+        self.emptied.note({pod: each.populated for pod, each in sightings.items()}, registrations)
+        self.emptied.keep(self.ledger.book.value.pods.keys())
         await self._reconcile(sightings)
-        if self._endings.is_question_due(self._ledger.book.value, sightings):
-            self._reader.ask("a pod seems to have ended")
-        devices = self._inventory.value.devices
+        if self._endings.is_question_due(self.ledger.book.value, sightings):
+            self.reader.ask("a pod seems to have ended")
+        devices = self.inventory.value.devices
         if self.looked.is_set():
             turns = frozenset(self._turns.next([each.name for each in devices]))
             devices = tuple(each for each in devices if each.name in turns)
-        enabled = await self._use.enabled(devices)
+        enabled = await self.use.enabled(devices)
         await self._users.look_at_free(enabled, at_all=not self.looked.is_set())
         held = [each for each in self._locks() if each.state is LockState.HELD]
         await self._users.look_at_held(held, sightings, enabled)
         trouble = await self._release(sightings)
         found = {each: self.obstacle(each) for each in self._not_free}
-        self._obstacles.set({device: each for device, each in found.items() if each is not None})
+        self.obstacles.set({device: each for device, each in found.items() if each is not None})
         self.looked.set()
         if trouble is not None:
             raise trouble
 
     async def _sight(self) -> dict[PodUid, PodSighting]:
-        book, view = self._ledger.book.value, self._reader.view.value
-        resources = set(self._inventory.value.resources)
+        book, view = self.ledger.book.value, self.reader.view.value
+        resources = set(self.inventory.value.resources)
         wanted = set(book.pods)
         wanted |= {entry.pod for entry in view.entries if entry.resource in resources}
         ending = {
@@ -224,17 +210,17 @@ class Watcher:
             for lock in book.locks.values()
             if lock.pod is not None and lock.state is not LockState.HELD
         }
-        return await self._pods.sight(sorted(wanted), again=ending)
+        return await self.pods.sight(sorted(wanted), again=ending)
 
     async def _reconcile(self, sightings: Sightings) -> None:
         observed = Observation(
             view=self._view(sightings),
-            inventory=self._inventory.value,
-            boot=self._ledger.boot,
+            inventory=self.inventory.value,
+            boot=self.ledger.boot,
             sightings=sightings,
-            pending_timeout=self._pending_timeout.value,
+            pending_timeout=self.pending_timeout.value,
         )
-        book, now, agreed = self._ledger.book.value, self._clock.monotonic(), self._agreed
+        book, now, agreed = self.ledger.book.value, self.clock.monotonic(), self._agreed
         if (
             agreed is not None
             and agreed.book is book
@@ -243,7 +229,7 @@ class Watcher:
             and not changes_with_time(book)
         ):
             return
-        changed = await self._ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
+        changed = await self.ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
         self._agreed = None if changed else _SettledBook(book=book, observed=observed, at=now)
 
     async def _release(self, sightings: Sightings) -> HoldfastError | OSError | None:
@@ -251,7 +237,7 @@ class Watcher:
 
         Return what failed first of that: it must keep neither what others left nor the first look.
         """
-        book = self._ledger.book.value
+        book = self.ledger.book.value
         ending = [lock for lock in self._locks() if _waits_to_be_free(lock)]
         before = self._not_free
         self._not_free = {lock.device: before.get(lock.device, _NOTHING) for lock in ending}
@@ -260,7 +246,7 @@ class Watcher:
         pods = {pod for lock in ending for pod in book.pods_of(lock)}
         self._uncounted.keep(pods)
         holders = {lock.pod for lock in book.locks.values() if lock.state is LockState.HELD}
-        self._reclaimer.keep(pods - holders, book.locks.keys())
+        self.reclaimer.keep(pods - holders, book.locks.keys())
         for lock in ending:
             if lock.claim is not None:
                 for pod in book.pods_of(lock):
@@ -268,7 +254,7 @@ class Watcher:
         await self._look_ahead(ending, book, sightings)
         rest: list[tuple[DeviceLock, ReleaseFacts]] = []
         for lock in ending:
-            if detained := await self._resetter.detains(lock):
+            if detained := await self.resetter.detains(lock):
                 self._not_free[lock.device] = in_use(detained)
                 continue
             facts = await self._facts(lock, book, sightings)
@@ -289,7 +275,7 @@ class Watcher:
         trouble: HoldfastError | OSError | None = None
         for lock, facts in rest:
             try:
-                await self._reclaimer.step(lock, facts, self._not_free[lock.device].reason)
+                await self.reclaimer.step(lock, facts, self._not_free[lock.device].reason)
             except (HoldfastError, OSError) as error:
                 trouble = trouble or error
         return trouble
@@ -316,10 +302,10 @@ class Watcher:
     async def _look_ahead(
         self, ending: Iterable[DeviceLock], book: Book, sightings: Sightings
     ) -> None:
-        found = self._inventory.value.get
+        found = self.inventory.value.get
         over = [each for each in ending if not _may_live(self._former_pod(each, book, sightings))]
         devices = [device for each in over if (device := found(each.device)) is not None]
-        await self._use.look_ahead(devices, book.locks)
+        await self.use.look_ahead(devices, book.locks)
 
     def _over_as_well(
         self, lock: DeviceLock, facts: ReleaseFacts, book: Book, sightings: Sightings
@@ -340,10 +326,10 @@ class Watcher:
     async def _free(
         self, lock: DeviceLock, facts: ReleaseFacts, reason: str, over: frozenset[PodUid]
     ) -> None:
-        cleared = self._resetter.clears(lock, self._inventory.value.get(lock.device), facts.kernel)
+        cleared = self.resetter.clears(lock, self.inventory.value.get(lock.device), facts.kernel)
         if cleared is None:
             return
-        self._use.forget(lock.device)
+        self.use.forget(lock.device)
         evidence = "; ".join(filter(None, (reason, cleared)))
 
         def failed(reason: str) -> None:
@@ -351,7 +337,7 @@ class Watcher:
             self._not_free[lock.device] = self._unrecorded[lock.device] = in_use(text)
 
         # Where it moved while we looked, the next beat judges it again.
-        await self._ledger.if_unmoved(
+        await self.ledger.if_unmoved(
             lock, lambda draft: release(draft, lock, evidence, over=over), failed=failed
         )
 
@@ -360,7 +346,7 @@ class Watcher:
         return ReleaseFacts(
             kernel=await self._kernel_facts(lock, book, pod),
             pod=pod,
-            unseen_grace=self._settings.value.unseen_grace,
+            unseen_grace=self.settings.value.unseen_grace,
             nobodys=lock.pod is None and (lock.state is LockState.FOREIGN or not lock.started),
             heir=_heir(lock, book),
         )
@@ -368,18 +354,18 @@ class Watcher:
     async def _kernel_facts(
         self, lock: DeviceLock, book: Book, pod: FormerPod | None
     ) -> KernelFacts:
-        moved = on_vfio(lock.keys, book, self._inventory.value)
+        moved = on_vfio(lock.keys, book, self.inventory.value)
         if moved:  # whether or not its driver can be asked
             return KernelFacts(kind=DeviceKind.DRIVER, holders=(), sight=OnVfio(functions=moved))
-        device = self._inventory.value.get(lock.device)
-        if device is None and self._inventory.value.may_have(lock.device.resource):
+        device = self.inventory.value.get(lock.device)
+        if device is None and self.inventory.value.may_have(lock.device.resource):
             return KernelFacts()
         if device is None:  # unplugged: nothing is left that anybody could hold
             return KernelFacts(holders=())
-        return await self._use.known(
+        return await self.use.known(
             device,
             book.locks,
-            enabled=(await self._use.enabled([device]))[device.name],
+            enabled=(await self.use.enabled([device]))[device.name],
             pids=(pod.processes or ()) if pod is not None else (),
             to_free=not _may_live(pod),
         )
@@ -388,7 +374,7 @@ class Watcher:
         if lock.pod is None:
             return None
         view, record = self._view(sightings), book.pods.get(lock.pod)
-        sighting, boot = sightings.get(lock.pod), self._ledger.boot
+        sighting, boot = sightings.get(lock.pod), self.ledger.boot
         rebooted = record is not None and record.boot != boot
         if record is not None and sighting is not None and record.is_former(sighting.inode, boot):
             sighting = None  # another cgroup has its place
@@ -410,19 +396,19 @@ class Watcher:
 
     def _view(self, sightings: Sightings) -> KubeletView:
         """Return kubelet's view, without pods that it names for good: see `without_retired`."""
-        view, book = self._reader.view.value, self._ledger.book.value
+        view, book = self.reader.view.value, self.ledger.book.value
         # Of other resources the pods' cgroups were not looked at.
-        retired = frozenset(filter(self._is_retired, self._inventory.value.resources))
+        retired = frozenset(filter(self.is_retired, self.inventory.value.resources))
         return without_retired(
-            view, book, sightings, self._ledger.boot, is_retired=retired.__contains__
+            view, book, sightings, self.ledger.boot, is_retired=retired.__contains__
         )
 
     def _locks(self) -> tuple[DeviceLock, ...]:
-        return tuple(self._ledger.book.value.locks.values())
+        return tuple(self.ledger.book.value.locks.values())
 
     def _pause(self) -> float:
         ending = any(map(_waits_to_be_free, self._locks()))
-        settings = self._settings.value
+        settings = self.settings.value
         poll = settings.release_poll if ending else settings.poll
         return min(poll, self._endings.pause())
 

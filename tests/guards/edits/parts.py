@@ -7,9 +7,7 @@ PART_EDITS = {
         Edit("rule-leaving-late", "if reason := self._refusal(device):", 'if reason := "":'),
     ),
     "allocation/entry.py": (
-        Edit(
-            "reset-at-work", "if doing := self._resetter.at_work(rights.keys):", 'if doing := "":'
-        ),
+        Edit("reset-at-work", "if doing := self.resetter.at_work(rights.keys):", 'if doing := "":'),
         Edit("claim-in-use", "    if not blocked:\n", "    if True:\n"),
     ),
     "app/daemon.py": (

@@ -287,19 +287,19 @@ RECLAIM_EDITS = {
     "reclaim/watcher.py": (
         Edit(
             "gpu-unseen",
-            "device is None and self._inventory.value.may_have(lock.device.resource):",
+            "device is None and self.inventory.value.may_have(lock.device.resource):",
             "False:",
         ),
         Edit(
             "free-detained",
-            "if detained := await self._resetter.detains(lock):",
+            "if detained := await self.resetter.detains(lock):",
             'if detained := "":',
         ),
         Edit("free-checked", "        if cleared is None:\n            return\n", ""),
         Edit(
             "free-unmoved",
-            "        await self._ledger.if_unmoved(\n            lock, lambda draft: release(",
-            "        await self._ledger.apply_or_log(\n            lambda draft: release(",
+            "        await self.ledger.if_unmoved(\n            lock, lambda draft: release(",
+            "        await self.ledger.apply_or_log(\n            lambda draft: release(",
         ),
         Edit(
             "free-unread",
@@ -323,7 +323,7 @@ RECLAIM_EDITS = {
         ),
         Edit(
             "held-again",
-            "        self._reclaimer.keep(pods - holders, book.locks.keys())\n",
+            "        self.reclaimer.keep(pods - holders, book.locks.keys())\n",
             "",
         ),
         Edit("free-seen-now", "to_free=not _may_live(pod),", "to_free=False,"),
