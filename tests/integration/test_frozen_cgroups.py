@@ -218,8 +218,8 @@ async def _next_daemon(scene: ReclaimScene, state: Path, boot: BootId = BOOT) ->
         assert list(_noted(ledger)) == [_PATH]
         pods = Pods(
             cgroups=scene.kernel,
-            runtimes=scene.pods._runtimes,
-            procfs=scene.pods._procfs,
+            runtimes=scene.pods.runtimes,
+            procfs=scene.pods.procfs,
             pidfds=scene.pidfds,
             lane=scene.lane,
             ledger=ledger,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -23,28 +24,25 @@ LONGEST = 40.0
 """Seconds for all claims of a call: kubelet gives up after 45, and its own text names nobody."""
 
 
+@dataclass(eq=False)
 class ClaimDoor(Door):
-    """Prepares and unprepares; an Unprepare ends the Prepare of its claim that is under way."""
+    """Prepares and unprepares; an Unprepare ends the Prepare of its claim that is under way.
 
-    def __init__(
-        self,
-        preparing: ClaimPreparation,
-        unpreparing: ClaimRelease,
-        *,
-        clock: Clock,
-        longest: float = LONGEST,
-    ) -> None:
-        """Answer each call within *longest* seconds."""
-        self.preparing = preparing
-        self.unpreparing = unpreparing
-        self._clock = clock
-        self._longest = longest
+    Each call is answered within `longest` seconds.
+    """
+
+    preparing: ClaimPreparation
+    unpreparing: ClaimRelease
+    clock: Clock
+    longest: float = LONGEST
+
+    def __post_init__(self) -> None:
         self._under_way: dict[ClaimUid, set[asyncio.Task[PrepareAnswer]]] = {}
         self._turns: WeakValueDictionary[ClaimUid, asyncio.Lock] = WeakValueDictionary()
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, PrepareAnswer]:
         """Return once each claim may be used, or must wait longer."""
-        until = self._clock.monotonic() + self._longest
+        until = self.clock.monotonic() + self.longest
         tasks = {each.uid: self._start(each, until) for each in claims}
         try:
             await asyncio.gather(*tasks.values(), return_exceptions=True)
@@ -60,7 +58,7 @@ class ClaimDoor(Door):
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, str]:
         """Return why each claim is not over yet, empty where it is."""
-        until = self._clock.monotonic() + self._longest
+        until = self.clock.monotonic() + self.longest
         found = await asyncio.gather(*(self._end(each, until) for each in claims))
         return dict(zip((each.uid for each in claims), found, strict=True))
 
@@ -114,7 +112,7 @@ class ClaimDoor(Door):
         deed = f"{verb} claim {claim.namespace}/{claim.name}"
         turn = self._turns.setdefault(claim.uid, asyncio.Lock())
         try:
-            async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
+            async with asyncio.timeout(max(0.0, until - self.clock.monotonic())):
                 await turn.acquire()
         except TimeoutError:
             return error(refusal(deed, "another call is about it; kubelet asks again"))

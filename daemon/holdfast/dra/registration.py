@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,53 +113,44 @@ class DriverTimes(Struct, frozen=True, kw_only=True):
     """How long kubelet may take from our socket's appearance to its acceptance."""
 
 
+@dataclass(kw_only=True, eq=False)
 class DriverRegistrar:
     """Serves the driver's two sockets, and has kubelet register it.
 
     `registration` tells where it stands. Its `registrations` grow whenever kubelet accepts us: a
     second time in our life means that kubelet was restarted, and has deleted the ResourceSlices of
     its node.
+
+    What `services` add is served on dra.sock in `plugins`, the folder of `driver` alone. Kubelet
+    finds it by a socket in `registry`, its plugins_registry.
     """
 
-    def __init__(
-        self,
-        *,
-        driver: str,
-        plugins: FolderWatch,
-        registry: FolderWatch,
-        services: Sequence[Callable[[aio.Server], None]],
-        lane: Lane,
-        clock: Clock,
-        times: DriverTimes,
-    ) -> None:
-        """Serve what *services* add on dra.sock in *plugins*, the folder of *driver* alone.
+    driver: str
+    plugins: FolderWatch
+    registry: FolderWatch
+    services: Sequence[Callable[[aio.Server], None]]
+    lane: Lane
+    clock: Clock
+    times: DriverTimes
 
-        Kubelet finds it by a socket in *registry*, its plugins_registry.
-        """
-        self.registration: Watched[Registration] = Watched(Registration(since=clock.wall()))
-        self._driver = driver
-        self._problem = Problem(log, "DRA driver not registered", driver=driver)
-        self._plugins = plugins
-        self._registry = registry
-        self._services = services
-        self._lane = lane
-        self._clock = clock
-        self._times = times
-        self._kubelet = Announcement(driver, str(plugins.path / DRA_SOCKET))
+    def __post_init__(self) -> None:
+        self.registration = Watched(Registration(since=self.clock.wall()))
+        self._problem = Problem(log, "DRA driver not registered", driver=self.driver)
+        self._kubelet = Announcement(self.driver, str(self.plugins.path / DRA_SOCKET))
         self._lock: PluginFolderLock | None = None
         advice = "kubelet's folders plugins and plugins_registry must be mounted writable"
-        hidden = f".{hashlib.sha256(driver.encode()).hexdigest()[:8]}-"
+        hidden = f".{hashlib.sha256(self.driver.encode()).hexdigest()[:8]}-"
         self._service = SocketServer(
-            plugins.path / DRA_SOCKET,
+            self.plugins.path / DRA_SOCKET,
             hidden=hidden,
-            what=f"DRA driver {driver}",
+            what=f"DRA driver {self.driver}",
             advice=advice,
         )
         # Kubelet passes over names that begin with a dot, so it never dials the hidden one.
         self._door = SocketServer(
-            registry.path / f"{driver}-reg.sock",
+            self.registry.path / f"{self.driver}-reg.sock",
             hidden=hidden,
-            what=f"the registration of DRA driver {driver}",
+            what=f"the registration of DRA driver {self.driver}",
             advice=advice,
         )
 
@@ -190,38 +182,38 @@ class DriverRegistrar:
 
     async def _serve(self) -> None:
         """Serve each socket that does not lie at its path, dra.sock first."""
-        await self._lane.run(self._prepare)
+        await self.lane.run(self._prepare)
         for server, folder, add in (
-            (self._service, self._plugins, self._add_services),
-            (self._door, self._registry, self._kubelet.add_to),
+            (self._service, self.plugins, self._add_services),
+            (self._door, self.registry, self._kubelet.add_to),
         ):
             if not (await folder.refresh()).has(server):
                 await server.stop(_STOP_GRACE)
                 await server.start(add)
                 await folder.refresh()  # `_over` compares what is published with our socket
-                log.info("DRA socket opened", driver=self._driver, socket=str(server.path))
+                log.info("DRA socket opened", driver=self.driver, socket=str(server.path))
 
     def _add_services(self, server: aio.Server) -> None:
-        for each in self._services:
+        for each in self.services:
             each(server)
 
     def _prepare(self) -> None:
         """Make our folder, and see that nobody else serves this driver; runs on the lane."""
-        folder, registry = self._plugins.path, self._registry.path
+        folder, registry = self.plugins.path, self.registry.path
         if not registry.is_dir():
             raise KubeletError(
-                f"cannot register DRA driver {self._driver}: there is no folder {registry} "
+                f"cannot register DRA driver {self.driver}: there is no folder {registry} "
                 "(waiting for kubelet to create it; is it kubelet's folder, and mounted?)"
             )
         try:
             folder.mkdir(mode=0o750, exist_ok=True)
         except OSError as error:
             raise KubeletError(
-                f"cannot serve DRA driver {self._driver}: cannot make the folder {folder}: "
+                f"cannot serve DRA driver {self.driver}: cannot make the folder {folder}: "
                 f"{error.strerror}; kubelet's folder plugins must be mounted writable"
             ) from error
         if self._lock is None:
-            self._lock = PluginFolderLock(folder, what=f"DRA driver {self._driver}: its folder")
+            self._lock = PluginFolderLock(folder, what=f"DRA driver {self.driver}: its folder")
         else:
             self._lock.keep()
         for server in (self._service, self._door):
@@ -234,7 +226,7 @@ class DriverRegistrar:
         except OSError:
             return  # nothing lies there, or it is left over
         raise KubeletError(
-            f"cannot serve DRA driver {self._driver}: another process (pid {pid or 'unknown'}) "
+            f"cannot serve DRA driver {self.driver}: another process (pid {pid or 'unknown'}) "
             f"listens at {path}; stop it, or give this driver another name (dra.driverName)"
         )
 
@@ -243,20 +235,20 @@ class DriverRegistrar:
 
         *before* is what it had said before we served.
         """
-        told_by = self._clock.monotonic() + self._times.asked
+        told_by = self.clock.monotonic() + self.times.asked
         while True:
-            changes = Changes([self._kubelet.replies, self._plugins.state, self._registry.state])
+            changes = Changes([self._kubelet.replies, self.plugins.state, self.registry.state])
             replies = self._kubelet.replies.value
             self._note(replies)
             if replies.refused > before.refused:
-                return replies.why_refused(self._driver)
+                return replies.why_refused(self.driver)
             registered = replies.accepted > before.accepted
-            left = told_by - self._clock.monotonic()
+            left = told_by - self.clock.monotonic()
             if not registered and left <= 0:
                 return self._not_asked(asked=replies.asked > before.asked)
             for server, folder in (
-                (self._service, self._plugins),
-                (self._door, self._registry),
+                (self._service, self.plugins),
+                (self._door, self.registry),
             ):
                 if not folder.state.value.has(server):
                     return f"our socket {server.path} was removed; serving and registering again"
@@ -265,11 +257,11 @@ class DriverRegistrar:
     def _not_asked(self, *, asked: bool) -> str:
         if asked:
             return (
-                f"kubelet asked about DRA driver {self._driver} but did not register it in "
-                f"{self._times.asked:g} s; see kubelet's log"
+                f"kubelet asked about DRA driver {self.driver} but did not register it in "
+                f"{self.times.asked:g} s; see kubelet's log"
             )
         return (
-            f"kubelet has not asked about {self._door.path} in {self._times.asked:g} s; is it "
+            f"kubelet has not asked about {self._door.path} in {self.times.asked:g} s; is it "
             "running, and is this its plugins_registry (kubelet's --root-dir)?"
         )
 
@@ -278,7 +270,7 @@ class DriverRegistrar:
         if replies.accepted == before.registrations:
             self.registration.set(replace(before, attempts=replies.asked))
             return
-        since = before.since if before.registered else self._clock.wall()
+        since = before.since if before.registered else self.clock.wall()
         self.registration.set(
             Registration(
                 registered=True,
@@ -289,25 +281,25 @@ class DriverRegistrar:
             )
         )
         self._problem.set("")
-        log.info("DRA driver registered with kubelet", driver=self._driver, times=replies.accepted)
+        log.info("DRA driver registered with kubelet", driver=self.driver, times=replies.accepted)
 
     def _report(self, problem: str) -> None:
         before = self.registration.value
-        since = self._clock.wall() if before.registered else before.since
+        since = self.clock.wall() if before.registered else before.since
         self.registration.set(replace(before, registered=False, problem=problem, since=since))
         self._problem.set(problem)
 
     async def _pause(self, seconds: float, tried: tuple[object, object]) -> None:
         """Return after *seconds*, or as soon as there are other folders to try."""
-        end = self._clock.monotonic() + seconds
-        while (left := end - self._clock.monotonic()) > 0:
-            changes = Changes([self._plugins.state, self._registry.state])
+        end = self.clock.monotonic() + seconds
+        while (left := end - self.clock.monotonic()) > 0:
+            changes = Changes([self.plugins.state, self.registry.state])
             if self._folders() != tried:
                 return
             await changes.wait(left)
 
     def _folders(self) -> tuple[object, object]:
-        return self._plugins.state.value.folder, self._registry.state.value.folder
+        return self.plugins.state.value.folder, self.registry.state.value.folder
 
     def _delays(self) -> Iterator[float]:
-        return backoff(self._times.first_delay, self._times.last_delay)
+        return backoff(self.times.first_delay, self.times.last_delay)

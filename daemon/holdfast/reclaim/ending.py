@@ -110,29 +110,23 @@ class _Permission:
     whole: bool = False
 
 
+@dataclass(kw_only=True, eq=False)
 class Ending:
     """Ends what a warrant allows, as a whole cgroup or pidfd by pidfd; logs and counts it.
 
     Nothing is ended on remembered evidence: once the pidfds are open, everything is asked again.
+    It ends processes of `pods`, and counts it in `steps`.
     """
 
-    def __init__(
-        self,
-        *,
-        pods: Pods,
-        pidfds: Pidfds,
-        clock: Clock,
-        settings: Watched[ReclaimSettings],
-        steps: StepCounter,
-    ) -> None:
-        """End processes of *pods*, and count it in *steps*."""
-        self._pods = pods
-        self._pidfds = pidfds
-        self._clock = clock
-        self._settings = settings
-        self.steps = steps
+    pods: Pods
+    pidfds: Pidfds
+    clock: Clock
+    settings: Watched[ReclaimSettings]
+    steps: StepCounter
+
+    def __post_init__(self) -> None:
         self._spared: dict[DeviceName, tuple[PodUid | None, str]] = {}
-        self._limit = LogLimit(clock)
+        self._limit = LogLimit(self.clock)
 
     async def end(self, warrant: Warrant, step: ReclaimStep, witness: Witness) -> bool:
         """Signal the processes that *warrant* means and every guard agrees on.
@@ -142,10 +136,10 @@ class Ending:
         """
         meant = [
             each
-            for each in await self._pods.members(warrant.pod)
+            for each in await self.pods.members(warrant.pod)
             if warrant.only is None or each.process in warrant.only
         ]
-        with self._pidfds.holding(each.process for each in meant) as held:
+        with self.pidfds.holding(each.process for each in meant) as held:
             view = await witness.ask()
             if view is None:
                 self.spare(warrant.lock, _NO_ANSWER)
@@ -162,7 +156,7 @@ class Ending:
 
     async def end_at_once(self, warrant: Warrant, witness: Witness) -> frozenset[ProcessId]:
         """Send SIGTERM, and SIGKILL to who is left; return which of those meant live after that."""
-        settings = self._settings.value
+        settings = self.settings.value
         steps = (
             (ReclaimStep.TERMINATE, settings.term_grace),
             (ReclaimStep.KILL, settings.kill_grace),
@@ -202,12 +196,12 @@ class Ending:
         self, pod: PodUid, processes: frozenset[ProcessId], grace: float
     ) -> frozenset[ProcessId]:
         """Return which of *processes* live after *grace* seconds, or none as soon as none does."""
-        end = self._clock.monotonic() + grace
+        end = self.clock.monotonic() + grace
         while True:
-            left = processes & {each.process for each in await self._pods.members(pod)}
-            if not left or self._clock.monotonic() >= end:
+            left = processes & {each.process for each in await self.pods.members(pod)}
+            if not left or self.clock.monotonic() >= end:
                 return left
-            await self._clock.sleep(self._settings.value.release_poll)
+            await self.clock.sleep(self.settings.value.release_poll)
 
     async def _carry_out(self, order: _Order) -> bool:
         agreed = await self._agreed(order)
@@ -266,7 +260,7 @@ class Ending:
                 return None
             return _may_end_all(await order.witness.judge(order.warrant, view.sent_at))
 
-        how = await self._pods.kill(
+        how = await self.pods.kill(
             order.warrant.pod,
             path=record.cgroup,
             inode=record.inode,
@@ -287,7 +281,7 @@ class Ending:
         return how
 
     def _signal(self, order: _Order, victim: Member, number: signal.Signals) -> str:
-        outcome = self._pidfds.send(victim.process, number)
+        outcome = self.pidfds.send(victim.process, number)
         log.warning(
             _SAID.get(outcome, "signal not sent"),
             signal=number.name,

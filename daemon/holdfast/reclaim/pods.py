@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import structlog
@@ -63,33 +64,28 @@ class FrozenCgroup(Struct, frozen=True, kw_only=True):
     boot: BootId
 
 
+@dataclass(kw_only=True, eq=False)
 class Pods:
-    """Looks at the processes of one pod on a lane, and ends them."""
+    """Looks at the processes of one pod on a lane, and ends them.
 
-    def __init__(
-        self,
-        *,
-        cgroups: Cgroups,
-        runtimes: RuntimeFiles,
-        procfs: Procfs,
-        pidfds: Pidfds,
-        lane: Lane,
-        ledger: Ledger,
-    ) -> None:
-        """Read and write *cgroups* on *lane*, signal through *pidfds*, note in *ledger*."""
-        self._cgroups = cgroups
-        self._ledger = ledger
-        self._frozen = LedgerTopic(ledger, "reclaim/frozen", FrozenCgroup)
+    It reads and writes `cgroups` on `lane`, signals through `pidfds`, and notes in `ledger`.
+    """
+
+    cgroups: Cgroups
+    runtimes: RuntimeFiles
+    procfs: Procfs
+    pidfds: Pidfds
+    lane: Lane
+    ledger: Ledger
+
+    def __post_init__(self) -> None:
+        self._frozen = LedgerTopic(self.ledger, "reclaim/frozen", FrozenCgroup)
         self._freezing = asyncio.Lock()
         self._problems: dict[str, Problem] = {}
-        self._lane = lane
-        self._runtimes = runtimes
-        self._procfs = procfs
-        self._pidfds = pidfds
 
     async def members(self, pod: PodUid) -> tuple[Member, ...]:
         """Return every live process in the pod's cgroup, with who started it."""
-        return await self._lane.run(lambda: self.members_now(pod))
+        return await self.lane.run(lambda: self.members_now(pod))
 
     def members_now(self, pod: PodUid) -> tuple[Member, ...]:
         """Return the same as `members`; this blocks, and belongs on the lane.
@@ -98,7 +94,7 @@ class Pods:
         are returned of a populated cgroup only if all that were listed ended, several times.
         """
         for _ in range(_LISTED_AGAIN):
-            cgroup = self._cgroups.pod(pod)
+            cgroup = self.cgroups.pod(pod)
             if cgroup is None or cgroup.populated is False:
                 break
             if cgroup.unlisted:
@@ -109,15 +105,15 @@ class Pods:
 
     def _members_of(self, pod: PodUid, cgroup: PodSighting) -> tuple[Member, ...]:
         inside = frozenset(cgroup.processes)
-        shims = containing(self._procfs, inside)
-        roles = SandboxRoles(self._procfs, seconds=_SANDBOX_TIME)
+        shims = containing(self.procfs, inside)
+        roles = SandboxRoles(self.procfs, seconds=_SANDBOX_TIME)
         found: list[Member] = []
         for pid in sorted(inside):
-            facts = self._procfs.certain(pid)
+            facts = self.procfs.certain(pid)
             if facts is None or not facts.can_act:
                 continue
-            parent = outside_parent(self._procfs, facts, inside)
-            if parent is None and self._procfs.has_ended(facts.process):
+            parent = outside_parent(self.procfs, facts, inside)
+            if parent is None and self.procfs.has_ended(facts.process):
                 continue  # it has ended, and so tells nothing of a parent
             found.append(
                 Member(
@@ -125,7 +121,7 @@ class Pods:
                     command=facts.comm,
                     parent=parent,
                     contains=pid in shims,
-                    started_at=self._procfs.started_at(facts.process),
+                    started_at=self.procfs.started_at(facts.process),
                     in_pod=pod,
                     inode=cgroup.inode,
                     sandbox=_sandbox(roles, pid),
@@ -142,7 +138,7 @@ class Pods:
         if not any(each.sandbox is not None for each in members):
             return None
         try:
-            return await self._lane.run(lambda: self._runtimes.state(pod))
+            return await self.lane.run(lambda: self.runtimes.state(pod))
         except LaneStuckError as error:
             return RuntimeState(problem=str(error))
 
@@ -165,7 +161,7 @@ class Pods:
         there is no new evidence, and then nothing is frozen. Nothing stays frozen.
         """
         try:
-            outcome = await self._lane.run(lambda: self._kill(pod, path, inode, may_end, as_one))
+            outcome = await self.lane.run(lambda: self._kill(pod, path, inode, may_end, as_one))
         except LaneStuckError as error:
             return _not_now(path, error)
         except HostError as error:
@@ -195,7 +191,7 @@ class Pods:
     async def run(self) -> None:
         """Do as `thaw` at once, for the daemon before this one, and again; until cancelled."""
         while True:
-            changes = Changes([self._ledger.book])
+            changes = Changes([self.ledger.book])
             await self.thaw()
             await changes.wait(_THAW_AGAIN if self._frozen.value else _LONG)
 
@@ -211,7 +207,7 @@ class Pods:
             return CgroupOutcome.SPARED
         if not as_one(listed) or any(map(self._leader_has_exited, listed)):
             return None
-        self._cgroups.kill(path, inode)
+        self.cgroups.kill(path, inode)
         return CgroupOutcome.KILLED
 
     def _leader_has_exited(self, member: Member) -> bool:
@@ -219,7 +215,7 @@ class Pods:
 
         It signals the leader alone, for which an exited one takes no signal (Linux 6.1 and 6.18).
         """
-        facts = self._procfs.process(member.process.pid)
+        facts = self.procfs.process(member.process.pid)
         return facts is not None and facts.state == _EXITED
 
     async def _note(self, path: str, inode: int) -> FrozenCgroup | None:
@@ -229,9 +225,9 @@ class Pods:
         forgotten by `thaw`.
         """
         noted = self._frozen.value
-        if path not in noted and await self._lane.run(lambda: self._cgroups.is_frozen(path)):
+        if path not in noted and await self.lane.run(lambda: self.cgroups.is_frozen(path)):
             return None
-        new = FrozenCgroup(inode=inode, boot=self._ledger.boot)
+        new = FrozenCgroup(inode=inode, boot=self.ledger.boot)
         await self._frozen.keep({**noted, path: new})
         return new
 
@@ -243,7 +239,7 @@ class Pods:
             if may_end is None:
                 return CgroupOutcome.SPARED
             if noted is not None:
-                await self._lane.run(lambda: self._freeze(path, noted.inode))
+                await self.lane.run(lambda: self._freeze(path, noted.inode))
             ended = await self._kill_each(pod, may_end)
         finally:
             if noted is not None:
@@ -252,20 +248,20 @@ class Pods:
 
     async def _kill_each(self, pod: PodUid, may_end: MayEnd) -> bool:
         found = await self.members(pod)
-        with self._pidfds.holding(each.process for each in found) as held:
+        with self.pidfds.holding(each.process for each in found) as held:
             # Asked after the pidfds were opened: a pid that was listed before may be another's.
             members = await self.members(pod)
             if not may_end(members):
                 return False
             for each in members:
                 if each.process in held:
-                    self._pidfds.send(each.process, signal.SIGKILL)
+                    self.pidfds.send(each.process, signal.SIGKILL)
         return True
 
     def _freeze(self, path: str, inode: int) -> None:
         """Freeze it, and wait until it is: before, one that is listed can still fork."""
-        self._cgroups.freeze(path, inode, frozen=True)
-        if not self._cgroups.await_frozen(path, patience=_FREEZE_TIME):
+        self.cgroups.freeze(path, inode, frozen=True)
+        if not self.cgroups.await_frozen(path, patience=_FREEZE_TIME):
             log.info("cgroup not frozen in time", cgroup=path)
 
     async def _thaw(self, path: str, each: FrozenCgroup) -> None:
@@ -274,7 +270,7 @@ class Pods:
         A freeze that took too long comes first: it is on the same lane.
         """
         try:
-            await self._lane.run(lambda: self._thaw_now(path, each))
+            await self.lane.run(lambda: self._thaw_now(path, each))
         except (HostError, LaneStuckError) as error:
             advice = "it is tried again; by hand: write 0 into its cgroup.freeze"
             new = Problem(log, "cannot unfreeze a cgroup", cgroup=path, next=advice)
@@ -288,10 +284,10 @@ class Pods:
             log.info("cannot note that a cgroup is unfrozen", cgroup=path, reason=str(error))
 
     def _thaw_now(self, path: str, each: FrozenCgroup) -> None:
-        is_there = each.boot == self._ledger.boot and self._cgroups.inode(path) == each.inode
+        is_there = each.boot == self.ledger.boot and self.cgroups.inode(path) == each.inode
         # One that could not be frozen, as in a read-only tree, could not be written to now either.
-        if is_there and self._cgroups.is_frozen(path):
-            self._cgroups.freeze(path, each.inode, frozen=False)
+        if is_there and self.cgroups.is_frozen(path):
+            self.cgroups.freeze(path, each.inode, frozen=False)
 
 
 def _sandbox(roles: SandboxRoles, pid: int) -> Sandbox | None:

@@ -33,31 +33,25 @@ class _Watch(Struct, frozen=True):
     end: Callable[[], None]
 
 
+@dataclass(kw_only=True, eq=False)
 class PodSightings:
     """Reads pods' cgroups on a lane, and watches those that exist for becoming empty.
 
-    One look at a time.
+    One look at a time. `nudges` say when the population of a watched pod changes.
     """
 
-    def __init__(
-        self,
-        *,
-        cgroups: Cgroups,
-        paths: PathWatcher,
-        lane: Lane,
-        clock: Clock,
-        nudges: Nudges,
-    ) -> None:
-        """Have *nudges* say when the population of a watched pod changes."""
-        self._cgroups = cgroups
-        self._paths = paths
-        self._lane = lane
-        self._nudges = nudges
+    cgroups: Cgroups
+    paths: PathWatcher
+    lane: Lane
+    clock: Clock
+    nudges: Nudges
+
+    def __post_init__(self) -> None:
         self._watched: dict[PodUid, _Watch] = {}
         self._seen: dict[PodUid, PodSighting] = {}
         self._announced: set[PodUid] = set()
         """What was seen of these holds until the kernel reports a change."""
-        self._turns: Turns[PodUid] = Turns(clock, at_most=_AT_MOST, pause=_PAUSE)
+        self._turns: Turns[PodUid] = Turns(self.clock, at_most=_AT_MOST, pause=_PAUSE)
 
     async def sight(
         self, pods: Collection[PodUid], *, again: Collection[PodUid] = ()
@@ -77,7 +71,7 @@ class PodSightings:
         return dict(self._seen)
 
     async def _look_at(self, pods: Sequence[PodUid]) -> None:
-        found = await self._lane.run(lambda: self._read(pods))
+        found = await self.lane.run(lambda: self._read(pods))
         for pod in pods:
             sighting = found.get(pod)
             if sighting is None:
@@ -94,16 +88,16 @@ class PodSightings:
                 self._announced.add(pod)
 
     def _read(self, pods: Iterable[PodUid]) -> dict[PodUid, PodSighting]:
-        found = {uid: self._cgroups.pod(uid) for uid in pods}
+        found = {uid: self.cgroups.pod(uid) for uid in pods}
         return {uid: each for uid, each in found.items() if each is not None}
 
     def _watch(self, pod: PodUid, sighting: PodSighting) -> None:
         self._unwatch(pod)
-        events = self._cgroups.events_path(sighting.cgroup)
+        events = self.cgroups.events_path(sighting.cgroup)
         if events is None:
             return
         try:
-            end = self._paths.watch(events, lambda *_: self._happened(pod))
+            end = self.paths.watch(events, lambda *_: self._happened(pod))
         except HostError:  # it vanished, or cgroup v1 has no such file: polling serves
             return
         self._watched[pod] = _Watch(sighting.inode, end)
@@ -121,7 +115,7 @@ class PodSightings:
     def _happened(self, pod: PodUid) -> None:
         self._unwatch(pod)  # the kernel may have ended it: it begins again with the next look
         log.debug("pod cgroup changed", pod=pod)
-        self._nudges.nudge()
+        self.nudges.nudge()
 
 
 class Sign(Enum):

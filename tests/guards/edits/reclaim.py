@@ -166,14 +166,14 @@ RECLAIM_EDITS = {
     ),
     "reclaim/pods.py": (
         Edit("machine-unread", "return Sandbox.MACHINE  # it may run one", "return None  # it"),
-        Edit("frozen", "        self._cgroups.freeze(path, inode, frozen=True)\n", ""),
+        Edit("frozen", "        self.cgroups.freeze(path, inode, frozen=True)\n", ""),
         Edit(
-            "frozen", "if not self._cgroups.await_frozen(path, patience=_FREEZE_TIME):", "if False:"
+            "frozen", "if not self.cgroups.await_frozen(path, patience=_FREEZE_TIME):", "if False:"
         ),
         Edit("exited-leader", " or any(map(self._leader_has_exited, listed))", ""),
         Edit(
             "frozen-waited",
-            "if not self._cgroups.await_frozen(path, patience=_FREEZE_TIME):",
+            "if not self.cgroups.await_frozen(path, patience=_FREEZE_TIME):",
             "if False:",
         ),
         Edit("frozen-slow-disk", "await ask_again()", "may_end"),
@@ -195,11 +195,11 @@ RECLAIM_EDITS = {
         Edit("thawed-next", "await self._frozen.keep({**noted, path: new})", "pass"),
         Edit(
             "thawed-own",
-            "if path not in noted and await self._lane.run(lambda: self._cgroups.is_frozen(path)):",
+            "if path not in noted and await self.lane.run(lambda: self.cgroups.is_frozen(path)):",
             "if False:",
         ),
-        Edit("thawed-same", " and self._cgroups.inode(path) == each.inode", ""),
-        Edit("thawed-boot", "each.boot == self._ledger.boot and ", ""),
+        Edit("thawed-same", " and self.cgroups.inode(path) == each.inode", ""),
+        Edit("thawed-boot", "each.boot == self.ledger.boot and ", ""),
         Edit(
             "frozen-left",
             "            members = await self.members(pod)\n            if not may_end",
@@ -208,7 +208,7 @@ RECLAIM_EDITS = {
         Edit("shim-inside-seen", "contains=pid in shims", "contains=False"),
         Edit(
             "ended-while-read",
-            "if parent is None and self._procfs.has_ended(facts.process):",
+            "if parent is None and self.procfs.has_ended(facts.process):",
             "if False:",
         ),
         Edit("sandbox-stuck", "return RuntimeState(problem=str(error))", "return RuntimeState()"),
