@@ -40,7 +40,7 @@ async def _at(place: Place, devices: int, rounds: int) -> tuple[Figure, Figure]:
         await fill(ledger, world)
         inventory = Watched(world.inventory)
         standings = device_standings(ledger, inventory, SystemClock(), view=Watched(world.view))
-        offering = Offering(standings=standings, inventory=inventory)
+        offering = Offering(standings=standings, inventory=inventory, has_dra=Watched(False))
         look = _Beat(ledger=ledger, world=world, offering=offering)
         look()
         floor = visits(devices)

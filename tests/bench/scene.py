@@ -68,7 +68,7 @@ class Scene:
         standings = device_standings(
             self._ledger, self._inventory, SystemClock(), view=Watched(self._around.view)
         )
-        offering = Offering(standings=standings, inventory=self._inventory)
+        offering = Offering(standings=standings, inventory=self._inventory, has_dra=Watched(False))
         async with asyncio.TaskGroup() as group:
             group.create_task(standings.run())
             group.create_task(offering.run())

@@ -383,7 +383,11 @@ async def test_a_claim_that_is_slow_to_read_holds_up_no_other(plane: ControlPlan
     """As many are read at once as are allowed, and the next one has all of its own time."""
     put_claim(plane)
     server = ApiServers(
-        plane.access, name="api", clock=SystemClock(), observer=Unobserved(), at_once=2
+        access=plane.access,
+        name="api",
+        clock=SystemClock(),
+        observer=Unobserved(),
+        at_once=2,
     )
     claims = ClaimsOnServer(server)
     try:

@@ -38,7 +38,9 @@ class _Scene:
             view=Watched(seen()),
             withhold_after=self.withhold_after,
         )
-        self.offering = Offering(standings=self.standings, inventory=self.inventory)
+        self.offering = Offering(
+            standings=self.standings, inventory=self.inventory, has_dra=Watched(False)
+        )
 
     def offered(self) -> list[OfferedDevice]:
         self.offering.refresh()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Protocol, TypeVar
@@ -189,26 +190,23 @@ def _pause(request: ApiRequest, answer: ApiResponse, pauses: Iterator[float]) ->
     return None
 
 
+@dataclass(kw_only=True, eq=False)
 class ApiServers:
-    """Connections that are opened when one more is needed, up to some; each has a lane."""
+    """Connections that are opened when one more is needed, up to some; each has a lane.
 
-    def __init__(
-        self,
-        access: Access,
-        *,
-        name: str,
-        clock: Clock,
-        observer: RequestObserver,
-        at_once: int,
-    ) -> None:
-        """Call the server of *access* by *at_once* lanes, which have *name* and a number."""
-        self._access = access
-        self._name = name
-        self._clock = clock
-        self._turns = asyncio.Semaphore(at_once)
+    They are to the server of `access`, by `at_once` lanes, which have `name` and a number.
+    """
+
+    access: Access
+    name: str
+    clock: Clock
+    observer: RequestObserver
+    at_once: int
+
+    def __post_init__(self) -> None:
+        self._turns = asyncio.Semaphore(self.at_once)
         self._all: list[ApiServer] = []
         self._idle: deque[ApiServer] = deque()
-        self._observer = observer
 
     async def ask(self, request: ApiRequest, kind: type[T], *, deadline: float) -> T:
         """Return the answer to *request*, as `ApiServer.ask` does.
@@ -232,10 +230,10 @@ class ApiServers:
 
     def _another(self) -> ApiServer:
         made = ApiServer(
-            self._access,
-            name=f"{self._name} {len(self._all)}",
-            clock=self._clock,
-            observer=self._observer,
+            self.access,
+            name=f"{self.name} {len(self._all)}",
+            clock=self.clock,
+            observer=self.observer,
         )
         self._all.append(made)
         return made

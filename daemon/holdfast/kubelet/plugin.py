@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +25,7 @@ from holdfast.errors import (
     bug,
 )
 from holdfast.kubelet.podresources import Traffic
+from holdfast.kubelet.reader import DeviceLists
 from holdfast.kubelet.socket import SocketServer, dial, what_went_wrong
 from holdfast.ledger.standings import DeviceStandings, EmptyPods
 from holdfast.model.book.offers import OfferedDevice, Offers
@@ -51,20 +53,36 @@ _STOP_GRACE = 0.001
 _STREAMS_END = 1.0
 
 
-class Offering:
-    """Publishes `offers`, again whenever a standing changes what kubelet sees of a device."""
+@dataclass(kw_only=True, eq=False)
+class Offering(DeviceLists):
+    """Publishes `offers`, again whenever a standing changes what kubelet sees of a device.
 
-    def __init__(self, *, standings: DeviceStandings, inventory: Watched[Inventory]) -> None:
-        """Offer what kubelet hands out of *inventory*, by its *standings*.
+    It offers what kubelet hands out of `inventory`, by its `standings`. What is served by DRA is on
+    no list. While pods still have some of its devices, kubelet is sent a list without any: else it
+    would not show their end. Nor is it asked to call before starts once all of them have started:
+    it would call for pods that have a claim, and fail.
+    """
 
-        What is served by DRA is on no list. While pods still have some of its devices, kubelet is
-        sent a list without any: else it would not show their end. Nor is it asked to call before
-        starts once all of them have started: it would call for pods that have a claim, and fail.
-        """
-        self._standings = standings
-        self._inventory = inventory
+    standings: DeviceStandings
+    inventory: Watched[Inventory]
+    has_dra: Watched[bool]
+    """Whether the settings have any hardware served by DRA."""
+
+    def __post_init__(self) -> None:
         self._resend = 0
         self.offers: Watched[Offers] = Watched(Offers())
+
+    @property
+    def silent(self) -> bool:
+        """Whether no device comes by the device plugin: all of them come by claims."""
+        if not self.has_dra.value or self.offers.value.devices:
+            return False
+        return not any(each.granted for each in self.standings.now())
+
+    async def ready(self) -> None:
+        """Return once something is offered, or nothing is to come."""
+        while not (self.offers.value.devices or self.silent):
+            await Changes([self.offers, self.standings.latest]).wait(_LONG)
 
     def resend(self) -> None:
         """Send the lists once more, unchanged or not, so that kubelet writes its checkpoint."""
@@ -73,8 +91,8 @@ class Offering:
 
     def refresh(self) -> None:
         """Publish what holds now."""
-        standings, before = self._standings.now(), self.offers.value.devices
-        here = [each for each in self._inventory.value.resources if each not in standings.by_claims]
+        standings, before = self.standings.now(), self.offers.value.devices
+        here = [each for each in self.inventory.value.resources if each not in standings.by_claims]
         lists: dict[ResourceName, list[OfferedDevice]] = {each: [] for each in here}
         left: dict[ResourceName, tuple[OfferedDevice, ...]] = {}
         unstarted = {each.name.resource for each in standings if each.unstarted}
@@ -99,7 +117,7 @@ class Offering:
     async def run(self) -> None:
         """Follow the standings until cancelled."""
         while True:
-            changes = Changes([self._standings.latest, self._inventory])
+            changes = Changes([self.standings.latest, self.inventory])
             self.refresh()
             await changes.wait(_LONG)
 

@@ -114,7 +114,11 @@ class DraParts:
         # Neither a slow read of another claim nor a slow write of a slice keeps a claim waiting.
         observer = core.metrics.claims
         self.server = ApiServers(
-            access, name="API server", clock=core.clock, observer=observer, at_once=AT_ONCE
+            access=access,
+            name="API server",
+            clock=core.clock,
+            observer=observer,
+            at_once=AT_ONCE,
         )
         self._slices = ApiServer(
             access, name="slices on API server", clock=core.clock, observer=observer

@@ -10,7 +10,6 @@ from holdfast.allocation.entry import Entry
 from holdfast.allocation.gate import Gate
 from holdfast.allocation.specwriter import CdiSpecs, SpecWriter
 from holdfast.app.wiring.core import Core
-from holdfast.app.wiring.live import LiveSettings
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.source import Sources
 from holdfast.host.cgroup.cgroups import Cgroups
@@ -22,9 +21,8 @@ from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import DEADLINES, DeviceDoor, Ids, Offering, PluginParts
 from holdfast.kubelet.podresources import PodResources, Traffic
-from holdfast.kubelet.reader import DeviceLists, ViewReader
+from holdfast.kubelet.reader import ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
-from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.book.places import place
 from holdfast.model.devices import Inventory
 from holdfast.model.grants import ContainerGrant
@@ -38,7 +36,7 @@ from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
-from holdfast.runtime.watched import Changes, Watched
+from holdfast.runtime.watched import Watched
 from holdfast.vendors.context import Context, Vendor
 from holdfast.vendors.nvidia.adapter import nvidia
 from holdfast.vendors.tpu.adapter import tpus
@@ -50,34 +48,6 @@ VENDORS: tuple[Vendor, ...] = (
     nvidia,
 )
 """The adapters of this daemon, one line each; of a device that two find the first one's counts."""
-
-_LONG = 3600.0
-
-
-class PluginLists(DeviceLists):
-    """The device lists of a daemon whose devices may all come by claims."""
-
-    def __init__(self, offering: Offering, standings: DeviceStandings, live: LiveSettings) -> None:
-        """Send the lists of *offering*."""
-        self._offering = offering
-        self._standings = standings
-        self._live = live
-
-    @property
-    def silent(self) -> bool:
-        """Whether no device comes by the device plugin: all of them come by claims."""
-        if not self._live.whole.has_dra() or self._offering.offers.value.devices:
-            return False
-        return not any(each.granted for each in self._standings.now())
-
-    async def ready(self) -> None:
-        """Return once something is offered, or nothing is to come."""
-        while not (self._offering.offers.value.devices or self.silent):
-            await Changes([self._offering.offers, self._standings.latest]).wait(_LONG)
-
-    def resend(self) -> None:
-        """Send every list once more, so that kubelet writes its checkpoint."""
-        self._offering.resend()
 
 
 class PluginDoor(DeviceDoor):
@@ -184,7 +154,11 @@ class KubeletParts:
         host, kubelet, live = core.host, core.settings.kubelet, core.live.kubelet
         self.folder = build_folder(core, Path(kubelet.plugin_dir), f"{kubelet.socket_prefix}-")
         self.traffic = Traffic()
-        self.offering = Offering(standings=core.standings, inventory=core.inventory)
+        self.offering = Offering(
+            standings=core.standings,
+            inventory=core.inventory,
+            has_dra=core.live.in_use.part(lambda now: now.has_dra()),
+        )
         self.reader = ViewReader(
             view=core.view,
             folder=self.folder,
@@ -194,7 +168,7 @@ class KubeletParts:
             ),
             traffic=self.traffic,
             procfs=host.procfs,
-            lists=PluginLists(self.offering, core.standings, core.live),
+            lists=self.offering,
             book=core.ledger.book,
             promises=sources,
             lane=host.lanes["kubelet"],
