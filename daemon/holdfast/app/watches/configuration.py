@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Protocol
@@ -34,26 +35,22 @@ class ConfigurationReader(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class ConfigurationFiles:
     """Has the configuration read when one of some files, or a file in some folders, has changed.
 
     Kubelet renews a ConfigMap by renaming one symbolic link in the folder where it is mounted,
     through which all its files are read. A mount by subPath is never renewed.
+
+    Each of `files` is a file or a folder. They are watched with `paths`, and looked at on `lane`.
     """
 
-    def __init__(
-        self,
-        files: Sequence[Path],
-        *,
-        paths: PathWatcher,
-        lane: Lane,
-        reader: ConfigurationReader,
-    ) -> None:
-        """Watch *files*, each a file or a folder, with *paths*; they are looked at on *lane*."""
-        self._files = files
-        self._paths = paths
-        self._lane = lane
-        self._reader = reader
+    files: Sequence[Path]
+    paths: PathWatcher
+    lane: Lane
+    reader: ConfigurationReader
+
+    def __post_init__(self) -> None:
         self._stirred = asyncio.Event()
         self._problem = Problem(
             log, "cannot watch the configuration", next=f"a look each {_LOOK:g} s"
@@ -72,7 +69,7 @@ class ConfigurationFiles:
                 self._stirred.clear()
                 before, self._seen = self._seen, await self._standing_still()
                 if self._seen != before:
-                    self._reader.read()
+                    self.reader.read()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK):
                         await self._stirred.wait()
@@ -89,20 +86,20 @@ class ConfigurationFiles:
     def _watch(self, folder: Path, watches: contextlib.ExitStack) -> str:
         """Watch *folder*; return why that is not possible, empty where it is."""
         try:
-            watches.callback(self._paths.watch(folder, lambda _name, _mask: self._stirred.set()))
+            watches.callback(self.paths.watch(folder, lambda _name, _mask: self._stirred.set()))
         except HostError as error:
             return str(error)
         return ""
 
     async def _folders(self) -> Iterable[Path]:
         with contextlib.suppress(LaneStuckError):
-            return await self._lane.run(lambda: frozenset(map(_folder, self._files)))
+            return await self.lane.run(lambda: frozenset(map(_folder, self.files)))
         return ()
 
     async def _look(self) -> _Seen:
         """Return what the files are now, or were before where their disk does not answer."""
         try:
-            return await self._lane.run(lambda: tuple(_states(self._files)))
+            return await self.lane.run(lambda: tuple(_states(self.files)))
         except LaneStuckError:  # it is in /readyz
             return self._seen
 

@@ -1,6 +1,7 @@
 """Keeps the node labels up to date: what the adapters know about their hardware, in one file."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -35,32 +36,26 @@ _DEADLINE = 5.0
 _LONG = 3600.0
 
 
+@dataclass(eq=False)
 class LabelWatch:
     """Writes the labels of each inventory, or removes the file where none are wanted.
 
-    Nothing depends on it: what fails is a readiness check, and is tried again.
+    Nothing depends on it: what fails is a readiness check, and is tried again. It writes the labels
+    that `sources` have for each `inventory`, on a lane of its own.
     """
 
-    def __init__(
-        self,
-        settings: Watched[LabelsSettings],
-        *,
-        sources: Sources,
-        inventory: Watched[Inventory],
-        lanes: Lanes,
-        clock: Clock,
-    ) -> None:
-        """Write the labels that *sources* have for each *inventory*, on a lane of its own."""
-        self._settings = settings
-        self._sources = sources
-        self._inventory = inventory
-        self._lanes = lanes
-        self._clock = clock
-        self._file = FeatureFile(Path(settings.value.folder))
+    settings: Watched[LabelsSettings]
+    sources: Sources
+    inventory: Watched[Inventory]
+    lanes: Lanes
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._file = FeatureFile(Path(self.settings.value.folder))
         self._former: list[FeatureFile] = []
         """Files in folders of former settings, until they are removed."""
         self._lane: Lane | None = None
-        self._began = clock.monotonic()
+        self._began = self.clock.monotonic()
         self._settled = False
         self._good_until = 0.0
         self._problem = Problem(log, "cannot write node labels")
@@ -75,14 +70,14 @@ class LabelWatch:
     async def run(self) -> None:
         """Keep the file until cancelled."""
         while True:
-            wanted = self._settings.value.enabled
-            changes = Changes([self._settings, self._inventory] if wanted else [self._settings])
+            wanted = self.settings.value.enabled
+            changes = Changes([self.settings, self.inventory] if wanted else [self.settings])
             await self.refresh()
             await changes.wait(_LOOK if self._concerned else _LONG)
 
     async def refresh(self) -> None:
         """Let the file say what is known now. Never raises for what its folder does."""
-        settings = self._settings.value
+        settings = self.settings.value
         file = FeatureFile(Path(settings.folder))
         if file.path != self._file.path:
             left = [*self._former, self._file]
@@ -98,8 +93,8 @@ class LabelWatch:
         self._concerned = settings.enabled or bool(self._problem.text)
 
     async def _write(self) -> None:
-        now, inventory = self._clock.wall(), self._inventory.value
-        old = self._clock.monotonic() - self._began >= _SETTLES
+        now, inventory = self.clock.wall(), self.inventory.value
+        old = self.clock.monotonic() - self._began >= _SETTLES
         self._settled = self._settled or old or not inventory.unseen
         # Both the time that has passed and a clock that was set make it wrong.
         if abs(now + _GOOD_FOR - self._good_until) > _GOOD_FOR / 2:
@@ -117,7 +112,7 @@ class LabelWatch:
         """Return what was done to the file, empty for nothing; on the lane."""
         if not self._settled and file.exists:
             return ""
-        labels = self._sources.labels(inventory)
+        labels = self.sources.labels(inventory)
         if not labels:
             return _REMOVED if file.remove() else ""
         return _WRITTEN if file.hold(feature_file(labels, until=until)) else ""
@@ -125,5 +120,5 @@ class LabelWatch:
     async def _on_lane(self, call: Callable[[], T]) -> T:
         # Its own: a disk that hangs must not hold up what pods depend on.
         if self._lane is None:
-            self._lane = self._lanes.open_lane("labels", Watched(_DEADLINE))
+            self._lane = self.lanes.open_lane("labels", Watched(_DEADLINE))
         return await self._lane.run(call)

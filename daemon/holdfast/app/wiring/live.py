@@ -1,6 +1,7 @@
 """The settings in use, what parts follow of them, and the rules for devices beside the pods'."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import structlog
 
@@ -76,21 +77,17 @@ class LiveSettings:
             self.basis = f"document {found.document.name}"
 
 
+@dataclass(eq=False)
 class RuleNames(DeviceNames):
-    """Knows what the rules for devices make of each: its name, its API, what may be ended."""
+    """Knows what the rules for devices make of each: its name, its API, what may be ended.
 
-    def __init__(
-        self,
-        live: LiveSettings,
-        ledger: Ledger,
-        view: Watched[KubeletView],
-        inventory: Watched[Inventory],
-    ) -> None:
-        """Go by the settings in use, by *ledger*, and by kubelet's checkpoint in *view*."""
-        self._live = live
-        self._ledger = ledger
-        self._view = view
-        self._inventory = inventory
+    It goes by the settings in use, by `ledger`, and by kubelet's checkpoint in `view`.
+    """
+
+    live: LiveSettings
+    ledger: Ledger
+    view: Watched[KubeletView]
+    inventory: Watched[Inventory]
 
     def is_dra(self, resource: ResourceName) -> bool:
         """Tell whether the devices of *resource* are served by DRA.
@@ -98,30 +95,30 @@ class RuleNames(DeviceNames):
         Where the settings do not have the name, the devices come by the device plugin, unless a
         rule gave it that is no more: then it ends with the pods that still have devices so.
         """
-        settings = self._live.whole
+        settings = self.live.whole
         if (api := settings.api_of(resource)) is not None:
             return api == "dra"
-        if (device := next(iter(self._inventory.value.of(resource)), None)) is not None:
+        if (device := next(iter(self.inventory.value.of(resource)), None)) is not None:
             return device.found_as is not None and settings.is_dra(device.found_as)
         return any(
             lock.claim is not None and lock.device.resource == resource
-            for lock in self._ledger.book.value.locks.values()
+            for lock in self.ledger.book.value.locks.values()
         )
 
     def assigned(self, found: Inventory) -> Inventory:
         """Give the devices that were *found* the names that rules and pods make of them."""
         # Nothing makes kubelet write its checkpoint again where hardware comes by claims.
-        entries = [each for each in self._view.value.entries if not self.is_dra(each.resource)]
-        had = names_had(self._ledger.book.value, entries)
-        return assigned(found, self._live.whole.device_rules(), had)
+        entries = [each for each in self.view.value.entries if not self.is_dra(each.resource)]
+        had = names_had(self.ledger.book.value, entries)
+        return assigned(found, self.live.whole.device_rules(), had)
 
     def taken(self, device: Device) -> bool:
         """Tell whether a rule of the settings takes *device* out of its resource."""
-        return taken(device, self._live.whole.device_rules())
+        return taken(device, self.live.whole.device_rules())
 
     def mode_of(self, pod: PodUid) -> str:
         """Return what is done about processes of *pod*: none is ended that may have a device so."""
-        general, book = self._live.whole.reclaim.mode, self._ledger.book.value
+        general, book = self.live.whole.reclaim.mode, self.ledger.book.value
         had = {name for name, lock in book.locks.items() if pod in book.pods_of(lock)}
         # What pods use beside its owner, by a claim with adminAccess, has no lock of theirs.
         had.update(*(each.admin for each in book.claims.values() if pod in each.pods))
@@ -129,7 +126,7 @@ class RuleNames(DeviceNames):
         return _OBSERVE if _OBSERVE in modes else (modes or {general}).pop()
 
     def _mode_on(self, name: DeviceName) -> str:
-        rules, device = self._live.whole.device_rules(), self._inventory.value.get(name)
+        rules, device = self.live.whole.device_rules(), self.inventory.value.get(name)
         if device is None:  # which rule was for hardware that is gone cannot be told
             return _OBSERVE if any(rule.own.mode == _OBSERVE for rule in rules) else ""
         # By the rules of this moment: a scan, which would apply them, may hang with the hardware.
@@ -138,4 +135,4 @@ class RuleNames(DeviceNames):
 
     def changes(self) -> Changes:
         """Return what changes when the names may have to."""
-        return Changes([self._ledger.book, self._view])
+        return Changes([self.ledger.book, self.view])
