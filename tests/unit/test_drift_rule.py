@@ -109,6 +109,18 @@ def test_a_pod_that_is_over_or_was_made_anew_is_no_lost_book(pods: tuple[ListedP
     assert _kinds(HELD_BY_X, replace(seen(), pods=pods)) == []
 
 
+@pytest.mark.parametrize("state", [LockState.RECLAIMING, LockState.QUARANTINED])
+def test_a_pod_of_the_same_name_as_one_whose_device_is_reclaimed_is_no_lost_book(
+    state: LockState,
+) -> None:
+    """It asks for no device, so nothing else tells it from the one that had it."""
+    draft = drafted(HELD_BY_X)
+    for each in (LockState.RELEASING, LockState.RECLAIMING, state):
+        if draft.locks[name("d0")].state is not each:
+            draft.move(name("d0"), each, "held")
+    assert _kinds(draft.book, replace(seen(), pods=(_listed("x"),))) == []
+
+
 def test_a_device_that_this_node_does_not_have_was_never_granted() -> None:
     view = seen(entry(X, "d0"), entry(Y, "gpu-7"), asked_at=LATER)
     assert _kinds(HELD_BY_X, view) == [Drift.NEVER_GRANTED.value]

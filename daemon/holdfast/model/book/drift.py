@@ -158,6 +158,10 @@ def _kept_back(facts: DriftFacts) -> Iterator[Disagreement]:
             )
 
 
+_OF_THE_LIVING = frozenset({LockState.HELD, LockState.RELEASING})
+"""Once a device is reclaimed, its pod was proven to be over: one of that name is its successor."""
+
+
 def _lost_books(facts: DriftFacts) -> Iterator[Disagreement]:
     listed = {(pod.namespace, pod.name): pod for pod in facts.view.pods}
     for record in facts.book.pods.values():
@@ -167,7 +171,7 @@ def _lost_books(facts: DriftFacts) -> Iterator[Disagreement]:
         had = sorted(
             str(lock.device)
             for lock in facts.book.locks.values()
-            if lock.pod == record.uid and lock.state is not LockState.FOREIGN and lock.claim is None
+            if lock.pod == record.uid and lock.state in _OF_THE_LIVING and lock.claim is None
         )
         if had:
             yield Disagreement(
