@@ -167,16 +167,19 @@ def _names(choice: Choice) -> list[str]:
 def _is_known(name: str, before: Choice, after: Choice, *, lost: bool) -> bool:
     """Tell whether the daemon can know whose the devices of *name* are, and see their pods' end.
 
-    Where the ledger is *lost*, only a name that is still given tells, or a claim while claims are
-    served, and of hardware that anybody can still have. With no list left to send kubelet, it does
-    not say which pods are over (docs/configuration.md: hardware is switched off on a drained node).
+    Where the ledger is *lost*, only a name that is still given tells, of hardware of which anybody
+    can still have a part; or a claim while claims are served, of devices that are still there. With
+    no list left to send kubelet, it does not say which pods are over (docs/configuration.md:
+    hardware is switched off on a drained node).
     """
     plugin, claims = oracle.foretold(after), oracle.published(after)
     stays = name in plugin or name in claims
     if not lost:
         return stays or bool(plugin)
-    by_claims = name in oracle.published(before)
-    return (bool(claims) if by_claims else stays) and _paths(before, name) <= _paths(after)
+    had, there = _offers(before, name), _offers(after)
+    if name in oracle.published(before):
+        return bool(claims) and {each.card for each in had} <= {each.card for each in there}
+    return stays and {each.path for each in had} <= {each.path for each in there}
 
 
 async def _until_locks(made: World, wanted: dict[str, str], choice: Choice) -> None:
@@ -206,14 +209,14 @@ def _can_be_left(choice: Choice, resource: str) -> bool:
     return bool(offers) and not any(each.path.startswith("/dev/nvidia") for each in offers)
 
 
-def _paths(choice: Choice, resource: str = "") -> set[str]:
-    """Return the nodes of what pods can have, by *resource* or by any."""
+def _offers(choice: Choice, resource: str = "") -> list[oracle.Offer]:
+    """Return what pods can have, by *resource* or by any."""
     claimed = (
         (name, [each for device in devices for each in device.offers])
         for name, devices in oracle.published(choice).items()
     )
     every = (*oracle.foretold(choice).items(), *claimed)
-    return {each.path for name, offers in every if resource in {"", name} for each in offers}
+    return [each for name, offers in every if resource in {"", name} for each in offers]
 
 
 async def _nothing(made: World, after: Choice, chance: random.Random) -> None:
