@@ -12,6 +12,7 @@ from bench.cluster import DRIVER, NODE, SLICES, cluster
 from bench.figures import Figure, Floor
 from bench.rig import Place
 from bench.worlds import ledger_in
+from fakes.books import device_of, name
 from fakes.observers import Unobserved
 from fakes.standings import device_standings
 from fakes.tpus import plain_tpus
@@ -21,8 +22,8 @@ from holdfast.apiserver.wire import Access, ApiRequest, Wire
 from holdfast.discovery.source import Sources
 from holdfast.dra.publisher import NodePool, Publisher, SliceMirror
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory, pci_key
-from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.devices import Device, Fault, FaultKind, Inventory, pci_key
+from holdfast.model.ids import PciAddress, ResourceName
 from holdfast.model.kubelet import Registration
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
@@ -150,14 +151,8 @@ def _devices() -> tuple[Device, ...]:
         PciAddress(f"0000:{place // 32:02x}:{place % 32:02x}.0") for place in range(_DEVICES)
     ]
     return tuple(
-        Device(
-            name=DeviceName(_TPU, DeviceId(address)),
-            kind=DeviceKind.VFIO,
-            keys=frozenset({pci_key(address)}),
-            nodes=(),
-            functions=(address,),
-            model="v5e",
-            source="tpu",
+        device_of(
+            name(address, _TPU), pci_key(address), functions=(address,), model="v5e", source="tpu"
         )
         for address in addresses
     )

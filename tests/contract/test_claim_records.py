@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from fakes.books import KUBELET, WHOLE, X, Y, Z, inventory, name, silicon
+from fakes.books import KUBELET, WHOLE, X, Y, Z, device_of, inventory, name, silicon
 from fakes.claimrecord import write_entries, write_record
 from fakes.ledgers import ledger_in
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
@@ -24,7 +24,7 @@ from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.claims import Wish, end_claim, release, share
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import CardNames, card_key
-from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.devices import DeviceKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.passage import enter
@@ -33,7 +33,6 @@ from holdfast.model.ids import (
     ClaimUid,
     DeviceId,
     DeviceName,
-    HardwareKey,
     PodUid,
     ProcessId,
     ResourceName,
@@ -90,12 +89,8 @@ class _Server:
         )
 
 
-_GPU = Device(
-    name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("0000:00:09.0")),
-    kind=DeviceKind.DRIVER,
-    keys=frozenset({HardwareKey("card/0")}),
-    nodes=(),
-    functions=(),
+_GPU = device_of(
+    name("0000:00:09.0", ResourceName("nvidia.com/gpu")), "card/0", kind=DeviceKind.DRIVER
 )
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from fakes.books import device_lock
 from fakes.inuse import NoDrivers, SlowLook, chip, device_use, look_at
 from fakes.ledgers import ledger_in
 from fakes.opener import opener
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
-from holdfast.model.book.book import Book, DeviceLock, LockState
+from holdfast.model.book.book import Book
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
@@ -409,14 +410,7 @@ async def test_a_device_whose_enable_was_not_read_is_not_judged(
     """On a node with many devices each is read in its turn: until then nothing new is known."""
     device, clock = watch.device, watch.clock
     devices = Inventory(resources=(device.name.resource,), devices=(device,))
-    lock = DeviceLock(
-        device=device.name,
-        keys=device.keys,
-        state=LockState.HELD,
-        fence=1,
-        since=0.0,
-        boot=BootId("boot"),
-    )
+    lock = device_lock(device.name, *device.keys, since=0.0)
     async with ledger_in(tmp_path / "state", clock, boot=lock.boot) as ledger:
         users = Users(ledger=ledger, inventory=Published(devices), use=watch.use, clock=clock)
         for enabled, known in (({device.name: BUSY}, 1), ({}, 1), ({device.name: ()}, 0)):
@@ -431,14 +425,7 @@ async def test_a_look_that_ended_too_late_for_a_start_counts_for_a_minute_and_on
     node, lane, clock = SimulatedNode(tmp_path), Lane("scan", deadline=30.0), ManualClock()
     slow = SlowLook(node.root, lane, NoDrivers(), clock)
     device = chip(node, 0)
-    lock = DeviceLock(
-        device=device.name,
-        keys=device.keys,
-        state=LockState.HELD,
-        fence=7,
-        since=0.0,
-        boot=BootId("boot"),
-    )
+    lock = device_lock(device.name, *device.keys, fence=7, since=0.0)
     use = device_use(slow, node.root, clock, book=Published(Book(locks={device.name: lock})))
 
     async def is_told() -> bool:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
+from fakes.books import WHOLE, X, device_lock, inventory, name, silicon
 from fakes.driver_side import DRIVER, dra_kubelet, driver_side
 from fakes.standings import BookOnly, device_standings
 from holdfast.dra.healthserver import HealthServer
-from holdfast.model.book.book import Book, DeviceLock, LockState
+from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.messages import BlockReason
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice
@@ -23,16 +23,7 @@ from simulated.dramanager import DraManager
 from simulated.draplugins import KUBELET_1_36, KUBELET_1_37
 from waiting import until
 
-_LOCK = DeviceLock(
-    device=name("d0"),
-    keys=keys("a"),
-    state=LockState.HELD,
-    fence=1,
-    since=NOW,
-    boot=BOOT,
-    pod=X,
-    evidence="pid 7 (python) has it open",
-)
+_LOCK = device_lock(name("d0"), "a", pod=X, evidence="pid 7 (python) has it open")
 
 
 class Heard:

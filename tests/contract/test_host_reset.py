@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import X, Y, allocated
+from fakes.books import X, Y, allocated, device_lock, device_of, name
 from fakes.ledgers import ledger_in
 from fakes.observers import Unobserved
 from holdfast.errors import HostError
@@ -17,8 +17,8 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, pci_key
-from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, PodUid, ResourceName
+from holdfast.model.devices import Device, DeviceNode, pci_key
+from holdfast.model.ids import BootId, PciAddress, PodUid
 from holdfast.model.reclaim.reset import FunctionState, ResetPolicy
 from holdfast.model.use.free import KernelFacts, OpenOutcome
 from holdfast.reclaim.resetter import Findings, Resetter, Trial
@@ -48,10 +48,10 @@ def tree(tmp_path: Path) -> Iterator[HostTree]:
 
 def _chip(tree: HostTree, *functions: PciAddress) -> Device:
     paths = {"/dev/vfio/7", "/dev/vfio/8"}
-    return Device(
-        name=DeviceName(ResourceName("google.com/tpu"), DeviceId("0000:c0:02")),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({pci_key(ONE), pci_key(TWO)}),
+    return device_of(
+        name("0000:c0:02"),
+        pci_key(ONE),
+        pci_key(TWO),
         nodes=tuple(
             DeviceNode(path=path, rdev=tree.node(path).stat().st_rdev) for path in sorted(paths)
         ),
@@ -316,14 +316,8 @@ async def test_nothing_is_reset_that_is_not_left_of_the_same_pod_by_then(
 ) -> None:
     """The lane has its turn later, and the next pod of the device may have begun to use it."""
     async with _scene(tree, tmp_path, pod=pod, state=state) as on:
-        judged = DeviceLock(
-            device=on.chip.name,
-            keys=on.chip.keys,
-            state=LockState.RECLAIMING,
-            fence=1,
-            since=0.0,
-            boot=BootId("boot"),
-            pod=X,
+        judged = device_lock(
+            on.chip.name, *on.chip.keys, state=LockState.RECLAIMING, since=0.0, pod=X
         )
         await on.tried(judged)
         assert bool(_resets(tree)) is reset

@@ -18,17 +18,15 @@ import pytest
 from inotify_simple import INotify, flags
 from msgspec.structs import replace
 
-from fakes.books import allocated
+from fakes.books import allocated, device_lock
 from fakes.inuse import chip, device_use, look_at
 from fakes.ledgers import ledger_in
 from fakes.opener import opener
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
-from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import (
-    BootId,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -245,15 +243,7 @@ async def test_what_the_pod_that_has_the_device_has_open_is_read_before_what_oth
 ) -> None:
     """Of those with much open; the time for all of them is short."""
     tree, pod = ProcTree(on.node.tree.folder), PodUid(str(UUID(int=7)))
-    lock = DeviceLock(
-        device=on.device.name,
-        keys=on.device.keys,
-        state=LockState.HELD,
-        fence=1,
-        since=0.0,
-        boot=BootId("boot"),
-        pod=pod,
-    )
+    lock = device_lock(on.device.name, *on.device.keys, since=0.0, pod=pod)
 
     with INotify() as events:
         pids: dict[int, int] = {}

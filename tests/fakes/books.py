@@ -1,10 +1,11 @@
 """Short ways to write books, views and inventories down in tests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.model.book.book import Allocation, Book, DeviceLock, Phase, same_holder
+from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState, Phase, same_holder
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.cards import CardNames, clash
@@ -58,6 +59,29 @@ def ids(*names: str) -> frozenset[DeviceId]:
 
 def name(id_: str, resource: ResourceName = WHOLE) -> DeviceName:
     return DeviceName(resource, DeviceId(id_))
+
+
+def device_of(
+    of: DeviceName, *its_keys: str, kind: DeviceKind = DeviceKind.VFIO, **more: Any
+) -> Device:
+    """Return a device called *of* with *its_keys*, and with no nodes or functions but *more*."""
+    return Device(
+        name=of, kind=kind, keys=keys(*its_keys), **{"nodes": (), "functions": (), **more}
+    )
+
+
+def device_lock(
+    of: DeviceName,
+    *its_keys: str,
+    state: LockState = LockState.HELD,
+    fence: int = 1,
+    since: float = NOW,
+    **more: Any,
+) -> DeviceLock:
+    """Return the lock of a device called *of* with *its_keys*."""
+    return DeviceLock(
+        device=of, keys=keys(*its_keys), state=state, fence=fence, since=since, boot=BOOT, **more
+    )
 
 
 def drafted(book: Book | None = None, *, now: float = NOW, boot: BootId = BOOT) -> Draft:
@@ -179,10 +203,9 @@ def unlocked(book: Book) -> list[str]:
 def _devices(devices: Mapping[ResourceName, Silicon]) -> Iterator[Device]:
     for resource, of_it in devices.items():
         for id_, its_keys in of_it.items():
-            yield Device(
-                name=DeviceName(resource, id_),
-                kind=DeviceKind.VFIO,
-                keys=its_keys,
+            yield device_of(
+                name(id_, resource),
+                *its_keys,
                 nodes=_nodes(its_keys),
                 functions=tuple(PciAddress(key) for key in sorted(its_keys)),
             )

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
+from fakes.books import device_of, name
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import PATIENCE
@@ -11,8 +12,8 @@ from holdfast.host.use.holders import HolderScan
 from holdfast.host.use.look import DriverAnswer, Drivers, Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.book.book import Book, DeviceLock
-from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.devices import Device, DeviceNode
+from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.model.use.free import KernelFacts
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
@@ -105,10 +106,9 @@ def holder_scan(root: HostRoot, *, patience: float = PATIENCE) -> HolderScan:
 def chip(node: SimulatedNode, place: int) -> Device:
     """Return the chip of *node* at a place."""
     address, path = PciAddress(f"0000:00:{5 + place:02x}.0"), f"/dev/vfio/{10 + place}"
-    return Device(
-        name=DeviceName(ResourceName("google.com/tpu"), DeviceId(address)),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({HardwareKey(f"pci/{address}")}),
+    return device_of(
+        name(address),
+        f"pci/{address}",
         nodes=(DeviceNode(path=path, rdev=node.node(path).stat().st_rdev),),
         functions=(address,),
         model="v5e",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fakes.books import device_lock, device_of, name
 from fakes.inuse import device_use, look_at
 from fakes.nvml import build
 from holdfast.host.nvidia.nvml import Nvml
@@ -18,7 +19,7 @@ from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.nvidia.free import GpuRules, IdleRules
 from holdfast.model.use.free import KernelFacts, Verdict, judge_kernel
 from holdfast.runtime.lane import Lane
@@ -73,23 +74,16 @@ class OneGpu:
 
     def device(self, *keys: str) -> Device:
         keys = keys or (f"card/{uuid(0)}",)
-        return Device(
-            name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(keys[0].partition("/")[2])),
+        return device_of(
+            name(keys[0].partition("/")[2], ResourceName("nvidia.com/gpu")),
+            *keys,
             kind=DeviceKind.DRIVER,
-            keys=frozenset(map(HardwareKey, keys)),
             nodes=(DeviceNode(path=PATH, rdev=self.node.node(PATH).stat().st_rdev),),
-            functions=(),
         )
 
     def grant(self, device: Device, state: LockState = LockState.RELEASING) -> None:
-        self.locks[device.name] = DeviceLock(
-            device=device.name,
-            keys=device.keys,
-            state=state,
-            fence=1,
-            since=0.0,
-            boot=BootId("b"),
-            pod=POD,
+        self.locks[device.name] = device_lock(
+            device.name, *device.keys, state=state, since=0.0, pod=POD
         )
 
     async def facts(self, device: Device) -> KernelFacts:

@@ -12,17 +12,16 @@ from pathlib import Path
 import pytest
 
 from fakes.allocators import allocator
+from fakes.books import device_of, name
 from fakes.stage import CHIPS, TPU, Stage, pod, stage
 from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Sources
 from holdfast.errors import AllocationRefusedError, LedgerUnusableError
 from holdfast.ledger.ledger import open_ledger
-from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.devices import DeviceKind, Inventory
 from holdfast.model.ids import (
     BootId,
     DeviceId,
-    DeviceName,
-    HardwareKey,
     ResourceName,
 )
 from holdfast.runtime.clock import SystemClock
@@ -73,13 +72,7 @@ async def test_a_topology_that_cannot_be_is_told_with_each_chip(
 async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path: Path) -> None:
     resource = ResourceName("nvidia.com/gpu")
     devices = tuple(
-        Device(
-            name=DeviceName(resource, DeviceId(f"MIG-{place}")),
-            kind=DeviceKind.DRIVER,
-            keys=frozenset({HardwareKey(f"part/{place}")}),
-            nodes=(),
-            functions=(),
-        )
+        device_of(name(f"MIG-{place}", resource), f"part/{place}", kind=DeviceKind.DRIVER)
         for place in range(500)
     )
     lane = Lane("ledger", deadline=60.0)
@@ -99,14 +92,7 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
 async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path) -> None:
     """The gate writes it down later; what is recorded without a look could be over at once."""
     resource, answers = ResourceName("google.com/tpu"), threading.Event()
-    device = Device(
-        name=DeviceName(resource, DeviceId("a")),
-        kind=DeviceKind.VFIO,
-        source="tpu",
-        keys=frozenset({HardwareKey("pci/a")}),
-        nodes=(),
-        functions=(),
-    )
+    device = device_of(name("a", resource), "pci/a", source="tpu")
 
     with (
         contextlib.closing(Lane("ledger", deadline=60.0)) as lane,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fakes.books import device_of, name
 from fakes.controlplane import NODE, NODES, SLICES, ControlPlane, control_plane
 from fakes.observers import Unobserved
 from fakes.standings import device_standings
@@ -24,12 +25,10 @@ from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.queue import settle
-from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory, pci_key
+from holdfast.model.devices import Device, Fault, FaultKind, Inventory, pci_key
 from holdfast.model.ids import (
     BootId,
     ClaimUid,
-    DeviceId,
-    DeviceName,
     PciAddress,
     PodUid,
     ResourceName,
@@ -54,14 +53,8 @@ BROKEN = Fault(kind=FaultKind.ILL, text="too hot")
 
 def chip(place: int) -> Device:
     address = PciAddress(f"0000:00:{5 + place:02x}.0")
-    return Device(
-        name=DeviceName(TPU, DeviceId(address)),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({pci_key(address)}),
-        nodes=(),
-        functions=(address,),
-        model="v5e",
-        source="tpu",
+    return device_of(
+        name(address, TPU), pci_key(address), functions=(address,), model="v5e", source="tpu"
     )
 
 

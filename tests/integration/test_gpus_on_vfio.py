@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 
+from fakes.books import device_of, name
 from fakes.gpustage import GPU, GpuStage, wants
 from fakes.stage import asks, stage
 from holdfast.app.wiring.parts import VENDORS
@@ -16,7 +17,7 @@ from holdfast.host.pci.sysfs import Snapshot
 from holdfast.model.book.book import CARDS
 from holdfast.model.cards import card_key
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory
-from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.ids import PciAddress, ResourceName
 from holdfast.vendors.context import Context
 from simulated.gpus import address
 from simulated.nvml import uuid
@@ -216,12 +217,10 @@ class Cards(Source):
 
     def scan(self, snapshot: Snapshot) -> Iterator[Device]:
         del snapshot
-        yield Device(
-            name=DeviceName(ResourceName(GPU), DeviceId("G")),
+        yield device_of(
+            name("G", ResourceName(GPU)),
+            card_key("G"),
             kind=DeviceKind.DRIVER,
-            keys=frozenset({card_key("G")}),
-            nodes=(),
-            functions=(),
             identity=Identity(addresses=(PciAddress("0000:10:00.0"),)),
         )
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from fakes.books import WHOLE, X, keys, name
+from fakes.books import WHOLE, X, device_of, name
 from fakes.reclaimer import CountedSteps, GeneralMode
 from fakes.reclaimscene import ReclaimScene, reclaim_scene
 from holdfast.errors import RequestRefusedError
 from holdfast.model.book.book import LockState
 from holdfast.model.book.byhand import Target
 from holdfast.model.book.marks import Asker
-from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.devices import Device, Inventory
 from holdfast.model.reclaim.ending import Grounds, Warrant
 from holdfast.model.use.free import KernelFacts
 from holdfast.reclaim.ending import Ending
@@ -23,7 +23,7 @@ from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Duration, Interval
 from waiting import until
 
-_DEVICE = Device(name=name("d0"), kind=DeviceKind.VFIO, functions=(), nodes=(), keys=keys("a"))
+_DEVICE = device_of(name("d0"), "a")
 _TARGET = Target(device=_DEVICE.name, keys=_DEVICE.keys)
 
 

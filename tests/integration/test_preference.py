@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import keys
+from fakes.books import device_of, keys, name
 from fakes.ledgers import ledger_in
 from fakes.standings import device_standings
 from holdfast.allocation.allocator import Preference
@@ -29,14 +29,7 @@ A, B, C, D = (DeviceId(f"GPU-{letter}") for letter in "abcd")
 
 def _inventory(*ids: DeviceId) -> Inventory:
     devices = tuple(
-        Device(
-            name=DeviceName(_GPU, each),
-            kind=DeviceKind.DRIVER,
-            keys=frozenset({HardwareKey(f"card/{each}")}),
-            nodes=(),
-            functions=(),
-        )
-        for each in ids
+        device_of(name(each, _GPU), f"card/{each}", kind=DeviceKind.DRIVER) for each in ids
     )
     return Inventory(resources=(_GPU,), devices=devices)
 

@@ -11,6 +11,8 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from fakes.books import device_of
+from fakes.books import name as named
 from holdfast.app.answers.readiness import readiness
 from holdfast.app.watches.proof import CONTROL, Dial
 from holdfast.app.wiring.assembly import Assembly
@@ -20,9 +22,8 @@ from holdfast.app.wiring.live import LiveSettings
 from holdfast.discovery.source import Source
 from holdfast.ledger.ledger import open_ledger
 from holdfast.model.book.offers import Offers
-from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.gate.cdi import PublishedSpecs
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import KubeletView, Registration
 from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.reclaim.resetter import _RunningTrial
@@ -34,13 +35,7 @@ from manual_clock import ManualClock
 from simulated.node import SimulatedNode
 
 _TPU = ResourceName("google.com/tpu")
-_DEVICE = Device(
-    name=DeviceName(_TPU, DeviceId("a")),
-    kind=DeviceKind.VFIO,
-    keys=frozenset({HardwareKey("a")}),
-    nodes=(),
-    functions=(),
-)
+_DEVICE = device_of(named("a", _TPU), "a")
 _LONG = 300.0
 _PAGE = Path(__file__).parents[2] / "docs/operations.md"
 _TABLE = _PAGE.read_text("utf-8").partition("| check | passes when |\n")[2].partition("\n\n")[0]

@@ -3,12 +3,10 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from holdfast.model.devices import Device, DeviceKind, DeviceNode
+from fakes.books import device_of, name
+from holdfast.model.devices import DeviceNode
 from holdfast.model.dra.advertised import plain
 from holdfast.model.ids import (
-    DeviceId,
-    DeviceName,
-    HardwareKey,
     PciAddress,
     ResourceName,
 )
@@ -17,10 +15,9 @@ from simulated.pods import Container, Pod, PodSpec
 DRIVER, NAMESPACE, POOL = "holdfast.dev", "team", "node-1"
 TPU = ResourceName("google.com/tpu")
 _ADDRESS = PciAddress("0000:00:05.0")
-CHIP = Device(
-    name=DeviceName(TPU, DeviceId(_ADDRESS)),
-    kind=DeviceKind.VFIO,
-    keys=frozenset({HardwareKey(f"pci/{_ADDRESS}")}),
+CHIP = device_of(
+    name(_ADDRESS, TPU),
+    f"pci/{_ADDRESS}",
     nodes=(DeviceNode(path="/dev/vfio/10", rdev=0),),
     functions=(_ADDRESS,),
 )

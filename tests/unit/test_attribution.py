@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, NOW, X, Y, Z, keys, name
-from holdfast.model.book.book import DeviceLock, LockState
+from fakes.books import X, Y, Z, device_lock, name
+from holdfast.model.book.book import DeviceLock
 from holdfast.model.book.proof import attribute
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
 from holdfast.model.use.holders import Grip, Holder, Scan
@@ -18,15 +18,7 @@ def _holder(pid: int, pod: PodUid | None, grip: Grip = Grip.DEVICE_FD) -> Holder
 
 def _locks(**pods: PodUid | None) -> dict[DeviceName, DeviceLock]:
     return {
-        name(id_): DeviceLock(
-            device=name(id_),
-            keys=keys(id_),
-            state=LockState.HELD,
-            fence=n,
-            since=NOW,
-            boot=BOOT,
-            pod=pod,
-        )
+        name(id_): device_lock(name(id_), id_, fence=n, pod=pod)
         for n, (id_, pod) in enumerate(pods.items())
     }
 

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from fakes.books import device_of, name
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.gate.cdi import (
     PublishedSpecs,
@@ -14,7 +15,7 @@ from holdfast.model.gate.cdi import (
     is_kind,
     spec_files,
 )
-from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.ids import ResourceName
 
 TPU = ResourceName("google.com/tpu")
 
@@ -82,12 +83,10 @@ def _device(
     resource: ResourceName = TPU,
     kind: DeviceKind = DeviceKind.VFIO,
 ) -> Device:
-    return Device(
-        name=DeviceName(resource, DeviceId(id_)),
+    return device_of(
+        name(id_, resource),
         kind=kind,
-        keys=frozenset(),
         nodes=tuple(DeviceNode(path=path, rdev=rdev) for path, rdev in nodes),
-        functions=(),
     )
 
 

@@ -2,23 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 
+from fakes.books import device_of
+from fakes.books import name as named
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.dra.claims import ClaimResult
 from holdfast.model.dra.handover import EVERY_REQUEST, ResultDevices, devices_of, hand_over
 from holdfast.model.grants import ContainerGrant, GrantedNode
-from holdfast.model.ids import ClaimUid, DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.ids import ClaimUid, ResourceName
 
 _CHIP, _NIC = ResourceName("a.b/chip"), ResourceName("a.b/nic")
 _CLAIM = ClaimUid("uid-1")
 
 
 def _device(id_: str, resource: ResourceName = _CHIP) -> Device:
-    return Device(
-        name=DeviceName(resource, DeviceId(id_)),
+    return device_of(
+        named(id_, resource),
+        id_,
         kind=DeviceKind.DRIVER,
-        keys=frozenset({HardwareKey(id_)}),
         nodes=(DeviceNode(path=f"/dev/{id_}", rdev=1),),
-        functions=(),
     )
 
 

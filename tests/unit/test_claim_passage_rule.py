@@ -12,6 +12,7 @@ from fakes.books import (
     Z,
     allocated,
     book_of,
+    device_of,
     drafted,
     keys,
     name,
@@ -105,12 +106,8 @@ def test_what_can_never_work_is_refused_with_a_text(claim: AllocatedClaim, text:
     assert text in str(error.value)
 
 
-_GPU = Device(
-    name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("GPU-0")),
-    kind=DeviceKind.DRIVER,
-    keys=keys("card/GPU-0"),
-    nodes=(),
-    functions=(),
+_GPU = device_of(
+    name("GPU-0", ResourceName("nvidia.com/gpu")), "card/GPU-0", kind=DeviceKind.DRIVER
 )
 
 

@@ -8,8 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fakes.books import HALF, NAMES, WHOLE, X, allocated, book_of, entry, keys, name
-from holdfast.model.book.book import Book, DeviceLock, LockState
+from fakes.books import (
+    HALF,
+    NAMES,
+    WHOLE,
+    X,
+    allocated,
+    book_of,
+    device_lock,
+    device_of,
+    entry,
+    keys,
+    name,
+)
+from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.offers import names_had
 from holdfast.model.cards import replica_key
 from holdfast.model.devicerules import DeviceRule, Had, assigned, taken
@@ -25,7 +37,7 @@ from holdfast.model.devices import (
     pci_key,
     with_faults,
 )
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 from holdfast.model.nvidia import REPLICAS
 
 _GPU = ResourceName("nvidia.com/gpu")
@@ -36,12 +48,11 @@ _DEBUG = ResourceName("example.com/debug")
 
 def _gpu(number: int) -> Device:
     uuid = f"GPU-{number}"
-    return Device(
-        name=DeviceName(_GPU, DeviceId(uuid)),
+    return device_of(
+        name(uuid, _GPU),
+        f"card/{uuid}",
         kind=DeviceKind.DRIVER,
-        keys=frozenset({HardwareKey(f"card/{uuid}")}),
         nodes=(DeviceNode(path=f"/dev/nvidia{7 - number}", rdev=number),),
-        functions=(),
         source="nvidia",
         model="NVIDIA H100 80GB HBM3",
         identity=Identity(
@@ -67,10 +78,9 @@ def _slice(number: int, of: int) -> Device:
 
 def _chip(number: int) -> Device:
     address = PciAddress(f"0000:00:0{number}.0")
-    return Device(
-        name=DeviceName(WHOLE, DeviceId(address)),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({pci_key(address)}),
+    return device_of(
+        name(address),
+        pci_key(address),
         nodes=(DeviceNode(path=f"/dev/vfio/1{number}", rdev=number),),
         functions=(address,),
         source="tpu",
@@ -383,14 +393,7 @@ def test_another_plugins_name_for_the_same_id_is_not_taken_over() -> None:
 
 
 def test_what_is_only_called_foreign_leaves_at_once() -> None:
-    lock = DeviceLock(
-        device=name("d0"),
-        keys=keys("a"),
-        state=LockState.FOREIGN,
-        fence=1,
-        since=0.0,
-        boot=BootId("b"),
-    )
+    lock = device_lock(name("d0"), "a", state=LockState.FOREIGN, since=0.0)
     book = Book(locks={lock.device: lock})
 
     assert names_had(book, ()) == {}

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
+from fakes.books import NOW, WHOLE, X, device_lock, inventory, name, silicon
 from fakes.standings import standings_of
 from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks
@@ -27,15 +27,8 @@ SHARED = AdvertisedDevice(name="gpu", devices=(name("d0"), name("d1")), whole=na
 
 
 def lock(state: LockState, device: str = "d0", letter: str = "a") -> DeviceLock:
-    return DeviceLock(
-        device=name(device),
-        keys=keys(letter),
-        state=state,
-        fence=1,
-        since=NOW,
-        boot=BOOT,
-        pod=X,
-        evidence="pid 7 (python) has it open",
+    return device_lock(
+        name(device), letter, state=state, pod=X, evidence="pid 7 (python) has it open"
     )
 
 

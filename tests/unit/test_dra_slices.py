@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fakes.apischemas import check
+from fakes.books import device_of
+from fakes.books import name as named
 from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Source, Sources
 from holdfast.model.cards import replica_key
@@ -55,11 +57,9 @@ def address(place: int) -> PciAddress:
 def device(
     place: int, resource: ResourceName = TPU, *, keys: frozenset[HardwareKey] | None = None
 ) -> Device:
-    return Device(
-        name=DeviceName(resource, DeviceId(address(place))),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({pci_key(address(place))}) if keys is None else keys,
-        nodes=(),
+    return device_of(
+        named(address(place), resource),
+        *([pci_key(address(place))] if keys is None else keys),
         functions=(address(place),),
         numa_node=place % 2,
         model="v5e",

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
+from fakes.books import NOW, WHOLE, X, device_lock, inventory, keys, name, silicon
 from fakes.standings import standing_after
-from holdfast.model.book.book import Book, DeviceLock, LockState
+from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.standing import Standing
 from holdfast.model.devices import Fault, FaultKind
@@ -47,16 +47,7 @@ def standing(
     uncommitted_for: float = 0.0,
 ) -> Standing:
     """Return the standing of a device that claims are given, when it has been so for *seconds*."""
-    lock = DeviceLock(
-        device=D0,
-        keys=keys("a"),
-        state=state,
-        fence=1,
-        since=NOW,
-        boot=BOOT,
-        pod=X,
-        claim=ClaimUid("claim-1") if claim else None,
-    )
+    lock = device_lock(D0, "a", state=state, pod=X, claim=ClaimUid("claim-1") if claim else None)
     device = replace(NODE.devices[0], leaving=leaving, faults=faults)
     return standing_after(
         Book(locks={} if state is LockState.FREE else {D0: lock}, marks=marks or Marks()),

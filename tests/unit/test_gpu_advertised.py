@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from fakes.books import device_of, name
 from holdfast.model.cards import Sharing
-from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.devices import DeviceKind
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.slices import quantity
-from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.ids import PciAddress, ResourceName
 from holdfast.model.nvidia.advertised import advertised_gpus
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuReading, GpuTraits, MigEngines, MigSlice
@@ -221,13 +222,7 @@ def test_the_classes_of_the_page_select_gpus_and_slices_under_the_name_of_nvidia
 
 
 def test_a_gpu_that_tells_nothing_is_offered_all_the_same() -> None:
-    gpu = Device(
-        name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(UUID)),
-        kind=DeviceKind.DRIVER,
-        keys=frozenset(),
-        nodes=(),
-        functions=(),
-    )
+    gpu = device_of(name(UUID, ResourceName("nvidia.com/gpu")), kind=DeviceKind.DRIVER)
     silent = facts(card(pci=None, memory=None, name=""))
 
     for known in (GpuFacts(), silent):

@@ -3,14 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
+from fakes.books import device_lock, device_of, name
 from fakes.onegpu import RULES
 from holdfast.model.book.book import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import (
-    BootId,
-    DeviceId,
     DeviceName,
-    HardwareKey,
     PodUid,
     ProcessId,
     ResourceName,
@@ -414,12 +412,10 @@ def test_work_is_nobodys_only_where_no_bystander_is_at_work_on_the_gpu() -> None
 
 
 def device(*keys: str) -> Device:
-    return Device(
-        name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(keys[0].partition("/")[2])),
+    return device_of(
+        name(keys[0].partition("/")[2], ResourceName("nvidia.com/gpu")),
+        *keys,
         kind=DeviceKind.DRIVER,
-        keys=frozenset(map(HardwareKey, keys)),
-        nodes=(),
-        functions=(),
     )
 
 
@@ -427,16 +423,7 @@ def lock(
     of: Device, state: LockState, pod: PodUid | None, *, started: bool = True
 ) -> dict[DeviceName, DeviceLock]:
     return {
-        of.name: DeviceLock(
-            device=of.name,
-            keys=of.keys,
-            state=state,
-            fence=1,
-            since=0.0,
-            boot=BootId("b"),
-            pod=pod,
-            started=started,
-        )
+        of.name: device_lock(of.name, *of.keys, state=state, since=0.0, pod=pod, started=started)
     }
 
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.books import device_of, name
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.gate.placement import Choice
-from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.gpu import GpuLinks, Link
 from holdfast.model.nvidia.placement import GpuBoard, GpuTopology
 
@@ -37,14 +38,7 @@ def _preferred(
 
 def _devices(*nodes: int | None) -> tuple[Device, ...]:
     return tuple(
-        Device(
-            name=DeviceName(_RESOURCE, _id(place)),
-            kind=DeviceKind.DRIVER,
-            keys=frozenset(),
-            nodes=(),
-            functions=(),
-            numa_node=node,
-        )
+        device_of(name(_id(place), _RESOURCE), kind=DeviceKind.DRIVER, numa_node=node)
         for place, node in enumerate(nodes)
     )
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, INIT, KUBELET, NOW, SHIM, X, Y, keys, name
+from fakes.books import BOOT, INIT, KUBELET, SHIM, X, Y, device_lock, name
 from fakes.ending import SATISFIED
-from holdfast.model.book.book import ClaimRecord, DeviceLock, LockState, PodRecord
+from holdfast.model.book.book import ClaimRecord, LockState, PodRecord
 from holdfast.model.ids import ClaimRef, ClaimUid, ProcessId
 from holdfast.model.reclaim.ending import (
     RUNTIMES,
@@ -23,16 +23,7 @@ from holdfast.model.use.holders import Sandbox
 
 _ENDING = (LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANTINED)
 _POD = PodRecord(uid=X, boot=BOOT, inode=7, namespace="default", name="train")
-_LOCK = DeviceLock(
-    device=name("d0"),
-    keys=keys("a"),
-    state=LockState.RELEASING,
-    fence=5,
-    since=NOW,
-    boot=BOOT,
-    pod=X,
-    evidence="over",
-)
+_LOCK = device_lock(name("d0"), "a", state=LockState.RELEASING, fence=5, pod=X, evidence="over")
 _OVER = HandFacts(device=name("d0"), lock=_LOCK, pod=_POD, shown=5)
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, SHIM, X, Y, name
-from holdfast.model.book.book import DeviceLock, LockState, PodRecord
-from holdfast.model.ids import HardwareKey, ProcessId
+from fakes.books import BOOT, SHIM, X, Y, device_lock, name
+from holdfast.model.book.book import LockState, PodRecord
+from holdfast.model.ids import ProcessId
 from holdfast.model.reclaim.ending import Member, RuntimeState
 from holdfast.model.reclaim.leak import LeakFacts, WaitingStart, held_up, why_keep
 from holdfast.model.use.holders import Grip, Holder, Sandbox
@@ -31,16 +31,7 @@ _HOLDS = Holder(
     sandbox=Sandbox.SENTRY,
 )
 _STUB_HOLDS = replace(_HOLDS, process=_STUB.process, sandbox=Sandbox.STUB)
-_LOCK = DeviceLock(
-    device=name("d0"),
-    keys=frozenset({HardwareKey("k0")}),
-    state=LockState.HELD,
-    fence=3,
-    since=0.0,
-    boot=BOOT,
-    allocation=1,
-    pod=X,
-)
+_LOCK = device_lock(name("d0"), "k0", fence=3, since=0.0, allocation=1, pod=X)
 _SATISFIED = LeakFacts(
     restart=True,
     terminate=True,

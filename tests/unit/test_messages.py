@@ -19,6 +19,7 @@ from fakes.books import (
     Z,
     allocated,
     book_of,
+    device_lock,
     drafted,
     inventory,
     keys,
@@ -75,7 +76,7 @@ ENDS = (60.0, 900.0)
 
 
 def lock(state: LockState, **changes: object) -> DeviceLock:
-    made = DeviceLock(device=D0, keys=keys("a"), state=state, fence=1, since=NOW, boot=BOOT, pod=X)
+    made = device_lock(D0, "a", state=state, pod=X)
     return replace(made, evidence=f"kubelet no longer counts pod {X}", **changes)
 
 

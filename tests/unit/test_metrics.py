@@ -5,13 +5,13 @@ import re
 import pytest
 from prometheus_client import generate_latest
 
-from fakes.books import WHOLE, X, drafted, silicon
+from fakes.books import WHOLE, X, device_lock, device_of, drafted, name, silicon
 from fakes.standings import standings_of
 from holdfast.allocation.entry import EntryOutcome
 from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState, Move, Phase
 from holdfast.model.book.claims import Wish, end_claim
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory
+from holdfast.model.devices import Device, Fault, FaultKind, Inventory
 from holdfast.model.dra.outcomes import ApiOutcome, PrepareOutcome, UnprepareOutcome, api_outcome
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import (
@@ -20,7 +20,6 @@ from holdfast.model.ids import (
     ClaimUid,
     DeviceId,
     DeviceName,
-    HardwareKey,
     ResourceName,
 )
 from holdfast.model.kubelet import Registration
@@ -54,25 +53,13 @@ def test_every_metric_is_named_after_the_program_and_explained() -> None:
 
 
 def _device(id_: str, *faults: FaultKind) -> Device:
-    return Device(
-        name=DeviceName(_TPU, DeviceId(id_)),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({HardwareKey(id_)}),
-        nodes=(),
-        functions=(),
-        faults=tuple(Fault(kind=kind, text="") for kind in faults),
+    return device_of(
+        name(id_, _TPU), id_, faults=tuple(Fault(kind=kind, text="") for kind in faults)
     )
 
 
 def _lock(id_: str, state: LockState, since: float) -> DeviceLock:
-    return DeviceLock(
-        device=DeviceName(_TPU, DeviceId(id_)),
-        keys=frozenset({HardwareKey(id_)}),
-        state=state,
-        fence=1,
-        since=since,
-        boot=BootId("b"),
-    )
+    return device_lock(name(id_, _TPU), id_, state=state, since=since)
 
 
 def _move(id_: str, before: LockState, after: LockState, at: float) -> Move:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, HALF, NOW, WHOLE, X, Y, inventory, keys, name, silicon
+from fakes.books import BOOT, HALF, NOW, WHOLE, X, Y, device_lock, inventory, keys, name, silicon
 from fakes.standings import standings_of
 from holdfast.model.book.book import Book, DeviceLock, LockState, Move, PodRecord
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
@@ -38,7 +38,7 @@ AT = 5000.0
 
 
 def lock(state: LockState, *, evidence: str = "it is so", **changes: Any) -> DeviceLock:
-    made = DeviceLock(device=D0, keys=keys("a"), state=state, fence=1, since=NOW, boot=BOOT, pod=X)
+    made = device_lock(D0, "a", state=state, pod=X)
     return replace(made, evidence=evidence, **changes)
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from fakes.books import BOOT, WHOLE, X, inventory, keys, name, silicon
+from fakes.books import BOOT, WHOLE, X, device_lock, inventory, name, silicon
 from fakes.observers import Observed
 from fakes.standings import BookOnly, device_standings
 from holdfast.app.watches.notices import Notices
@@ -58,9 +58,7 @@ class Cluster:
 
 
 def lock(state: LockState, fence: int) -> DeviceLock:
-    return DeviceLock(
-        device=D0, keys=keys("a"), state=state, fence=fence, since=0.0, boot=BOOT, pod=X
-    )
+    return device_lock(D0, "a", state=state, fence=fence, since=0.0, pod=X)
 
 
 class Scene:

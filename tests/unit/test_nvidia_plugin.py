@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from fakes.books import device_of, name
 from fakes.settingsfiles import load
 from holdfast.errors import SettingsError
 from holdfast.model.cards import Sharing
 from holdfast.model.devicerules import assigned
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.settings.nvidia_plugin import OTHERS, VARIABLES, flags
 
 TEXTS = {
@@ -315,12 +316,10 @@ def test_resources_of_nvidias_file_name_gpus_by_their_model_and_slices_by_their_
 
 def _gpu(model: str) -> Device:
     uuid = f"GPU-{model}"
-    return Device(
-        name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(uuid)),
+    return device_of(
+        name(uuid, ResourceName("nvidia.com/gpu")),
+        uuid,
         kind=DeviceKind.DRIVER,
-        keys=frozenset({HardwareKey(uuid)}),
-        nodes=(),
-        functions=(),
         model=model,
         identity=Identity(uuids=(uuid,)),
     )

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.devices import Device, DeviceKind
+from fakes.books import device_of, name
+from holdfast.model.devices import Device
 from holdfast.model.gate.placement import Choice, preferred
-from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.ids import DeviceId, ResourceName
 
 _RESOURCE = ResourceName("google.com/tpu")
 
@@ -26,15 +27,7 @@ def _preferred(
 
 def _host(*nodes: int | None) -> tuple[Device, ...]:
     return tuple(
-        Device(
-            name=DeviceName(_RESOURCE, _id(place)),
-            kind=DeviceKind.VFIO,
-            keys=frozenset(),
-            nodes=(),
-            functions=(),
-            numa_node=node,
-        )
-        for place, node in enumerate(nodes)
+        device_of(name(_id(place), _RESOURCE), numa_node=node) for place, node in enumerate(nodes)
     )
 
 

@@ -11,6 +11,7 @@ from fakes.books import (
     allocated,
     book_of,
     breaches,
+    device_of,
     drafted,
     keys,
     name,
@@ -201,24 +202,13 @@ def test_the_locks_of_a_former_version_exclude_as_soon_as_the_card_is_found() ->
 
 
 def card(id_: str = "G", *, address: PciAddress = AT) -> Device:
-    return Device(
-        name=name(id_),
-        kind=DeviceKind.DRIVER,
-        keys=keys(f"card/{id_}"),
-        nodes=(),
-        functions=(),
-        identity=Identity(addresses=(address,)),
+    return device_of(
+        name(id_), f"card/{id_}", kind=DeviceKind.DRIVER, identity=Identity(addresses=(address,))
     )
 
 
 def function(*addresses: PciAddress) -> Device:
-    return Device(
-        name=name(AT, VFIO),
-        kind=DeviceKind.VFIO,
-        keys=FUNCTION[DeviceId(AT)],
-        nodes=(),
-        functions=addresses,
-    )
+    return device_of(name(AT, VFIO), *FUNCTION[DeviceId(AT)], functions=addresses)
 
 
 def node(*devices: Device) -> Inventory:
@@ -226,17 +216,13 @@ def node(*devices: Device) -> Inventory:
 
 
 def test_only_cards_are_looked_for_among_devices() -> None:
-    chip = Device(
-        name=name("0"),
+    chip = device_of(
+        name("0"),
+        "pci/0000:00:05.0",
         kind=DeviceKind.ACCEL,
-        keys=keys("pci/0000:00:05.0"),
-        nodes=(),
-        functions=(),
         identity=Identity(addresses=(PciAddress("0000:00:05.0"),)),
     )
-    silent = Device(
-        name=name("H"), kind=DeviceKind.DRIVER, keys=keys("card/H"), nodes=(), functions=()
-    )
+    silent = device_of(name("H"), "card/H", kind=DeviceKind.DRIVER)
     assert node(card(), function(AT), chip, silent).cards == HERE
 
 

@@ -3,10 +3,11 @@
 import pytest
 from msgspec import Struct
 
+from fakes.books import device_of, name
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.gate.cdi import PublishedSpecs, explained
 from holdfast.model.gate.promise import breach
-from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
+from holdfast.model.ids import DeviceId, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.nvidia.names import GPU_KIND, GpuNames, gpu_breach
 
@@ -16,13 +17,7 @@ VFIO = "/dev/vfio/vfio"
 
 
 def _chip(address: str, group: int) -> Device:
-    return Device(
-        name=DeviceName(TPU, DeviceId(address)),
-        kind=DeviceKind.VFIO,
-        keys=frozenset(),
-        nodes=(DeviceNode(path=f"/dev/vfio/{group}", rdev=group),),
-        functions=(),
-    )
+    return device_of(name(address, TPU), nodes=(DeviceNode(path=f"/dev/vfio/{group}", rdev=group),))
 
 
 NODE = Inventory(resources=(TPU,), devices=(_chip(A, 10), _chip(B, 11)))
@@ -156,12 +151,8 @@ GPU_CASES: dict[str, tuple[tuple[str, ...], GpuNames, str | None, bool]] = {
 @pytest.mark.parametrize("case", GPU_CASES)
 def test_a_container_starts_on_a_gpus_name_only_where_a_spec_leads_it_to_its_own(case: str) -> None:
     names, found, says, final = GPU_CASES[case]
-    device = Device(
-        name=DeviceName(GPU, DeviceId("GPU-a")),
-        kind=DeviceKind.DRIVER,
-        keys=frozenset(),
-        nodes=(DeviceNode(path="/dev/nvidia0", rdev=1),),
-        functions=(),
+    device = device_of(
+        name("GPU-a", GPU), kind=DeviceKind.DRIVER, nodes=(DeviceNode(path="/dev/nvidia0", rdev=1),)
     )
     entry = CheckpointEntry(
         pod=PodUid("pod"),
@@ -194,13 +185,7 @@ def test_a_container_starts_on_a_gpus_name_only_where_a_spec_leads_it_to_its_own
 def test_an_index_must_be_that_of_the_gpu_that_the_pod_has(
     promised: tuple[str, ...], today: dict[str, str], kept: bool
 ) -> None:
-    device = Device(
-        name=DeviceName(GPU, DeviceId("GPU-a")),
-        kind=DeviceKind.DRIVER,
-        keys=frozenset(),
-        nodes=(),
-        functions=(),
-    )
+    device = device_of(name("GPU-a", GPU), kind=DeviceKind.DRIVER)
     entry = CheckpointEntry(
         pod=PodUid("pod"),
         container="main",

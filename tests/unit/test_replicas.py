@@ -7,7 +7,6 @@ from fakes.books import (
     BOOT,
     HALF,
     NAMES,
-    NOW,
     WHOLE,
     Silicon,
     X,
@@ -15,6 +14,8 @@ from fakes.books import (
     Z,
     allocated,
     book_of,
+    device_lock,
+    device_of,
     drafted,
     entry,
     keys,
@@ -159,16 +160,7 @@ def test_a_start_on_a_replica_is_told_who_has_the_card() -> None:
 def _lock(
     *of: str, pod: PodUid | None, state: LockState = LockState.HELD, started: bool = True
 ) -> DeviceLock:
-    return DeviceLock(
-        device=name(of[0]),
-        keys=keys(*of),
-        state=state,
-        fence=1,
-        since=NOW,
-        boot=BOOT,
-        pod=pod,
-        started=started,
-    )
+    return device_lock(name(of[0]), *of, state=state, pod=pod, started=started)
 
 
 _BUSY = GpuUse(
@@ -239,13 +231,7 @@ def test_every_pod_of_a_claim_is_a_neighbour_and_none_of_one_that_gives_this_rep
 
 
 def test_of_a_replica_nvml_is_asked_about_its_card() -> None:
-    device = Device(
-        name=name("G::1", SHARED),
-        kind=DeviceKind.DRIVER,
-        keys=keys("replica/G/1"),
-        nodes=(),
-        functions=(),
-    )
+    device = device_of(name("G::1", SHARED), "replica/G/1", kind=DeviceKind.DRIVER)
     assert uuids(device, {}) == ("G",)
     # One in MIG mode shows no process on its slices.
     assert uuids(device, {"G": ("N", "M"), "H": ("O",)}) == ("G", "M", "N")
@@ -257,12 +243,11 @@ def _gpu(*devices: Device, resource: str = "nvidia.com/gpu") -> Inventory:
 
 
 def _device(id_: str, *its_keys: str, resource: str = "nvidia.com/gpu") -> Device:
-    return Device(
-        name=DeviceName(ResourceName(resource), DeviceId(id_)),
+    return device_of(
+        name(id_, ResourceName(resource)),
+        *its_keys,
         kind=DeviceKind.DRIVER,
-        keys=keys(*its_keys),
         nodes=(DeviceNode(path="/dev/nvidia0", rdev=1),),
-        functions=(),
         source="nvidia",
     )
 

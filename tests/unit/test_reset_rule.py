@@ -2,9 +2,10 @@
 
 import pytest
 
+from fakes.books import device_of, name
 from holdfast.model.book.book import LockState
-from holdfast.model.devices import Device, DeviceKind, pci_key
-from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.devices import Device, pci_key
+from holdfast.model.ids import PciAddress
 from holdfast.model.reclaim.reset import (
     FunctionState,
     ResetPolicy,
@@ -134,11 +135,9 @@ def test_a_function_is_bound_again_only_if_allowed_and_nobody_has_or_chose_a_dri
 
 
 def _device(id_: str, *members: str, functions: tuple[str, ...] = ()) -> Device:
-    return Device(
-        name=DeviceName(ResourceName("google.com/tpu"), DeviceId(id_)),
-        kind=DeviceKind.VFIO,
-        keys=frozenset(pci_key(PciAddress(each)) for each in members),
-        nodes=(),
+    return device_of(
+        name(id_),
+        *(pci_key(PciAddress(each)) for each in members),
         functions=tuple(map(PciAddress, functions)),
     )
 

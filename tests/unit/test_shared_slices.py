@@ -4,13 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import (
-    BOOT,
     NAMES,
-    NOW,
     Silicon,
     X,
     allocated,
     book_of,
+    device_lock,
+    device_of,
     entry,
     keys,
     name,
@@ -109,9 +109,7 @@ def test_a_key_says_of_what_it_is_a_replica(key: str, whole: str, id_: str) -> N
 
 
 def _lock(of: str, pod: PodUid | None, state: LockState = LockState.HELD) -> DeviceLock:
-    return DeviceLock(
-        device=name(of), keys=keys(of), state=state, fence=1, since=NOW, boot=BOOT, pod=pod
-    )
+    return device_lock(name(of), of, state=state, pod=pod)
 
 
 _WORKS = Holder(process=ProcessId(7, 1), command="python", grips=frozenset({Grip.NODE}), pod=X)
@@ -149,14 +147,7 @@ def test_who_is_in_the_way_on_a_share_of_a_slice(
 
 
 def _device(id_: str, *its: str, resource: ResourceName = SHARED) -> Device:
-    return Device(
-        name=DeviceName(resource, DeviceId(id_)),
-        kind=DeviceKind.DRIVER,
-        keys=keys(*its),
-        nodes=(),
-        functions=(),
-        source="nvidia",
-    )
+    return device_of(name(id_, resource), *its, kind=DeviceKind.DRIVER, source="nvidia")
 
 
 def test_of_a_share_of_a_slice_nvml_is_asked_about_the_slice() -> None:

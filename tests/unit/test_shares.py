@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import X, Y, drafted, keys
+from fakes.books import X, Y, device_of, drafted, keys
 from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.draft import Draft
@@ -34,12 +34,11 @@ def _name(id_: str, resource: ResourceName = _GPU) -> DeviceName:
 
 
 def _replica(number: int) -> Device:
-    return Device(
-        name=_name(f"G::{number}"),
+    return device_of(
+        _name(f"G::{number}"),
+        f"replica/G/{number}",
         kind=DeviceKind.DRIVER,
-        keys=keys(f"replica/G/{number}"),
         nodes=(DeviceNode(path="/dev/nvidia0", rdev=1),),
-        functions=(),
     )
 
 

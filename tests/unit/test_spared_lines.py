@@ -5,24 +5,16 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from fakes.books import BOOT, X, name
+from fakes.books import X, device_lock, name
 from fakes.reclaimer import CountedSteps
-from holdfast.model.book.book import DeviceLock, LockState
+from holdfast.model.book.book import LockState
 from holdfast.reclaim.ending import Ending
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import ReclaimSettings
 from manual_clock import ManualClock
 
 NOBODY: Any = SimpleNamespace()
-LOCK = DeviceLock(
-    device=name("d0"),
-    keys=frozenset(),
-    state=LockState.RELEASING,
-    fence=1,
-    since=0.0,
-    boot=BOOT,
-    pod=X,
-)
+LOCK = device_lock(name("d0"), state=LockState.RELEASING, since=0.0, pod=X)
 
 
 def test_a_pod_whose_processes_are_others_each_time_does_not_fill_the_log() -> None:

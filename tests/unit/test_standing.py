@@ -15,6 +15,7 @@ from fakes.books import (
     Y,
     allocated,
     book_of,
+    device_lock,
     drafted,
     entry,
     inventory,
@@ -57,9 +58,7 @@ _REF = ClaimRef(namespace="team", name="first", uid=CLAIM)
 
 
 def lock(state: LockState, device: DeviceName = D0, **changes: Any) -> DeviceLock:
-    made = DeviceLock(
-        device=device, keys=keys("a"), state=state, fence=1, since=NOW, boot=BOOT, pod=X
-    )
+    made = device_lock(device, "a", state=state, pod=X)
     return replace(made, evidence="pid 7 has it", **changes)
 
 

@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.model.devices import Device, DeviceKind, pci_key
+from fakes.books import device_of, name
+from holdfast.model.devices import Device, pci_key
 from holdfast.model.dra.advertised import AdvertisedDevice, makes_no_group
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.tpu.shapes import advertised_chips
@@ -11,13 +12,8 @@ from holdfast.model.tpu.shapes import advertised_chips
 
 def chip(place: int, model: str) -> Device:
     one, two = (PciAddress(f"0000:c0:{place:02x}.{function}") for function in (0, 1))
-    return Device(
-        name=DeviceName(ResourceName("google.com/tpu"), DeviceId(f"0000:c0:{place:02x}")),
-        kind=DeviceKind.VFIO,
-        keys=frozenset({pci_key(one), pci_key(two)}),
-        nodes=(),
-        functions=(one, two),
-        model=model,
+    return device_of(
+        name(f"0000:c0:{place:02x}"), pci_key(one), pci_key(two), functions=(one, two), model=model
     )
 
 

@@ -7,8 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fakes.books import NAMES, WHOLE, X, Y, Z, allocated, book_of, entry, inventory, keys, seen
-from fakes.books import name as named
+from fakes.books import (
+    NAMES,
+    WHOLE,
+    X,
+    Y,
+    Z,
+    allocated,
+    book_of,
+    device_of,
+    entry,
+    inventory,
+    keys,
+    seen,
+)
+from fakes.books import (
+    name as named,
+)
 from fakes.standings import standings_of
 from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import Book
@@ -30,12 +45,10 @@ def _keys(id_: str) -> frozenset[HardwareKey]:
 
 
 def _gpu(id_: str) -> Device:
-    return Device(
-        name=DeviceName(GPU, DeviceId(id_)),
+    return device_of(
+        named(id_, GPU),
+        *_keys(id_),
         kind=DeviceKind.DRIVER,
-        keys=_keys(id_),
-        nodes=(),
-        functions=(),
         identity=Identity(uuids=(id_.partition("::")[0],)),
     )
 
