@@ -14,6 +14,7 @@ from grpc.aio import AioRpcError
 from msgspec.structs import replace
 
 import simulated.stage
+from fakes.commands import holdfast
 from forked import Forked, daemons
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.daemon import run
@@ -431,6 +432,10 @@ class Stage(simulated.stage.Stage):
         self.kubelet.devices.write()
         await self.runtime.start(made, spec.containers[0], answer)
         return made
+
+    async def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of `holdfast`'s by itself, as people do."""
+        return await holdfast(*words, state=self.state)
 
     async def questions(self, count: int = 3) -> None:
         """Return when kubelet was asked *count* times more which pods it counts."""

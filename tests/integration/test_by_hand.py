@@ -4,35 +4,24 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from fakes.commands import drain_for_removal
 from fakes.stage import PATIENT, Stage, pod, stage
 
 _ADDRESS = "0000:00:05.0"
 
 
-async def _holdfast(node: Stage, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "holdfast", *arguments, "--state-dir", str(node.state)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 async def _do(node: Stage, *arguments: str) -> str:
     """Return what a command says that must succeed."""
-    done = await _holdfast(node, *arguments)
+    done = await node.command(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 async def _marks(node: Stage) -> list[dict[str, Any]]:
-    done = await _holdfast(node, "status", "--output", "json")
+    done = await node.command("status", "--output", "json")
     marks: list[dict[str, Any]] = json.loads(done.stdout)["byHand"]
     return marks
 
@@ -69,7 +58,7 @@ async def test_a_quarantined_device_is_withheld_until_a_person_lifts_that(
         assert "not quarantined by hand any more" in said
         await node.until(lambda: node.healthy() == {one, other}, "it to be offered")
         assert await _marks(node) == []
-        refused = await _holdfast(node, "unquarantine", one)
+        refused = await node.command("unquarantine", one)
         assert refused.returncode == 1
         assert "it is not quarantined (its lock is free)" in refused.stderr
 
@@ -118,7 +107,7 @@ async def test_a_quarantine_outlives_the_daemon_and_the_node_from_the_first_mess
         await node.until(lambda: node.healthy() == {other}, "it to be withheld")
         before = await _marks(node)
         await node.stop()
-        down = await _holdfast(node, "status", "--output", "json")
+        down = await node.command("status", "--output", "json")
         assert json.loads(down.stdout)["byHand"] == before, "also told by the ledger alone"
         heard = node.heard()
         await node.start_and_register()
@@ -128,7 +117,7 @@ async def test_a_quarantine_outlives_the_daemon_and_the_node_from_the_first_mess
         await node.reboot()
         assert all(one not in healthy for healthy in node.told_healthy()[heard:])
         assert await _marks(node) == before
-        table = await _holdfast(node, "status")
+        table = await node.command("status")
         assert f"QUARANTINED google.com/tpu/{one} by hand for " in table.stdout
 
 
@@ -184,13 +173,13 @@ async def test_unquarantine_has_an_automatic_quarantine_tried_again_at_once(
 async def test_a_reason_is_asked_for_and_shown_as_one_line(short_path: Path) -> None:
     async with stage(short_path, chips=1) as node:
         (only,) = node.healthy()
-        usage = await _holdfast(node, "quarantine", only)
+        usage = await node.command("quarantine", only)
         assert usage.returncode == 2
         assert "--reason" in usage.stderr
-        empty = await _holdfast(node, "quarantine", only, "--reason", " \n")
+        empty = await node.command("quarantine", only, "--reason", " \n")
         assert empty.returncode == 1
         assert "give a reason (--reason)" in empty.stderr
-        nobody = await _holdfast(node, "quarantine", "gpu-7", "--reason", "hot")
+        nobody = await node.command("quarantine", "gpu-7", "--reason", "hot")
         assert nobody.returncode == 1
         assert f"cannot find device gpu-7: this node has google.com/tpu/{only}" in nobody.stderr
         await _do(node, "quarantine", only, "--reason", "two\nlines\x1b[2J")
@@ -220,7 +209,7 @@ async def test_a_drained_node_starts_nothing_new_and_stops_nothing_old(short_pat
         assert node.ids(runs) <= node.healthy()
         await node.until_locks(dict.fromkeys(node.ids(runs), "held"))
         assert "holdfast is draining already: new kernel" in await _do(node, "drain")
-        table = await _holdfast(node, "status")
+        table = await node.command("status")
         assert "DRAINING for " in table.stdout
         assert ": new kernel\n" in table.stdout
 
@@ -232,7 +221,7 @@ async def test_a_drained_node_starts_nothing_new_and_stops_nothing_old(short_pat
         assert await _do(node, "undrain") == "holdfast is not draining any more\n"
         await node.until(lambda: node.healthy() == both, "everything to be offered again")
         assert await _marks(node) == []
-        again = await _holdfast(node, "undrain")
+        again = await node.command("undrain")
         assert (again.returncode, "holdfast is not draining" in again.stderr) == (1, True)
         moves = await node.asked("history", limit=1000)
         ended = {move["device"] for move in moves if "draining ended: asked by" in move["evidence"]}
@@ -246,16 +235,7 @@ async def test_drain_for_removal_says_who_is_in_the_way_and_when_nobody_is(
         runs = await node.run(pod("runs"))
         waits = await node.submit(pod("waits", pull=60.0))
         await node.until(lambda: len(node.ids(waits)) == 1, "the second pod to be admitted")
-        asking = subprocess.Popen(
-            [
-                *(sys.executable, "-u", "-m", "holdfast", "drain", "--for-removal"),
-                *("--state-dir", str(node.state)),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
+        with drain_for_removal(node.state) as asking:
             await node.until(lambda: _drained(node), "the drain to begin")
             assert asking.poll() is None
             await node.end(waits)
@@ -263,8 +243,6 @@ async def test_drain_for_removal_says_who_is_in_the_way_and_when_nobody_is(
             assert asking.poll() is None, "a pod still runs"
             await node.end(runs)
             out, err = await asyncio.to_thread(asking.communicate, timeout=30)
-        finally:
-            asking.kill()
         assert asking.returncode == 0, err
         assert f"is held by pod default/runs ({runs.uid})" in out or runs.uid in out
         assert out.splitlines()[-2].startswith("No pod has or waits for a device of this node. ")
@@ -276,24 +254,13 @@ async def test_who_stops_waiting_for_the_removal_leaves_the_drain_as_it_is(
 ) -> None:
     async with stage(short_path, chips=1) as node:
         await node.run(pod("runs"))
-        asking = subprocess.Popen(
-            [
-                *(sys.executable, "-u", "-m", "holdfast", "drain", "--for-removal"),
-                *("--state-dir", str(node.state)),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert asking.stdout is not None
-        try:
+        with drain_for_removal(node.state) as asking:
+            assert asking.stdout is not None
             lines = [await asyncio.to_thread(asking.stdout.readline) for _ in range(3)]
             assert lines[1] == "waiting:\n"
             assert "is held by pod" in lines[2]
             asking.send_signal(signal.SIGINT)
             _, err = await asyncio.to_thread(asking.communicate, timeout=30)
-        finally:
-            asking.kill()
         assert asking.returncode == 130
         assert "still draining; `holdfast undrain` ends that" in err
         assert await _drained(node)

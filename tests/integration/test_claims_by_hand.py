@@ -1,8 +1,6 @@
 """What a person asks for on a node whose chips come by claims, through the command line."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,18 +29,6 @@ async def at(short_path: Path) -> AsyncIterator[ClaimStage]:
         yield made
 
 
-async def _holdfast(at: ClaimStage, *arguments: str) -> subprocess.CompletedProcess[str]:
-    folder = ("--state-dir", str(at.node.state))
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "holdfast", *arguments, *folder],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-
-
 def _record(at: ClaimStage, claim: Claim) -> None:
     """Write what kubelet has of a claim that it has prepared."""
     ref = ClaimRef(NAMESPACE, ClaimUid(claim.uid), claim.name)
@@ -57,7 +43,7 @@ async def test_what_a_claim_has_is_not_released_before_kubelet_unprepares_it(
     await at.prepared(first)
     held = at.opens(first.pods[0], 0)
     for words in (["--force", "--pod", "pod-of-first-0"], ["--yes"]):
-        done = await _holdfast(at, "release", _CHIP, *words)
+        done = await at.node.command("release", _CHIP, *words)
         assert held.lives
         assert done.returncode == 1
         assert f"by claim team/first ({first.uid})" in done.stdout
@@ -76,7 +62,7 @@ async def test_what_a_claim_left_is_ended_on_a_persons_word_and_its_end_waits_no
     await at.node.until(at.node.all_releasing, "the claim to be over")
     assert lives()
 
-    done = await _holdfast(at, "release", _CHIP, "--yes")
+    done = await at.node.command("release", _CHIP, "--yes")
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert not lives()
@@ -97,7 +83,7 @@ async def test_a_pod_that_has_another_claim_lives_and_nothing_of_it_is_ended(
     ending = asyncio.create_task(at.unprepare(first))
     await at.node.until(lambda: _is_over(at, _CHIP), "the claim to be over")
 
-    done = await _holdfast(at, "release", _CHIP, "--yes")
+    done = await at.node.command("release", _CHIP, "--yes")
 
     assert (done.returncode, lives()) == (1, True)
     assert "kubelet counts pod" in done.stderr
@@ -118,7 +104,7 @@ async def test_a_holder_that_no_word_ends_keeps_the_chip_and_not_the_pod(at: Cla
     ending = asyncio.create_task(at.unprepare(first))
     await at.node.until(at.node.all_releasing, "the claim to be over")
 
-    releasing = asyncio.create_task(_holdfast(at, "release", _CHIP, "--yes"))
+    releasing = asyncio.create_task(at.node.command("release", _CHIP, "--yes"))
 
     assert await ending == {"first": ""}
     assert held.lives
@@ -135,7 +121,7 @@ async def test_a_drained_node_prepares_no_new_claim_and_leaves_after_the_last(
     first, second = at.allocate("first", 0), at.allocate("second", 1)
     names = await at.prepared(first)
     _record(at, first)
-    assert "draining" in (await _holdfast(at, "drain", "--reason", "new disk")).stdout
+    assert "draining" in (await at.node.command("drain", "--reason", "new disk")).stdout
     preparing = asyncio.create_task(at.prepare(second))
     await at.node.until(lambda: _is_told(at, second, "new disk"), "the second claim to wait")
     assert await at.prepared(first) == names, "what is prepared stays so"
@@ -159,12 +145,12 @@ async def test_a_quarantined_chip_is_prepared_for_no_claim_until_that_is_lifted(
     at: ClaimStage,
 ) -> None:
     first = at.allocate("first", 0)
-    await _holdfast(at, "quarantine", _CHIP, "--reason", "ECC errors")
+    await at.node.command("quarantine", _CHIP, "--reason", "ECC errors")
     preparing = asyncio.create_task(at.prepare(first))
     await at.node.until(lambda: _is_told(at, first, "ECC errors"), "the claim to wait")
     await at.node.until(lambda: _taints(at), "the scheduler to be told")
     assert await at.node.locks() == {}
-    await _holdfast(at, "unquarantine", _CHIP)
+    await at.node.command("unquarantine", _CHIP)
     assert not (await preparing)["first"].error
     await at.node.until(lambda: not _taints(at), "the scheduler to be told")
 
@@ -193,7 +179,7 @@ async def test_a_claim_that_kubelet_forgot_is_ended_for_who_names_its_pod(at: Cl
     pod = ["--force", "--pod", "pod-of-first-0"]
 
     async def released() -> bool:
-        return (await _holdfast(at, "release", _CHIP, *pod)).returncode == 0
+        return (await at.node.command("release", _CHIP, *pod)).returncode == 0
 
     await at.node.until(released, "the device to be released")
     await at.node.until_free()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fakes.commands import holdfast
 from fakes.stage import CHIPS, TPU, Stage, stage
 from holdfast.names import CONTROL_SOCKET
 from ports import free_port
@@ -21,18 +22,8 @@ A, B, C, D = CHIPS
 _RUN = [sys.executable, "-m", "holdfast", "run", "--log-level", "warning", "--config"]
 
 
-async def _holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "holdfast", *arguments, "--state-dir", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 async def _json(node: Stage, *arguments: str) -> Any:
-    done = await _holdfast(node.state, *arguments, "--output", "json")
+    done = await node.command(*arguments, "--output", "json")
     return json.loads(done.stdout)
 
 
@@ -106,7 +97,7 @@ async def test_every_form_for_programs_has_the_same_value_and_the_keys_of_the_pa
             for row in rows:
                 assert row.keys() == _keys(command), command
             if command not in {"status", "holders"}:  # the one has ages of checks, the other none
-                as_yaml = await _holdfast(node.state, command, "-o", "yaml")
+                as_yaml = await node.command(command, "-o", "yaml")
                 assert yaml.safe_load(as_yaml.stdout) == answer
                 assert rows
         why = await _json(node, "why", A)
@@ -123,12 +114,12 @@ async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(
 ) -> None:
     async with stage(short_path) as node:
         await node.allocate(A)
-        shown = await _holdfast(node.state, "devices")
+        shown = await node.command("devices")
         assert shown.returncode == 0
         assert shown.stdout.splitlines()[0].split()[:4] == ["DEVICE", "MODEL", "HEALTH", "OFFERED"]
         assert A in shown.stdout
 
-        status = await _holdfast(node.state, "status")
+        status = await node.command("status")
         passes = "FAILED" not in status.stdout
         assert (status.returncode == 0) is passes
         assert f"registered {TPU}, " in status.stdout
@@ -136,7 +127,7 @@ async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(
         assert heading.startswith("holdfast ")
         assert ("ready" if passes else "NOT READY") in heading
         assert len(status.stdout.splitlines()) < 24, "it fits one screen"
-        every = await _holdfast(node.state, "status", "--all")
+        every = await node.command("status", "--all")
         assert re.search(rf"^ok     registered {TPU} \(for \d+ s\)$", every.stdout, re.MULTILINE)
 
 
@@ -148,17 +139,17 @@ async def test_why_tells_what_keeps_a_device_by_its_id_or_its_pod(
         await node.allocate(A)
         assert await node.pre_start(A) == ""
         for name in (A, f"{TPU}/{A}", pod):
-            told = await _holdfast(node.state, "why", name)
+            told = await node.command("why", name)
             assert told.returncode == 0, told.stderr
             assert f"{TPU}/{A}: " in told.stdout
             assert max(map(len, told.stdout.splitlines())) <= 100
-        several = await _holdfast(node.state, "why", A[:9])
+        several = await node.command("why", A[:9])
         assert "cannot tell what" in several.stderr
-        unknown = await _holdfast(node.state, "why", "nobody")
+        unknown = await node.command("why", "nobody")
         assert (unknown.returncode, unknown.stdout) == (1, "")
         assert "cannot find nobody: " in unknown.stderr
         await node.stop()
-        down = await _holdfast(node.state, "why", A)
+        down = await node.command("why", A)
         assert down.returncode == 0
         assert "unknown: only the running daemon sees" in down.stdout
 
@@ -187,7 +178,7 @@ async def test_the_history_of_a_device_that_left_the_node_is_told_by_its_id_alon
         for down in (False, True):
             if down:
                 await node.stop()
-            unknown = await _holdfast(node.state, "history", "0000:ff:1f.7")
+            unknown = await node.command("history", "0000:ff:1f.7")
             assert unknown.returncode == 1
             assert "cannot find device 0000:ff:1f.7: this node has" in unknown.stderr
 
@@ -219,7 +210,7 @@ async def test_when_the_daemon_is_down_the_ledger_answers_in_the_same_shapes(
         assert device.keys() == before.keys()
         assert (device["lock"], device["health"]) == (before["lock"], "unknown")
 
-        done = await _holdfast(node.state, "status", "--output", "json")
+        done = await node.command("status", "--output", "json")
         down = json.loads(done.stdout)
         assert done.returncode == 1
         assert down.keys() == status.keys()
@@ -228,10 +219,10 @@ async def test_when_the_daemon_is_down_the_ledger_answers_in_the_same_shapes(
             assert (resource["locked"], resource["waiting"]) == (2, 1)
         assert "cannot reach the daemon in" in down["checks"][0]["reason"]
 
-        table = await _holdfast(node.state, "status")
+        table = await node.command("status")
         assert "FAILED daemon: cannot reach the daemon" in table.stdout
 
-        holders = await _holdfast(node.state, "holders")
+        holders = await node.command("holders")
         assert holders.returncode == 1
         assert "check that it runs" in holders.stderr
 
@@ -244,7 +235,8 @@ async def test_a_daemon_that_does_not_answer_is_not_taken_for_one_that_is_down(
         mute.bind(str(short_path / CONTROL_SOCKET))
         mute.listen()
         both = asyncio.gather(
-            _holdfast(short_path, "locks"), _holdfast(short_path, "doctor", "--output", "json")
+            holdfast("locks", state=short_path),
+            holdfast("doctor", "--output", "json", state=short_path),
         )
         done, doctor = await asyncio.wait_for(both, 120)
 
@@ -305,13 +297,10 @@ async def test_run_ends_with_1_and_names_what_another_has_taken(
         port = other.getsockname()[1]
         async with stage(short_path) as node:
             state = node.state if taken == "state" else short_path / "own"
-            done = await _holdfast(
-                state,
-                "run",
-                "--http-port",
-                str(port if taken == "port" else 0),
-                "--set",
-                "http.address=127.0.0.1",
+            done = await holdfast(
+                *("run", "--set", "http.address=127.0.0.1"),
+                *("--http-port", str(port if taken == "port" else 0)),
+                state=state,
             )
 
     assert done.returncode == 1

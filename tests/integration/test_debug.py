@@ -5,8 +5,6 @@ import enum
 import json
 import math
 import os
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -92,13 +90,7 @@ async def test_nothing_of_it_is_served_over_http(short_path: Path) -> None:
 
 async def test_the_command_prints_it(short_path: Path) -> None:
     async with stage(short_path) as node:
-        told = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "holdfast", "debug", "--state-dir", str(node.state)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        told = await node.command("debug")
 
     assert set(json.loads(told.stdout)) == _PARTS
 

@@ -1,13 +1,12 @@
 """NVML is let go before the driver is unloaded: nothing of it is open, and it comes back by itself."""
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from fakes.commands import drain_for_removal
 from fakes.gpustage import GpuStage, wants
 
 
@@ -54,25 +53,17 @@ async def test_a_drain_for_removal_ends_with_the_driver_let_go_and_undrain_takes
         node.gpus.arrive(1)
         await node.until_healthy(0)
         runs = await node.stage.run(wants("runs", 1))
-        command = (sys.executable, "-u", "-m", "holdfast")
-        where = ("--state-dir", str(node.stage.state))
-        asking = subprocess.Popen(
-            [*command, "drain", "--for-removal", *where], stdout=subprocess.PIPE, text=True
-        )
-        try:
+        with drain_for_removal(node.stage.state) as asking:
             await node.stage.for_some_beats()
             assert asking.poll() is None
             assert has_open(node, kept), "only NVML tells when the pod's GPU is free"
             await node.stage.end(runs)
             out, _ = await asyncio.to_thread(asking.communicate, timeout=60)
-        finally:
-            asking.kill()
         assert "holdfast has closed NVML" in out
         assert not has_open(node, kept)
         await node.stage.for_some_beats()
         assert not has_open(node, kept)
-        done = await asyncio.create_subprocess_exec(*command, "undrain", *where)
-        assert await done.wait() == 0
+        assert (await node.stage.command("undrain")).returncode == 0
         await node.until_healthy(0)
         assert has_open(node, kept)
 

@@ -1,8 +1,5 @@
 """The picture of a real history, drawn by the command on a simulated node."""
 
-import asyncio
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -10,17 +7,6 @@ from fakes.stage import CHIPS, TPU, Stage, pod, stage
 from holdfast.cli.plot import spans
 
 A, B, *_ = CHIPS
-
-
-async def _plot(node: Stage, file: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = ["history", *words, "--plot", file, "--state-dir", str(node.state)]
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "holdfast", *command],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 async def _states(node: Stage, device: str) -> list[str]:
@@ -44,7 +30,7 @@ async def test_the_picture_shows_who_waited_for_a_device_and_who_had_it(short_pa
         await node.allocate(other)
 
         picture = short_path / "picture.svg"
-        done = await _plot(node, str(picture), "--since", "1h")
+        done = await node.command("history", "--since", "1h", "--plot", str(picture))
         assert (done.returncode, done.stdout) == (0, f"wrote {picture}\n"), done.stderr
         shown = _rows(picture.read_text("utf-8"))
         assert shown.keys() == {device, other}
@@ -53,9 +39,9 @@ async def test_the_picture_shows_who_waited_for_a_device_and_who_had_it(short_pa
         assert await _states(node, device) == ["waits", "held"]
         assert await _states(node, other) == ["waits"]
 
-        only = await _plot(node, "-", f"{TPU}/{device}")
+        only = await node.command("history", f"{TPU}/{device}", "--plot", "-")
         assert _rows(only.stdout).keys() == {device}
-        failed = await _plot(node, str(short_path / "gone" / "picture.svg"))
+        failed = await node.command("history", "--plot", str(short_path / "gone/picture.svg"))
         assert failed.returncode == 1
         assert failed.stderr.startswith(f"holdfast: cannot write {short_path}/gone/picture.svg: ")
 
@@ -68,5 +54,5 @@ async def test_the_picture_shows_who_waited_for_a_device_and_who_had_it(short_pa
         states = await _states(node, device)
         assert (states[:3], states[-1]) == (["waits", "held", "releasing"], "free")
         await node.stop()
-        down = await _plot(node, "-")
+        down = await node.command("history", "--plot", "-")
         assert "releasing" in _rows(down.stdout)[device], "as the ledger has it"

@@ -16,6 +16,7 @@ import pytest
 from grpc import aio
 from prometheus_client.parser import text_string_to_metric_families
 
+from fakes.commands import holdfast
 from fakes.control import control_server
 from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
 from fakes.stage import CHIPS, stage
@@ -119,17 +120,6 @@ async def folder(short_path: Path) -> AsyncIterator[Path]:
     await server.close()
 
 
-async def _holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "holdfast", *arguments, "--state-dir", str(folder)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
@@ -145,7 +135,7 @@ async def _holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProces
 async def test_a_command_prints_as_many_lines_as_it_has_whatever_the_names_are(
     folder: Path, arguments: list[str], lines: int
 ) -> None:
-    done = await _holdfast(folder, *arguments)
+    done = await holdfast(*arguments, state=folder)
 
     assert len(_lines(done.stdout)) == lines
     assert r"\x1b[2J" in done.stdout
@@ -154,14 +144,14 @@ async def test_a_command_prints_as_many_lines_as_it_has_whatever_the_names_are(
 
 @pytest.mark.parametrize("command", ["status", "devices", "locks", "holders", "history"])
 async def test_json_has_the_names_as_they_are_and_nothing_raw(folder: Path, command: str) -> None:
-    done = await _holdfast(folder, command, "--output", "json")
+    done = await holdfast(command, "--output", "json", state=folder)
 
     _lines(done.stdout)
     assert json.dumps(_HOSTILE) in json.dumps(json.loads(done.stdout))
 
 
 async def test_an_error_that_names_somebody_is_one_line(folder: Path) -> None:
-    done = await _holdfast(folder, "drain")
+    done = await holdfast("drain", state=folder)
 
     assert done.returncode == 1
     (line,) = _lines(done.stderr)
@@ -174,13 +164,7 @@ async def test_the_doctors_page_has_its_own_lines_alone(short_path: Path) -> Non
     # A file of the node's can have any name, and say anything.
     (short_path / "etc/containerd/config.toml").write_text(f"imports = [{json.dumps(hostile)}]\n")
     (short_path / "etc/containerd" / hostile).write_text("x = [")
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "holdfast", "doctor", "--root", str(short_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = await holdfast("doctor", "--root", short_path)
 
     lines = _lines(done.stdout)
     assert any(r"a\x1b[2J\u202eb\nFAIL  forged" in line for line in lines)
@@ -321,7 +305,7 @@ async def test_a_process_with_a_hostile_name_is_named_on_the_node_alone(short_pa
 
             async def until(text: str, *arguments: str) -> str:
                 async with asyncio.timeout(60):
-                    while text not in (done := await _holdfast(node.state, *arguments)).stdout:
+                    while text not in (done := await node.command(*arguments)).stdout:
                         await asyncio.sleep(0.1)
                 return done.stdout
 

@@ -3,14 +3,13 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import urllib.request
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from fakes.commands import holdfast
 from fakes.faultydisk import FaultyDisk
 from fakes.stage import Stage, pod, stage
 from ports import free_port
@@ -130,13 +129,7 @@ async def test_a_daemon_whose_files_were_removed_loses_nothing_and_keeps_a_secon
             lambda: "written again" in (node.folder / "daemon.log").read_text(), "it to be told"
         )
         await node.until_problem("ledger", "")
-        second = subprocess.run(
-            [sys.executable, "-m", "holdfast", "run", "--config", str(node.folder / "config.yaml")],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        second = await holdfast("run", "--config", node.config)
         assert second.returncode == 1
         assert "another holdfast is running on it (pid " in second.stderr
         await node.kill_and_start()

@@ -1,15 +1,13 @@
 """A node goes by the document that its label names, and follows label and document by itself."""
 
-import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fakes.commands import holdfast
 from fakes.controlplane import NODE, control_plane
 from fakes.namednode import Cluster
 from fakes.stage import Stage, pod
@@ -133,8 +131,7 @@ async def test_a_label_that_names_nothing_prevents_no_start_and_is_followed_when
 
 async def _doctor(node: Stage) -> list[dict[str, Any]]:
     """Return what the doctor says of the configuration."""
-    command = (sys.executable, "-m", "holdfast", "doctor", "-o", "json", "--config", node.config)
-    asked = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
+    asked = await holdfast("doctor", "-o", "json", "--config", node.config)
     findings = json.loads(asked.stdout)["findings"]
     return [each for each in findings if each["area"] == "configuration"]
 

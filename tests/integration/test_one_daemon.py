@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from fakes.books import allocated, silicon
+from fakes.commands import holdfast
 from fakes.stage import stage
 from holdfast.app.watches.proof import LedgerProof
 from holdfast.errors import LedgerLostError, LedgerUnusableError, SecondDaemonError
@@ -198,14 +199,9 @@ async def test_a_second_daemon_is_refused_though_its_state_folder_is_another(
         config = yaml.safe_load((node.folder / "config.yaml").read_text())
         config["stateDir"] = str(node.folder / "another-state")
         (node.folder / "second.yaml").write_text(yaml.safe_dump(config))
+        await node.for_some_beats()  # it tells the same devices once more after its start
         heard = node.heard()
-        second = subprocess.run(
-            [sys.executable, "-m", "holdfast", "run", "--config", str(node.folder / "second.yaml")],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        second = await holdfast("run", "--config", node.folder / "second.yaml")
         assert second.returncode == 1
         assert "cannot use kubelet's plugin folder" in second.stderr
         assert "another holdfast is running on it (pid " in second.stderr

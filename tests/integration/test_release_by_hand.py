@@ -19,17 +19,6 @@ _OBSERVE = {"mode": "observe", **_PATIENT}
 _QUICK = {**_OBSERVE, "termGrace": "300ms", "killGrace": "5s"}
 
 
-async def _release(node: Stage, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "holdfast", "release", *arguments, "--state-dir", str(node.state)],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-
-
 async def _orphaned(node: Stage) -> tuple[Pod, int]:
     """Leave one process, which ignores SIGTERM, of a pod that is over."""
     old = await node.run(pod("old", runs_for=0.0, orphan=1))
@@ -70,13 +59,13 @@ async def test_an_orphan_is_ended_at_once_and_in_observe_mode_because_a_person_a
         old, left = await _orphaned(node)
         waits = await node.submit(pod("waits"))
         await node.waiting(waits, f"pid {left}")
-        asked = await _release(node, only)
+        asked = await node.command("release", only)
         assert (asked.returncode, "give --yes" in asked.stderr) == (1, True)
         assert f"pid {left} (python) of pod {old.uid}" in asked.stdout, "it is shown first"
         await node.for_some_beats()
         assert node.orphans(old) == (left,), "who does not agree ends nothing"
 
-        done = await _release(node, only, "--yes")
+        done = await node.command("release", only, "--yes")
         assert done.returncode == 0, done.stderr + done.stdout
         assert "is free of pod" in done.stdout
         await node.running(waits)
@@ -92,7 +81,7 @@ async def test_a_device_is_never_free_because_somebody_said_so(short_path: Path)
         (only,) = node.healthy()
         old, left = await _orphaned(node)
         with _somebody(node, "/dev/vfio/10") as other:
-            done = await _release(node, only, "--yes")
+            done = await node.command("release", only, "--yes")
             assert done.returncode == 1
             assert "is not free yet: the kernel still shows it in use" in done.stderr
             assert left not in node.orphans(old), "what was the pod's is ended"
@@ -108,13 +97,13 @@ async def test_what_holdfast_granted_to_nobody_is_not_ended_by_any_word(short_pa
         with _somebody(node, "/dev/vfio/10") as other:
             await node.until_locks({only: "foreign"})
             for words in (["--yes"], ["--force", "--pod", "old"]):
-                done = await _release(node, only, *words)
+                done = await node.command("release", only, *words)
                 assert done.returncode == 1
                 assert "end that yourself" in done.stderr
                 assert f"pid {other.pid}" in done.stdout
             assert other.poll() is None
         await node.until_free()
-        done = await _release(node, only, "--yes")
+        done = await node.command("release", only, "--yes")
         assert (done.returncode, f"{only} is free" in done.stderr) == (1, True)
 
 
@@ -135,14 +124,14 @@ async def test_a_pod_that_lives_keeps_its_device_unless_its_own_name_is_typed(
             (["--force", "--pod", "other"], "not to other"),
             (["--force", "--pod", "live"], "not to live\n"),
         ):
-            done = await _release(node, device, *words)
+            done = await node.command("release", device, *words)
             assert done.returncode == 1, words
             assert complaint in done.stderr
         assert node.orphans(lives) == (pid,)
         history = await node.asked("history", limit=1000)
         assert not [each for each in history if "to be released" in each["evidence"]]
 
-        done = await _release(node, device, "--force", "--pod", "lives")
+        done = await node.command("release", device, "--force", "--pod", "lives")
         assert done.returncode == 0, done.stderr
         assert f"ended pid {pid}." in done.stdout
         await node.until(lambda: pid not in node.orphans(lives), "its process to be ended")
@@ -162,7 +151,7 @@ async def test_of_a_pod_that_lives_only_who_holds_the_device_is_ended(short_path
         await _opened(node, device)
         shown = await node.asked("releasable", device=device)
         (holder,), (beside,) = shown["holders"], shown["others"]
-        done = await _release(node, device, "--force", "--pod", "default/lives")
+        done = await node.command("release", device, "--force", "--pod", "default/lives")
         assert done.returncode == 0, done.stderr
         await node.until(lambda: len(node.orphans(lives)) == 1, "the holder to be ended")
         await node.for_some_beats()
@@ -170,7 +159,7 @@ async def test_of_a_pod_that_lives_only_who_holds_the_device_is_ended(short_path
         assert f"pid {left} (" in beside
         assert f"pid {left} (" not in holder
         assert "is granted to pod default/lives" in done.stdout
-        again = await _release(node, device, "--force", "--pod", "default/lives")
+        again = await node.command("release", device, "--force", "--pod", "default/lives")
         assert "no process of pod default/lives" in again.stdout, again
         assert "delete the pod" in again.stdout
 
@@ -188,7 +177,7 @@ async def test_where_not_everybody_can_be_seen_no_word_ends_a_pod_that_lives(
             fds = node.node.root.proc / str(unseen.pid) / "fd"
             fds.unlink()
             fds.symlink_to("fd")
-            done = await _release(node, device, "--force", "--pod", "default/lives")
+            done = await node.command("release", device, "--force", "--pod", "default/lives")
             unseen.kill()
         assert "not ended: pid" in done.stdout, done
         assert node.orphans(lives)
@@ -199,7 +188,7 @@ async def test_while_kubelet_gives_no_answer_a_pod_may_live(short_path: Path) ->
         (only,) = node.healthy()
         old, left = await _orphaned(node)
         await node.kubelet.stop()
-        done = await _release(node, only, "--yes")
+        done = await node.command("release", only, "--yes")
         assert done.returncode == 1
         assert "kubelet gave no answer" in done.stderr
         assert node.orphans(old) == (left,)

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from fakes.commands import holdfast
 from fakes.stage import TPU, Stage, end, pod, stage
 from holdfast.app.daemon import run
 from holdfast.app.reload import SettingsOrigin
@@ -169,13 +168,7 @@ async def test_a_file_that_changes_is_taken_up_by_itself(short_path: Path) -> No
         await node.until_problem("configuration", "gate.wiat: there is no such key")
         told = '"event": "configuration not reloaded"'
         await node.until(lambda: node.log.count(told) == 1, "it to be told, though nobody asked")
-        asked = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "holdfast", "reload", "--config", str(node.config)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        asked = await holdfast("reload", "--config", node.config)
         assert asked.returncode == 1
         assert "cannot reload the configuration" in asked.stderr
         assert "gate.wiat: there is no such key" in asked.stderr

@@ -1,14 +1,12 @@
 """`holdfast doctor` as a process of its own, on a live node whose daemon and kubelet run."""
 
-import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import yaml
 
+from fakes.commands import holdfast
 from fakes.stage import TPU, Stage, stage
 
 
@@ -26,13 +24,7 @@ async def _told(node: Stage, **changes: object) -> dict[str, dict[str, str]]:
         **changes,
     }
     config.write_text(yaml.safe_dump(settings))
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "holdfast", "doctor", "--config", str(config), "-o", "json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = await holdfast("doctor", "--config", config, "-o", "json")
     assert done.stderr == ""
     found = json.loads(done.stdout)["findings"]
     return {f"{each['area']} {each['check']}": each for each in found}
