@@ -3,7 +3,7 @@
 import contextlib
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,14 @@ from uuid import uuid4
 
 from grpc import aio
 
+from fakes.claimrecord import write_record
 from fakes.controlplane import CLAIMS, NODE, ControlPlane, control_plane
 from fakes.opener import Opener, opener
 from fakes.stage import Stage, stage
 from holdfast._pb.dra.v1 import api_pb2, api_pb2_grpc
+from holdfast.model.ids import ClaimRef, ClaimUid
 from simulated.cluster.store import Place
+from simulated.drastate import STATE
 
 DRIVER = "holdfast.dev"
 NAMESPACE = "team"
@@ -157,6 +160,37 @@ class ClaimStage:
         self.node.node.add_pod(pod)
         self.node.node.enter(pod, "main", held.pid)
         return held
+
+    def record(
+        self,
+        claim: Claim,
+        pods: Collection[str] | None = None,
+        *,
+        device: str | None = None,
+        driver: str = DRIVER,
+    ) -> None:
+        """Let kubelet's record have *claim* for *pods*, its own by default, with its first chip."""
+        write_record(
+            self.root / STATE,
+            ClaimRef(NAMESPACE, ClaimUid(claim.uid), claim.name),
+            claim.pods if pods is None else pods,
+            device=self.label(0) if device is None else device,
+            driver=driver,
+            pool=NODE,
+        )
+
+    async def serve_by_plugin(self) -> None:
+        """Have the next daemon offer the chips by the device plugin, and return when it does."""
+        self.node.kill()
+        self.node.configure(tpu={"api": "device-plugin"})
+        await self.node.start_and_register()
+        await self.node.until(lambda: bool(self.node.healthy()), "the chips to be offered")
+
+    async def serve_by_claims(self) -> None:
+        """Have the next daemon serve the chips by claims, and return when it can be asked."""
+        self.node.kill()
+        self.node.configure(tpu={"api": "dra"})
+        await begin(self)
 
     async def history(self, chip: int) -> list[str]:
         """Return the evidence of each move of a chip."""

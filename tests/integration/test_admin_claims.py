@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.claimrecord import write_record
-from fakes.claimstage import DRIVER, NAMESPACE, Claim, ClaimStage, begin, claim_stage
-from fakes.controlplane import NODE
+from fakes.claimstage import Claim, ClaimStage, begin, claim_stage
 from fakes.opener import opener
-from holdfast.model.ids import ClaimRef, ClaimUid
 from simulated.gpus import SimulatedGpus
 from simulated.nvml import CONTROL, GIB, uuid
 
@@ -188,9 +185,7 @@ async def test_a_gpu_that_a_claim_uses_is_held_by_it_although_the_ledger_was_los
 async def _takes_over(node: _Node, claim: Claim) -> None:
     """Lose the ledger; return when the next daemon knows *claim* from kubelet's record."""
     at = node.at
-    record = at.root / "dra_manager_state"
-    ref = ClaimRef(NAMESPACE, ClaimUid(claim.uid), claim.name)
-    write_record(record, ref, claim.pods, device=_label(0), driver=DRIVER, pool=NODE)
+    at.record(claim, device=_label(0))
     at.node.kill()
     shutil.rmtree(at.node.state)
     await begin(at)

@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from fakes.claimrecord import write_record
-from fakes.claimstage import DRIVER, NAMESPACE, ClaimStage, begin, claim_stage
-from fakes.controlplane import NODE
+from fakes.claimstage import DRIVER, ClaimStage, begin, claim_stage
 from fakes.stage import CHIPS, pod
-from holdfast.model.ids import ClaimRef, ClaimUid
 
 _BOTH_DOORS: dict[str, Any] = {
     "kind": "claimed",
@@ -78,7 +75,7 @@ async def test_a_claim_that_comes_before_the_end_of_the_former_one_waits_for_wha
     held = at.opens(first.pods[0], 0)
 
     preparing = asyncio.create_task(at.prepared(second))
-    await at.node.until(lambda: _queued(at), "the second claim to wait")
+    await at.node.until(at.node.queued, "the second claim to wait")
     ending = asyncio.create_task(at.unprepare(first))
     await at.node.until(at.node.all_releasing, "the first claim to be over")
     assert not preparing.done()
@@ -108,7 +105,7 @@ async def test_what_is_prepared_stays_so_when_the_daemon_is_killed(at: ClaimStag
     assert at.spec_file(first).exists()
     assert await at.prepared(first) == names
     preparing = asyncio.create_task(at.prepare(second))
-    await at.node.until(lambda: _queued(at), "the second claim to wait")
+    await at.node.until(at.node.queued, "the second claim to wait")
     await at.unprepare(first)
     assert not (await preparing)["second"].error
 
@@ -139,7 +136,7 @@ async def test_people_are_told_of_claims_and_who_waits_for_whom(at: ClaimStage) 
     await at.prepared(first)
     at.opens(first.pods[0], 0)
     preparing = asyncio.create_task(at.prepare(second))
-    await at.node.until(lambda: _queued(at), "the second claim to wait")
+    await at.node.until(at.node.queued, "the second claim to wait")
 
     status = await at.node.asked("status")
     assert status is not None
@@ -186,9 +183,7 @@ async def test_what_kubelet_has_prepared_is_held_although_the_ledger_was_lost(
 ) -> None:
     first = at.allocate("first", 0)
     await at.prepared(first)
-    ref = ClaimRef(NAMESPACE, ClaimUid(first.uid), first.name)
-    record = at.root / "dra_manager_state"
-    write_record(record, ref, first.pods, device=at.label(0), driver=DRIVER, pool=NODE)
+    at.record(first)
     at.node.kill()
     shutil.rmtree(at.node.state)
     await begin(at)
@@ -210,7 +205,7 @@ async def test_a_chip_that_a_pod_has_by_the_device_plugin_is_handed_over_at_its_
         await begin(at)
         await at.prepared(at.allocate("free", 1 - chip))
         preparing = asyncio.create_task(at.prepared(at.allocate("taken", chip)))
-        await at.node.until(lambda: _queued(at), "the claim to wait")
+        await at.node.until(at.node.queued, "the claim to wait")
         await at.node.end(running)
         assert await preparing
 
@@ -234,10 +229,7 @@ async def test_a_chip_that_a_claim_has_is_offered_again_at_its_end(short_path: P
 async def test_a_pod_that_joins_a_claim_without_a_call_is_known_at_once(at: ClaimStage) -> None:
     first = at.allocate("first", 0)
     await at.prepared(first)
-    ref = ClaimRef(NAMESPACE, ClaimUid(first.uid), first.name)
-    record = at.root / "dra_manager_state"
-    pods = (*first.pods, "another")
-    write_record(record, ref, pods, device=at.label(0), driver=DRIVER, pool=NODE)
+    at.record(first, (*first.pods, "another"))
 
     async def known() -> bool:
         status = await at.node.asked("status")
@@ -248,10 +240,6 @@ async def test_a_pod_that_joins_a_claim_without_a_call_is_known_at_once(at: Clai
 
 async def _held(at: ClaimStage) -> bool:
     return await at.node.locks() == {"0000:00:05.0": "held"}
-
-
-async def _queued(at: ClaimStage) -> bool:
-    return await at.node.queued() > 0
 
 
 async def _is_sighted(at: ClaimStage) -> bool:

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from fakes.claimrecord import write_record
-from fakes.claimstage import DRIVER, NAMESPACE, ClaimStage, begin, claim_stage
-from fakes.controlplane import NODE
+from fakes.claimstage import begin, claim_stage
 from fakes.opener import opener
 from fakes.stage import CHIPS, TPU, pod
 from holdfast.ledger.readonly import read_only
-from holdfast.model.ids import ClaimRef, ClaimUid
 from simulated.pods import Container, PodSpec
 
 
@@ -22,18 +19,13 @@ async def test_what_a_pod_of_the_device_plugin_has_is_free_for_claims_once_it_is
 ) -> None:
     """Whichever is first: its cgroup is gone, or kubelet, sent an empty list, writes so."""
     async with claim_stage(short_path, chips=1) as at:
-        at.node.kill()
-        at.node.configure(tpu={"api": "device-plugin"})
-        await at.node.start_and_register()
-        await at.node.until(lambda: bool(at.node.healthy()), "the chip to be offered")
+        await at.serve_by_plugin()
         former = await at.node.run(pod("former", chips=1))
-        at.node.kill()
-        at.node.configure(tpu={"api": "dra"})
-        await begin(at)
+        await at.serve_by_claims()
 
         claim = at.allocate("next", 0)
         preparing = asyncio.create_task(at.prepared(claim))
-        await at.node.until(lambda: _queued(at), "the claim to wait for the pod")
+        await at.node.until(at.node.queued, "the claim to wait for the pod")
         assert not preparing.done()
         await at.node.end(former)
         await preparing
@@ -51,10 +43,7 @@ async def test_what_a_pod_that_never_began_was_allocated_is_free_at_kubelets_wor
 ) -> None:
     """It has no cgroup to go away; but kubelet is sent a list without devices, and so it writes."""
     async with claim_stage(short_path, chips=1) as at:
-        at.node.kill()
-        at.node.configure(tpu={"api": "device-plugin"})
-        await at.node.start_and_register()
-        await at.node.until(lambda: bool(at.node.healthy()), "the chip to be offered")
+        await at.serve_by_plugin()
         with opener(at.path(0)) as held:
             at.node.node.add_process(held.pid, "/user.slice")
             former = await at.node.submit(pod("former", chips=1))
@@ -77,10 +66,7 @@ async def test_pods_that_have_the_resource_by_claims_start_while_the_plugins_pod
 ) -> None:
     """Kubelet 1.36.2 asks the plugin before the start of a pod that has its device by a claim."""
     async with claim_stage(short_path, chips=2) as at:
-        at.node.kill()
-        at.node.configure(tpu={"api": "device-plugin"})
-        await at.node.start_and_register()
-        await at.node.until(lambda: len(at.node.healthy()) == 2, "the chips to be offered")
+        await at.serve_by_plugin()
         former = await at.node.run(pod("former", chips=1))
         unchanged = PodSpec(
             name="unchanged", containers=(Container(extended=frozenset({TPU})),), restart="Always"
@@ -90,9 +76,7 @@ async def test_pods_that_have_the_resource_by_claims_start_while_the_plugins_pod
             lambda: "no devices found allocated in local cache" in started.waiting,
             "kubelet to ask the plugin",
         )
-        at.node.kill()
-        at.node.configure(tpu={"api": "dra"})
-        await begin(at)
+        await at.serve_by_claims()
         await at.node.until(lambda: started.starts == 1, "the unchanged pod to start")
         registered = at.node.kubelet.registrations[-1]
         assert not registered.options.pre_start_required
@@ -109,17 +93,12 @@ async def test_a_pod_of_the_plugin_that_is_yet_to_start_is_gated_as_before(
     short_path: Path,
 ) -> None:
     async with claim_stage(short_path, chips=1) as at:
-        at.node.kill()
-        at.node.configure(tpu={"api": "device-plugin"})
-        await at.node.start_and_register()
-        await at.node.until(lambda: bool(at.node.healthy()), "the chip to be offered")
+        await at.serve_by_plugin()
         with opener(at.path(0)) as held:
             at.node.node.add_process(held.pid, "/user.slice")
             former = await at.node.submit(pod("former", chips=1))
             await at.node.waiting(former, f"pid {held.pid}")
-            at.node.kill()
-            at.node.configure(tpu={"api": "dra"})
-            await begin(at)
+            await at.serve_by_claims()
             refusals = former.refusals
             await at.node.until(lambda: former.refusals > refusals, "the gate to be asked")
             assert at.node.kubelet.registrations[-1].options.pre_start_required
@@ -129,10 +108,6 @@ async def test_a_pod_of_the_plugin_that_is_yet_to_start_is_gated_as_before(
             lambda: not at.node.kubelet.devices.endpoints[TPU].pre_start, "the gate to be left"
         )
         assert await at.node.locks() == {"0000:00:05.0": "held"}
-
-
-async def _queued(at: ClaimStage) -> bool:
-    return await at.node.queued() > 0
 
 
 async def test_what_claims_have_when_the_resource_goes_to_the_plugin_is_prepared_again(
@@ -174,9 +149,7 @@ async def test_what_a_claim_of_a_lost_ledger_has_goes_to_no_pod_of_the_plugin(
         claim = at.allocate("holder", device=device)
         await at.prepared(claim)
         at.node.node.add_pod(claim.pods[0])
-        ref = ClaimRef(NAMESPACE, ClaimUid(claim.uid), claim.name)
-        record = at.root / "dra_manager_state"
-        write_record(record, ref, claim.pods, device=device, driver=DRIVER, pool=NODE)
+        at.record(claim, device=device)
         at.node.kill()
         shutil.rmtree(at.node.state)
         at.node.configure(**changes)

@@ -2,15 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fakes.claimrecord import write_record
-from fakes.claimstage import DRIVER, NAMESPACE, Claim, ClaimStage, claim_stage
-from fakes.controlplane import NODE
-from holdfast.model.ids import ClaimRef, ClaimUid
+from fakes.claimstage import Claim, ClaimStage, claim_stage
 
 _CHIP = "0000:00:05.0"
 _PATIENT = {"letGoGrace": "1h", "orphanGrace": "1h"}
@@ -27,13 +23,6 @@ _OBSERVE = {
 async def at(short_path: Path) -> AsyncIterator[ClaimStage]:
     async with claim_stage(short_path, reclaim=_OBSERVE, unprepare_wait="1h") as made:
         yield made
-
-
-def _record(at: ClaimStage, claim: Claim) -> None:
-    """Write what kubelet has of a claim that it has prepared."""
-    ref = ClaimRef(NAMESPACE, ClaimUid(claim.uid), claim.name)
-    path = at.root / "dra_manager_state"
-    write_record(path, ref, claim.pods, device=at.label(0), driver=DRIVER, pool=NODE)
 
 
 async def test_what_a_claim_has_is_not_released_before_kubelet_unprepares_it(
@@ -120,7 +109,7 @@ async def test_a_drained_node_prepares_no_new_claim_and_leaves_after_the_last(
 ) -> None:
     first, second = at.allocate("first", 0), at.allocate("second", 1)
     names = await at.prepared(first)
-    _record(at, first)
+    at.record(first)
     assert "draining" in (await at.node.command("drain", "--reason", "new disk")).stdout
     preparing = asyncio.create_task(at.prepare(second))
     await at.node.until(lambda: _is_told(at, second, "new disk"), "the second claim to wait")
@@ -175,7 +164,7 @@ async def _is_seen(at: ClaimStage) -> bool:
 async def test_a_claim_that_kubelet_forgot_is_ended_for_who_names_its_pod(at: ClaimStage) -> None:
     first = at.allocate("first", 0)
     await at.prepared(first)
-    _record(at, replace(first, pods=()))
+    at.record(first, pods=())
     pod = ["--force", "--pod", "pod-of-first-0"]
 
     async def released() -> bool:

@@ -5,10 +5,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from fakes.claimrecord import write_record
-from fakes.claimstage import DRIVER, NAMESPACE, ClaimStage, begin, claim_stage
-from fakes.controlplane import NODE
-from holdfast.model.ids import ClaimRef, ClaimUid
+from fakes.claimstage import DRIVER, ClaimStage, begin, claim_stage
 from ports import free_port
 
 
@@ -74,14 +71,12 @@ async def test_a_claim_that_kubelet_has_lost_is_drift_until_it_is_found_again(
     short_path: Path,
 ) -> None:
     async with claim_stage(short_path, drift={"settle": "100ms", "beat": "200ms"}) as at:
-        record = at.root / "dra_manager_state"
         first, other = at.allocate("first", 0), at.allocate("other", 1)
         await at.prepared(first)
-        ref, lost = (ClaimRef(NAMESPACE, ClaimUid(each.uid), each.name) for each in (first, other))
-        write_record(record, lost, other.pods, device="", driver="other.dev", pool=NODE)
+        at.record(other, device="", driver="other.dev")
         await _start_anew(at)
         await at.node.until(lambda: _drift(at, "claim-not-recorded"), "the drift to be told")
-        write_record(record, ref, first.pods, device=at.label(0), driver=DRIVER, pool=NODE)
+        at.record(first)
         await _start_anew(at)
         await at.node.for_some_beats()
         assert not await _drift(at, "claim-not-recorded")
