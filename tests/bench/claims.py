@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from bench.cluster import CLAIMS, DRIVER, NODE, Cluster, cluster
+from bench.cluster import DRIVER, NODE, Cluster, cluster
 from bench.figures import Figure, Floor, percentile
 from bench.floors import Sync, synced_file, timed
 from bench.rig import CHIPS, Place, Rig, resident_mib, rig
@@ -22,7 +22,7 @@ from holdfast._pb.dra.v1 import api_pb2
 from holdfast.apiserver.wire import ApiRequest, Wire
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
 from holdfast.runtime.clock import SystemClock
-from simulated.cluster.store import Place as At
+from simulated.cluster.objects import CLAIMS, add, allocate, wanting
 from simulated.dramanager import DraManager
 from simulated.stage import running
 
@@ -113,23 +113,10 @@ class _Node:
     def allocate(self, name: str, chip: int) -> tuple[api_pb2.Claim, str]:
         """Allocate *chip* to a new claim; return what kubelet says of it, and its pod."""
         pod = str(uuid4())
-        place = At(kind=CLAIMS, namespace=_NAMESPACE)
-        made = self.cluster.store.create(
-            place,
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceClaim",
-                "metadata": {"name": name, "namespace": _NAMESPACE},
-                "spec": {"devices": {"requests": [{"name": "chip", "exactly": {}}]}},
-            },
-        )
+        store = self.cluster.store
+        made = add(store, CLAIMS, name, namespace=_NAMESPACE, spec=wanting("chip", "chip"))
         device = {"request": "chip", "driver": DRIVER, "pool": NODE, "device": _label(chip)}
-        made["status"] = {
-            "allocation": {"devices": {"results": [device]}},
-            "reservedFor": [{"resource": "pods", "name": name, "uid": pod}],
-        }
-        at = At(kind=CLAIMS, namespace=_NAMESPACE, name=name)
-        self.cluster.store.update(at, made, subresource="status")
+        allocate(store, made, [device], [{"name": name, "uid": pod}])
         uid = made["metadata"]["uid"]
         return api_pb2.Claim(namespace=_NAMESPACE, uid=uid, name=name), pod
 

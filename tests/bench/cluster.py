@@ -10,14 +10,12 @@ from msgspec import Struct
 from bench.rig import Place
 from holdfast.apiserver.wire import Access, in_cluster
 from simulated.cluster.certificates import certificates
+from simulated.cluster.objects import NODES, SLICES, add
 from simulated.cluster.rules import Rules
 from simulated.cluster.server import ApiServer, write_service_account
-from simulated.cluster.store import Kind, Object, Selector, Store
-from simulated.cluster.store import Place as At
+from simulated.cluster.store import Object, Store
 
 DRIVER, NODE = "holdfast.dev", "node-1"
-SLICES = Kind(group_version="resource.k8s.io/v1", plural="resourceslices")
-CLAIMS = Kind(group_version="resource.k8s.io/v1", plural="resourceclaims")
 _TOKEN = "token"
 
 
@@ -35,7 +33,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
     def slices(self) -> list[Object]:
         """Return all ResourceSlices."""
-        return self.store.find(At(kind=SLICES), Selector())[0]
+        return self.store.every(SLICES)
 
 
 @contextlib.contextmanager
@@ -43,8 +41,7 @@ def cluster(place: Place) -> Iterator[Cluster]:
     """Serve a cluster until the block ends."""
     account = place.state / "serviceaccount"
     store = Store(Rules())
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-    store.create(At(kind=Kind(group_version="v1", plural="nodes")), node)
+    add(store, NODES, NODE)
     files = certificates(place.state / "pki")
     server = ApiServer(store, files, token=_TOKEN, node=NODE)
     write_service_account(account, files, _TOKEN)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from msgspec.structs import replace
 
-from bench.cluster import DRIVER, NODE, SLICES, cluster
+from bench.cluster import DRIVER, NODE, cluster
 from bench.figures import Figure, Floor
 from bench.rig import Place
 from bench.worlds import ledger_in
@@ -28,6 +28,7 @@ from holdfast.model.kubelet import Registration
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from simulated.cluster.objects import SLICES
 from simulated.cluster.store import Object, Selector
 from simulated.cluster.store import Place as At
 

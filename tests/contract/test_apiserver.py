@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from fakes.controlplane import CLAIMS, EVENTS, NODE, NODES, SLICES, ControlPlane, control_plane
+from fakes.controlplane import NODE, ControlPlane, control_plane
 from fakes.observers import Observed, Unobserved
 from holdfast.apiserver.client import ApiRefusedError, ApiServer, ApiServers
 from holdfast.apiserver.events import NodeCondition, NodeEvents
@@ -37,8 +37,9 @@ from holdfast.model.events import Condition, Notice, Reason, StoredCondition
 from holdfast.model.ids import BootId, DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.runtime.clock import Clock, SystemClock
 from simulated.cluster.certificates import certificates
+from simulated.cluster.objects import CLAIMS, EVENTS, NODES, SLICES
 from simulated.cluster.server import Rudeness, write_service_account
-from simulated.cluster.store import Place, Selector
+from simulated.cluster.store import Place
 from waiting import until, wait_until
 
 DRIVER = "holdfast.dev"
@@ -611,7 +612,7 @@ async def test_an_event_is_written_about_a_pod_and_about_the_node(
         Notice(reason=Reason.RECLAIMED, text=text, device=DEVICE), at=1_700_000_000.0
     )
 
-    found, _ = plane.store.find(Place(kind=EVENTS), Selector())
+    found = plane.store.every(EVENTS)
     node, pod = sorted(found, key=lambda each: each["involvedObject"]["kind"])
     assert pod["metadata"]["namespace"] == "team"
     assert pod["involvedObject"] == {

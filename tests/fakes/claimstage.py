@@ -12,12 +12,12 @@ from uuid import uuid4
 from grpc import aio
 
 from fakes.claimrecord import write_record
-from fakes.controlplane import CLAIMS, NODE, ControlPlane, control_plane
+from fakes.controlplane import NODE, ControlPlane, control_plane
 from fakes.opener import Opener, opener
 from fakes.stage import Stage, stage
 from holdfast._pb.dra.v1 import api_pb2, api_pb2_grpc
 from holdfast.model.ids import ClaimRef, ClaimUid
-from simulated.cluster.store import Place
+from simulated.cluster.objects import CLAIMS, add, allocate, wanting
 from simulated.drastate import STATE
 
 DRIVER = "holdfast.dev"
@@ -74,27 +74,12 @@ class ClaimStage:
             for each in ([device] if device else map(self.label, chips))
         ]
         results += [{"driver": driver, "pool": pool} | each for each in more]
-        body = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {
-                "devices": {"requests": [{"name": "chips", "exactly": {"deviceClassName": "tpu"}}]}
-            },
-        }
-        place = Place(kind=CLAIMS, namespace=NAMESPACE)
-        made = self.plane.store.create(place, body)
-        made["status"] = {
-            "allocation": {"devices": {"results": results}},
-            "reservedFor": [
-                {"resource": "pods", "name": f"pod-of-{name}-{n}", "uid": each}
-                for n, each in enumerate(users)
-            ],
-        }
-        stored = self.plane.store.update(
-            Place(kind=CLAIMS, namespace=NAMESPACE, name=name), made, subresource="status"
+        made = add(
+            self.plane.store, CLAIMS, name, namespace=NAMESPACE, spec=wanting("tpu", "chips")
         )
-        return Claim(name, stored["metadata"]["uid"], users)
+        reserved = ({"name": f"pod-of-{name}-{n}", "uid": each} for n, each in enumerate(users))
+        allocate(self.plane.store, made, results, reserved)
+        return Claim(name, made["metadata"]["uid"], users)
 
     @contextlib.asynccontextmanager
     async def _stub(self) -> AsyncIterator[api_pb2_grpc.DRAPluginStub]:

@@ -10,17 +10,14 @@ from jsonschema import ValidationError
 from fakes.apischemas import check
 from holdfast.apiserver.wire import Access, in_cluster
 from simulated.cluster.certificates import certificates
+from simulated.cluster.objects import NODES, SLICES, add
 from simulated.cluster.rules import InvalidError, Rules
 from simulated.cluster.server import ApiServer, write_service_account
-from simulated.cluster.store import Kind, Place, Selector, Store
+from simulated.cluster.store import Store
 
 NODE = "node-1"
 TOKEN = "first"
 MINORS = (34, 35, 36, 37)
-SLICES = Kind(group_version="resource.k8s.io/v1", plural="resourceslices")
-CLAIMS = Kind(group_version="resource.k8s.io/v1", plural="resourceclaims")
-NODES = Kind(group_version="v1", plural="nodes")
-EVENTS = Kind(group_version="v1", plural="events")
 
 
 class ControlPlane:
@@ -32,9 +29,7 @@ class ControlPlane:
         self.store = Store(Rules(minor, gates), validate=self._validate)
         self.server = ApiServer(self.store, files, token=TOKEN, node=NODE)
         self.account = write_service_account(folder / "serviceaccount", files, TOKEN)
-        self.store.create(
-            Place(kind=NODES), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-        )
+        add(self.store, NODES, NODE)
 
     @property
     def access(self) -> Access:
@@ -52,8 +47,7 @@ class ControlPlane:
 
     def slices(self) -> dict[str, Any]:
         """Return the slices of all drivers by name."""
-        found, _ = self.store.find(Place(kind=SLICES), Selector())
-        return {each["metadata"]["name"]: each for each in found}
+        return {each["metadata"]["name"]: each for each in self.store.every(SLICES)}
 
     def _validate(self, made: dict[str, Any]) -> None:
         try:

@@ -7,9 +7,10 @@ from typing import Any
 
 import yaml
 
-from fakes.controlplane import EVENTS, NODE, NODES, ControlPlane
+from fakes.controlplane import NODE, ControlPlane
 from fakes.stage import Stage, stage
-from simulated.cluster.store import Place, Selector
+from simulated.cluster.objects import EVENTS, NODES
+from simulated.cluster.store import Place
 
 _NODE = Place(kind=NODES, name=NODE)
 _LABEL, _THEIRS = "holdfast.dev/config", "nvidia.com/device-plugin.config"
@@ -37,7 +38,7 @@ class Cluster:
 
     def refusals(self) -> list[str]:
         """Return what Events say of configurations that cannot be used."""
-        found, _ = self.plane.store.find(Place(kind=EVENTS, namespace="default"), Selector())
+        found = self.plane.store.every(EVENTS)
         return [each["message"] for each in found if each["reason"] == "ConfigurationRefused"]
 
     @asynccontextmanager

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from fakes.claimstage import NAMESPACE, Claim, ClaimStage, claim_stage
-from fakes.controlplane import CLAIMS, NODE
+from fakes.controlplane import NODE
 from fakes.driver_side import dra_kubelet
+from simulated.cluster.objects import CLAIMS
 from simulated.cluster.store import Place
 from simulated.dramanager import DraError, DraManager
 from simulated.pods import Container, Pod, PodSpec

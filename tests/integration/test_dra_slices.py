@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import device_of, name
-from fakes.controlplane import NODE, NODES, SLICES, ControlPlane, control_plane
+from fakes.controlplane import NODE, ControlPlane, control_plane
 from fakes.observers import Unobserved
 from fakes.standings import device_standings
 from fakes.tpus import plain_tpus
@@ -38,6 +38,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
+from simulated.cluster.objects import NODES, SLICES
 from simulated.cluster.rules import Rules
 from simulated.cluster.server import Rudeness
 from simulated.cluster.store import Place, Selector

@@ -7,9 +7,18 @@ from typing import Any
 import pytest
 
 from fakes.claimstage import DRIVER, NAMESPACE, Claim, ClaimStage, begin, claim_stage
-from fakes.controlplane import CLAIMS, SLICES
-from simulated.cluster.scheduler import CLASSES, PODS, Scheduler
-from simulated.cluster.store import Place, Selector
+from simulated.cluster.objects import (
+    CLAIMS,
+    PODS,
+    SLICES,
+    add,
+    add_class,
+    devices_of,
+    using,
+    wanting,
+)
+from simulated.cluster.scheduler import Scheduler
+from simulated.cluster.store import Place
 
 _CHIPS = [f"tpu-0000-00-0{5 + place}-0" for place in range(4)]
 _SQUARE = "tpu-2x2-0000-00-05-0"
@@ -22,49 +31,27 @@ class Cluster:
         self.at = at
         self.store = at.plane.store
         self.scheduler = Scheduler(self.store)
-        attributes = f'device.attributes["{DRIVER}"]'
-        for name, attribute, value, extended in (
-            ("tpu", "resource", "google.com/tpu", "google.com/tpu"),
-            ("tpu-shape", "type", "tpu-shape", ""),
-        ):
-            told = (
-                f'device.driver == "{DRIVER}" && has({attributes}.{attribute}) && '
-                f'{attributes}.{attribute} == "{value}"'
-            )
-            spec: dict[str, Any] = {"selectors": [{"cel": {"expression": told}}]}
-            if extended:
-                spec["extendedResourceName"] = extended
-            self._make(CLASSES, "DeviceClass", f"{name}.{DRIVER}", spec=spec)
-
-    def _make(self, kind: Any, what: str, name: str, *, namespace: str = "", **body: Any) -> None:
-        version = "v1" if kind == PODS else "resource.k8s.io/v1"
-        content = {"apiVersion": version, "kind": what, "metadata": {"name": name}, **body}
-        self.store.create(Place(kind=kind, namespace=namespace), content)
+        told = f'device.attributes["{DRIVER}"]'
+        resource = f'has({told}.resource) && {told}.resource == "google.com/tpu"'
+        shape = f'has({told}.type) && {told}.type == "tpu-shape"'
+        add_class(
+            self.store, f"tpu.{DRIVER}", DRIVER, resource, extendedResourceName="google.com/tpu"
+        )
+        add_class(self.store, f"tpu-shape.{DRIVER}", DRIVER, shape)
 
     def pod(self, name: str, chips: int) -> None:
         """Add a pod that asks for chips as pods do without claims."""
         limits = {"google.com/tpu": str(chips)}
-        container = {"name": "main", "image": "i", "resources": {"limits": limits}}
-        self._make(PODS, "Pod", name, namespace=NAMESPACE, spec={"containers": [container]})
+        spec = using(resources={"limits": limits})
+        add(self.store, PODS, name, namespace=NAMESPACE, spec=spec)
 
     def pod_with_shape(self, name: str, shape: str) -> None:
         chosen = f'device.attributes["{DRIVER}"].shape == "{shape}"'
-        exactly = {
-            "deviceClassName": f"tpu-shape.{DRIVER}",
-            "selectors": [{"cel": {"expression": chosen}}],
-        }
-        spec = {"devices": {"requests": [{"name": "shape", "exactly": exactly}]}}
-        self._make(CLAIMS, "ResourceClaim", f"{name}-shape", namespace=NAMESPACE, spec=spec)
-        self._make(
-            PODS,
-            "Pod",
-            name,
-            namespace=NAMESPACE,
-            spec={
-                "containers": [{"name": "main", "image": "i"}],
-                "resourceClaims": [{"name": "shape", "resourceClaimName": f"{name}-shape"}],
-            },
-        )
+        selectors = [{"cel": {"expression": chosen}}]
+        spec = wanting(f"tpu-shape.{DRIVER}", "shape", selectors=selectors)
+        add(self.store, CLAIMS, f"{name}-shape", namespace=NAMESPACE, spec=spec)
+        spec = using({"name": "shape", "resourceClaimName": f"{name}-shape"})
+        add(self.store, PODS, name, namespace=NAMESPACE, spec=spec)
 
     def claim_of(self, name: str) -> tuple[Claim, list[str]]:
         """Return the claim that is *name*, as kubelet calls it, and the devices it was given."""
@@ -78,10 +65,7 @@ class Cluster:
         return self.claim_of(status["extendedResourceClaimStatus"]["resourceClaimName"])
 
     def offered(self) -> dict[str, Any]:
-        found, _ = self.store.find(Place(kind=SLICES), Selector())
-        return {
-            device["name"]: device for each in found for device in each["spec"].get("devices", ())
-        }
+        return devices_of(self.store.every(SLICES))
 
     def tainted(self) -> set[str]:
         return {name for name, each in self.offered().items() if each.get("taints")}

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fakes.claimstage import NAMESPACE, claim_stage
-from fakes.controlplane import EVENTS, NODE, NODES, ControlPlane, control_plane
+from fakes.controlplane import NODE, ControlPlane, control_plane
 from fakes.stage import TPU, Stage, end, pod, stage
 from ports import free_port
+from simulated.cluster.objects import EVENTS, NODES
 from simulated.cluster.server import Rudeness
-from simulated.cluster.store import Object, Place, Selector
+from simulated.cluster.store import Object, Place
 from simulated.pods import Pod
 
 CHIP = f"{TPU}/0000:00:05.0"
@@ -24,7 +25,7 @@ _AT_ONCE = {
 
 
 def events(plane: ControlPlane, reason: str) -> list[Object]:
-    found, _ = plane.store.find(Place(kind=EVENTS), Selector())
+    found = plane.store.every(EVENTS)
     return [each for each in found if each["reason"] == reason]
 
 

@@ -12,13 +12,23 @@ from msgspec.structs import replace
 
 from fakes.claimrecord import write_entries
 from fakes.claimstage import DRIVER, NAMESPACE, Claim, ClaimStage, begin, claim_stage
-from fakes.controlplane import CLAIMS, NODE, SLICES
+from fakes.controlplane import NODE
 from fakes.opener import opener
 from fakes.stage import end
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
-from simulated.cluster.scheduler import CLASSES, PODS, Scheduler
-from simulated.cluster.store import Place, Selector
+from simulated.cluster.objects import (
+    CLAIMS,
+    PODS,
+    SLICES,
+    add,
+    add_class,
+    devices_of,
+    using,
+    wanting,
+)
+from simulated.cluster.scheduler import Scheduler
+from simulated.cluster.store import Object, Place
 from simulated.gpus import SimulatedGpus
 from simulated.nvml import CONTROL, GIB, uuid
 
@@ -44,34 +54,23 @@ class _Node:
         self.store = at.plane.store
         self.scheduler = Scheduler(self.store)
         self._works: dict[int, int] = {}
-        told = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "gpu"'
-        spec = {"selectors": [{"cel": {"expression": told}}]}
-        self._make(CLASSES, "DeviceClass", "gpu", spec=spec)
-
-    def _make(self, kind: Any, what: str, name: str, *, namespace: str = "", **body: Any) -> None:
-        version = "v1" if kind == PODS else "resource.k8s.io/v1"
-        content = {"apiVersion": version, "kind": what, "metadata": {"name": name}, **body}
-        self.store.create(Place(kind=kind, namespace=namespace), content)
+        chosen = f'device.attributes["{DRIVER}"].type == "gpu"'
+        add_class(self.store, "gpu", DRIVER, chosen)
 
     def pod(self, name: str, **wanted: Any) -> None:
         """Add a pod with a claim of its name."""
-        self._pod(name, [{"name": "gpus", "exactly": {"deviceClassName": "gpu", **wanted}}])
+        self._pod(name, wanting("gpu", "gpus", **wanted))
 
     def of_two_requests(self, name: str) -> Claim:
         """Schedule a pod whose claim has two shares, each by a request of its own."""
-        exactly = {"deviceClassName": "gpu"}
-        self._pod(name, [{"name": each, "exactly": exactly} for each in ("one", "other")])
+        self._pod(name, wanting("gpu", "one", "other"))
         assert self.scheduler.step() == [name]
         return self.claim(name)
 
-    def _pod(self, name: str, requests: list[dict[str, Any]]) -> None:
-        spec = {"devices": {"requests": requests}}
-        self._make(CLAIMS, "ResourceClaim", name, namespace=NAMESPACE, spec=spec)
-        pod = {
-            "containers": [{"name": "main", "image": "i"}],
-            "resourceClaims": [{"name": "gpus", "resourceClaimName": name}],
-        }
-        self._make(PODS, "Pod", name, namespace=NAMESPACE, spec=pod)
+    def _pod(self, name: str, wanted: Object) -> None:
+        add(self.store, CLAIMS, name, namespace=NAMESPACE, spec=wanted)
+        pod = using({"name": "gpus", "resourceClaimName": name})
+        add(self.store, PODS, name, namespace=NAMESPACE, spec=pod)
 
     def claim(self, name: str) -> Claim:
         found = self.store.get(Place(kind=CLAIMS, namespace=NAMESPACE, name=name))
@@ -90,10 +89,7 @@ class _Node:
         return self.claim(name)
 
     def offered(self) -> dict[str, Any]:
-        found, _ = self.store.find(Place(kind=SLICES), Selector())
-        return {
-            device["name"]: device for each in found for device in each["spec"].get("devices", ())
-        }
+        return devices_of(self.store.every(SLICES))
 
     async def until_offered(self, shares: int | None, *, tainted: bool = False) -> None:
         """Return when the GPU is offered with so many shares; None: whole."""

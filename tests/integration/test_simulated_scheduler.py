@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
-from fakes.controlplane import CLAIMS, NODE, SLICES, ControlPlane, control_plane
+from fakes.controlplane import NODE, ControlPlane, control_plane
 from simulated.cluster.claims import FINALIZER, claim_names
-from simulated.cluster.scheduler import CLASSES, PODS, TEMPLATES, Scheduler
-from simulated.cluster.store import Place, RefusedError, Selector
+from simulated.cluster.objects import (
+    CLAIMS,
+    CLASSES,
+    PODS,
+    SLICES,
+    TEMPLATES,
+    add,
+    add_class,
+    using,
+    wanting,
+)
+from simulated.cluster.scheduler import Scheduler
+from simulated.cluster.store import Place, RefusedError, Store
 
 DRIVER = "holdfast.dev"
 ONE = {"value": "1"}
@@ -30,11 +41,11 @@ class Cluster:
         self.scheduler = Scheduler(plane.store)
         self.claims = 0
         for number, spec in enumerate(slices or ()):
-            self.make(SLICES, "ResourceSlice", f"slice-{number}", spec=spec)
+            add(self.store, SLICES, f"slice-{number}", spec=spec)
         if slices is not None:
             return
         for name, resource in (("chips", "google.com/tpu"), ("squares", "google.com/tpu-2x2")):
-            self.make(CLASSES, "DeviceClass", name, spec=device_class(resource))
+            add_class_of(self.store, name, resource)
         uses = {name: {f"part-{place}": ONE} for place, name in enumerate(CHIPS)}
         uses["square"] = {f"part-{place}": ONE for place in range(4)}
         self.devices = [
@@ -51,15 +62,10 @@ class Cluster:
         self.slice("counters", sharedCounters=[{"name": "box", "counters": counters}])
         self.slice("devices", devices=self.devices)
 
-    def make(self, kind: Any, what: str, name: str, *, namespace: str = "", **content: Any) -> Any:
-        version = "v1" if kind == PODS else "resource.k8s.io/v1"
-        body = {"apiVersion": version, "kind": what, "metadata": {"name": name}, **content}
-        return self.store.create(Place(kind=kind, namespace=namespace), body)
-
     def slice(self, name: str, **content: Any) -> None:
         pool = {"name": NODE, "generation": 1, "resourceSliceCount": 2}
         spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool, **content}
-        self.make(SLICES, "ResourceSlice", name, spec=spec)
+        add(self.store, SLICES, name, spec=spec)
 
     def taint(self, device: str, effect: str = "NoSchedule") -> None:
         found = self.store.get(Place(kind=SLICES, name="devices"))
@@ -69,23 +75,18 @@ class Cluster:
         self.store.update(Place(kind=SLICES, name="devices"), found)
 
     def claim(self, name: str, class_name: str = "chips", **wanted: Any) -> None:
-        exactly = {"deviceClassName": class_name, **wanted}
-        spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
-        self.make(CLAIMS, "ResourceClaim", name, namespace="default", spec=spec)
+        add(self.store, CLAIMS, name, spec=wanting(class_name, "r", **wanted))
 
     def pod(self, name: str, *claims: str, **limits: int) -> None:
-        container: dict[str, Any] = {"name": "main", "image": "i"}
+        resources = {}
         if limits:
             named = {key.replace("_", "/", 1): str(count) for key, count in limits.items()}
-            container["resources"] = {"limits": named}
-        spec = {
-            "containers": [container],
-            "resourceClaims": [{"name": each, "resourceClaimName": each} for each in claims],
-        }
-        self.make(PODS, "Pod", name, namespace="default", spec=spec)
+            resources = {"resources": {"limits": named}}
+        used = ({"name": each, "resourceClaimName": each} for each in claims)
+        add(self.store, PODS, name, spec=using(*used, **resources))
 
     def claims_there(self) -> list[dict[str, Any]]:
-        return self.store.find(Place(kind=CLAIMS), Selector())[0]
+        return self.store.every(CLAIMS)
 
     def given(self, claim: str) -> list[str]:
         found = self.store.get(Place(kind=CLAIMS, namespace="default", name=claim))
@@ -93,12 +94,9 @@ class Cluster:
         return [each["device"] for each in allocation.get("devices", {}).get("results", ())]
 
 
-def device_class(resource: str) -> dict[str, Any]:
-    told = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].resource == "{resource}"'
-    return {
-        "selectors": [{"cel": {"expression": told}}],
-        "extendedResourceName": resource,
-    }
+def add_class_of(store: Store, name: str, resource: str) -> None:
+    chosen = f'device.attributes["{DRIVER}"].resource == "{resource}"'
+    add_class(store, name, DRIVER, chosen, extendedResourceName=resource)
 
 
 @pytest.fixture
@@ -151,12 +149,10 @@ def test_a_pool_whose_slices_are_not_all_there_is_not_used(cluster: Cluster) -> 
 
 
 def test_the_devices_of_a_deleted_pod_are_given_out_at_once(cluster: Cluster) -> None:
-    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "squares"}}]}}
-    cluster.make(TEMPLATES, "ResourceClaimTemplate", "t", namespace="default", spec={"spec": spec})
+    add(cluster.store, TEMPLATES, "t", spec={"spec": wanting("squares", "r")})
     for name in ("first", "second"):
-        claims = [{"name": "box", "resourceClaimTemplateName": "t"}]
-        wants = {"containers": [{"name": "main", "image": "i"}], "resourceClaims": claims}
-        cluster.make(PODS, "Pod", name, namespace="default", spec=wants)
+        claim = {"name": "box", "resourceClaimTemplateName": "t"}
+        add(cluster.store, PODS, name, spec=using(claim))
 
     assert cluster.scheduler.step() == ["first"]
     cluster.scheduler.delete("default", "first")
@@ -244,10 +240,10 @@ def test_it_decides_as_a_real_scheduler_did(short_path: Path, case: str) -> None
     with control_plane(short_path) as plane:
         made = Cluster(plane, slices=recorded["slices"])
         spec = {"selectors": [{"cel": {"expression": told}}]}
-        made.make(CLASSES, "DeviceClass", "sem", spec=spec)
+        add(made.store, CLASSES, "sem", spec=spec)
         for claim in recorded["claims"]:
             name = claim["name"]
-            made.make(CLAIMS, "ResourceClaim", name, namespace="default", spec=claim["spec"])
+            add(made.store, CLAIMS, name, spec=claim["spec"])
             made.pod(name, name)
             made.scheduler.step()
             found = made.store.get(Place(kind=CLAIMS, namespace="default", name=name))
@@ -309,7 +305,7 @@ def results(cluster: Cluster, claim: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def sharing(cluster: Cluster) -> Cluster:
-    cluster.make(CLASSES, "DeviceClass", "gpus", spec=device_class("nvidia.com/gpu"))
+    add_class_of(cluster.store, "gpus", "nvidia.com/gpu")
     found = cluster.store.get(Place(kind=SLICES, name="devices"))
     found["spec"]["devices"].append(shared(3))
     cluster.store.update(Place(kind=SLICES, name="devices"), found)
@@ -335,10 +331,7 @@ def test_a_request_is_given_a_shared_device_once_and_a_claim_once_for_each_reque
     sharing: Cluster,
 ) -> None:
     sharing.claim("count", "gpus", count=2)
-    exactly = {"deviceClassName": "gpus"}
-    requests = [{"name": name, "exactly": exactly} for name in ("one", "other")]
-    spec = {"devices": {"requests": requests}}
-    sharing.make(CLAIMS, "ResourceClaim", "two", namespace="default", spec=spec)
+    add(sharing.store, CLAIMS, "two", spec=wanting("gpus", "one", "other"))
     sharing.pod("first", "count")
     sharing.pod("second", "two")
 

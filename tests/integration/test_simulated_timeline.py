@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from simulated.cluster.scheduler import CLAIMS, CLASSES, PODS, RESOURCE, TEMPLATES
+from simulated.cluster.objects import CLAIMS, CLASSES, PODS, TEMPLATES, add, add_class
 from simulated.cluster.store import Change, Object, Place
 from simulated.drademo import DRIVER, TPU, DraDemo, dra_demo
 from simulated.pods import Phase, Pod, Workload
@@ -125,25 +125,18 @@ class Play:
 
     def __init__(self, stage: DraDemo) -> None:
         self.stage = stage
-        told = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "tpu-shape"'
-        square = {"selectors": [{"cel": {"expression": told}}]}
-        self._make(CLASSES, "DeviceClass", _SQUARE, square)
-
-    def _make(self, kind: Any, what: str, name: str, spec: Object) -> None:
-        namespace = "" if kind == CLASSES else "default"
-        metadata = {"name": name}
-        body = {"apiVersion": RESOURCE, "kind": what, "metadata": metadata, "spec": spec}
-        self.stage.store.create(Place(kind=kind, namespace=namespace), body)
+        chosen = f'device.attributes["{DRIVER}"].type == "tpu-shape"'
+        add_class(stage.store, _SQUARE, DRIVER, chosen)
 
     def claim(self, name: str) -> None:
-        self._make(CLAIMS, "ResourceClaim", name, _wanted(_CHIP))
+        add(self.stage.store, CLAIMS, name, spec=_wanted(_CHIP))
 
     def delete_claim(self, name: str) -> None:
         self.stage.store.delete(Place(kind=CLAIMS, namespace="default", name=name))
 
     def template(self, name: str, of: str, count: int = 1) -> None:
         spec = {"spec": _wanted(of, count)}
-        self._make(TEMPLATES, "ResourceClaimTemplate", name, spec)
+        add(self.stage.store, TEMPLATES, name, spec=spec)
 
     def extend(self) -> None:
         """Let pods have chips without a claim of their own."""

@@ -1,15 +1,25 @@
 """The cluster of a simulated node: an API server, a scheduler, and kubelet's DRA manager."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from fakes.controlplane import EVENTS, NODE, ControlPlane
+from fakes.controlplane import NODE, ControlPlane
 from matrix import oracle
 from matrix.space import Choice
 from simulated.cluster.claims import claim_names
-from simulated.cluster.scheduler import CLASSES, PODS, SLICES, TEMPLATES, Scheduler
-from simulated.cluster.store import Kind, Place, Selector
+from simulated.cluster.objects import (
+    CLASSES,
+    EVENTS,
+    PODS,
+    SLICES,
+    TEMPLATES,
+    add,
+    add_class,
+    devices_of,
+    using,
+    wanting,
+)
+from simulated.cluster.scheduler import Scheduler
+from simulated.cluster.store import Object, Place
 from simulated.dramanager import DraManager
 from simulated.pods import Container, Pod, PodSpec, Workload
 
@@ -36,9 +46,9 @@ class Cluster:
     def adopt(self, choice: Choice) -> None:
         """Have the classes of docs/dra.md for what *choice* serves by claims."""
         driver = choice["dra.driverName"]
-        for each in self._every(CLASSES):
+        for each in self.store.every(CLASSES):
             self.store.delete(Place(kind=CLASSES, name=each["metadata"]["name"]))
-        for each in self._every(TEMPLATES):
+        for each in self.store.every(TEMPLATES):
             name = each["metadata"]["name"]
             self.store.delete(Place(kind=TEMPLATES, namespace=_SPACE, name=name))
         told = f'device.attributes["{driver}"]'
@@ -50,28 +60,22 @@ class Cluster:
             self._add_class(shape, driver, f'has({told}.shape) && {told}.shape == "{shape}"')
 
     def _add_class(self, name: str, driver: str, chosen: str, **more: str) -> None:
-        text = f'device.driver == "{driver}" && {chosen}'
-        spec = {"selectors": [{"cel": {"expression": text}}], **more}
-        self._add(CLASSES, "DeviceClass", _called(name), spec=spec)
-        exactly = {"deviceClassName": _called(name)}
-        devices = {"devices": {"requests": [{"name": _CLAIM, "exactly": exactly}]}}
-        self._add(TEMPLATES, "ResourceClaimTemplate", _called(name), spec={"spec": devices})
+        add_class(self.store, _called(name), driver, chosen, **more)
+        add(self.store, TEMPLATES, _called(name), spec={"spec": wanting(_called(name), _CLAIM)})
 
-    def devices(self) -> dict[str, Mapping[str, Any]]:
+    def devices(self) -> dict[str, Object]:
         """Return what the slices have, by name."""
-        every = (each["spec"].get("devices", ()) for each in self._every(SLICES))
-        return {device["name"]: device for some in every for device in some}
+        return devices_of(self.store.every(SLICES))
 
     def wants(self, name: str, what: str, count: int) -> None:
         """Add a pod with *count* of a resource, as pods have them without claims."""
         limits = {"limits": {what: str(count)}}
-        self._add(PODS, "Pod", name, spec={"containers": [_container(resources=limits)]})
+        add(self.store, PODS, name, spec=using(resources=limits))
 
     def claims(self, name: str, what: str) -> None:
         """Add a pod with a claim of one device of a resource, or of a shape."""
         claim = {"name": _CLAIM, "resourceClaimTemplateName": _called(what)}
-        spec = {"containers": [_container()], "resourceClaims": [claim]}
-        self._add(PODS, "Pod", name, spec=spec)
+        add(self.store, PODS, name, spec=using(claim))
 
     def placed(self, name: str, work: Workload) -> PodSpec | None:
         """Return the pod for kubelet, None while the scheduler has no place for it."""
@@ -101,29 +105,18 @@ class Cluster:
 
     def knows(self, name: str) -> bool:
         """Tell whether the API server has a pod."""
-        return any(each["metadata"]["name"] == name for each in self._every(PODS))
+        return any(each["metadata"]["name"] == name for each in self.store.every(PODS))
 
     def told(self, pod: Pod) -> list[str]:
         """Return the reasons of the Events about *pod*."""
-        about = (each for each in self._every(EVENTS) if each["involvedObject"]["uid"] == pod.uid)
+        about = (
+            each for each in self.store.every(EVENTS) if each["involvedObject"]["uid"] == pod.uid
+        )
         return [str(each["reason"]) for each in about]
-
-    def _add(self, kind: Kind, what: str, name: str, **body: Any) -> None:
-        version = "v1" if kind == PODS else "resource.k8s.io/v1"
-        content = {"apiVersion": version, "kind": what, "metadata": {"name": name}, **body}
-        space = "" if kind == CLASSES else _SPACE
-        self.store.create(Place(kind=kind, namespace=space), content)
-
-    def _every(self, kind: Kind) -> list[dict[str, Any]]:
-        return self.store.find(Place(kind=kind), Selector())[0]
 
 
 def _called(name: str) -> str:
     return name.replace("/", ".").replace("+", ".").lower()
-
-
-def _container(**more: Any) -> dict[str, Any]:
-    return {"name": "main", "image": "i", **more}
 
 
 def _pod(name: str) -> Place:

@@ -11,18 +11,21 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.cluster.candidates import candidates
 from simulated.cluster.certificates import certificates
 from simulated.cluster.claims import claim_names
-from simulated.cluster.rules import Rules
-from simulated.cluster.scheduler import (
+from simulated.cluster.objects import (
     CLAIMS,
-    CLASSES,
+    NODES,
     PODS,
-    RESOURCE,
     SLICES,
     TEMPLATES,
-    Scheduler,
+    add,
+    add_class,
+    using,
+    wanting,
 )
+from simulated.cluster.rules import Rules
+from simulated.cluster.scheduler import Scheduler
 from simulated.cluster.server import ApiServer, write_service_account
-from simulated.cluster.store import Kind, Object, Place, Selector, Store
+from simulated.cluster.store import Object, Place, Store
 from simulated.demo import Demo, StoryError
 from simulated.dramanager import DraManager
 from simulated.node import SimulatedNode
@@ -35,7 +38,6 @@ NODE = "node-1"
 _TOKEN = "token-of-the-pod"
 _NAMESPACE = "default"
 _KINDS = ("tpu", "claimed-gpu")
-_NODES = Kind(group_version="v1", plural="nodes")
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -101,7 +103,7 @@ class DraDemo(Demo):
 
     def slices(self) -> list[Object]:
         """Return the ResourceSlices of the cluster."""
-        return self.store.find(Place(kind=SLICES), Selector())[0]
+        return self.store.every(SLICES)
 
     def devices(self) -> dict[str, Mapping[str, Any]]:
         """Return all that the scheduler can give to claims, by name."""
@@ -142,14 +144,8 @@ class DraDemo(Demo):
 
         It has one container, which uses all of its claims, and has *limits*.
         """
-        container = {"name": "main", "image": "i", "resources": {"limits": {**(limits or {})}}}
-        body = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {"containers": [container], **wants},
-        }
-        self.store.create(Place(kind=PODS, namespace=_NAMESPACE), body)
+        spec = {**using(resources={"limits": {**(limits or {})}}), **wants}
+        add(self.store, PODS, name, namespace=_NAMESPACE, spec=spec)
         if self.scheduler.step() != [name]:
             raise StoryError(f"the scheduler found no chip for {name}")
         made = self.store.get(_pod(name))
@@ -157,13 +153,13 @@ class DraDemo(Demo):
         if extended := made["status"].get("extendedResourceClaimStatus"):
             claims["extended"] = extended["resourceClaimName"]
         used = tuple((each, "") for each in claims)
-        spec = PodSpec(
+        placed = PodSpec(
             name=name,
             uid=made["metadata"]["uid"],
             claims=claims,
             containers=(Container(claims=used, workload=workload),),
         )
-        return await self.kubelet.submit(spec)
+        return await self.kubelet.submit(placed)
 
     def delete(self, pod: Pod, *, grace: float, force: bool = False) -> None:
         """Delete a pod as `kubectl delete` does, so that kubelet ends it within *grace* seconds.
@@ -194,34 +190,14 @@ def _pod(name: str) -> Place:
     return Place(kind=PODS, namespace=_NAMESPACE, name=name)
 
 
-def _objects() -> Iterator[tuple[Place, Object]]:
-    """Yield what the cluster's administrator has made."""
-    yield (
-        Place(kind=_NODES),
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}},
-    )
+def _administrate(store: Store) -> None:
+    """Do what the cluster's administrator has done."""
+    add(store, NODES, NODE)
     for kind in _KINDS:
         name = f"{kind}.{DRIVER}"
-        chosen = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "{kind}"'
-        exactly = {"deviceClassName": name, "allocationMode": "ExactCount", "count": 1}
-        yield (
-            Place(kind=CLASSES),
-            {
-                "apiVersion": RESOURCE,
-                "kind": "DeviceClass",
-                "metadata": {"name": name},
-                "spec": {"selectors": [{"cel": {"expression": chosen}}]},
-            },
-        )
-        yield (
-            Place(kind=TEMPLATES, namespace=_NAMESPACE),
-            {
-                "apiVersion": RESOURCE,
-                "kind": "ResourceClaimTemplate",
-                "metadata": {"name": f"one-{kind}"},
-                "spec": {"spec": {"devices": {"requests": [{"name": "chip", "exactly": exactly}]}}},
-            },
-        )
+        add_class(store, name, DRIVER, f'device.attributes["{DRIVER}"].type == "{kind}"')
+        wanted = wanting(name, "chip", allocationMode="ExactCount", count=1)
+        add(store, TEMPLATES, f"one-{kind}", namespace=_NAMESPACE, spec={"spec": wanted})
 
 
 @contextmanager
@@ -232,8 +208,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     """
     files = certificates(folder / "pki")
     server = ApiServer(Store(Rules(36)), files, token=_TOKEN, node=NODE)
-    for place, made in _objects():
-        server.store.create(place, made)
+    _administrate(server.store)
     try:
         account = write_service_account(folder / "serviceaccount", files, _TOKEN)
         yield Cluster(server=server, account=account)

@@ -8,14 +8,13 @@ from typing import Any
 from grpc import aio
 
 from simulated.clock import Clock, RealClock
-from simulated.cluster.store import Kind, Place, RefusedError, Selector, Store
+from simulated.cluster.objects import CLAIMS, SLICES
+from simulated.cluster.store import Place, RefusedError, Selector, Store
 from simulated.draplugins import CALL, KUBELET_1_37, DraPlugins, Plugin, Wipe
 from simulated.drastate import STATE, ClaimCache, ClaimInfo
 from simulated.pluginwatcher import DRA_PLUGIN, PluginWatcher
 from simulated.pods import Container, Pod
 
-_CLAIMS = Kind(group_version="resource.k8s.io/v1", plural="resourceclaims")
-_SLICES = Kind(group_version="resource.k8s.io/v1", plural="resourceslices")
 ClaimObjects = Callable[[str, str], Awaitable[Mapping[str, Any] | None]]
 """Returns the ResourceClaim of a namespace and a name as the API server has it, None without."""
 
@@ -70,13 +69,13 @@ class DraManager:
 
         async def claim(namespace: str, name: str) -> Mapping[str, Any] | None:
             try:
-                return store.get(Place(kind=_CLAIMS, namespace=namespace, name=name))
+                return store.get(Place(kind=CLAIMS, namespace=namespace, name=name))
             except RefusedError:
                 return None
 
         async def wipe(driver: str | None) -> None:
             wanted = f"spec.nodeName={node}" + (f",spec.driver={driver}" if driver else "")
-            store.delete_collection(Place(kind=_SLICES), Selector.of(wanted, _SLICES.plural))
+            store.delete_collection(Place(kind=SLICES), Selector.of(wanted, SLICES.plural))
 
         return cls(root, objects=claim, wipe=wipe)
 

@@ -1,6 +1,7 @@
 """What kubelet writes of its pods to the API server: their status, and that nothing is left of one."""
 
-from simulated.cluster.scheduler import PODS, Scheduler
+from simulated.cluster.objects import PODS
+from simulated.cluster.scheduler import Scheduler
 from simulated.cluster.store import Object, Place, RefusedError, Store
 from simulated.pods import Phase, Pod
 

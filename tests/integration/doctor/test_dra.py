@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from fakes.controlplane import NODE, NODES, SLICES, ControlPlane, control_plane
+from fakes.controlplane import NODE, ControlPlane, control_plane
 from fakes.listener import listening
 from fakes.nodetree import NodeTree
 from holdfast.doctor.apiserver import RIGHTS, Right
 from holdfast.doctor.cluster import dra_findings, folder_findings
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.settings import convert
+from simulated.cluster.objects import NODES, SLICES
 from simulated.cluster.server import Rudeness
 from simulated.cluster.store import Place
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from fakes.controlplane import NODE, NODES, ControlPlane, control_plane
+from fakes.controlplane import NODE, ControlPlane, control_plane
 from fakes.nodetree import NodeTree
 from holdfast.doctor.apiserver import EVENT_RIGHTS, Right
 from holdfast.doctor.cluster import events_findings
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.settings import convert
+from simulated.cluster.objects import NODES
 from simulated.cluster.server import Rudeness
 from simulated.cluster.store import Place
 

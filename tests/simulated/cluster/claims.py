@@ -3,12 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simulated.cluster.store import Kind, Object, Place, Selector, Store
+from simulated.cluster.objects import CLAIMS, PODS, RESOURCE, TEMPLATES
+from simulated.cluster.store import Kind, Object, Place, Store
 
-RESOURCE = "resource.k8s.io/v1"
-CLAIMS = Kind(group_version=RESOURCE, plural="resourceclaims")
-TEMPLATES = Kind(group_version=RESOURCE, plural="resourceclaimtemplates")
-PODS = Kind(group_version="v1", plural="pods")
 FINALIZER = "resource.kubernetes.io/delete-protection"
 """Keeps an allocated claim in the API server, also when it is deleted."""
 
@@ -30,13 +27,13 @@ class ClaimController:
         *left* are pods that have just left the API server. Tests reserve claims for pods that were
         never in it; those are left alone.
         """
-        pods = {each["metadata"]["uid"]: each for each in self._every(PODS)}
+        pods = {each["metadata"]["uid"]: each for each in self._store.every(PODS)}
         self._known |= {*pods, *(each["metadata"]["uid"] for each in left)}
         users = {uid: pod for uid, pod in pods.items() if not is_over(pod)}
         for pod in users.values():
             self._make(pod)
         over = self._known - users.keys()
-        for claim in self._every(CLAIMS):
+        for claim in self._store.every(CLAIMS):
             self._take_back(claim, over)
 
     def _make(self, pod: Object) -> None:
@@ -82,9 +79,6 @@ class ClaimController:
         owners = {each["uid"] for each in claim["metadata"].get("ownerReferences", ())}
         if owners & over and not kept:
             self._store.delete(place)
-
-    def _every(self, kind: Kind) -> list[Object]:
-        return self._store.find(Place(kind=kind), Selector())[0]
 
 
 def make_claim(

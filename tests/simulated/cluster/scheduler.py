@@ -9,24 +9,16 @@ from uuid import uuid4
 
 from simulated.cluster.candidates import Candidate, candidates, selects, taints, untolerated
 from simulated.cluster.claims import (
-    CLAIMS,
     FINALIZER,
-    PODS,
-    RESOURCE,
-    TEMPLATES,
     ClaimController,
     claim_names,
     is_over,
     make_claim,
     place_of,
 )
+from simulated.cluster.objects import CLAIMS, CLASSES, PODS, SLICES
 from simulated.cluster.room import Room, consumed_by
-from simulated.cluster.store import Kind, Object, Place, RefusedError, Selector, Store, now
-
-__all__ = ["CLAIMS", "CLASSES", "PODS", "RESOURCE", "SLICES", "TEMPLATES", "Scheduler"]
-
-SLICES = Kind(group_version=RESOURCE, plural="resourceslices")
-CLASSES = Kind(group_version=RESOURCE, plural="deviceclasses")
+from simulated.cluster.store import Object, Place, RefusedError, Store, now
 
 _EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 
@@ -48,7 +40,7 @@ class Scheduler:
         self.claims.step()
         waiting = [
             each
-            for each in self._every(PODS)
+            for each in self._store.every(PODS)
             if not each["spec"].get("nodeName") and not is_over(each)
         ]
         return [pod["metadata"]["name"] for pod in waiting if self._schedule(pod)]
@@ -65,7 +57,7 @@ class Scheduler:
         """Delete the pods whose devices have a NoExecute taint that they do not tolerate."""
         ill = {each.id: taints(each, frozenset({"NoExecute"})) for each in self._candidates()}
         gone = []
-        for claim in self._every(CLAIMS):
+        for claim in self._store.every(CLAIMS):
             results = _results(claim)
             if any(
                 untolerated(ill.get(_id(each), ()), each.get("tolerations", ())) for each in results
@@ -115,7 +107,7 @@ class Scheduler:
         """
         classes = {
             each["spec"]["extendedResourceName"]: each["metadata"]["name"]
-            for each in self._every(CLASSES)
+            for each in self._store.every(CLASSES)
             if each["spec"].get("extendedResourceName")
         }
         requests: list[Object] = []
@@ -142,8 +134,8 @@ class Scheduler:
 
     def _choose(self, claims: Sequence[Object], node: str) -> list[list[Object]] | None:
         """Return the results for each claim on *node*, or None where they do not fit there."""
-        had = (each for claim in self._every(CLAIMS) for each in _results(claim))
-        room = Room(self._every(SLICES), had)
+        had = (each for claim in self._store.every(CLAIMS) for each in _results(claim))
+        room = Room(self._store.every(SLICES), had)
         chosen: list[list[Object]] = []
         for claim in claims:
             if results := _results(claim):
@@ -238,10 +230,7 @@ class Scheduler:
         self._store.update(place, latest, subresource="status")
 
     def _candidates(self) -> list[Candidate]:
-        return candidates(self._every(SLICES))
-
-    def _every(self, kind: Kind) -> list[Object]:
-        return self._store.find(Place(kind=kind), Selector())[0]
+        return candidates(self._store.every(SLICES))
 
 
 def _result(name: str, each: Candidate, wanted: Object) -> Object:

@@ -253,6 +253,10 @@ class Store:
             found = sorted(self._matching(place, selector), key=lambda each: _key(each[0]))
             return [copy.deepcopy(each) for _, each in found], self.version
 
+    def every(self, kind: Kind) -> list[Object]:
+        """Return all objects of *kind*, in order of their names."""
+        return self.find(Place(kind=kind), Selector())[0]
+
     def since(self, version: int) -> list[Change]:
         """Return the changes after *version*; raise RefusedError when some of them are forgotten."""
         with self.changed:
