@@ -5,13 +5,13 @@ import contextlib
 import sqlite3
 import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from fakes.http import metrics
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from ports import free_port
 from simulated import nvml
@@ -84,14 +84,7 @@ class Rig(Stage):
 
     async def metric(self, name: str) -> float:
         """Return the value of a metric without labels."""
-        url = f"http://127.0.0.1:{self.settings['http']['port']}/metrics"
-
-        def page() -> str:
-            with urllib.request.urlopen(url, timeout=20) as answer:
-                return str(answer.read().decode())
-
-        lines = (await asyncio.to_thread(page)).splitlines()
-        return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+        return (await asyncio.to_thread(metrics, self.settings["http"]["port"]))[name]
 
     def forget_registration(self) -> None:
         """Let `registered` be false until a new message has come."""

@@ -78,6 +78,14 @@ def ill(*uuids: str) -> Callable[[Told], bool]:
     return lambda told: told.ill == {*uuids}
 
 
+def condemned(follow: Follow, node: Node) -> tuple[Follower, Node]:
+    """Return who follows *node* and has heard that its GPU 0 is ill, and the node after that."""
+    follower = follow(node)
+    after = listening(follower, node, Event(uuid(0), BAD_MEMORY))
+    follower.until(ill(uuid(0)), what="the Xid")
+    return follower, after
+
+
 def test_an_xid_condemns_its_gpu_alone_and_is_heard_once(follow: Follow) -> None:
     node = Node(cards=cards(8))
     follower = follow(node)
@@ -242,9 +250,7 @@ def test_a_driver_that_was_gone_and_is_back_has_begun_anew_and_is_listened_to(
     follow: Follow,
 ) -> None:
     node = Node(cards=cards(1))
-    follower = follow(node)
-    after = listening(follower, node, Event(uuid(0), BAD_MEMORY))
-    follower.until(ill(uuid(0)), what="the Xid")
+    follower, after = condemned(follow, node)
     follower.order("absent")
     assert follower.told().ill == {uuid(0)}
     follower.order("read")
@@ -261,9 +267,7 @@ def test_a_look_under_way_when_the_driver_goes_is_not_counted(
     kept = tmp_path / "driver"
     kept.touch()
     node = Node(cards=cards(1), keeps=str(kept))
-    follower = follow(node)
-    listening(follower, node, Event(uuid(0), BAD_MEMORY))
-    follower.until(ill(uuid(0)), what="the Xid")
+    follower, _ = condemned(follow, node)
     lay_pipe(tmp_path / held)
     with under_way(tmp_path / held, load=1):
         follower.order("absent")
@@ -281,9 +285,7 @@ def test_an_xid_of_the_new_driver_outlives_the_first_look_after_a_load(
 ) -> None:
     loaded(tmp_path, 1)
     node = Node(cards=cards(1))
-    follower = follow(node)
-    after = listening(follower, node, Event(uuid(0), BAD_MEMORY))
-    follower.until(ill(uuid(0)), what="the Xid")
+    follower, after = condemned(follow, node)
     wait_until(partial(looked_at, tmp_path), what="a look to be kept")
     if away == "unwatched":
         lay_pipe(tmp_path / "load")
@@ -302,9 +304,7 @@ def test_an_xid_of_the_new_driver_outlives_the_first_look_after_a_load(
 
 def test_an_event_that_the_driver_that_went_still_told_is_cleared(follow: Follow) -> None:
     node = Node(cards=cards(1), stall="wait")
-    follower = follow(node)
-    after = listening(follower, node, Event(uuid(0), BAD_MEMORY))
-    follower.until(ill(uuid(0)), what="the Xid")
+    follower, after = condemned(follow, node)
     follower.order("absent")
     follower.told()
     follower.show(replace(after, events=(*after.events, Event(uuid(0), OFF_THE_BUS))))
@@ -317,9 +317,7 @@ def test_a_driver_that_went_before_a_restart_has_begun_anew_after_it(
     follow: Follow, tmp_path: Path
 ) -> None:
     node = Node(cards=cards(1))
-    follower = follow(node)
-    after = listening(follower, node, Event(uuid(0), BAD_MEMORY))
-    follower.until(ill(uuid(0)), what="the Xid")
+    follower, after = condemned(follow, node)
     wait_until(partial(looked_at, tmp_path), what="a look to be kept")
     follower.order("absent")
     wait_until(lambda: kept_of_gpus(tmp_path)[uuid(0)].driver == NO_DRIVER, what="it to be kept")
@@ -331,9 +329,7 @@ def test_a_driver_that_was_loaded_anew_while_nobody_looked_has_begun_anew(
 ) -> None:
     loaded(tmp_path, 1)
     node = Node(cards=cards(1))
-    follower = follow(node)
-    listening(follower, node, Event(uuid(0), BAD_MEMORY))
-    follower.until(ill(uuid(0)), what="the Xid")
+    follower, _ = condemned(follow, node)
     time.sleep(3 * QUIET)
     assert follower.told().ill == {uuid(0)}
     loaded(tmp_path, 2)
@@ -348,9 +344,7 @@ def test_a_load_that_sysfs_does_not_show_for_a_moment_is_no_other_one(
 ) -> None:
     loaded(tmp_path, 1)
     node = Node(cards=cards(1))
-    follower = follow(node)
-    listening(follower, node, Event(uuid(0), BAD_MEMORY))
-    follower.until(ill(uuid(0)), what="the Xid")
+    follower, _ = condemned(follow, node)
     (tmp_path / "load").unlink()
     time.sleep(3 * QUIET)
     assert follower.told().ill == {uuid(0)}

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +24,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.settings import Settings, convert
 from holdfast.settings.sources import LoadedSettings
 from holdfast.vendors.context import Vendor
+from simulated.devicemanager import Endpoint
 from simulated.dramanager import DraManager
 from simulated.node import SimulatedNode
 from simulated.pods import Container, Phase, Pod, PodSpec, Workload
@@ -337,6 +338,49 @@ class Stage(simulated.stage.Stage):
         await self.until(lambda: pod.stopped, f"{pod.spec.name} to be over")
         await self.until(lambda: len(self.orphans(pod)) == 1, "one process to be left")
         return self.orphans(pod)[0]
+
+    async def left_behind(self, name: str = "old", **work: Any) -> tuple[Pod, int]:
+        """Return a pod that is over, and the one process that it left on its device."""
+        old = await self.run(pod(name, runs_for=0.0, orphan=1, **work))
+        return old, await self.orphan(old)
+
+    async def waits_for_orphan(self) -> tuple[Pod, int]:
+        """Return a pod that waits, and the process of a former pod, known by name, that it waits for."""
+        old = await self.run(pod("old", orphan=1))
+        await self.until_named(old)
+        await self.end(old)
+        left = await self.orphan(old)
+        following = await self.submit(pod("next"))
+        await self.waiting(following, f"pid {left}")
+        return following, left
+
+    async def given_twice(self) -> tuple[Pod, Pod]:
+        """Return two pods to which kubelet gave its one device, and counts both."""
+        one = await self.submit(pod("one", pull=1.0))
+        entries = list(self.kubelet.devices.entries)
+        # Kubelet forgets for a moment what it has just given away, and gives it once more.
+        self.kubelet.devices.entries.clear()
+        two = await self.submit(pod("two"))
+        self.kubelet.devices.entries.extend(entries)
+        self.kubelet.devices.write()
+        return one, two
+
+    async def refused_for_another_resource(self) -> Pod:
+        """Return a pod that kubelet refused once it had a chip: of another resource it has none."""
+        self.kubelet.devices.endpoints["example.com/nic"] = Endpoint(stub=None)
+        containers = (Container(limits={TPU: 1, "example.com/nic": 1}),)
+        refused = await self.kubelet.submit(PodSpec(name="refused", containers=containers))
+        assert refused.phase is Phase.FAILED
+        return refused
+
+    @contextlib.contextmanager
+    def held_open(self, path: str) -> Iterator[None]:
+        """Let this process, which is of no pod, have a device node open."""
+        held = os.open(self.node.node(path), os.O_RDWR | os.O_NOCTTY)
+        try:
+            yield
+        finally:
+            os.close(held)
 
     def ids(self, pod: Pod, resource: str = TPU) -> set[str]:
         """Return the devices that kubelet has for a pod in its checkpoint."""

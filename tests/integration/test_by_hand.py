@@ -124,8 +124,7 @@ async def test_a_quarantine_outlives_the_daemon_and_the_node_from_the_first_mess
 async def test_no_retry_lifts_a_quarantine_by_hand(short_path: Path) -> None:
     async with stage(short_path, chips=1) as node:
         (only,) = node.healthy()
-        old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        left = await node.orphan(old)
+        _, left = await node.left_behind()
         await _do(node, "quarantine", only, "--reason", "hot")
         os.kill(left, signal.SIGKILL)
         await node.until_free()
@@ -149,8 +148,7 @@ async def test_unquarantine_has_an_automatic_quarantine_tried_again_at_once(
         (only,) = node.healthy()
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
         # Held by another too, who is not of the pod: to end the pod's processes does not help.
-        other = os.open(node.node.node("/dev/vfio/10"), os.O_RDWR | os.O_NOCTTY)
-        try:
+        with node.held_open("/dev/vfio/10"):
             await node.until(lambda: old.stopped, "the pod to be over")
             await node.until_locks({only: "quarantined"})
             assert "reclaimed again now" in await _do(node, "unquarantine", only)
@@ -163,8 +161,6 @@ async def test_unquarantine_has_an_automatic_quarantine_tried_again_at_once(
             await node.until(retried, "it to be tried again")
             assert await retried() == ["reclaiming"]
             assert node.healthy() == set()
-        finally:
-            os.close(other)
         await node.until_free()
         await node.until(lambda: node.healthy() == {only}, "kubelet to hear that it is back")
         await node.run(pod("next"))

@@ -39,8 +39,7 @@ async def test_what_a_former_pod_left_on_the_device_is_waited_for_and_named(
 ) -> None:
     async with stage(short_path, chips=1, reclaim={"mode": "observe"}) as node:
         await _updated(node)
-        first = await node.run(pod("first", runs_for=0.0, orphan=1))
-        left = await node.orphan(first)
+        _, left = await node.left_behind("first")
         following = await node.submit(pod("next"))
         await node.waiting(following, f"pid {left}")
         end(left)

@@ -1,21 +1,12 @@
 """What a fleet sees of claims: readiness and metrics of the real daemon, also without a server."""
 
 import asyncio
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 from fakes.claimstage import DRIVER, ClaimStage, begin, claim_stage
+from fakes.http import metrics
 from ports import free_port
-
-
-def _read(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        lines = answer.read().decode().splitlines()
-    return {
-        name: float(value)
-        for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")
-    }
 
 
 async def _checks(at: ClaimStage) -> dict[str, dict[str, Any]]:
@@ -39,11 +30,11 @@ async def test_a_fleet_sees_claims_slices_and_the_api_server(short_path: Path) -
         await at.prepared(at.allocate("second", 1))
 
         async def shown() -> bool:
-            seen = await asyncio.to_thread(_read, port)
+            seen = await asyncio.to_thread(metrics, port)
             return seen['holdfast_claims{phase="prepared"}'] == 1
 
         await at.node.until(shown, "the claims to be shown")
-        seen = await asyncio.to_thread(_read, port)
+        seen = await asyncio.to_thread(metrics, port)
         assert seen['holdfast_claim_prepare_seconds_count{outcome="prepared"}'] == 2
         assert seen['holdfast_claim_prepare_seconds_count{outcome="refused"}'] == 1
         assert seen['holdfast_claim_unprepare_seconds_count{outcome="free"}'] == 1
@@ -61,7 +52,7 @@ async def test_a_fleet_sees_claims_slices_and_the_api_server(short_path: Path) -
         await at.node.asked("quarantine", device="0000:00:05.0", reason="smells of smoke")
 
         async def failing() -> bool:
-            seen = await asyncio.to_thread(_read, port)
+            seen = await asyncio.to_thread(metrics, port)
             return seen["holdfast_resource_slices_failing_seconds"] > 0
 
         await at.node.until(failing, "the failure to be shown")

@@ -36,8 +36,7 @@ async def test_pods_in_every_state_keep_what_they_have_and_the_next_ones_get_it(
         everything = node.healthy()
         runs = await node.run(pod("runs"))
         pulls = await node.submit(pod("pulls", pull=_HOUR))
-        leaves = await node.run(pod("leaves", runs_for=0.0, orphan=1))
-        left = await node.orphan(leaves)
+        leaves, left = await node.left_behind("leaves")
         states = {
             **dict.fromkeys(node.ids(runs) | node.ids(pulls), "held"),
             **dict.fromkeys(everything - node.ids(runs) - node.ids(pulls), "releasing"),

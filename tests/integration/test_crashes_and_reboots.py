@@ -41,8 +41,7 @@ async def test_killed_while_a_pod_is_over_the_next_waits_for_what_it_left(
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1, own_process=True) as node:
-        old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        left = await node.orphan(old)
+        old, left = await node.left_behind()
         await node.until(node.all_releasing, "the lock to be released")
         await node.kill_and_start()
         assert await node.locks() == dict.fromkeys(node.healthy(), "releasing")
@@ -56,8 +55,7 @@ async def test_killed_while_pods_wait_at_the_gate_they_get_their_turn_all_the_sa
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1, own_process=True, gate=PATIENT) as node:
-        old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        left = await node.orphan(old)
+        _, left = await node.left_behind()
         first = await node.submit(pod("first"))
         await node.until(node.queued, "it to be queued")
         await node.kill_and_start()
@@ -92,8 +90,7 @@ async def test_killed_while_it_reclaims_it_begins_anew_and_ends_the_orphan(
     reclaim = {"mode": "terminate", "letGoGrace": "200ms", "orphanGrace": "200ms"}
     reclaim |= {"termGrace": "1500ms"}
     async with stage(short_path, chips=1, own_process=True, reclaim=reclaim) as node:
-        old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        left = await node.orphan(old)
+        old, left = await node.left_behind()
         await node.until(lambda: _all_are(node, "reclaiming"), "the orphan to be ended")
         await node.kill_and_start()
         assert node.orphans(old) == (left,), "SIGTERM alone does not end it"
@@ -179,8 +176,7 @@ async def test_after_a_reboot_with_new_group_numbers_the_gate_says_delete_the_po
 
 async def test_after_a_reboot_what_a_pod_left_behind_is_free(short_path: Path) -> None:
     async with stage(short_path, chips=1, gate=PATIENT) as node:
-        old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        await node.orphan(old)
+        await node.left_behind()
         await node.until(node.all_releasing, "the lock to be released")
         await node.reboot()
         await node.until_free()

@@ -5,12 +5,11 @@ import enum
 import json
 import math
 import os
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 
+from fakes.http import served
 from fakes.stage import CHIPS, TPU, stage
 from holdfast.app.answers.debug import as_json
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
@@ -60,15 +59,6 @@ async def test_everything_is_told_as_json(short_path: Path) -> None:
 
 async def test_nothing_of_it_is_served_over_http(short_path: Path) -> None:
     port = free_port()
-
-    def get(path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-                return int(answer.status), answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
     hidden = ("/debug", "/debug/state", "/debug/pprof", "/state", "/config")
     async with stage(short_path, http={"port": port}) as node:
         await node.allocate(CHIPS[0])
@@ -80,11 +70,12 @@ async def test_nothing_of_it_is_served_over_http(short_path: Path) -> None:
         async with asyncio.timeout(30):
             while not await known():
                 await asyncio.sleep(0.05)
-        answers = {path: await asyncio.to_thread(get, path) for path in hidden}
-        served = [await asyncio.to_thread(get, path) for path in ("/readyz", "/livez", "/metrics")]
+        answers = {path: await asyncio.to_thread(served, port, path) for path in hidden}
+        others = ("/readyz", "/livez", "/metrics")
+        shown = [await asyncio.to_thread(served, port, path) for path in others]
 
     assert {status for status, _ in answers.values()} == {404}
-    for _, text in (*answers.values(), *served):
+    for _, text in (*answers.values(), *shown):
         assert pod not in text, "pods are the node's business"
 
 

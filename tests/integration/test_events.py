@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import urllib.request
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from fakes.claimstage import NAMESPACE, claim_stage
 from fakes.controlplane import NODE, ControlPlane, control_plane
+from fakes.http import served
 from fakes.stage import TPU, Stage, end, pod, stage
 from ports import free_port
 from simulated.cluster.objects import EVENTS, NODES
@@ -187,7 +187,8 @@ async def test_pods_start_while_the_server_is_away_and_what_was_not_written_is_c
 
         async def failed() -> bool:
             at.plane.server.cut_all()  # calls hang until then, or for 15 s
-            return 'about="pod",outcome="failed"' in await asyncio.to_thread(_metrics, port)
+            _, shown = await asyncio.to_thread(served, port, "/metrics")
+            return 'about="pod",outcome="failed"' in shown
 
         await at.node.until(failed, "a failure to be counted")
         assert "cannot notify the cluster" in at.node.log
@@ -210,8 +211,3 @@ async def test_without_a_service_account_the_daemon_does_all_the_rest(short_path
         await at.node.run(pod("first"))
         assert "cannot notify the cluster" in at.node.log
         assert not at.plane.server.requests
-
-
-def _metrics(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        return str(answer.read().decode())

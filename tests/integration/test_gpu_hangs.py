@@ -5,13 +5,12 @@ The daemon, pynvml, kubelet's protocol and the probes are real; the library hang
 
 import asyncio
 import signal
-import urllib.error
-import urllib.request
 from typing import Any
 
 from msgspec.structs import replace
 
 from fakes.gpustage import GpuStage, wants
+from fakes.http import served
 from fakes.stage import pod
 from ports import free_port
 from simulated.nvml import cards, uuid
@@ -19,18 +18,6 @@ from simulated.nvml import cards, uuid
 _STEP = 1.0
 """How long each call hangs, in seconds: some calls make one reading, which is far above _PATIENCE."""
 _PATIENCE = "500ms"
-
-
-async def _probed(port: int, path: str) -> tuple[int, str]:
-    def get() -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-    return await asyncio.to_thread(get)
 
 
 async def _hang(node: GpuStage, port: int) -> None:
@@ -41,7 +28,7 @@ async def _hang(node: GpuStage, port: int) -> None:
 
 async def _named(node: GpuStage, port: int) -> None:
     async def named() -> bool:
-        status, text = await _probed(port, "/readyz")
+        status, text = await asyncio.to_thread(served, port, "/readyz")
         return status == 503 and any(
             line.startswith("FAILED lane nvml") and "a call has hung" in line
             for line in text.splitlines()
@@ -69,7 +56,7 @@ async def test_while_nvml_hangs_no_gpu_becomes_free_and_tpus_go_on(gpu_stage: An
         await node.stage.until_locks(gpus)
         await node.stage.for_some_beats()
         assert await node.stage.locks() == gpus
-        assert (await _probed(port, "/livez"))[0] == 200
+        assert (await asyncio.to_thread(served, port, "/livez"))[0] == 200
         await _named(node, port)
         await node.until_said(0, "no answer within")
 

@@ -5,8 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fakes.commands import holdfast
 from fakes.control import control_server
+from fakes.http import served
 from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
 from fakes.stage import CHIPS, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
@@ -270,15 +269,6 @@ time.sleep(1e6)
 """
 
 
-def _get(port: int, path: str) -> str:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-            return str(answer.read().decode())
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.read().decode()
-
-
 async def test_a_process_with_a_hostile_name_is_named_on_the_node_alone(short_path: Path) -> None:
     """One that holds a device which nobody was granted, and another that cannot be inspected."""
     chip = CHIPS[3]
@@ -320,8 +310,8 @@ async def test_a_process_with_a_hostile_name_is_named_on_the_node_alone(short_pa
             fds.symlink_to("fd")  # opened, it fails
             shown.append(await until(str(holder.pid), "holders"))
             shown.append(await until(f"pid {hidden.pid}", "status"))
-            served = [
-                await asyncio.to_thread(_get, port, path)
+            answers = [
+                (await asyncio.to_thread(served, port, path))[1]
                 for path in ("/livez", "/readyz", "/readyz?output=json", "/metrics")
             ]
         finally:
@@ -333,10 +323,10 @@ async def test_a_process_with_a_hostile_name_is_named_on_the_node_alone(short_pa
         _lines(text)
     assert refused.isprintable()
     assert any(r"\x1b[2J\nok" in text for text in shown)
-    assert "FAILED process visibility" in served[1]
-    for text in served:
+    assert "FAILED process visibility" in answers[1]
+    for text in answers:
         for name in (f"pid {holder.pid}", f"pid {hidden.pid}", "pwned", "evil", pod):
             assert name not in text
-    for family in text_string_to_metric_families(served[3]):
+    for family in text_string_to_metric_families(answers[3]):
         for sample in family.samples:
             assert not {"pod", "namespace", "pid", "command", "uid"} & sample.labels.keys()

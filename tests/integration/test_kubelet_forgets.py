@@ -105,8 +105,7 @@ async def test_a_pod_that_waits_at_the_gate_survives_a_restart_of_kubelet(
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1, gate=PATIENT) as node:
-        old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        left = await node.orphan(old)
+        _, left = await node.left_behind()
         waits = await node.submit(pod("waits"))
         await node.until(node.queued, "it to be queued")
         await node.restart_kubelet()
@@ -232,8 +231,7 @@ async def test_a_kubelet_that_gives_up_at_its_deadline_asks_again_and_the_pod_st
 ) -> None:
     times = replace(TIMES, pre_start=0.3)
     async with stage(short_path, chips=1, gate=PATIENT, times=times) as node:
-        old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        left = await node.orphan(old)
+        _, left = await node.left_behind()
         waits = await node.submit(pod("waits"))
         await node.waiting(waits, "DEADLINE_EXCEEDED")
         await node.until(lambda: waits.refusals >= 3, "three tries")

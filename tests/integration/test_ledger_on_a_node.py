@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import urllib.request
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from fakes.commands import holdfast
 from fakes.faultydisk import FaultyDisk
+from fakes.http import metrics
 from fakes.stage import Stage, pod, stage
 from ports import free_port
 
@@ -38,12 +38,6 @@ def _told(node: Stage) -> list[str]:
     ]
 
 
-def _metric(port: int, name: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        lines = answer.read().decode().splitlines()
-    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
-
-
 @pytest.mark.parametrize("fault", _FAULTS)
 async def test_a_disk_that_fails_is_told_and_withheld_until_a_write_has_reached_it_again(
     short_path: Path, fault: str
@@ -65,7 +59,8 @@ async def test_a_disk_that_fails_is_told_and_withheld_until_a_write_has_reached_
         await node.until(lambda: node.healthy() == node.ids(a), "what no pod has to be withheld")
 
         async def shown() -> bool:
-            return await asyncio.to_thread(_metric, port, "holdfast_ledger_failing_seconds") > 0
+            seen = await asyncio.to_thread(metrics, port)
+            return seen["holdfast_ledger_failing_seconds"] > 0
 
         await node.until(shown, "the metric to show it")
         assert _FAULTS[fault] in (node.folder / "daemon.log").read_text()

@@ -1,10 +1,10 @@
 """What the daemon has loaded once it has started, on a node whose only hardware are TPU chips."""
 
 import asyncio
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from fakes.http import served
 from ports import free_port
 from simulated.node import SimulatedNode
 from simulated.runtime import Runtime
@@ -58,7 +58,8 @@ async def test_the_daemon_of_a_node_with_tpus_loads_nothing_that_it_does_not_use
         stage.start()
         await stage.until(lambda: len(stage.healthy(_TPU)) == 4, "kubelet to have every chip")
         assert await stage.asked("status")
-        assert "holdfast_devices" in await asyncio.to_thread(_metrics, port)
+        _, shown = await asyncio.to_thread(served, port, "/metrics")
+        assert "holdfast_devices" in shown
 
     loaded = set(_imported(stage.log))
     assert {"asyncio", "grpc", "holdfast.app.daemon", "holdfast.vendors.tpu.adapter"} <= loaded
@@ -73,8 +74,3 @@ def _imported(log: str) -> Iterator[str]:
 
 def _has(loaded: set[str], module: str) -> bool:
     return any(each == module or each.startswith(f"{module}.") for each in loaded)
-
-
-def _metrics(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        return str(answer.read().decode())

@@ -40,8 +40,7 @@ async def test_what_keeps_all_devices_of_a_pod_is_one_line(short_path: Path) -> 
     with capture_logs() as logs:
         async with stage(short_path, chips=_CHIPS, reclaim={"mode": "observe"}) as at:
             await at.until(lambda: len(at.healthy(TPU)) == _CHIPS, "the chips to be offered")
-            old = await at.run(pod("leaves", chips=_CHIPS, runs_for=0.0, orphan=1))
-            left = await at.orphan(old)
+            _, left = await at.left_behind("leaves", chips=_CHIPS)
             await at.until(lambda: "holder not ended" in _events(logs), "the reason to be logged")
             await at.for_some_beats()
             end(left)

@@ -13,8 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.stage import PATIENT, TIMES, TPU, Stage, asks, end, pod, stage
-from simulated.devicemanager import Endpoint
-from simulated.pods import Container, Phase, Pod, PodSpec
+from simulated.pods import Phase, Pod, PodSpec
 
 Turn = Callable[[], Awaitable[None]]
 Order = Callable[[Stage, Turn], Awaitable[Pod]]
@@ -55,7 +54,7 @@ async def _force_delete(node: Stage, turn: Turn) -> Pod:
 
 
 async def _self_ending_pod(node: Stage, turn: Turn) -> Pod:
-    _, left = await _left_behind(node)
+    _, left = await node.left_behind()
     await turn()
     following = await node.submit(pod("next"))
     await node.waiting(following, f"pid {left}")
@@ -107,7 +106,7 @@ async def _two_containers_on_different_chips(node: Stage, turn: Turn) -> Pod:
 
 
 async def _retries(node: Stage, turn: Turn) -> Pod:
-    _, left = await _left_behind(node)
+    _, left = await node.left_behind()
     following = await node.submit(pod("next"))
     await node.until(lambda: following.refusals >= 2, "it to be refused twice")
     await turn()
@@ -118,7 +117,7 @@ async def _retries(node: Stage, turn: Turn) -> Pod:
 
 
 async def _prestart_cancelled(node: Stage, turn: Turn) -> Pod:
-    _, left = await _left_behind(node)
+    _, left = await node.left_behind()
     following = await node.submit(pod("next"))
     await node.waiting(following, "DEADLINE_EXCEEDED")
     await turn()
@@ -127,7 +126,7 @@ async def _prestart_cancelled(node: Stage, turn: Turn) -> Pod:
 
 
 async def _two_allocations_queued(node: Stage, turn: Turn) -> Pod:
-    _, left = await _left_behind(node)
+    _, left = await node.left_behind()
     first = await node.submit(pod("first"))
     await node.waiting(first, f"pid {left}")
     # Deleted while it waits, and followed at once by another that kubelet gives the same device.
@@ -143,12 +142,7 @@ async def _two_allocations_queued(node: Stage, turn: Turn) -> Pod:
 
 
 async def _refused_for_another_resource(node: Stage, turn: Turn) -> Pod:
-    node.kubelet.devices.endpoints["example.com/nic"] = Endpoint(stub=None)
-    limits = {TPU: 1, "example.com/nic": 1}
-    refused = await node.kubelet.submit(
-        PodSpec(name="refused", containers=(Container(limits=limits),))
-    )
-    assert refused.phase is Phase.FAILED
+    await node.refused_for_another_resource()
     await turn()
     return await node.submit(pod("next"))
 
@@ -164,12 +158,7 @@ async def _deleted_between_allocate_and_start(node: Stage, turn: Turn) -> Pod:
 
 
 async def _two_counted_pods_on_one_device(node: Stage, turn: Turn) -> Pod:
-    one = await node.submit(pod("one", pull=1.0))
-    entries = list(node.kubelet.devices.entries)
-    node.kubelet.devices.entries.clear()
-    two = await node.submit(pod("two"))
-    node.kubelet.devices.entries.extend(entries)
-    node.kubelet.devices.write()
+    one, two = await node.given_twice()
     await node.waiting(two, "given the same devices to 2 pods", one, two)
     await node.waiting(one, "given the same devices to 2 pods", one, two)
     await turn()
@@ -227,9 +216,3 @@ async def test_whatever_the_order_the_right_pod_starts_and_no_lock_is_left(
             with contextlib.suppress(ProcessLookupError):  # it ended with its pod
                 end(pid)
         await node.until_free()
-
-
-async def _left_behind(node: Stage) -> tuple[Pod, int]:
-    """Return a pod that is over, and the process it left on its one device."""
-    old = await node.run(pod("old", runs_for=0.0, orphan=1))
-    return old, await node.orphan(old)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from pathlib import Path
 
 from fakes.stage import TPU, Stage, end, pod, stage
@@ -52,8 +51,7 @@ async def test_a_pod_that_came_back_is_asked_to_end_anew_before_it_is_made_to(
     reclaim = _ENDS | {"termGrace": f"{grace:g}s"}
     log = {"format": "json"}
     async with stage(short_path, chips=1, own_process=True, reclaim=reclaim, log=log) as node:
-        old = await node.run(pod("static", uid=uid, runs_for=0.0, orphan=1))
-        left = await node.orphan(old)
+        old, left = await node.left_behind("static", uid=uid)
         await node.until(lambda: _signals(node) == ["SIGTERM"], "it to be asked to end")
         # Its manifest is back: it counts again, for longer than is left of the first end's grace.
         # Kubelet has not read that the device is withheld meanwhile.
@@ -78,8 +76,7 @@ async def test_a_pod_that_is_given_a_quarantined_device_is_not_refused_but_waits
     async with stage(short_path, chips=1, reclaim=reclaim) as node:
         (only,) = node.healthy()
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        other = os.open(node.node.node("/dev/vfio/10"), os.O_RDWR | os.O_NOCTTY)
-        try:
+        with node.held_open("/dev/vfio/10"):
             await node.until(lambda: old.stopped, "the pod to be over")
             await node.until_locks({only: "quarantined"})
             # As long as kubelet has not read that the device is withheld.
@@ -89,8 +86,6 @@ async def test_a_pod_that_is_given_a_quarantined_device_is_not_refused_but_waits
             await node.waiting(following, only)
             assert await node.locks() == {only: "quarantined"}
             assert await node.queued() == 1
-        finally:
-            os.close(other)
         await node.running(following)
         assert await node.owners() == {only: following.uid}
 

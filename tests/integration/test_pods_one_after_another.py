@@ -6,8 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fakes.stage import PATIENT, POOL, TIMES, TPU, asks, end, pod, stage
-from simulated.devicemanager import Endpoint
-from simulated.pods import Container, Phase, PodSpec
+from simulated.pods import Phase, PodSpec
 
 _POOL = ({"resourceName": POOL, "devices": ["1ae0:0063"]},)
 
@@ -36,13 +35,7 @@ async def test_of_two_counted_pods_on_one_device_neither_starts_and_both_are_nam
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1) as node:
-        one = await node.submit(pod("one", pull=1.0))
-        entries = list(node.kubelet.devices.entries)
-        # Kubelet forgets for a moment what it has just given away, and gives it once more.
-        node.kubelet.devices.entries.clear()
-        two = await node.submit(pod("two"))
-        node.kubelet.devices.entries.extend(entries)
-        node.kubelet.devices.write()
+        one, two = await node.given_twice()
         await node.waiting(two, "given the same devices to 2 pods")
         await node.waiting(one, "given the same devices to 2 pods")
         assert (one.starts, two.starts) == (0, 0)
@@ -91,12 +84,7 @@ async def test_a_pod_whose_second_resource_is_refused_leaves_no_lock_and_the_nex
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1) as node:
-        node.kubelet.devices.endpoints["example.com/nic"] = Endpoint(stub=None)
-        limits = {TPU: 1, "example.com/nic": 1}
-        refused = await node.kubelet.submit(
-            PodSpec(name="refused", containers=(Container(limits=limits),))
-        )
-        assert refused.phase is Phase.FAILED
+        refused = await node.refused_for_another_resource()
         assert "example.com/nic" in refused.message
         following = await node.run(pod("next"))
         assert set((await node.owners()).values()) == {following.uid}
@@ -104,12 +92,7 @@ async def test_a_pod_whose_second_resource_is_refused_leaves_no_lock_and_the_nex
 
 async def test_the_lock_of_a_pod_that_was_refused_ends_by_itself(short_path: Path) -> None:
     async with stage(short_path, allocate={"pendingTimeout": "500ms"}) as node:
-        node.kubelet.devices.endpoints["example.com/nic"] = Endpoint(stub=None)
-        limits = {TPU: 1, "example.com/nic": 1}
-        refused = await node.kubelet.submit(
-            PodSpec(name="refused", containers=(Container(limits=limits),))
-        )
-        assert refused.phase is Phase.FAILED
+        await node.refused_for_another_resource()
         await node.until_free()
         assert await node.ever("held") != []
 
@@ -215,8 +198,7 @@ async def test_a_static_pod_that_comes_back_by_its_uid_waits_for_its_former_self
 ) -> None:
     uid = "0123456789abcdef0123456789abcdef"
     async with stage(short_path, chips=1) as node:
-        old = await node.run(pod("static", uid=uid, runs_for=0.0, orphan=1))
-        left = await node.orphan(old)
+        old, left = await node.left_behind("static", uid=uid)
         await node.until(lambda: old.stopped, "the pod to be over")
         new = await node.submit(pod("static", uid=uid))
         await node.waiting(new, f"pid {left}")
@@ -251,8 +233,7 @@ async def test_a_pod_that_is_deleted_before_it_starts_leaves_no_lock(short_path:
 
 async def test_a_pod_that_is_deleted_while_it_waits_leaves_the_queue(short_path: Path) -> None:
     async with stage(short_path, chips=1) as node:
-        old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        left = await node.orphan(old)
+        old, left = await node.left_behind()
         await node.until(lambda: old.stopped, "the old pod to be over")
         waits = await node.submit(pod("waits"))
         await node.waiting(waits, f"pid {left}")

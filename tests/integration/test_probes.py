@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from fakes.http import served
 from holdfast.errors import SettingsError
 from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.runtime.watched import Watched
@@ -22,15 +23,6 @@ from holdfast.telemetry.readyz import Board
 from waiting import until, wait_until
 
 _STALL = 30.0
-
-
-def _get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
 
 
 @contextlib.contextmanager
@@ -43,8 +35,8 @@ def _serving(board: Board, *, address: str = "127.0.0.1", stall: float = _STALL)
 
 def test_before_anything_is_published_the_daemon_lives_and_is_not_ready() -> None:
     with _serving(Board()) as port:
-        assert _get(port, "/livez") == (200, "ok\n")
-        status, text = _get(port, "/readyz")
+        assert served(port, "/livez") == (200, "ok\n")
+        status, text = served(port, "/readyz")
 
     assert status == 503
     assert "FAILED up (for 0 s): the daemon is starting" in text
@@ -64,8 +56,8 @@ def test_readyz_names_every_check_and_why_one_fails() -> None:
         )
     )
     with _serving(board) as port:
-        status, text = _get(port, "/readyz")
-        alive, _ = _get(port, "/livez")
+        status, text = served(port, "/readyz")
+        alive, _ = served(port, "/livez")
 
     assert status == 503
     assert text.splitlines()[:2] == [
@@ -116,7 +108,7 @@ def test_of_a_reason_that_names_somebody_only_the_public_part_is_told(path: str)
         )
     )
     with _serving(board) as port:
-        _, text = _get(port, path)
+        _, text = served(port, path)
 
     assert "2 gaps; `holdfast status` on the node has the details" in text
     for name in ("4242", "secret", "payroll", "Permission denied"):
@@ -139,7 +131,7 @@ def test_readyz_is_ready_when_every_check_passes() -> None:
     said = "last commit 3 ms"
     board.publish((ReadinessCheck(name="ledger", passes=True, reason=said, public=said),))
     with _serving(board) as port:
-        status, text = _get(port, "/readyz")
+        status, text = served(port, "/readyz")
 
     assert status == 200
     assert text == (
@@ -161,9 +153,9 @@ def _published(*failed: str) -> Board:
 def test_checks_that_are_excluded_do_not_count_and_all_others_do() -> None:
     board = _published("configuration", "first process scan")
     with _serving(board) as port:
-        status, text = _get(port, _EXCLUDED)
-        whole, _ = _get(port, "/readyz")
-        one_left, told = _get(port, "/readyz?exclude=configuration")
+        status, text = served(port, _EXCLUDED)
+        whole, _ = served(port, "/readyz")
+        one_left, told = served(port, "/readyz?exclude=configuration")
 
     assert (status, whole, one_left) == (200, 503, 503)
     assert [line.split(" (")[0] for line in text.splitlines()] == [
@@ -175,10 +167,10 @@ def test_checks_that_are_excluded_do_not_count_and_all_others_do() -> None:
 
 def test_an_excluded_check_that_is_not_there_is_told_and_changes_nothing() -> None:
     with _serving(_published()) as port:
-        status, text = _get(port, "/readyz?exclude=led%0Ager")
-        _, answer = _get(port, "/readyz?exclude=led%0Ager&output=json")
+        status, text = served(port, "/readyz?exclude=led%0Ager")
+        _, answer = served(port, "/readyz?exclude=led%0Ager&output=json")
     with _serving(Board()) as port:
-        starting, told = _get(port, "/readyz?exclude=configuration")
+        starting, told = served(port, "/readyz?exclude=configuration")
 
     assert status == 200
     assert text.splitlines()[-1] == "exclude: there is no check 'led\\nger' now"
@@ -201,16 +193,16 @@ async def test_a_wedged_loop_fails_livez_and_readyz_while_metrics_still_answer()
     def look(port: int) -> None:
         wait_until(lambda: board.silent_for > stall, what="the loop to be silent")
         for path in ("/livez", "/readyz", "/metrics"):
-            seen[path] = _get(port, path)
+            seen[path] = served(port, path)
 
     task = asyncio.create_task(beat())
     with _serving(board, stall=stall) as port:
-        alive, _ = await asyncio.to_thread(_get, port, "/livez")
+        alive, _ = await asyncio.to_thread(served, port, "/livez")
         looker = threading.Thread(target=look, args=(port,))
         looker.start()
         looker.join()  # this is what wedges the loop
         await until(lambda: board.silent_for < stall, what="the loop to turn again")
-        again, _ = await asyncio.to_thread(_get, port, "/livez")
+        again, _ = await asyncio.to_thread(served, port, "/livez")
     task.cancel()
 
     assert (alive, again) == (200, 200)
@@ -224,8 +216,8 @@ async def test_a_wedged_loop_fails_livez_and_readyz_while_metrics_still_answer()
 
 def test_any_other_path_is_told_what_there_is() -> None:
     with _serving(Board()) as port:
-        assert _get(port, "/") == (404, "not found; use /livez, /readyz, /metrics\n")
-        assert _get(port, "/livez?verbose")[0] == 200
+        assert served(port, "/") == (404, "not found; use /livez, /readyz, /metrics\n")
+        assert served(port, "/livez?verbose")[0] == 200
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_it_and_the_way_out() -> None:
@@ -248,16 +240,16 @@ def test_an_address_that_is_not_ours_is_an_error_too() -> None:
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 def test_without_an_address_both_families_are_answered() -> None:
     with _serving(Board(), address="") as port:
-        assert _get(port, "/livez")[0] == 200
-        assert _get(port, "/livez", host="[::1]")[0] == 200
+        assert served(port, "/livez")[0] == 200
+        assert served(port, "/livez", host="[::1]")[0] == 200
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 def test_an_ipv6_address_is_answered_there_alone() -> None:
     with _serving(Board(), address="::1") as port:
-        assert _get(port, "/livez", host="[::1]")[0] == 200
+        assert served(port, "/livez", host="[::1]")[0] == 200
         with pytest.raises(urllib.error.URLError):
-            _get(port, "/livez")
+            served(port, "/livez")
 
 
 def test_closing_waits_for_no_client_and_frees_the_port() -> None:

@@ -6,8 +6,6 @@ import re
 import socket
 import sqlite3
 import time
-import urllib.error
-import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import yaml
 
 from fakes.control import control_server
+from fakes.http import served
 from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
 from fakes.stage import Stage, stage
 from holdfast.app.watches.proof import CONTROL, OwnSockets
@@ -45,21 +44,12 @@ async def _until_check(node: Stage, name: str, *, passes: bool, reason: str = ""
             await asyncio.sleep(0.05)
 
 
-def _get(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 async def test_a_node_that_works_is_ready_in_every_point(short_path: Path) -> None:
     port = free_port()
     async with stage(short_path, http={"port": port}):
 
         async def ready() -> tuple[int, str]:
-            return await asyncio.to_thread(_get, port, "/readyz")
+            return await asyncio.to_thread(served, port, "/readyz")
 
         async with asyncio.timeout(30):
             while (answer := await ready())[0] != 200:
@@ -95,7 +85,7 @@ async def test_a_configuration_that_cannot_be_used_stops_no_upgrade_and_a_node_w
 
         async def answers(path: str, status: int) -> None:
             async def so() -> bool:
-                return (await asyncio.to_thread(_get, port, path))[0] == status
+                return (await asyncio.to_thread(served, port, path))[0] == status
 
             await node.until(so, f"{path} to answer {status}")
 
@@ -149,13 +139,13 @@ async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> No
         await until((node.state / "control.sock").exists)
         began, alive = time.monotonic(), []
         async with asyncio.timeout(30):
-            while "FAILED up" in (told := await asyncio.to_thread(_get, port, "/readyz"))[1]:
+            while "FAILED up" in (told := await asyncio.to_thread(served, port, "/readyz"))[1]:
                 assert told[0] == 503
                 assert "scanning the node for the first time" in told[1]
-                alive.append((await asyncio.to_thread(_get, port, "/livez"))[0])
+                alive.append((await asyncio.to_thread(served, port, "/livez"))[0])
                 await asyncio.sleep(0.1)
         took = time.monotonic() - began
-        _, after = await asyncio.to_thread(_get, port, "/readyz")
+        _, after = await asyncio.to_thread(served, port, "/readyz")
         checkpoint.unlink()
 
     assert took > stall, "it did not hang"
@@ -166,7 +156,7 @@ async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> No
 async def test_the_metrics_of_a_daemon_show_the_longest_turn_of_its_loop(short_path: Path) -> None:
     port = free_port()
     async with stage(short_path, own_process=True, http={"port": port}):
-        _, metrics = await asyncio.to_thread(_get, port, "/metrics")
+        _, metrics = await asyncio.to_thread(served, port, "/metrics")
 
     (line,) = re.findall(r"^holdfast_event_loop_stall_seconds (.*)$", metrics, re.MULTILINE)
     assert float(line) > 0.0, "the start alone takes turns that can be measured"

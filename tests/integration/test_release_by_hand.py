@@ -21,8 +21,7 @@ _QUICK = {**_OBSERVE, "termGrace": "300ms", "killGrace": "5s"}
 
 async def _orphaned(node: Stage) -> tuple[Pod, int]:
     """Leave one process, which ignores SIGTERM, of a pod that is over."""
-    old = await node.run(pod("old", runs_for=0.0, orphan=1))
-    left = await node.orphan(old)
+    old, left = await node.left_behind()
     await node.until(node.all_releasing, "its device to be released")
     return old, left
 

@@ -20,7 +20,6 @@ from holdfast.model.node.restarts import FREE, MOST
 from holdfast.settings import Settings, convert
 from holdfast.settings.sources import LoadedSettings
 from simulated.node import SimulatedNode
-from simulated.pods import Pod
 from waiting import until
 
 _RESTART = {"vbarUrl": "http://127.0.0.1:8353"}
@@ -119,20 +118,9 @@ async def test_it_registers_anew_in_the_same_process_and_a_pod_keeps_its_device(
         await node.run(pod("next"))
 
 
-async def _waits(node: Stage) -> tuple[Pod, int]:
-    """Return a pod that waits, and the process of a former pod that it waits for."""
-    old = await node.run(pod("old", orphan=1))
-    await node.until_named(old)
-    await node.end(old)
-    left = await node.orphan(old)
-    following = await node.submit(pod("next"))
-    await node.waiting(following, f"pid {left}")
-    return following, left
-
-
 async def test_what_can_be_is_taken_up_without_an_end_of_a_stream(short_path: Path) -> None:
     async with stage(short_path, chips=1, own_process=True, reclaim={"mode": "observe"}) as node:
-        following, left = await _waits(node)
+        following, left = await node.waits_for_orphan()
         node.configure(
             reclaim=dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace"), "10ms"),
             log={"level": "debug"},
@@ -206,7 +194,7 @@ async def test_a_start_that_waits_goes_on_waiting_when_the_daemon_restarts_for_a
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1, own_process=True, reclaim={"mode": "observe"}) as node:
-        following, left = await _waits(node)
+        following, left = await node.waits_for_orphan()
         node.configure(reclaim={"mode": "observe"}, tpu=_RESTART)
 
         await _registers_anew(node)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fakes.stage import PATIENT, POOL, TPU, Stage, asks, end, pod, stage
-from simulated.pods import Container, Phase, Pod, PodSpec
+from fakes.stage import PATIENT, POOL, TPU, asks, end, pod, stage
+from simulated.pods import Container, Phase, PodSpec
 
 _POOL = ({"resourceName": POOL, "devices": ["1ae0:0063"]},)
 
@@ -13,7 +13,7 @@ async def test_of_two_that_wait_for_one_device_the_older_starts_first(short_path
         await node.until(lambda: len(node.healthy(POOL)) == 1, "the pool to be offered")
         # Else kubelet would not give the one device to anybody under its other name.
         node.kubelet.hears.clear()
-        _, left = await _left_behind(node)
+        _, left = await node.left_behind()
         older = await node.submit(pod("older", pull=1.0))
         younger = await node.submit(PodSpec(name="younger", containers=(asks(POOL, 1),)))
         node.kubelet.hears.set()
@@ -68,7 +68,7 @@ async def test_a_pod_that_is_deleted_at_the_gate_gives_the_device_to_the_next(
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1, gate=PATIENT) as node:
-        _, left = await _left_behind(node)
+        _, left = await node.left_behind()
         deleted = await node.submit(pod("deleted"))
         await node.until(node.queued, "it to be queued")
         # Kubelet has forgotten it, but its worker still waits for PreStartContainer.
@@ -120,16 +120,10 @@ async def test_a_container_without_devices_beside_one_with_them_waits_for_nobody
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1) as node:
-        _, left = await _left_behind(node)
+        _, left = await node.left_behind()
         containers = (asks(TPU, 1), Container(name="plain"))
         mixed = await node.submit(PodSpec(name="mixed", containers=containers))
         await node.until(lambda: mixed.starts == 1, "the plain one to run")
         assert mixed.phase is Phase.RUNNING
         end(left)
         await node.until(lambda: mixed.starts == 2, "the other to run")
-
-
-async def _left_behind(node: Stage) -> tuple[Pod, int]:
-    """Return a pod that is over, and the process it left on its one device."""
-    old = await node.run(pod("old", runs_for=0.0, orphan=1))
-    return old, await node.orphan(old)

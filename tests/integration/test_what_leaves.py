@@ -4,6 +4,8 @@ Kubelet gives a device on with the first admission after its pod's end, before a
 whether the pod is over.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,20 @@ async def _take_away(node: Stage, chip: str, action: dict[str, Any]) -> None:
     await node.until(leaving, f"{chip} to be leaving")
 
 
+@asynccontextmanager
+async def _leaving(
+    folder: Path, question: dict[str, str], action: dict[str, Any]
+) -> AsyncIterator[tuple[Stage, str, Pod]]:
+    """Yield a node with one chip, which a rule has taken away, and the pod that has it still."""
+    async with stage(
+        folder, chips=1, own_process=True, question=question, reclaim=_RECLAIM
+    ) as node:
+        (chip,) = node.healthy()
+        holder = await node.run(pod("holder"))
+        await _take_away(node, chip, action)
+        yield node, chip, holder
+
+
 async def _queue(node: Stage, resource: str, *, of: int = _QUEUE) -> list[tuple[Phase, set[str]]]:
     """Return what became of pods that came one after the other, and what they were given."""
     found = []
@@ -52,12 +68,7 @@ def wants_one(resource: str, name: str) -> Any:
 async def test_no_pod_of_a_queue_gets_a_chip_that_a_rule_takes_away(
     short_path: Path, action: dict[str, Any], question: dict[str, str]
 ) -> None:
-    async with stage(
-        short_path, chips=1, own_process=True, question=question, reclaim=_RECLAIM
-    ) as node:
-        (chip,) = node.healthy()
-        holder = await node.run(pod("holder"))
-        await _take_away(node, chip, action)
+    async with _leaving(short_path, question, action) as (node, chip, holder):
         assert node.healthy() == {chip}, "its pod may be admitted anew"
 
         await node.end(holder)
@@ -85,13 +96,7 @@ async def test_a_chip_that_is_to_leave_is_withheld_with_its_pods_last_process(
 async def test_a_kubelet_that_reads_an_old_list_is_refused_a_chip_that_leaves(
     short_path: Path,
 ) -> None:
-    async with stage(
-        short_path, chips=1, own_process=True, question=_NEVER_ASKED, reclaim=_RECLAIM
-    ) as node:
-        (chip,) = node.healthy()
-        holder = await node.run(pod("holder"))
-        await _take_away(node, chip, _RULES[0])
-
+    async with _leaving(short_path, _NEVER_ASKED, _RULES[0]) as (node, chip, holder):
         node.kubelet.hears.clear()
         await node.end(holder)
         late = await node.kubelet.submit(pod("late"))
@@ -104,13 +109,7 @@ async def test_a_kubelet_that_reads_an_old_list_is_refused_a_chip_that_leaves(
 async def test_a_pod_whose_processes_ended_with_kubelet_is_admitted_anew(
     short_path: Path,
 ) -> None:
-    async with stage(
-        short_path, chips=1, own_process=True, question=_NEVER_ASKED, reclaim=_RECLAIM
-    ) as node:
-        (chip,) = node.healthy()
-        holder = await node.run(pod("holder"))
-        await _take_away(node, chip, _RULES[0])
-
+    async with _leaving(short_path, _NEVER_ASKED, _RULES[0]) as (node, chip, holder):
         await node.kubelet.close()
         await node.for_some_beats()  # that the processes have ended is seen before kubelet is back
         await node.kubelet.start()

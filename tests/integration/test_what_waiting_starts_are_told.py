@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from fakes.stage import Stage, end, pod, stage
-from simulated.pods import Pod
+from fakes.stage import end, pod, stage
 
 
 async def test_a_release_that_cannot_be_recorded_is_not_told_as_a_device_in_use(
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1, reclaim={"mode": "observe"}) as node:
-        old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        left = await node.orphan(old)
+        _, left = await node.left_behind()
         following = await node.submit(pod("next"))
         await node.waiting(following, f"pid {left}")
         with closing(sqlite3.connect(node.state / "ledger.db", isolation_level=None)) as other:
@@ -34,7 +32,7 @@ async def test_each_refusal_is_logged_once_and_reads_the_same_as_the_one_before(
 ) -> None:
     with capture_logs() as logged:
         async with stage(short_path, chips=1, reclaim={"mode": "observe"}) as node:
-            following, left = await _waits(node)
+            following, left = await node.waits_for_orphan()
             await node.until(lambda: following.refusals >= 6, "it to be refused some times")
             end(left)
             await node.running(following)
@@ -61,7 +59,7 @@ async def test_a_pod_is_told_what_happens_next_in_one_sentence_that_stays_the_sa
 ) -> None:
     """Kubelet merges events only while their text is the same."""
     async with stage(short_path, chips=1, reclaim=reclaim) as node:
-        following, left = await _waits(node)
+        following, left = await node.waits_for_orphan()
         await node.waiting(following, "which has ended; ")
         texts: Counter[str] = Counter()
         until = following.refusals + 4
@@ -86,7 +84,7 @@ async def test_kubelet_is_not_asked_again_and_again_for_a_start_that_waits_for_a
     rarely = {"idleInterval": "10m"}
     mode = {"mode": "observe"}
     async with stage(short_path, chips=1, question=rarely, reclaim=mode) as node:
-        following, left = await _waits(node)
+        following, left = await node.waits_for_orphan()
         await node.until_locks({"0000:00:05.0": "releasing"})
         asked, sent, before = node.kubelet.pod_resources.lists, node.heard(), following.refusals
         await node.until(lambda: following.refusals >= before + 4, "it to be refused some times")
@@ -99,7 +97,7 @@ async def test_kubelet_is_not_asked_again_and_again_for_a_start_that_waits_for_a
 
 async def test_the_locks_name_the_pods_that_wait(short_path: Path) -> None:
     async with stage(short_path, chips=1, reclaim={"mode": "observe"}) as node:
-        following, left = await _waits(node)
+        following, left = await node.waits_for_orphan()
 
         async def named() -> bool:
             rows = await node.asked("locks") or ()
@@ -109,17 +107,6 @@ async def test_the_locks_name_the_pods_that_wait(short_path: Path) -> None:
         await node.until(named, "the pod that waits to be known by name")
         end(left)
         await node.running(following)
-
-
-async def _waits(node: Stage) -> tuple[Pod, int]:
-    """Return a pod that waits, and the process of a former pod that it waits for."""
-    old = await node.run(pod("old", orphan=1))
-    await node.until_named(old)
-    await node.end(old)
-    left = await node.orphan(old)
-    following = await node.submit(pod("next"))
-    await node.waiting(following, f"pid {left}")
-    return following, left
 
 
 def _refusals(logged: list[Any]) -> list[Any]:

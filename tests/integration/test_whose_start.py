@@ -23,8 +23,7 @@ async def test_a_start_is_refused_at_once_when_kubelet_gave_its_device_to_anothe
     """Kubelet's call for a pod that was deleted by force may be on its way for 30 s."""
     gate = {"wait": f"{_WAIT:g}s"}
     async with stage(short_path, chips=1, gate=gate, reclaim={"mode": "observe"}) as node:
-        former = await node.run(pod("former", runs_for=0.0, orphan=1))
-        left = await node.orphan(former)
+        _, left = await node.left_behind("former")
         first = await node.submit(pod("first"))
         plugin = node.kubelet.devices.plugin(TPU)
         request = api.PreStartContainerRequest(devices_ids=sorted(node.ids(first)))
