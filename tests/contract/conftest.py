@@ -1,4 +1,4 @@
-"""What the tests of NVML share: the stub of its library, and processes that load it in their turn."""
+"""The stub of NVML, processes that load it in their turn, and what other contracts share."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fakes.children import Start, children
 from fakes.nvml import build
 from forked import Template
+from holdfast.runtime.lane import Lane
+from simulated.proctree import ProcTree
 
 
 @pytest.fixture(scope="session")
@@ -19,4 +22,26 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def template() -> Iterator[Template]:
     """A process that has loaded all but the library."""
     with closing(Template.of("fakes.gpu_health", "holdfast.host.nvidia.nvml")) as made:
+        yield made
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts children that run some Python."""
+    with children() as made:
+        yield made
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    """A /proc of plain files in which this process is."""
+    made = ProcTree(tmp_path)
+    made.myself()
+    return made
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    """The lane of looks at pods."""
+    with closing(Lane("pods", deadline=30.0)) as made:
         yield made

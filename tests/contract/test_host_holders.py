@@ -5,14 +5,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from fakes.books import name
+from fakes.children import Start, ready
 from fakes.inuse import holder_scan
 from holdfast.host.proc.grips import GripSearch
 from holdfast.host.proc.openfiles import FileTables, TooMuchError
@@ -20,7 +21,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import _HolderSample
 from holdfast.host.use.survey import Uses
-from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ProcessId, ResourceName
+from holdfast.model.ids import PciAddress, ProcessId
 from holdfast.model.use.holders import Grip, Holder, Scan, ScanTarget
 from simulated.proctree import ProcTree
 from waiting import wait_until
@@ -30,10 +31,6 @@ _OTHER_UID = UID.replace("6f1e", "7f1e")
 ONE = PciAddress("0000:00:05.0")
 TWO = PciAddress("0000:00:06.0")
 _CLONE_FILES = 0x400
-
-
-def name(text: str) -> DeviceName:
-    return DeviceName(ResourceName("google.com/tpu"), DeviceId(text))
 
 
 class Terminals:
@@ -61,24 +58,16 @@ def terminals() -> Iterator[Terminals]:
 
 
 @pytest.fixture
-def hold() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start a child that runs some Python and says when it is ready."""
-    children: list[subprocess.Popen[bytes]] = []
+def hold(start: Start) -> Start:
+    """Start a child that runs some Python, and return it when it is ready."""
 
-    def start(code: str) -> subprocess.Popen[bytes]:
+    def run(code: str) -> "subprocess.Popen[str]":
         script = f"import os, sys, threading, time\n{code}\nprint(flush=True)\nsys.stdin.read()\n"
-        child = subprocess.Popen(
-            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        children.append(child)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"\n"
+        child = start(script)
+        ready(child)
         return child
 
-    yield start
-    for child in children:
-        child.kill()
-        child.communicate()
+    return run
 
 
 def _other_thread(pid: int) -> int:
@@ -104,7 +93,7 @@ def loose(scan: Scan) -> dict[int, set[Grip]]:
 
 class TestOnRealProcesses:
     def test_a_process_that_has_the_node_open_is_named_with_its_start_time(
-        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+        self, terminals: Terminals, hold: Start
     ) -> None:
         path, rdev = terminals.make()
         child = hold(f"kept = open({path!r}, 'rb')")
@@ -117,7 +106,7 @@ class TestOnRealProcesses:
         assert scan.seconds > 0
 
     def test_a_node_under_another_name_is_the_same_device(
-        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+        self, terminals: Terminals, hold: Start, tmp_path: Path
     ) -> None:
         path, rdev = terminals.make()
         (tmp_path / "innocent").symlink_to(path)
@@ -126,7 +115,7 @@ class TestOnRealProcesses:
         assert grips(scan, "a") == {child.pid: {Grip.NODE}}
 
     def test_a_child_that_inherited_the_file_is_a_holder_too(
-        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+        self, terminals: Terminals, hold: Start
     ) -> None:
         path, rdev = terminals.make()
         child = hold(
@@ -140,7 +129,7 @@ class TestOnRealProcesses:
         os.kill(forked, signal.SIGKILL)
 
     def test_a_mere_reference_by_o_path_holds_nothing(
-        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+        self, terminals: Terminals, hold: Start
     ) -> None:
         path, rdev = terminals.make()
         child = hold(f"kept = os.open({path!r}, os.O_PATH)")
@@ -151,7 +140,7 @@ class TestOnRealProcesses:
         os.getuid() != 0, reason="only root may look into a process whose leader has exited"
     )
     def test_threads_of_a_leader_that_exited_are_looked_at(
-        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+        self, terminals: Terminals, hold: Start
     ) -> None:
         path, rdev = terminals.make()
         code = f"kept = open({path!r}, 'rb')\nimport ctypes\nthreading.Thread(target=time.sleep, args=(600,)).start()\nprint(flush=True)\nctypes.CDLL(None).syscall({60 if os.uname().machine == 'x86_64' else 93}, 0)"
@@ -173,7 +162,7 @@ class TestOnRealProcesses:
     def test_a_thread_with_a_file_table_of_its_own_is_found_by_any_look(
         self,
         terminals: Terminals,
-        hold: Callable[..., subprocess.Popen[bytes]],
+        hold: Start,
         tmp_path: Path,
         compares: bool,
     ) -> None:
@@ -223,7 +212,7 @@ ready.wait()
         assert not tables.same(os.getpid(), child.pid), "a process that is gone shares nothing"
 
     def test_of_processes_that_share_a_file_table_the_files_are_read_once(
-        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+        self, terminals: Terminals, hold: Start
     ) -> None:
         """All processes of a gVisor sandbox share one table, with hundreds of files."""
         root = HostRoot.under()
@@ -260,7 +249,7 @@ if not ctypes.CDLL(None).syscall(clone, {_CLONE_FILES | signal.SIGCHLD}, 0, 0, 0
             os.kill(sharing, signal.SIGKILL)
 
     def test_a_file_whose_path_is_too_long_to_be_told_hides_nothing(
-        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+        self, terminals: Terminals, hold: Start, tmp_path: Path
     ) -> None:
         path, rdev = terminals.make()
         child = hold(f"""
@@ -281,7 +270,7 @@ high = open("file", "w")
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a /dev")
     def test_a_plain_file_that_is_called_like_a_device_and_removed_makes_no_look_incomplete(
-        self, hold: Callable[..., subprocess.Popen[bytes]]
+        self, hold: Start
     ) -> None:
         """Any container's root may do so, without any capability and without any device."""
         child = hold("""
@@ -302,7 +291,7 @@ os.close(made)
         assert scan.gaps == ()
 
     def test_a_mapped_device_is_found_by_its_number_through_the_process_own_root(
-        self, hold: Callable[..., subprocess.Popen[bytes]]
+        self, hold: Start
     ) -> None:
         rdev = Path("/dev/zero").stat().st_rdev
         child = hold(
@@ -326,9 +315,7 @@ os.close(made)
         assert not scan.gaps or scan.gaps == holder_scan(HostRoot.under()).scan([], pids=[]).gaps
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-    def test_another_users_process_is_a_gap_without_the_capabilities(
-        self, hold: Callable[..., subprocess.Popen[bytes]]
-    ) -> None:
+    def test_another_users_process_is_a_gap_without_the_capabilities(self, hold: Start) -> None:
         child = hold("")
         scanned, told = os.pipe()
         other = os.fork()
@@ -347,12 +334,6 @@ os.close(made)
 
 
 class TestOnATree:
-    @pytest.fixture
-    def tree(self, tmp_path: Path) -> ProcTree:
-        tree = ProcTree(tmp_path)
-        tree.myself()
-        return tree
-
     def scan(self, tree: ProcTree, *targets: ScanTarget, maps: bool = False) -> Scan:
         return holder_scan(tree.root).scan(targets, maps=maps)
 
@@ -652,7 +633,7 @@ def test_however_many_of_a_pod_have_a_device_another_pods_holder_is_told_of() ->
 
 
 def test_who_has_exited_has_nothing_of_what_another_had_that_has_exited_too(
-    terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+    terminals: Terminals, hold: Start
 ) -> None:
     """Neither has a table of files any more: to compare them says that they are the same."""
     root = HostRoot.under()

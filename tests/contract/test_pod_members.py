@@ -4,7 +4,6 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +94,6 @@ class Scene:
 
     async def members(self) -> dict[int, Sandbox | None]:
         return {each.process.pid: each.sandbox for each in await self.pods.members(UID)}
-
-
-@pytest.fixture
-async def lane() -> AsyncIterator[Lane]:
-    lane = Lane("pods", deadline=30.0)
-    yield lane
-    lane.close(patience=5.0)
 
 
 async def test_who_has_ended_since_a_list_is_looked_for_in_another(

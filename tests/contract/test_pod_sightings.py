@@ -97,13 +97,6 @@ class Scene:
 
 
 @pytest.fixture
-async def lane() -> AsyncIterator[Lane]:
-    lane = Lane("pods", deadline=30.0)
-    yield lane
-    lane.close(patience=5.0)
-
-
-@pytest.fixture
 async def scene(tmp_path: Path, lane: Lane) -> AsyncIterator[Scene]:
     made = Scene(tmp_path, lane)
     yield made

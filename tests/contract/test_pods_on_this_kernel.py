@@ -44,13 +44,6 @@ def pod() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def lane() -> AsyncIterator[Lane]:
-    lane = Lane("pods", deadline=30.0)
-    yield lane
-    lane.close(patience=5.0)
-
-
-@pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     async with ledger_in(tmp_path / "state") as made:
         yield made

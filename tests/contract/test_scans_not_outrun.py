@@ -6,7 +6,6 @@ import shutil
 import socket
 import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,6 +16,8 @@ from pathlib import Path
 import pytest
 from inotify_simple import INotify, flags
 
+from fakes.books import name
+from fakes.children import Start
 from fakes.faultydisk import not_here
 from fakes.inuse import holder_scan
 from holdfast.host.cgroup.cgroups import Cgroups
@@ -27,12 +28,12 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import Visits
 from holdfast.host.root import HostRoot
 from holdfast.host.use.survey import Survey
-from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
+from holdfast.model.ids import PodUid
 from holdfast.model.use.holders import Grip, Scan, ScanTarget
 from simulated.proctree import ProcTree
 from waiting import wait_until
 
-ONE = DeviceName(ResourceName("google.com/tpu"), DeviceId("one"))
+ONE = name("one")
 UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"
 _LONGEST = 5.0
 _SCANS = 10
@@ -58,34 +59,6 @@ def terminal() -> Iterator[Terminal]:
     made = Terminal()
     yield made
     made.close()
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> ProcTree:
-    tree = ProcTree(tmp_path)
-    tree.myself()
-    return tree
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a child that runs some Python, and return it when it has written a line."""
-    children: list[subprocess.Popen[str]] = []
-
-    def run(code: str, *arguments: str) -> subprocess.Popen[str]:
-        child = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        children.append(child)
-        return child
-
-    yield run
-    for child in children:
-        child.kill()
-        child.communicate()
 
 
 def _pids(scan: Scan) -> list[int]:
@@ -279,7 +252,7 @@ sys.stdin.read()
 
 
 def test_a_file_in_a_message_that_nobody_takes_is_a_gap_until_it_is_taken(
-    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
+    terminal: Terminal, start: Start
 ) -> None:
     child = start(_IN_FLIGHT, terminal.path)
     assert child.stdin is not None
@@ -333,7 +306,7 @@ for line in sys.stdin:
 
 
 def test_a_table_with_a_socket_tells_of_a_file_that_came_since_and_of_none_that_went(
-    start: Callable[..., subprocess.Popen[str]],
+    start: Start,
 ) -> None:
     child = start(_HAS_A_SOCKET)
     assert child.stdin is not None
@@ -620,7 +593,7 @@ while not os.path.exists(sys.argv[2]):
 @pytest.mark.parametrize("stay", ["0", "0.02"])
 def test_a_device_that_is_handed_on_by_fork_is_never_seen_as_nobodys(
     terminal: Terminal,
-    start: Callable[..., subprocess.Popen[str]],
+    start: Start,
     tmp_path: Path,
     stay: str,
 ) -> None:
@@ -699,7 +672,7 @@ while True:
 
 
 def test_a_device_that_goes_to_and_fro_between_two_numbers_is_seen_at_each_look(
-    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
+    terminal: Terminal, start: Start
 ) -> None:
     child = start(_TO_AND_FRO, terminal.path)
     assert child.stdout is not None
@@ -729,7 +702,7 @@ sys.stdin.read()
 
 
 def test_a_file_that_moves_to_a_number_that_a_list_has_passed_is_seen_by_the_count(
-    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
+    terminal: Terminal, start: Start
 ) -> None:
     """Nothing that the list has is closed meanwhile: only the kernel's count tells."""
     if not Path("/proc/self/fd").stat().st_size:
@@ -776,7 +749,7 @@ sys.stdin.read()
 """
 
 
-def _ring(start: Callable[..., subprocess.Popen[str]], path: str) -> subprocess.Popen[str]:
+def _ring(start: Start, path: str) -> subprocess.Popen[str]:
     child = start(_RING, path)
     assert child.stdout is not None
     answer = int(child.stdout.readline())
@@ -786,9 +759,7 @@ def _ring(start: Callable[..., subprocess.Popen[str]], path: str) -> subprocess.
     return child
 
 
-def test_a_device_that_an_io_uring_has_registered_is_seen(
-    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_device_that_an_io_uring_has_registered_is_seen(terminal: Terminal, start: Start) -> None:
     child = _ring(start, terminal.path)
     scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid])
     assert _pids(scan) == [child.pid]
@@ -797,7 +768,7 @@ def test_a_device_that_an_io_uring_has_registered_is_seen(
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a device node")
 def test_a_removed_device_that_an_io_uring_has_registered_is_a_gap(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, terminal: Terminal
+    start: Start, tmp_path: Path, terminal: Terminal
 ) -> None:
     node = tmp_path / "node"
     try:
@@ -887,7 +858,7 @@ sys.stdin.read()
 
 
 def test_many_open_files_of_others_are_a_gap_of_these_alone(
-    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
+    terminal: Terminal, start: Start
 ) -> None:
     """Anybody may open a million; who looks for holders must not take minutes for it."""
     many = start(_FILES, "100000", "59")
@@ -1070,7 +1041,7 @@ class _Handed(GripSearch):
 
 
 def test_who_has_a_socket_and_one_more_file_than_when_it_was_looked_at_is_looked_at_again(
-    terminal: Terminal, start: Callable[..., subprocess.Popen[str]]
+    terminal: Terminal, start: Start
 ) -> None:
     child = start(_TAKES, terminal.path)
     assert child.stdout is not None
@@ -1184,7 +1155,7 @@ print(*holders.scan([]).gaps, procfs.arguments(1), flush=True)
 
 
 def test_where_no_thread_can_be_started_that_is_a_gap_and_no_end(
-    start: Callable[..., subprocess.Popen[str]],
+    start: Start,
 ) -> None:
     """Whoever is born without a pause may have all numbers, or the pod's limit is reached."""
     child = start(_NO_THREADS)

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from fakes.books import name
+from fakes.children import Start, ready
 from fakes.inuse import holder_scan
 from fakes.runtimes import RuntimeFolder, spec
 from holdfast.app.answers.reports import moves_wanted
@@ -22,7 +24,7 @@ from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.kubelet import checkpoint
-from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
+from holdfast.model.ids import PodUid
 from holdfast.model.text import MOST_MOVES
 from holdfast.model.use.holders import Grip, Scan, ScanTarget
 from simulated.proctree import ProcTree
@@ -31,7 +33,7 @@ from waiting import wait_until
 KIB = 1 << 10
 MIB = 1 << 20
 UID = PodUid("6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b")
-ONE = DeviceName(ResourceName("google.com/tpu"), DeviceId("one"))
+ONE = name("one")
 
 _MANY_FILES = """
 import os, resource, sys
@@ -59,28 +61,6 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., int]]:
-    """Start a child that runs some Python with arguments, and return its pid when it is ready."""
-    children: list[subprocess.Popen[bytes]] = []
-
-    def start(code: str, *arguments: str) -> int:
-        child = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        children.append(child)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"\n"
-        return child.pid
-
-    yield start
-    for child in children:
-        child.kill()
-        child.communicate()
-
-
 def peak(call: Callable[[], object]) -> int:
     """Return how many bytes *call* needed at one time."""
     tracemalloc.start()
@@ -98,7 +78,7 @@ def scan(pid: int, rdev: int, *, maps: bool) -> Scan:
 
 @pytest.mark.parametrize("maps", [False, True])
 def test_a_process_with_very_many_open_files_is_looked_at_file_by_file(
-    start: Callable[..., int], *, maps: bool
+    start: Start, *, maps: bool
 ) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 19_000:
         pytest.skip("this machine lets no process open 19,000 files")
@@ -106,7 +86,7 @@ def test_a_process_with_very_many_open_files_is_looked_at_file_by_file(
         pytest.skip("this kernel does not tell how many files a process has open (Linux 6.2)")
     main, other = os.openpty()
     try:
-        pid = start(_MANY_FILES, os.ttyname(other))
+        pid = ready(start(_MANY_FILES, os.ttyname(other)))
         rdev = os.fstat(other).st_rdev
 
         def found() -> bool:
@@ -122,9 +102,9 @@ def test_a_process_with_very_many_open_files_is_looked_at_file_by_file(
 
 
 def test_a_process_with_very_many_mappings_is_looked_at_part_by_part(
-    start: Callable[..., int],
+    start: Start,
 ) -> None:
-    pid = start(_MANY_MAPPINGS)
+    pid = ready(start(_MANY_MAPPINGS))
     assert len(Path(f"/proc/{pid}/maps").read_bytes()) > MIB
     assert peak(lambda: scan(pid, 1, maps=True)) < 600 * KIB
 
@@ -246,8 +226,8 @@ def test_of_thousands_of_processes_of_one_pod_what_is_the_same_is_kept_once(
     assert small < 1000 * 150, kept[-1].statistics("lineno")[:10]
 
 
-def test_of_very_long_arguments_the_beginning_is_read(start: Callable[..., int]) -> None:
-    pid = start("import sys; print(flush=True); sys.stdin.read()", *["x" * 100_000] * 10)
+def test_of_very_long_arguments_the_beginning_is_read(start: Start) -> None:
+    pid = ready(start("import sys; print(flush=True); sys.stdin.read()", *["x" * 100_000] * 10))
     arguments = Procfs(HostRoot.under()).arguments(pid)
     assert arguments[1] == "-c"
     assert sum(map(len, arguments)) <= 64 * KIB

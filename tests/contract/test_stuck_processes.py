@@ -8,23 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from fakes.books import name
 from fakes.inuse import holder_scan
 from holdfast.host.proc.visits import Visitor, Visits
-from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.ids import DeviceName
 from holdfast.model.use.holders import Scan, ScanTarget
 from simulated.proctree import ProcTree
 from waiting import wait_until
 
-ONE = DeviceName(ResourceName("google.com/tpu"), DeviceId("one"))
-TWO = DeviceName(ResourceName("google.com/tpu"), DeviceId("two"))
+ONE, TWO = name("one"), name("two")
 _PATIENCE = 0.3
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> ProcTree:
-    tree = ProcTree(tmp_path)
-    tree.myself()
-    return tree
 
 
 @pytest.fixture

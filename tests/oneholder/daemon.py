@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from fakes.doors import WatchedNode
 from fakes.observers import Unobserved
 from holdfast.allocation.allocator import GrantBuilder
@@ -99,23 +101,13 @@ class _Reader(KubeletReader):
         view = KubeletView(readable=True, read_at=now, answered=True, asked_at=now)
         kubelet = self._node.kubelet
         if kubelet.up and self.view.value.kubelet != kubelet.process:
-            self.view.set(_with_kubelet(view, kubelet.process))
+            self.view.set(replace(view, kubelet=kubelet.process))
 
     async def refresh(self) -> KubeletView:
         return self.view.value
 
     async def answered_after(self, _moment: float, _timeout: float) -> KubeletView | None:
         return self.view.value
-
-
-def _with_kubelet(view: KubeletView, kubelet: ProcessId) -> KubeletView:
-    return KubeletView(
-        readable=view.readable,
-        read_at=view.read_at,
-        answered=view.answered,
-        asked_at=view.asked_at,
-        kubelet=kubelet,
-    )
 
 
 class PlayedDaemon:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.errors import HostError
 from holdfast.model.text import printable
 from simulated.dramanager import DraManager
 from simulated.node import SimulatedNode
@@ -36,6 +37,7 @@ _SETTINGS: Mapping[str, Any] = {
     "log": {"format": "json"},
 }
 _COLUMNS = 100
+_LACKS = 3
 _FURTHER = 12 * " "
 """What the further rows of a line begin with: two columns more than its text."""
 
@@ -44,8 +46,11 @@ class StoryError(AssertionError):
     """A step of the story did not happen."""
 
 
-def play(tell: Callable[[Path], Coroutine[Any, Any, None]]) -> int:
-    """Tell a story in a folder of its own; return 0 when every step of it happened."""
+def play(tell: Callable[[Path], Coroutine[Any, Any, None]], *, instead: str = "") -> int:
+    """Tell a story in a folder of its own; return 0 when every step of it happened.
+
+    Return 3, with what the machine lacks and what to do *instead* on the terminal.
+    """
     with tempfile.TemporaryDirectory(prefix="holdfast-", dir="/tmp") as folder:
         try:
             asyncio.run(tell(Path(folder)))
@@ -53,6 +58,9 @@ def play(tell: Callable[[Path], Coroutine[Any, Any, None]]) -> int:
             print(f"\nThe story ended early: {printable(str(error))}")
             print((Path(folder) / "daemon.log").read_text()[-4000:])
             return 1
+        except HostError as error:
+            print(f"{error}.", instead, sep="\n")
+            return _LACKS
         except KeyboardInterrupt:
             return 130
     return 0

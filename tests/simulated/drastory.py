@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from holdfast.errors import HostError
 from simulated.demo import StoryError, play
 from simulated.drademo import DraDemo, dra_demo
 from simulated.pods import Pod, Workload
@@ -17,7 +16,6 @@ from simulated.stage import running
 _CHIPS = 4
 _GRACE = 2.0
 """Seconds that pod A takes to stop after it was deleted by force."""
-_NO_OPENSSL = 3
 _TOOL = """
 import os, sys
 os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
@@ -31,12 +29,10 @@ def main(*, keep: bool = False) -> int:
 
     Return 3, with what is missing on the terminal, where no certificates can be made.
     """
-    try:
-        return play(partial(_tell, keep=keep))
-    except HostError as error:
-        print(f"{error}.")
-        print("The story of the device plugin API needs none: `make demo` without ARGS=--dra.")
-        return _NO_OPENSSL
+    return play(
+        partial(_tell, keep=keep),
+        instead="The story of the device plugin API needs none: `make demo` without ARGS=--dra.",
+    )
 
 
 async def _tell(folder: Path, *, keep: bool) -> None:

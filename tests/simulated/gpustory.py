@@ -5,7 +5,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-from holdfast.errors import HostError
 from simulated import nvml
 from simulated.demo import Demo, StoryError, play
 from simulated.gpunode import GpuNode
@@ -21,7 +20,6 @@ _SETTINGS = {
     "tpu": {"enabled": False},
     "gpu": {"look": "500ms", "rescan": "1s", "healthBeat": "500ms"},
 }
-_NO_COMPILER = 3
 
 
 def main(*, keep: bool = False) -> int:
@@ -30,13 +28,10 @@ def main(*, keep: bool = False) -> int:
     Return 3, with what is missing on the terminal, where the stand-in for NVIDIA's library cannot
     be built.
     """
-    try:
-        nvml.compiler()
-        return play(partial(_tell, keep=keep))
-    except HostError as error:
-        print(f"{error}.")
-        print("The story of TPUs needs nothing of the kind: `make demo` without ARGS=--gpus.")
-        return _NO_COMPILER
+    return play(
+        partial(_tell, keep=keep),
+        instead="The story of TPUs needs nothing of the kind: `make demo` without ARGS=--gpus.",
+    )
 
 
 async def _tell(folder: Path, *, keep: bool) -> None:

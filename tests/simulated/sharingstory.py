@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.errors import HostError
 from simulated import nvml
 from simulated.demo import StoryError, play, short
 from simulated.drademo import DraDemo, cluster
@@ -25,7 +24,6 @@ _NUMBERED, _CLAIMED = "example.com/gpu", "example.com/claimed-gpu"
 _MIG = "MIG-0a1b2c3d-0000-5000-8000-000000000000"
 _SLICED = 2
 _LEAVES = Workload(runs_for=3.0, orphan=1)
-_MISSING = 3
 
 
 class _Way(Struct, frozen=True):
@@ -44,13 +42,10 @@ def main(*, keep: bool = False) -> int:
     Return 3, with what is missing on the terminal, where the stand-in for NVIDIA's library or the
     certificates of the control plane cannot be made.
     """
-    try:
-        nvml.compiler()
-        return play(partial(_tell, keep=keep))
-    except HostError as error:
-        print(f"{error}.")
-        print("The story of TPUs needs nothing of the kind: `make demo` without ARGS=--sharing.")
-        return _MISSING
+    return play(
+        partial(_tell, keep=keep),
+        instead="The story of TPUs needs nothing of the kind: `make demo` without ARGS=--sharing.",
+    )
 
 
 async def _tell(folder: Path, *, keep: bool) -> None:
