@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 from fakes.books import device_lock
 from fakes.inuse import NoDrivers, SlowLook, chip, device_use, look_at
 from fakes.ledgers import ledger_in
-from fakes.opener import opener
+from fakes.opener import stranger
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.book.book import Book
@@ -64,17 +63,8 @@ async def watch(tmp_path: Path) -> AsyncIterator[Watched]:
 @pytest.fixture
 def holder(watch: Watched) -> Iterator[int]:
     """Give the pid of a process that has the chip open."""
-    code = "import os, sys; os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(); sys.stdout.flush(); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-I", "-c", code, str(watch.node.node(NODE))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        watch.node.add_process(process.pid, "/user.slice")
+    with stranger(watch.node, NODE) as process:
         yield process.pid
-        process.kill()
 
 
 async def test_while_its_holder_has_it_a_device_is_never_looked_for_among_all_processes_again(
@@ -100,8 +90,7 @@ async def test_a_holder_that_closes_the_node_and_lives_on_is_noticed_within_five
     functions = (CHIP,) if kind is DeviceKind.VFIO else ()
     device = replace(watch.device, kind=kind, functions=functions)
     watch.node.tree.write(CHIP, "enable", "0")
-    with opener(watch.node.node(NODE)) as agent:
-        watch.node.add_process(agent.pid, "/system.slice/agent.service")
+    with stranger(watch.node, NODE) as agent:
         facts = await watch.use.known(device, {}, enabled=(), to_free=True)
         assert judge_kernel(facts).freedom is Freedom.IN_USE
         agent.close_one()
@@ -184,8 +173,7 @@ async def test_a_change_of_enable_is_looked_into_at_once_although_the_holder_liv
 async def test_of_several_holders_those_that_let_go_are_forgotten_one_by_one(
     watch: Watched, holder: int
 ) -> None:
-    with opener(watch.node.node(NODE)) as agent:
-        watch.node.add_process(agent.pid, "/system.slice/agent.service")
+    with stranger(watch.node, NODE) as agent:
         assert len((await watch.facts()).holders or ()) == 2
         agent.close_one()
         watch.clock.shift(5.0)
@@ -394,8 +382,7 @@ async def test_the_known_holders_of_all_devices_that_pods_have_are_looked_at_tog
 async def test_a_look_at_many_that_finds_one_let_go_leaves_it_to_be_looked_for(
     watch: Watched,
 ) -> None:
-    with opener(watch.node.node(NODE)) as agent:
-        watch.node.add_process(agent.pid, "/system.slice/agent.service")
+    with stranger(watch.node, NODE) as agent:
         assert (await watch.facts()).holders
         agent.close_one()
         watch.clock.shift(60.0)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from fakes.books import allocated, device_lock
 from fakes.inuse import chip, device_use, look_at
 from fakes.ledgers import ledger_in
-from fakes.opener import opener
+from fakes.opener import opener, stranger
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.book.queue import settle
@@ -273,8 +273,7 @@ async def test_what_the_pod_that_has_the_device_has_open_is_read_before_what_oth
 
 
 async def test_who_cannot_be_read_is_named(on: Looked) -> None:
-    with opener(on.node.node(NODES[0])) as stuck:
-        on.node.add_process(stuck.pid, "/user.slice")
+    with stranger(on.node, NODES[0]) as stuck:
         fds = on.node.root.proc / str(stuck.pid) / "fd"
         fds.unlink()
         fds.symlink_to("fd")
@@ -289,8 +288,7 @@ async def test_a_holder_of_a_functions_own_vfio_node_is_a_holder_of_the_device(o
     entry = on.node.tree.path(CHIP) / "vfio-dev/vfio0"
     entry.mkdir(parents=True)
     (entry / "dev").write_text(f"{os.major(rdev)}:{os.minor(rdev)}\n")
-    with opener(on.node.node("/dev/vfio/vfio0")) as holder:
-        on.node.add_process(holder.pid, "/user.slice")
+    with stranger(on.node, "/dev/vfio/vfio0") as holder:
         holders = (await on.facts()).holders or ()
     found = [(each.process.pid, each.grips) for each in holders]
     assert found == [(holder.pid, frozenset({Grip.NODE}))]
@@ -305,8 +303,7 @@ async def test_a_holder_of_another_node_of_the_same_hardware_is_a_holder_of_the_
     draws = DeviceNode(path="/dev/dri/renderD128", rdev=rdev)
     on.device = replace(on.device, other_nodes=(draws,))
     assert not (await on.facts()).holders
-    with opener(on.node.node("/dev/dri/renderD128")) as holder:
-        on.node.add_process(holder.pid, "/user.slice")
+    with stranger(on.node, "/dev/dri/renderD128") as holder:
         holders = (await on.facts()).holders or ()
     found = [(each.process.pid, each.grips) for each in holders]
     assert found == [(holder.pid, frozenset({Grip.NODE}))]
@@ -358,8 +355,7 @@ class TestLeftEnabled:
     async def test_it_is_learned_also_when_a_pod_is_over_that_had_it(self, on: Looked) -> None:
         on.set_enable("2")
         watch = on.watch()
-        with opener(on.node.node(NODES[0])) as pod:
-            on.node.add_process(pod.pid, "/user.slice")
+        with stranger(on.node, NODES[0]) as pod:
             assert (await on.released(watch)).freedom is Freedom.IN_USE
             pod.close_one()
             on.set_enable("1")
@@ -488,8 +484,7 @@ class TestNotEverybodySeen:
     async def test_what_no_look_can_prove_free_an_open_of_its_group_does(self, on: Looked) -> None:
         """One process that is stuck must not keep a device that has had an unknown pod."""
         await on.lane.run(_lose_sys_admin)
-        with opener(on.node.node(NODES[0])) as stuck:
-            on.node.add_process(stuck.pid, "/user.slice")
+        with stranger(on.node, NODES[0]) as stuck:
             stuck.close_one()
             fds = on.node.root.proc / str(stuck.pid) / "fd"
             fds.unlink()

@@ -1,8 +1,6 @@
 """A node with one GPU: NVML as the stub tells it, and real processes that have its node open."""
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,6 +11,7 @@ from typing import Any
 from fakes.books import device_lock, device_of, name
 from fakes.inuse import device_use, look_at
 from fakes.nvml import build
+from fakes.opener import opener
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.use.look import Look
@@ -41,11 +40,6 @@ RULES = GpuRules(
 PATH = "/dev/vfio/10"
 """Whose node stands in for /dev/nvidia0: a device that a test can make and open."""
 POD = PodUid("11111111-2222-3333-4444-555555555555")
-OPENS = (
-    "import os, sys; "
-    "_ = [os.open(each, os.O_RDWR | os.O_NOCTTY) for each in sys.argv[1:]]; "
-    "print(); sys.stdout.flush(); sys.stdin.read()"
-)
 
 
 @dataclass
@@ -95,21 +89,13 @@ class OneGpu:
     @contextmanager
     def process(self, *, pod: PodUid | None = None, opens: bool = True) -> Iterator[int]:
         """Run a process of *pod* that has the GPU's node open, or has not."""
-        files = [str(self.node.node(PATH))] if opens else []
-        with subprocess.Popen(
-            [sys.executable, "-I", "-c", OPENS, *files],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
+        with opener(*([self.node.node(PATH)] if opens else [])) as process:
             if pod is None:
                 self.node.add_process(process.pid, "/user.slice")
             else:
                 self.node.add_pod(pod)
                 self.node.enter(pod, "main", process.pid)
             yield process.pid
-            process.kill()
 
 
 @contextmanager

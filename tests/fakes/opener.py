@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from simulated.node import SimulatedNode
+
 _CODE = """
 import os, sys
 opened = [os.open(each, os.O_RDWR | os.O_NOCTTY) for each in sys.argv[2:]]
@@ -59,3 +61,11 @@ def opener(*paths: object, command: str = "") -> Iterator[Opener]:
             yield Opener(process)
         finally:
             process.kill()
+
+
+@contextmanager
+def stranger(node: SimulatedNode, path: str) -> Iterator[Opener]:
+    """Let a process of *node* that is of no pod have a device node open."""
+    with opener(node.node(path)) as made:
+        node.add_process(made.pid, "/user.slice")
+        yield made

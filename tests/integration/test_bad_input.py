@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from fakes.allocators import allocator
 from fakes.books import device_of, name
+from fakes.opener import stranger
 from fakes.stage import CHIPS, TPU, Stage, pod, stage
 from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Sources
@@ -148,19 +147,19 @@ async def test_a_device_that_is_being_released_is_queued_and_not_refused(
         await node.allocate(A)
         uid = node.kubelet.count(TPU, A).uid
         assert await node.pre_start(A) == ""
-        with _open(node, "/dev/vfio/10") as holder:
+        with stranger(node.node, "/dev/vfio/10") as holder:
             node.node.add_pod(uid)
-            node.node.enter(uid, "main", holder)
+            node.node.enter(uid, "main", holder.pid)
             del node.kubelet.pods[uid]
-            await _until_lock(node, A, "releasing")
-            await _expect_queued(node, holder)
+            await node.until_locks({A: "releasing"})
+            await _expect_queued(node, holder.pid)
 
 
 async def test_a_device_in_foreign_hands_is_queued_and_not_refused(short_path: Path) -> None:
     async with stage(short_path) as node:
-        with _open(node, "/dev/vfio/10") as holder:
-            await _until_lock(node, A, "foreign")
-            await _expect_queued(node, holder)
+        with stranger(node.node, "/dev/vfio/10") as holder:
+            await node.until_locks({A: "foreign"})
+            await _expect_queued(node, holder.pid)
 
 
 async def test_a_device_in_passing_ill_health_is_queued_and_not_refused(short_path: Path) -> None:
@@ -258,30 +257,6 @@ def _locked(file: Path) -> Iterator[None]:
             yield
         finally:
             db.execute("ROLLBACK")
-
-
-@contextlib.contextmanager
-def _open(node: Stage, path: str) -> Iterator[int]:
-    """Let a process of the node have a device node open; yield its pid."""
-    program = f"import os, sys; os.open({str(node.node.node(path))!r}, os.O_RDWR | os.O_NOCTTY); "
-    program += "print(flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-I", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        node.node.add_process(holder.pid, "/system.slice/other.service")
-        try:
-            yield holder.pid
-        finally:
-            holder.stdin.close()
-
-
-async def _until_lock(node: Stage, device: str, state: str) -> None:
-    async with asyncio.timeout(30.0):
-        while (await node.locks()).get(device) != state:
-            await asyncio.sleep(0.02)
 
 
 async def _expect_queued(node: Stage, holder: int) -> None:

@@ -162,9 +162,7 @@ async def test_the_history_of_a_device_that_left_the_node_is_told_by_its_id_alon
         await node.allocate(A)
         assert await node.pre_start(A) == ""
         del node.kubelet.pods[pod]
-        async with asyncio.timeout(30):
-            while await _json(node, "locks"):
-                await asyncio.sleep(0.05)
+        await node.until_free()
         story = await _json(node, "history", A)
         node.node.tree.unplug(A)
         await node.until(lambda: A not in node.healthy(), "the chip to have left")

@@ -67,9 +67,7 @@ async def test_nothing_of_it_is_served_over_http(short_path: Path) -> None:
         async def known() -> bool:
             return pod in json.dumps((await node.asked("debug"))["book"]["locks"])
 
-        async with asyncio.timeout(30):
-            while not await known():
-                await asyncio.sleep(0.05)
+        await node.until(known, "the pod to be known")
         answers = {path: await asyncio.to_thread(served, port, path) for path in hidden}
         others = ("/readyz", "/livez", "/metrics")
         shown = [await asyncio.to_thread(served, port, path) for path in others]

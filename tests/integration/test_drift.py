@@ -1,19 +1,16 @@
 """Disagreements between the ledger, kubelet's checkpoint and the kernel, on a whole node: told once."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from structlog.testing import capture_logs
 
+from fakes.opener import stranger
 from fakes.stage import TPU, Stage, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 
 _SOON = {"settle": "200ms", "beat": "100ms"}
-_HOLD = "import os, sys, time; os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); time.sleep(1e6)"
 
 
 async def _told(node: Stage, kind: str) -> dict[str, Any]:
@@ -107,18 +104,11 @@ async def test_a_person_who_uses_a_chip_on_the_host_is_told_and_left_alone(
 
 
 async def _someone_on_the_host(node: Stage) -> None:
-    path = node.node.node("/dev/vfio/10")
-    with subprocess.Popen(
-        [sys.executable, "-I", "-c", _HOLD, str(path)], stdout=subprocess.PIPE
-    ) as person:
-        assert person.stdout is not None
-        person.stdout.readline()
-        node.node.add_process(person.pid, "/user.slice")
+    with stranger(node.node, "/dev/vfio/10") as person:
         told = await _told(node, "held-by-another")
         assert f"pid {person.pid}" in told["other"]
         assert "granted it to nobody" in told["one"]
-        os.kill(person.pid, 0)
-        person.kill()
+        assert person.lives
     await _until_over(node)
 
 

@@ -1,11 +1,9 @@
 """A holder that closes a device and lives on keeps it from nobody, whatever state its lock is in."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from fakes.opener import Opener, opener
-from fakes.stage import Stage, pod, stage
+from fakes.opener import stranger
+from fakes.stage import pod, stage
 
 _KILLS = {
     "mode": "terminate",
@@ -17,20 +15,12 @@ _KILLS = {
 }
 
 
-@contextmanager
-def _agent(node: Stage, path: str = "/dev/vfio/10") -> Iterator[Opener]:
-    """Have an agent of the node's own, outside any pod, open the device."""
-    with opener(node.node.node(path)) as agent:
-        node.node.add_process(agent.pid, "/system.slice/agent.service")
-        yield agent
-
-
 async def test_a_foreign_holder_that_closes_the_device_and_lives_on_gives_it_back(
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1) as node:
         (only,) = node.healthy()
-        with _agent(node) as agent:
+        with stranger(node.node, "/dev/vfio/10") as agent:
             await node.until_locks({only: "foreign"})
             agent.close_one()
             await node.until_free()
@@ -45,7 +35,7 @@ async def test_a_device_that_its_pod_passed_on_is_released_when_the_other_closes
     async with stage(short_path, chips=1) as node:
         (only,) = node.healthy()
         old = await node.run(pod("old"))
-        with _agent(node) as agent:
+        with stranger(node.node, "/dev/vfio/10") as agent:
             await node.end(old)
             waits = await node.submit(pod("waits"))
             await node.waiting(waits, f"pid {agent.pid}")
@@ -61,7 +51,7 @@ async def test_a_quarantined_device_returns_when_the_last_holder_closes_it_and_l
     async with stage(short_path, chips=1, reclaim=_KILLS) as node:
         (only,) = node.healthy()
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        with _agent(node) as agent:
+        with stranger(node.node, "/dev/vfio/10") as agent:
             await node.until_locks({only: "quarantined"})
             assert not node.orphans(old)
             agent.close_one()
@@ -74,7 +64,7 @@ async def test_a_foreign_holder_that_lets_go_is_not_kept_in_mind_over_another_th
 ) -> None:
     async with stage(short_path, chips=1) as node:
         (only,) = node.healthy()
-        with _agent(node) as agent:
+        with stranger(node.node, "/dev/vfio/10") as agent:
             await node.until_locks({only: "foreign"})
             stuck = node.node.root.proc / "4000000"
             stuck.mkdir()

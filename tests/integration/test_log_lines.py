@@ -6,7 +6,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from fakes.opener import opener
+from fakes.opener import stranger
 from fakes.stage import TPU, end, pod, stage
 
 _PODS = 5
@@ -59,8 +59,7 @@ async def test_a_start_that_waits_is_not_logged_at_each_look(short_path: Path) -
     with capture_logs() as logs:
         async with stage(short_path, chips=1) as at:
             await at.until(lambda: len(at.healthy(TPU)) == 1, "the chips to be offered")
-            with opener(at.node.node("/dev/vfio/10")) as held:
-                at.node.add_process(held.pid, "/user.slice")
+            with stranger(at.node, "/dev/vfio/10"):
                 waits = await at.submit(pod("waits", chips=1))
                 await at.until(lambda: waits.refusals > 5, "kubelet to have asked a few times")
                 told = len(logs)

@@ -39,9 +39,7 @@ async def _until_check(node: Stage, name: str, *, passes: bool, reason: str = ""
         seen.update((await _checks(node)).get(name, {}))
         return seen.get("passes") is passes and reason in seen["reason"]
 
-    async with asyncio.timeout(30):
-        while not await stands():
-            await asyncio.sleep(0.05)
+    await node.until(stands, f"{name} to stand so")
 
 
 async def test_a_node_that_works_is_ready_in_every_point(short_path: Path) -> None:

@@ -3,11 +3,9 @@
 import asyncio
 import os
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from fakes.opener import stranger
 from fakes.stage import TPU, Stage, asks, pod, stage
 from holdfast.control import ask
 from holdfast.errors import HoldfastError
@@ -33,21 +31,6 @@ async def _opened(node: Stage, device: str) -> None:
         return bool((await node.asked("releasable", device=device))["holders"])
 
     await node.until(so, "the device to be opened")
-
-
-@contextmanager
-def _somebody(node: Stage, path: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Have a process outside any pod hold the device node at *path*."""
-    code = "import os, sys, time; os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(); time.sleep(1e6)"
-    device = str(node.node.node(path))
-    with subprocess.Popen([sys.executable, "-uc", code, device], stdout=subprocess.PIPE) as one:
-        assert one.stdout is not None
-        one.stdout.readline()
-        node.node.add_process(one.pid, "/user.slice/session-1.scope")
-        try:
-            yield one
-        finally:
-            one.kill()
 
 
 async def test_an_orphan_is_ended_at_once_and_in_observe_mode_because_a_person_asks(
@@ -79,12 +62,12 @@ async def test_a_device_is_never_free_because_somebody_said_so(short_path: Path)
     async with stage(short_path, chips=1, reclaim=_QUICK) as node:
         (only,) = node.healthy()
         old, left = await _orphaned(node)
-        with _somebody(node, "/dev/vfio/10") as other:
+        with stranger(node.node, "/dev/vfio/10") as other:
             done = await node.command("release", only, "--yes")
             assert done.returncode == 1
             assert "is not free yet: the kernel still shows it in use" in done.stderr
             assert left not in node.orphans(old), "what was the pod's is ended"
-            assert other.poll() is None, "what was not is not"
+            assert other.lives, "what was not is not"
             assert (await node.locks())[only] != "free"
             assert node.healthy() == set()
         await node.until_free()
@@ -93,14 +76,14 @@ async def test_a_device_is_never_free_because_somebody_said_so(short_path: Path)
 async def test_what_holdfast_granted_to_nobody_is_not_ended_by_any_word(short_path: Path) -> None:
     async with stage(short_path, chips=1, reclaim=_QUICK) as node:
         (only,) = node.healthy()
-        with _somebody(node, "/dev/vfio/10") as other:
+        with stranger(node.node, "/dev/vfio/10") as other:
             await node.until_locks({only: "foreign"})
             for words in (["--yes"], ["--force", "--pod", "old"]):
                 done = await node.command("release", only, *words)
                 assert done.returncode == 1
                 assert "end that yourself" in done.stderr
                 assert f"pid {other.pid}" in done.stdout
-            assert other.poll() is None
+            assert other.lives
         await node.until_free()
         done = await node.command("release", only, "--yes")
         assert (done.returncode, f"{only} is free" in done.stderr) == (1, True)

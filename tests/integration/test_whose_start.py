@@ -1,20 +1,18 @@
 """A start that waits at the gate while kubelet gives its devices to another pod."""
 
 import asyncio
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import grpc
 import pytest
 
+from fakes.opener import opener
 from fakes.stage import TPU, end, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.pods import Container, PodSpec
 
 _WAIT = 25.0
-_HOLD = "import os, sys, time; os.open(sys.argv[1], os.O_RDWR); print(flush=True); time.sleep(1e6)"
 
 
 async def test_a_start_is_refused_at_once_when_kubelet_gave_its_device_to_another_pod(
@@ -56,21 +54,13 @@ async def test_a_pod_that_takes_a_device_by_itself_does_not_get_its_lock(short_p
         await node.until(has_it, "it to have the lock")
         # A privileged pod sees every node of the host.
         taker = await node.run(PodSpec(name="taker", containers=(Container(),)))
-        path = node.node.node("/dev/vfio/10")
-        with subprocess.Popen(
-            [sys.executable, "-I", "-c", _HOLD, str(path)], stdout=subprocess.PIPE
-        ) as process:
-            try:
-                assert process.stdout is not None
-                process.stdout.readline()
-                node.node.enter(taker.uid, "main", process.pid)
+        with opener(node.node.node("/dev/vfio/10")) as taken:
+            node.node.enter(taker.uid, "main", taken.pid)
 
-                async def named() -> bool:
-                    return any(row["pid"] == process.pid for row in await node.asked("holders"))
+            async def named() -> bool:
+                return any(row["pid"] == taken.pid for row in await node.asked("holders"))
 
-                await node.until(named, "the daemon to see who holds it")
-                await node.for_some_beats()
-                assert await has_it()
-                assert await node.ever("releasing") == []
-            finally:
-                process.kill()
+            await node.until(named, "the daemon to see who holds it")
+            await node.for_some_beats()
+            assert await has_it()
+            assert await node.ever("releasing") == []
