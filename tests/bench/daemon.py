@@ -165,16 +165,22 @@ async def command_line(place: Place, *, n: int = 20) -> list[Figure]:
     ]
 
 
+async def _left_behind(made: Rig) -> tuple[Pod, int]:
+    """Return a pod that is over, whose lock is RELEASING, and the one process that it left."""
+    pod = await made.submit(1, runs_for=0.0, orphan=1)
+    await made.until(lambda: pod.stopped, "the pod is over")
+    await made.until(lambda: made.lock_states() == ["releasing"], "its lock is RELEASING")
+    (orphan,) = made.node.members(pod.uid)
+    return pod, orphan
+
+
 async def last_exit(place: Place, *, n: int = 10) -> list[Figure]:
     """Measure from the exit of a pod's last process, while RELEASING, to FREE on disk."""
     took: list[float] = []
     async with rig(place, kubelet={"question": SOON}) as made:
         for _ in range(n):
-            pod = await made.submit(1, runs_for=0.0, orphan=1)
-            await made.until(lambda p=pod: p.stopped, "the pod is over")  # type: ignore[misc]
-            await made.until(lambda: made.lock_states() == ["releasing"], "its lock is RELEASING")
+            pod, orphan = await _left_behind(made)
             await asyncio.sleep(0.5)  # the holder is known by then, and nothing is going on
-            (orphan,) = made.node.members(pod.uid)
             began = time.perf_counter()
             os.kill(orphan, signal.SIGKILL)
             took.append((await made.until(lambda: not made.lock_states(), "FREE") - began) * 1000)
@@ -195,10 +201,7 @@ async def pod_kill(place: Place, *, n: int = 10) -> list[Figure]:
     took: list[float] = []
     async with rig(place, kubelet={"question": SOON}) as made:
         for _ in range(n):
-            pod = await made.submit(1, runs_for=0.0, orphan=1)
-            await made.until(lambda p=pod: p.stopped, "the pod is over")  # type: ignore[misc]
-            await made.until(lambda: made.lock_states() == ["releasing"], "its lock is RELEASING")
-            (orphan,) = made.node.members(pod.uid)
+            pod, orphan = await _left_behind(made)
             others = await asyncio.gather(
                 *(_join(made, pod, orphan) for _ in range(_POD_PROCESSES - 1))
             )

@@ -1,7 +1,6 @@
 """NVIDIA's driver on a node, as files and nodes show it."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.needs import root_with
 from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.roots import device_root
@@ -193,10 +193,7 @@ print(chosen.root.host if chosen.root else chosen.reason)
 """
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("unshare") is None,
-    reason="mounts of one's own need root and unshare (util-linux)",
-)
+@root_with("unshare", to="mount something for oneself")
 @pytest.mark.parametrize(
     ("mount", "told"),
     [

@@ -1,6 +1,6 @@
 """The broken nodes of tests/doctor-trees, and how their programs are run as if they were live."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.doctor.finding import Finding, Level, Node
@@ -30,3 +30,9 @@ def programs_of(node: Node) -> Ask:
 def bad(findings: Sequence[Finding]) -> dict[str, Level]:
     """Return the checks that found something, with their levels."""
     return {each.check: each.level for each in findings if each.level is not Level.OK}
+
+
+def worst(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """Return the worst finding of each check."""
+    order = list(Level)
+    return {each.check: each for each in sorted(findings, key=lambda it: order.index(it.level))}

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,15 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fakes.needs import root_with
 from fakes.nodetree import CHIP, NodeTree
 from holdfast.cli import main
 from holdfast.ledger.store import Store
-
-
-@pytest.fixture(autouse=True)
-def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
-        monkeypatch.delenv(name)
 
 
 def test_on_a_machine_with_nothing_of_all_this_nothing_fails(
@@ -177,10 +171,7 @@ _PLACES = (
 )
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None,
-    reason="to take rights away needs root and setpriv (util-linux)",
-)
+@root_with("setpriv", to="take rights away")
 @pytest.mark.parametrize("place", _PLACES)
 def test_what_the_doctor_may_not_read_is_no_verdict_on_it(place: str, node: NodeTree) -> None:
     (node.folder / "var/lib/holdfast").mkdir()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fakes.controlplane import NODE, ControlPlane, control_plane
+from fakes.doctortrees import worst
 from fakes.listener import listening
 from fakes.nodetree import NodeTree
 from holdfast.doctor.apiserver import RIGHTS, Right
@@ -123,11 +124,7 @@ def _live(folder: Path) -> dict[str, Finding]:
         "dra": {"kubeletRoot": str(folder)},
         "tpu": {"api": "dra"},
     }
-    found = folder_findings(Node(settings=convert(settings)))
-    worst: dict[str, Finding] = {}
-    for each in sorted(found, key=lambda each: list(Level).index(each.level)):
-        worst[each.check] = each
-    return worst
+    return worst(folder_findings(Node(settings=convert(settings))))
 
 
 @pytest.fixture
@@ -223,7 +220,7 @@ class Cluster:
         return list(dra_findings(Node(settings=convert(settings))))
 
     def told(self, **changes: object) -> dict[str, Finding]:
-        return {each.check: each for each in sorted(self.findings(**changes), key=_badness)}
+        return worst(self.findings(**changes))
 
     def bad(self) -> dict[str, Level]:
         told = self.told()
@@ -244,10 +241,6 @@ _NODE_INFO = dict.fromkeys(
     ),
     "",
 )
-
-
-def _badness(finding: Finding) -> int:
-    return list(Level).index(finding.level)
 
 
 def _device(name: str, **attributes: str) -> dict[str, Any]:

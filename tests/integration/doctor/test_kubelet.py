@@ -2,7 +2,6 @@
 
 import binascii
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -12,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from fakes.doctortrees import worst
 from fakes.listener import listening
+from fakes.needs import root_with
 from fakes.nodetree import CHIP, NodeTree
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.kubelet import kubelet_findings, root_dir, stranger
@@ -291,12 +292,7 @@ def _live(folder: Path) -> dict[str, Finding]:
             "podResourcesSocket": str(folder / "pod-resources/kubelet.sock"),
         },
     }
-    found: dict[str, Finding] = {}
-    for finding in kubelet_findings(Node(settings=convert(settings))):
-        worst = found.setdefault(finding.check, finding)
-        if list(Level).index(finding.level) > list(Level).index(worst.level):
-            found[finding.check] = finding
-    return found
+    return worst(kubelet_findings(Node(settings=convert(settings))))
 
 
 @pytest.fixture
@@ -397,10 +393,7 @@ def test_our_own_sockets_must_answer_while_the_daemon_runs(folder: Path) -> None
     assert "1 sockets of holdfast" in down.reason
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None,
-    reason="to take rights away needs root and setpriv (util-linux)",
-)
+@root_with("setpriv", to="take rights away")
 def test_a_socket_that_may_not_be_asked_is_no_dead_kubelet(folder: Path) -> None:
     path = folder / "dp/kubelet.sock"
     with listening("kubelet", folder, [path]):

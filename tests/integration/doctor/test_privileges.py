@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.needs import root_with
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.privileges import privileges_findings
 from holdfast.host.files.paths import Mount, mount_of
@@ -59,10 +60,7 @@ def test_of_a_daemon_that_answers_its_own_privileges_are_told(short_path: Path) 
     assert told["subject"].reason.startswith(f"this is what the daemon, pid {pid}, may do: uid ")
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None,
-    reason="a daemon with one capability less needs root and setpriv (util-linux)",
-)
+@root_with("setpriv", to="run with one capability less")
 @pytest.mark.parametrize(
     ("capability", "check", "lost"),
     [
@@ -95,10 +93,7 @@ def test_what_explains_the_rest_is_told_of_the_daemon(short_path: Path) -> None:
     assert "no new privileges" in told["subject"].reason
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("unshare") is None,
-    reason="a daemon in a namespace of its own needs root and unshare (util-linux)",
-)
+@root_with("unshare", to="be in a namespace of one's own")
 def test_a_daemon_in_a_user_namespace_of_its_own_fails_by_its_name(short_path: Path) -> None:
     with _daemon(short_path, "unshare", "--user", "--map-root-user"):
         told = _found(short_path)
@@ -107,10 +102,7 @@ def test_a_daemon_in_a_user_namespace_of_its_own_fails_by_its_name(short_path: P
     assert told["user-namespace"].remedy == "remove hostUsers: false from the pod"
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("unshare") is None,
-    reason="a daemon with a read-only /sys needs root and unshare (util-linux)",
-)
+@root_with("unshare", to="have a read-only /sys")
 def test_a_reset_policy_with_a_read_only_sys_fails_by_its_name(short_path: Path) -> None:
     script = 'mount --bind /sys /sys && mount -o remount,bind,ro /sys && exec "$@"'
     less = ("unshare", "--mount", "sh", "-c", script, "sh")

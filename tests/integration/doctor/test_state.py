@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.needs import root_with
 from fakes.nodetree import NodeTree
 from fakes.stage import stage
 from holdfast.doctor.finding import Finding, Level, Node
@@ -24,10 +25,7 @@ from holdfast.model.node.filesystems import unfit
 from holdfast.settings import convert
 
 _FOLDER = "var/lib/holdfast"
-_needs_mounts = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("unshare") is None,
-    reason="mounts of one's own need root and unshare (util-linux)",
-)
+_needs_mounts = root_with("unshare", to="mount something for oneself")
 
 
 def _live(folder: Path) -> dict[str, Finding]:
