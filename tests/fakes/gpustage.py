@@ -35,6 +35,11 @@ class GpuStage:
             lambda: f"GPUs {indexes} to be healthy; {self.healthy()} are",
         )
 
+    async def arrive(self, count: int, **what: Any) -> None:
+        """Let the driver come with *count* GPUs, and return when all of them are healthy."""
+        self.gpus.arrive(count, **what)
+        await self.until_healthy(*range(count))
+
     async def reasons(self, index: int) -> list[str]:
         """Return what is said of a GPU."""
         rows = await self.stage.asked("devices") or []

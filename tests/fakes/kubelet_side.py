@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -270,6 +271,14 @@ async def kubelet_below(base: Path) -> AsyncIterator[Kubelet]:
 
 async def registered(side: Side, *, times: int = 1) -> None:
     await until(lambda: side.registered(times=times), what=f"registration {times}")
+
+
+@contextlib.asynccontextmanager
+async def registered_side(base: Path, **options: Any) -> AsyncIterator[tuple[Kubelet, Side]]:
+    """Yield a kubelet below *base* and a kubelet side with *options* that has registered there."""
+    async with kubelet_below(base) as kubelet, kubelet_side(base, **options) as side:
+        await registered(side)
+        yield kubelet, side
 
 
 def bare_plugin(deciding: Deciding, traffic: Traffic | None = None) -> DevicePlugin:

@@ -32,8 +32,7 @@ async def test_while_the_driver_container_stops_the_daemon_has_nothing_of_the_dr
         ready.parent.mkdir(parents=True)
         ready.touch()
         kept = keep_track(node, short_path)
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         await node.stage.until(lambda: has_open(node, kept), "the driver to be open")
         ready.unlink()
         await node.until_healthy()
@@ -50,8 +49,7 @@ async def test_a_drain_for_removal_ends_with_the_driver_let_go_and_undrain_takes
 ) -> None:
     async with gpu_stage() as node:
         kept = keep_track(node, short_path)
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         runs = await node.stage.run(wants("runs", 1))
         with drain_for_removal(node.stage.state) as asking:
             await node.stage.for_some_beats()
@@ -94,8 +92,7 @@ async def test_a_driver_that_was_let_go_for_removal_stays_so_over_a_restart_unti
 ) -> None:
     async with gpu_stage() as node:
         kept = keep_track(node, short_path)
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         await _let_go(node, kept)
 
         await _restart(node)
@@ -116,8 +113,7 @@ async def test_a_driver_that_was_let_go_for_removal_and_loaded_anew_is_taken_up(
 ) -> None:
     async with gpu_stage() as node:
         kept = keep_track(node, short_path)
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         await _let_go(node, kept)
         node.gpus.leave()
         await node.stage.for_some_beats()

@@ -68,8 +68,7 @@ async def test_a_pod_is_given_names_and_the_spec_has_the_nodes_and_the_driver_be
     gpu_stage: Any, driver: Path
 ) -> None:
     async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         made = await node.stage.run(wants("pod", 1))
         answer = _answer(node, made)
         (had,) = node.stage.ids(made, GPU)
@@ -91,8 +90,7 @@ async def test_features_of_nvidias_specs_are_had_and_those_that_change_nothing_a
     async with gpu_stage(
         deviceListStrategy=["cdi-cri"], driverRoot=str(driver), cdiFeatureFlags=features
     ) as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         assert "/run/nvidia-persistenced/socket" not in _mounts(node)
         lines = node.stage.log.splitlines()
     told = [line for line in lines if "CDI feature has no effect" in line]
@@ -105,8 +103,7 @@ async def test_what_a_pod_left_drawing_on_a_gpu_keeps_it_from_the_next_pod(
 ) -> None:
     async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
         path = node.gpus.add_renderer(cards(1)[0])
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         former = await node.stage.run(wants("former", 1))
         assert _nodes(node, f"{GPU_KIND}=0") == ["/dev/nvidia0", path]
         with opener(node.stage.node.node(path)) as left:
@@ -148,8 +145,7 @@ async def test_the_spec_is_written_anew_when_the_driver_is_replaced(
     gpu_stage: Any, driver: Path
 ) -> None:
     async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         assert f"/usr/lib64/libcuda.so.{OLD}" in _mounts(node)
         link = driver / "usr/lib64/libcuda.so.1"
         link.unlink()
@@ -182,8 +178,7 @@ async def test_a_pod_with_a_name_waits_at_the_gate_until_a_spec_explains_it(
     gpu_stage: Any, driver: Path
 ) -> None:
     async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         made = await node.stage.submit(replace(wants("pod", 1), pull=1.0))
         frozen = node.stage.specs / f"{SPEC}.tmp"
         frozen.mkdir()
@@ -198,8 +193,7 @@ async def test_pods_with_names_keep_them_when_new_ones_are_given_the_variable(
     gpu_stage: Any, driver: Path
 ) -> None:
     async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         await node.stage.run(wants("named", 1))
         await node.stage.stop()
         for file in node.stage.specs.iterdir():
@@ -216,8 +210,7 @@ async def test_such_a_pod_waits_where_the_spec_that_it_counts_on_cannot_be_writt
     gpu_stage: Any, driver: Path
 ) -> None:
     async with gpu_stage(deviceListStrategy=["cdi-annotations"], driverRoot=str(driver)) as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         made = await node.stage.run(replace(wants("named", 1, runs_for=0.5), restart="Always"))
         await node.stage.stop()
         (node.stage.specs / SPEC).unlink()
@@ -246,8 +239,7 @@ async def test_an_index_that_is_anothers_since_the_boot_starts_nothing(
 ) -> None:
     chosen = {"deviceListStrategy": [strategy], "deviceIdStrategy": "index"}
     async with gpu_stage(**chosen, driverRoot=str(driver)) as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         made = await node.stage.run(replace(wants("pod", 1, runs_for=0.5), restart="Always"))
         first, second = node.gpus.stub.cards
         node.gpus.show(replace(node.gpus.stub, cards=(second, first)))
@@ -260,8 +252,7 @@ async def test_an_index_that_is_anothers_since_the_boot_starts_nothing(
 async def test_the_spec_is_written_anew_when_a_gpu_is_divided(gpu_stage: Any, driver: Path) -> None:
     chosen = {"deviceListStrategy": ["cdi-cri"], "migStrategy": "mixed"}
     async with gpu_stage(**chosen, driverRoot=str(driver)) as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         node.gpus.add_capabilities("gpu1/gi7/access 66", "gpu1/gi7/ci0/access 67")
         slices = (Slice("MIG-a", gi=7), Slice("MIG-b", gi=8))  # the latter has no nodes
         node.gpus.change(1, lambda card: replace(card, mig=1, slices=slices))
@@ -282,8 +273,7 @@ async def test_what_nvidias_plugin_left_behind_is_replaced(gpu_stage: Any, drive
         (node.stage.specs / SPEC).write_text(json.dumps(old))
         left = node.stage.specs / "k8s.device-plugin.nvidia.com-gds.json"
         left.write_text(json.dumps({**old, "kind": "k8s.device-plugin.nvidia.com/gds"}))
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         await node.stage.run(wants("pod", 1))
         assert _nodes(node, f"{GPU_KIND}={uuid(0)}") == ["/dev/nvidia0"]
         assert not left.exists()
@@ -339,8 +329,7 @@ def _read_only(folder: Path) -> Iterator[None]:
 
 async def test_by_the_variable_no_spec_of_gpus_is_written(gpu_stage: Any, driver: Path) -> None:
     async with gpu_stage(driverRoot=str(driver)) as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         await node.stage.run(wants("pod", 1))
         assert list(node.stage.specs.iterdir()) == []
 
@@ -350,8 +339,7 @@ async def test_imex_channel_0_is_handed_over_where_the_node_has_it(
 ) -> None:
     chosen = {"deviceListStrategy": ["envvar", "cdi-cri"], "imexChannelIds": [0]}
     async with gpu_stage(**chosen, driverRoot=str(driver)) as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         without = await node.stage.run(wants("without", 1))
         assert "NVIDIA_IMEX_CHANNELS" not in _answer(node, without).envs
         await node.stage.end(without)

@@ -41,8 +41,7 @@ async def test_while_nvml_hangs_no_gpu_becomes_free_and_tpus_go_on(gpu_stage: An
     port = free_port()
     http = {"address": "127.0.0.1", "port": port}
     async with gpu_stage(callTimeout=_PATIENCE, others={"http": http}) as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         former = await node.stage.run(wants("former", 2))
         await _hang(node, port)
         await node.stage.end(former)
@@ -85,8 +84,7 @@ async def test_a_wait_for_events_that_does_not_end_is_said_and_costs_no_gpu_its_
     gpu_stage: Any,
 ) -> None:
     async with gpu_stage() as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         node.gpus.show(replace(node.gpus.stub, stall="wait"))
         await node.until_said(1, "NVML hangs in the wait for events")
         # A restart in its process waits for each thread, and that one would never come.
@@ -112,8 +110,7 @@ async def test_a_wait_for_events_that_does_not_end_is_said_and_costs_no_gpu_its_
 async def test_an_end_of_events_that_does_not_come_is_said(gpu_stage: Any) -> None:
     """Another layout is listened to anew, for which the subscription so far has to end."""
     async with gpu_stage() as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         node.gpus.show(replace(node.gpus.stub, cards=cards(3), stall="end"))
         await node.until_said(1, "NVML hangs in the wait for events")
         assert node.healthy() >= {uuid(0), uuid(1)}

@@ -32,8 +32,7 @@ async def test_a_driver_that_comes_after_the_daemon_is_found(gpu_stage: Any) -> 
         await node.stage.run(pod("tpu"))
         await node.stage.for_some_beats()
         assert list(node.stage.kubelet.devices.endpoints) == [TPU]
-        node.gpus.arrive(8)
-        await node.until_healthy(*range(8))
+        await node.arrive(8)
         made = await node.stage.run(wants("pod", 2))
         (entry,) = [e for e in node.stage.kubelet.devices.entries if e.pod == made.uid]
         answer = api.ContainerAllocateResponse.FromString(entry.answer)
@@ -54,8 +53,7 @@ async def test_what_goes_with_gpus_and_how_they_are_named_is_as_was_set(gpu_stag
         "mofedEnabled": True,
     }
     async with gpu_stage(**chosen) as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         made = await node.stage.run(wants("pod", 1))
         (entry,) = [e for e in node.stage.kubelet.devices.entries if e.pod == made.uid]
         answer = api.ContainerAllocateResponse.FromString(entry.answer)
@@ -85,8 +83,7 @@ async def test_a_driver_that_is_replaced_by_another_version_needs_no_restart(
     (folders["550"] / mounted.name).rename(mounted)
     async with gpu_stage(driverRoot=str(root)) as node:
         node.gpus.show(Node(driver="550"))
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         (folders["570"] / mounted.name).rename(mounted)
         node.gpus.replace_driver("570")
         await node.until_healthy()
@@ -97,8 +94,7 @@ async def test_a_driver_that_is_replaced_by_another_version_needs_no_restart(
 
 async def test_of_eight_gpus_one_is_lost_and_seven_go_on_being_allocated(gpu_stage: Any) -> None:
     async with gpu_stage() as node:
-        node.gpus.arrive(8)
-        await node.until_healthy(*range(8))
+        await node.arrive(8)
         node.gpus.change(3, lambda card: replace(card, errors={"*": LOST}))
         await node.until_healthy(0, 1, 2, 4, 5, 6, 7)
         assert any("NVML_ERROR_GPU_IS_LOST" in each for each in await node.reasons(3))
@@ -118,8 +114,7 @@ async def test_a_gpu_whose_uuid_is_garbage_is_unhealthy_and_one_whose_name_is_go
 ) -> None:
     garbage = "\udcff\udcfe"
     async with gpu_stage() as node:
-        node.gpus.arrive(4)
-        await node.until_healthy(0, 1, 2, 3)
+        await node.arrive(4)
         node.gpus.change(1, lambda card: replace(card, name=garbage))
         node.gpus.change(2, lambda card: replace(card, uuid=garbage))
         await node.until_healthy(0, 1, 3)
@@ -137,8 +132,7 @@ async def test_a_gpu_that_supports_next_to_nothing_and_whose_events_cannot_be_he
     async with gpu_stage() as node:
         asked = ("MemoryInfo", "MigMode", "Temperature", "RemappedRows", "NvLinkState")
         errors = {f"nvmlDeviceGet{each}": NOT_SUPPORTED for each in asked}
-        node.gpus.arrive(1, errors=errors, events=0)
-        await node.until_healthy(0)
+        await node.arrive(1, errors=errors, events=0)
         await node.until_said(0, "events cannot be received")
         made = await node.stage.run(wants("pod", 1))
         await node.stage.end(made)
@@ -149,8 +143,7 @@ async def test_a_gpu_is_well_again_when_what_clears_its_xid_was_seen_and_not_bef
     gpu_stage: Any,
 ) -> None:
     async with gpu_stage(healthQuiet="300ms") as node:
-        node.gpus.arrive(3)
-        await node.until_healthy(0, 1, 2)
+        await node.arrive(3)
         node.gpus.xid(uuid(0), 63)
         node.gpus.xid(uuid(1), 48)
         await node.until_healthy(2)
@@ -165,8 +158,7 @@ async def test_a_gpu_is_well_again_when_what_clears_its_xid_was_seen_and_not_bef
 
 async def test_a_killed_daemon_does_not_forget_a_fatal_xid(gpu_stage: Any) -> None:
     async with gpu_stage() as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         node.gpus.xid(uuid(1), 48)
         await node.until_healthy(0)
         await node.stage.until(
@@ -185,8 +177,7 @@ async def test_a_person_clears_an_xid_that_nothing_else_clears_and_is_named_for_
     gpu_stage: Any,
 ) -> None:
     async with gpu_stage() as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         node.gpus.xid(uuid(1), 54)
         await node.until_said(1, "needs a repair by a person")
         node.gpus.leave()
@@ -215,8 +206,7 @@ async def test_a_gpu_that_an_orphan_has_open_is_waited_for_and_the_orphan_is_end
     gpu_stage: Any,
 ) -> None:
     async with gpu_stage() as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         former = await node.stage.run(wants("former", 2, runs_for=1.0, orphan=1))
         orphan = await node.stage.orphan(former)
         following = await node.stage.submit(wants("next", 2))
@@ -228,8 +218,7 @@ async def test_a_gpu_that_an_orphan_has_open_is_waited_for_and_the_orphan_is_end
 
 async def test_what_nvml_does_not_tell_is_never_free(gpu_stage: Any) -> None:
     async with gpu_stage() as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         former = await node.stage.run(wants("former", 1))
         node.gpus.change(
             0, lambda card: replace(card, errors={"nvmlDeviceGetComputeRunningProcesses_v3": 999})
@@ -244,8 +233,7 @@ async def test_what_nvml_does_not_tell_is_never_free(gpu_stage: Any) -> None:
 
 async def test_the_next_pod_waits_until_the_former_ones_memory_is_back(gpu_stage: Any) -> None:
     async with gpu_stage(memoryDeadline="300ms") as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         await node.stage.for_some_beats()  # its idle memory is seen
         former = await node.stage.run(wants("former", 1))
         node.gpus.change(0, lambda card: replace(card, used=GIB))
@@ -258,8 +246,7 @@ async def test_the_next_pod_waits_until_the_former_ones_memory_is_back(gpu_stage
 
 async def test_a_killed_daemon_does_not_forget_that_memory_leaked(gpu_stage: Any) -> None:
     async with gpu_stage(memoryDeadline="300ms") as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         await node.stage.until(
             lambda: "nvidia/idle" in read_only(node.stage.state).kept,
             lambda: "its idle memory to be on disk",
@@ -311,8 +298,7 @@ async def test_what_computes_outside_of_pods_has_a_gpu_and_a_monitoring_agent_do
     gpu_stage: Any,
 ) -> None:
     async with gpu_stage(others={"withholdAfter": "1h"}, monitors=["sleep"]) as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         with (
             _outside("sleep", "600") as agent,
             _outside(sys.executable, "-c", "input()") as trainer,
@@ -337,8 +323,7 @@ async def test_what_computes_outside_of_pods_has_a_gpu_and_a_monitoring_agent_do
 async def test_a_gpu_whose_driver_is_away_at_a_start_is_not_taken_for_gone(gpu_stage: Any) -> None:
     """Else its lock would be FREE because nothing is left that anybody could hold."""
     async with gpu_stage() as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         former = await node.stage.run(wants("former", 1, runs_for=0.5, orphan=1))
         orphan = await node.stage.orphan(former)
         node.gpus.leave()
@@ -363,8 +348,7 @@ async def test_a_gpu_divided_anew_is_advertised_anew_without_a_restart(gpu_stage
                 lambda: f"{resource} to be {ids}; it is {node.stage.healthy(resource)}",
             )
 
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         node.gpus.change(
             1,
             lambda card: replace(card, mig=1, slices=(Slice("MIG-a", gi=7), Slice("MIG-b", gi=8))),
@@ -390,8 +374,7 @@ async def test_a_gpu_is_not_whole_for_others_while_a_pod_has_a_slice_that_it_was
 ) -> None:
     small = "nvidia.com/mig-1g.10gb"
     async with gpu_stage(migStrategy="mixed", passDeviceSpecs=False) as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         node.gpus.change(1, lambda card: replace(card, mig=1, slices=(Slice("MIG-a", gi=7),)))
         await node.stage.until(lambda: node.stage.healthy(small) == {"MIG-a"}, "the slice")
         made = await node.stage.run(PodSpec(name="sliced", containers=(asks(small, 1),)))

@@ -56,8 +56,7 @@ async def test_a_slice_whose_driver_is_away_at_a_start_is_not_taken_for_gone(
 async def test_a_gpu_that_is_lost_at_a_start_is_not_taken_for_gone(gpu_stage: Any) -> None:
     """NVML does not tell who it is, so that it may be any that is not there."""
     async with gpu_stage() as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         made = await node.stage.run(wants("former", 2, runs_for=0.5, orphan=2))
 
         def lose() -> None:
@@ -76,8 +75,7 @@ async def test_a_gpu_that_is_not_to_be_advertised_any_more_is_not_taken_for_gone
     gpu_stage: Any, *, there: bool
 ) -> None:
     async with gpu_stage() as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         made = await node.stage.run(wants("former", 1, runs_for=0.5, orphan=1))
 
         def leave() -> None:

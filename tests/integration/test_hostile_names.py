@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fakes.commands import holdfast
 from fakes.control import control_server
 from fakes.http import served
-from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
+from fakes.kubelet_side import TPU, registered_side
 from fakes.stage import CHIPS, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast.control.server import Handler
@@ -191,8 +191,7 @@ def test_a_line_of_the_demo_begins_with_its_time_and_fits_100_columns(
 
 @pytest.mark.parametrize("error", [GateRefusedError, ValueError])
 async def test_kubelet_is_given_one_line(short_path: Path, error: type[Exception]) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         side.deciding.fail = error(f"cannot start: pid 7 ({_HOSTILE}) holds it")
         with pytest.raises(aio.AioRpcError) as told:
             await kubelet.devices.plugin(TPU).PreStartContainer(

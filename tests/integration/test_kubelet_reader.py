@@ -15,7 +15,7 @@ from fakes.kubelet_side import (
     Side,
     kubelet_below,
     kubelet_side,
-    registered,
+    registered_side,
 )
 from holdfast.errors import KubeletError
 from holdfast.host.files.wholefile import FileId
@@ -36,11 +36,7 @@ from waiting import until
 async def test_the_books_follow_the_checkpoint_as_it_is_renamed_into_place(
     short_path: Path,
 ) -> None:
-    async with (
-        kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, interval=60.0) as side,
-    ):
-        await registered(side)
+    async with registered_side(short_path, interval=60.0) as (kubelet, side):
         await kubelet.give("u1", TPU, "a")
         await until(lambda: side.reader.view.value.counts(PodUid("u1")))
         (entry,) = side.reader.view.value.entries
@@ -49,11 +45,7 @@ async def test_the_books_follow_the_checkpoint_as_it_is_renamed_into_place(
 
 
 async def test_a_refresh_sees_what_was_written_a_moment_ago(short_path: Path) -> None:
-    async with (
-        kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, interval=60.0) as side,
-    ):
-        await registered(side)
+    async with registered_side(short_path, interval=60.0) as (kubelet, side):
         for number in range(20):
             kubelet.forget()
             await kubelet.give(f"u{number}", TPU, "a")
@@ -79,8 +71,7 @@ async def test_a_checkpoint_that_stays_unreadable_is_no_news_at_each_look(
 async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(
     short_path: Path,
 ) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         await kubelet.give("u1", TPU, "a")
         await kubelet.give("u2", TPU, "b")
         del kubelet.pods["u1"]
@@ -101,8 +92,7 @@ async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(
 async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the_pods_name(
     short_path: Path,
 ) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         await until(lambda: side.reader.view.value.questions == 1)
         await kubelet.give("u1", TPU, "a")
         await until(lambda: side.reader.view.value.pods)
@@ -114,8 +104,7 @@ async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the
 
 
 async def test_no_question_is_asked_while_an_allocate_is_in_flight(short_path: Path) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         await until(lambda: side.reader.view.value.questions == 1)
         lists = kubelet.pod_resources.lists
         side.deciding.hold.clear()
@@ -141,11 +130,7 @@ async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_befor
             dialling.set()
             may_go_on.wait(20.0)
 
-    async with (
-        kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, dialled=dialled) as side,
-    ):
-        await registered(side)
+    async with registered_side(short_path, dialled=dialled) as (kubelet, side):
         await until(lambda: side.reader.view.value.questions == 1)
         hold[0] = True
         side.reader.ask("a test")
@@ -163,8 +148,7 @@ async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_befor
 
 
 async def test_many_wishes_make_few_questions(short_path: Path) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         began = time.monotonic()
         while kubelet.pod_resources.lists < 3:
             side.reader.ask("a test")
@@ -176,11 +160,7 @@ async def test_many_wishes_make_few_questions(short_path: Path) -> None:
 async def test_while_locks_are_held_kubelet_is_asked_now_and_then(short_path: Path) -> None:
     times = QuestionSettings(min_interval=Duration(0.05), idle_interval=Interval(0.2))
     book = Watched(Book())
-    async with (
-        kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, questions=times, book=book) as side,
-    ):
-        await registered(side)
+    async with registered_side(short_path, questions=times, book=book) as (kubelet, side):
         await until(lambda: side.reader.view.value.questions >= 1)
         await asyncio.sleep(1.5)
         quiet = kubelet.pod_resources.lists
@@ -192,8 +172,7 @@ async def test_while_locks_are_held_kubelet_is_asked_now_and_then(short_path: Pa
 async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
     short_path: Path, trouble: str
 ) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         await kubelet.give("u1", TPU, "a")
         assert await side.reader.answered_after(SystemClock().uptime(), 10.0)
         before = side.reader.view.value
@@ -210,11 +189,10 @@ async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
 
 
 async def test_a_kubelet_that_does_not_write_answers_no_question(short_path: Path) -> None:
-    async with (
-        kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, questions=QuestionSettings(timeout=Interval(0.3))) as side,
+    async with registered_side(short_path, questions=QuestionSettings(timeout=Interval(0.3))) as (
+        kubelet,
+        side,
     ):
-        await registered(side)
         assert await side.reader.answered_after(SystemClock().uptime(), 10.0)
         kubelet.devices.writes = False
         asked = side.reader.view.value.questions
@@ -230,8 +208,7 @@ async def test_a_kubelet_that_does_not_write_answers_no_question(short_path: Pat
 async def test_a_question_during_which_kubelet_was_replaced_does_not_count(
     short_path: Path,
 ) -> None:
-    async with kubelet_below(short_path), kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (_, side):
         view = await side.reader.answered_after(SystemClock().uptime(), 10.0)
         assert view is not None
         side.started.extend([1, 2])
@@ -245,8 +222,7 @@ async def test_a_question_during_which_kubelet_was_replaced_does_not_count(
 async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kept(
     short_path: Path, harm: str
 ) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         await kubelet.give("u1", TPU, "a")
         assert await side.reader.answered_after(SystemClock().uptime(), 10.0)
         kubelet.devices.writes = False
@@ -332,11 +308,7 @@ async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_mor
     short_path: Path,
 ) -> None:
     never = QuestionSettings(settle=Duration(3600), idle_interval=Interval(3600))
-    async with (
-        kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, questions=never) as side,
-    ):
-        await registered(side)
+    async with registered_side(short_path, questions=never) as (kubelet, side):
         side.reader.ask("a test")
         await until(lambda: side.reader.view.value.answered)
         await kubelet.give("u1", TPU, "a")
@@ -346,8 +318,7 @@ async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_mor
 
 async def test_an_answer_is_read_when_kubelet_has_written_all_of_it(short_path: Path) -> None:
     # A write that was under way already may be the first that is seen.
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path, calm=1.0) as side:
-        await registered(side)
+    async with registered_side(short_path, calm=1.0) as (kubelet, side):
         await until(lambda: side.reader.view.value.questions)
         await kubelet.give("u1", TPU, "a")
         answer = await _asked_and_not_answered(side, kubelet)
@@ -363,11 +334,7 @@ async def test_a_pod_that_comes_during_a_question_leaves_no_name_for_its_devices
 ) -> None:
     # It may have the devices of a pod that List still named.
     never = QuestionSettings(settle=Duration(3600), idle_interval=Interval(3600))
-    async with (
-        kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, questions=never) as side,
-    ):
-        await registered(side)
+    async with registered_side(short_path, questions=never) as (kubelet, side):
         await kubelet.give("u1", TPU, "a")
         answer = await _asked_and_not_answered(side, kubelet)
         await kubelet.give("u2", TPU, "b")

@@ -23,6 +23,7 @@ from fakes.kubelet_side import (
     kubelet_side,
     plugin_server,
     registered,
+    registered_side,
 )
 from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.inotify import PathWatcher
@@ -81,8 +82,7 @@ async def test_each_resource_is_served_then_registered_with_the_right_options(
 
 
 async def test_a_resource_that_comes_into_the_offers_later_is_registered(short_path: Path) -> None:
-    async with kubelet_below(short_path), kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (_, side):
         side.offer(OTHER, chips("x"))
         await until(lambda: side.registered(OTHER))
 
@@ -110,11 +110,7 @@ async def test_a_resource_that_leaves_the_offers_is_an_empty_list_until_it_comes
 
 
 async def test_a_new_kubelet_sock_is_registered_with_at_once(short_path: Path) -> None:
-    async with (
-        kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, interval=60.0) as side,
-    ):
-        await registered(side)
+    async with registered_side(short_path, interval=60.0) as (kubelet, side):
         await kubelet.restart()
         await registered(side, times=2)
         assert (short_path / "dp" / SOCKET).is_socket()
@@ -123,8 +119,7 @@ async def test_a_new_kubelet_sock_is_registered_with_at_once(short_path: Path) -
 async def test_a_kubelet_that_is_down_for_a_while_is_registered_with_when_it_is_back(
     short_path: Path,
 ) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         await kubelet.stop()
         await until(lambda: "cannot register" in side.problem(), what="a problem")
         await kubelet.restart()
@@ -132,8 +127,7 @@ async def test_a_kubelet_that_is_down_for_a_while_is_registered_with_when_it_is_
 
 
 async def test_the_end_of_a_stream_is_followed_by_a_new_registration(short_path: Path) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         for times in (2, 3):
             await kubelet.end_stream()
             await registered(side, times=times)
@@ -144,15 +138,13 @@ async def test_a_registration_does_not_wait_for_our_own_socket_to_answer_us(
 ) -> None:
     # On an overloaded node our own answer comes after our patience, which is over at once here.
     times = RegistrationTimes(register=12.0, own_answer=-1.0)
-    async with kubelet_below(short_path), kubelet_side(short_path, enrolment=times) as side:
-        await registered(side)
+    async with registered_side(short_path, enrolment=times) as (_, side):
         with pytest.raises(KubeletError, match="cannot reach our own socket"):
             await side.registrar.answers(TPU)
 
 
 async def test_the_removal_of_our_socket_makes_a_new_one_and_registers_it(short_path: Path) -> None:
-    async with kubelet_below(short_path), kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (_, side):
         (short_path / "dp" / SOCKET).unlink()
         await registered(side, times=2)
         assert (short_path / "dp" / SOCKET).is_socket()
@@ -341,11 +333,7 @@ async def test_a_stale_socket_is_replaced_and_another_ones_socket_is_left_alone(
 
 
 async def test_a_stop_lets_an_allocate_in_flight_be_answered(short_path: Path) -> None:
-    async with (
-        kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path) as side,
-    ):
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.give("u", TPU, "a"))
         await until(lambda: side.traffic.allocates.value == 1)

@@ -1,32 +1,39 @@
 """A living pod whose own gVisor sandbox keeps its device: it is told, or made a new sandbox."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from fakes.sandboxes import GvisorSandbox, end_programs, gvisor_sandbox, program_beside
 from fakes.stage import Stage, pod, stage
 from simulated.pods import Phase, Pod
 
 _GROUP = "/dev/vfio/10"
-_LEAK = "keeps a leaked VFIO device fd (gvisor#11545, fixed in release-20250326.0)"
 
 
-def _reclaim(**changes: str) -> dict[str, Any]:
-    at_once = {
-        "mode": "terminate",
-        "leakedSandbox": "restart",
-        "leakGrace": "100ms",
-        "letGoGrace": "0s",
-        "orphanGrace": "0s",
-    }
-    return {"reclaim": {**at_once, **changes}}
+_RESTART = {
+    "mode": "terminate",
+    "leakedSandbox": "restart",
+    "leakGrace": "100ms",
+    "letGoGrace": "0s",
+    "orphanGrace": "0s",
+}
 
 
-async def _leaky(node: Stage, *, chips: int = 1) -> Pod:
+async def _leaky(node: Stage) -> Pod:
     """Run a pod whose program is started again whenever it ends."""
-    made = await node.run(pod("leaky", chips=chips, restart="Always"))
+    made = await node.run(pod("leaky", restart="Always"))
     await node.questions()
     return made
+
+
+@asynccontextmanager
+async def _restarting(folder: Path) -> AsyncIterator[tuple[Stage, Pod, GvisorSandbox]]:
+    """Yield a node that ends leaking sandboxes, a pod, and its own sandbox with its device."""
+    async with stage(folder, chips=1, own_process=True, reclaim=_RESTART) as node:
+        living = await _leaky(node)
+        with gvisor_sandbox(node, living, node=_GROUP) as sandbox:
+            yield node, living, sandbox
 
 
 async def _kept(node: Stage, living: Pod, sandbox: GvisorSandbox, why: str) -> None:
@@ -65,70 +72,58 @@ async def test_by_default_a_pod_is_told_of_its_own_leaking_sandbox_and_what_to_d
 async def test_with_restart_an_idle_leaking_sandbox_is_ended_and_its_pod_starts_again(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim()) as node:
-        living = await _leaky(node)
-        with gvisor_sandbox(node, living, node=_GROUP) as sandbox:
-            sandbox.idle()
-            end_programs(node, living, sandbox)
-            await node.until(lambda: not sandbox.lives, "the sandbox to be ended")
-            await node.until(lambda: living.starts == 2, "the pod to start again")
-            moves = [move["evidence"] for move in await node.ever("held")]
-            (told,) = [text for text in moves if "ending the pod's own leaking sandbox" in text]
-            assert all(f"pid {pid}" in told for pid in sandbox.pids)
-            assert await node.ever("releasing") == []
+    async with _restarting(short_path) as (node, living, sandbox):
+        sandbox.idle()
+        end_programs(node, living, sandbox)
+        await node.until(lambda: not sandbox.lives, "the sandbox to be ended")
+        await node.until(lambda: living.starts == 2, "the pod to start again")
+        moves = [move["evidence"] for move in await node.ever("held")]
+        (told,) = [text for text in moves if "ending the pod's own leaking sandbox" in text]
+        assert all(f"pid {pid}" in told for pid in sandbox.pids)
+        assert await node.ever("releasing") == []
 
 
 async def test_with_restart_a_sandbox_in_which_another_container_runs_is_kept(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim()) as node:
-        living = await _leaky(node)
-        with gvisor_sandbox(node, living, node=_GROUP) as sandbox:
-            sandbox.at_work()
-            end_programs(node, living, sandbox)
-            await _kept(node, living, sandbox, "its runtime runs container work-of-leaky in it")
+    async with _restarting(short_path) as (node, living, sandbox):
+        sandbox.at_work()
+        end_programs(node, living, sandbox)
+        await _kept(node, living, sandbox, "its runtime runs container work-of-leaky in it")
 
 
 async def test_with_restart_a_sandbox_whose_runtimes_files_are_not_there_is_kept(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim()) as node:
-        living = await _leaky(node)
-        with gvisor_sandbox(node, living, node=_GROUP) as sandbox:
-            end_programs(node, living, sandbox)
-            await _kept(node, living, sandbox, "its runtime's state cannot be read")
+    async with _restarting(short_path) as (node, living, sandbox):
+        end_programs(node, living, sandbox)
+        await _kept(node, living, sandbox, "its runtime's state cannot be read")
 
 
 async def test_with_restart_a_sandbox_that_has_a_group_open_is_kept(short_path: Path) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim()) as node:
-        living = await _leaky(node)
-        with gvisor_sandbox(node, living, node=_GROUP) as sandbox:
-            sandbox.idle()
-            sandbox.opens_the_group()
-            end_programs(node, living, sandbox)
-            await _kept(node, living, sandbox, "a device of the pod is held by more than a leaked")
+    async with _restarting(short_path) as (node, living, sandbox):
+        sandbox.idle()
+        sandbox.opens_the_group()
+        end_programs(node, living, sandbox)
+        await _kept(node, living, sandbox, "a device of the pod is held by more than a leaked")
 
 
 async def test_with_restart_a_pod_with_a_program_beside_its_sandbox_is_kept(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim()) as node:
-        living = await _leaky(node)
-        with gvisor_sandbox(node, living, node=_GROUP) as sandbox:
-            sandbox.idle()
-            with program_beside(node, living) as program:
-                end_programs(node, living, sandbox, but=program)
-                await _kept(node, living, sandbox, f"pid {program}")
+    async with _restarting(short_path) as (node, living, sandbox):
+        sandbox.idle()
+        with program_beside(node, living) as program:
+            end_programs(node, living, sandbox, but=program)
+            await _kept(node, living, sandbox, f"pid {program}")
 
 
 async def test_with_restart_a_sandbox_that_no_container_waits_for_is_left_alone(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim()) as node:
-        living = await _leaky(node)
-        with gvisor_sandbox(node, living, node=_GROUP) as sandbox:
-            sandbox.idle()
-            # Its program runs on: the sandbox keeps the device, as it may.
-            await node.for_some_beats(12)
-            assert sandbox.lives
-            assert living.phase is Phase.RUNNING
+    async with _restarting(short_path) as (node, living, sandbox):
+        sandbox.idle()
+        # Its program runs on: the sandbox keeps the device, as it may.
+        await node.for_some_beats(12)
+        assert sandbox.lives
+        assert living.phase is Phase.RUNNING

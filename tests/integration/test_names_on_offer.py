@@ -12,8 +12,7 @@ _SLICE = "nvidia.com/mig-1g.10gb"
 
 async def test_a_node_of_gpus_alone_has_no_tpus_registered(gpu_stage: Any) -> None:
     async with gpu_stage(chips=0) as node:
-        node.gpus.arrive(2)
-        await node.until_healthy(0, 1)
+        await node.arrive(2)
         await node.stage.for_some_beats()
 
         assert set(node.stage.kubelet.devices.endpoints) == {GPU}

@@ -15,7 +15,7 @@ from fakes.kubelet_side import (
     kubelet_below,
     kubelet_side,
     plugin_server,
-    registered,
+    registered_side,
 )
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as dp_grpc
@@ -52,8 +52,7 @@ async def test_only_changes_of_its_own_list_and_wishes_to_resend_are_sent_on_a_s
 
 
 async def test_many_changes_at_once_reach_kubelet_as_the_latest_list(short_path: Path) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         await until(lambda: kubelet.messages.get(TPU))
         for number in range(50):
             side.offer(TPU, chips(f"d{number}"))
@@ -64,8 +63,7 @@ async def test_many_changes_at_once_reach_kubelet_as_the_latest_list(short_path:
 async def test_allocate_answers_once_for_each_container_with_all_of_the_grant(
     short_path: Path,
 ) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         request = dp.AllocateRequest()
         request.container_requests.add(devices_ids=["a"])
         request.container_requests.add(devices_ids=["b", "a"])
@@ -104,8 +102,7 @@ async def test_allocate_answers_once_for_each_container_with_all_of_the_grant(
 async def test_each_error_has_one_code_and_its_own_text(
     short_path: Path, error: Exception, code: grpc.StatusCode
 ) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         side.deciding.fail = error
         with pytest.raises(aio.AioRpcError) as allocate:
             await kubelet.give("u", TPU, "a")
@@ -122,8 +119,7 @@ async def test_each_error_has_one_code_and_its_own_text(
 async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_questions(
     short_path: Path,
 ) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         request = dp.PreferredAllocationRequest()
         for size in (2, 0, -3):
             request.container_requests.add(
@@ -139,11 +135,10 @@ async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_ques
 
 
 async def test_a_decision_that_never_comes_is_answered_all_the_same(short_path: Path) -> None:
-    async with (
-        kubelet_below(short_path) as kubelet,
-        kubelet_side(short_path, deadlines=CallDeadlines(allocate=0.2, gate=0.2)) as side,
+    async with registered_side(short_path, deadlines=CallDeadlines(allocate=0.2, gate=0.2)) as (
+        kubelet,
+        side,
     ):
-        await registered(side)
         side.deciding.hold.clear()
         with pytest.raises(aio.AioRpcError, match="no decision in 0.2 s"):
             await kubelet.devices.plugin(TPU).PreStartContainer(dp.PreStartContainerRequest())
@@ -153,8 +148,7 @@ async def test_a_decision_that_never_comes_is_answered_all_the_same(short_path: 
 
 
 async def test_a_start_that_kubelet_gives_up_is_cancelled_at_the_gate(short_path: Path) -> None:
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         side.deciding.hold.clear()
         with pytest.raises(aio.AioRpcError, match="Deadline"):
             await kubelet.devices.plugin(TPU).PreStartContainer(

@@ -14,7 +14,7 @@ import yaml
 
 from fakes.control import control_server
 from fakes.http import served
-from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
+from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered, registered_side
 from fakes.stage import Stage, stage
 from holdfast.app.watches.proof import CONTROL, OwnSockets
 from holdfast.kubelet.plugin import socket_path
@@ -171,8 +171,7 @@ async def test_a_node_without_devices_is_ready_and_says_so(short_path: Path) -> 
 async def test_a_socket_of_ours_that_no_longer_answers_is_found_by_dialling_it(
     short_path: Path,
 ) -> None:
-    async with kubelet_below(short_path), kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (_, side):
         control = control_server(short_path, {"ping": lambda _: "ping"})
         await control.start()
         sockets = OwnSockets(side.registrar, short_path, clock=SystemClock())
@@ -196,8 +195,7 @@ async def test_a_socket_of_ours_that_no_longer_answers_is_found_by_dialling_it(
 async def test_a_socket_that_another_has_put_in_place_of_ours_is_not_ours(
     short_path: Path,
 ) -> None:
-    async with kubelet_below(short_path), kubelet_side(short_path, interval=60.0) as side:
-        await registered(side)
+    async with registered_side(short_path, interval=60.0) as (_, side):
         path = socket_path(short_path / "dp", "holdfast", TPU)
         with socket.socket(socket.AF_UNIX) as other, closing(socket.socket(socket.AF_UNIX)) as con:
             other.bind(str(path.with_suffix(".other")))
@@ -237,8 +235,7 @@ async def test_sockets_are_dialled_once_a_registration_has_settled(short_path: P
             self.dials += 1
 
     clock = ManualClock()
-    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
-        await registered(side)
+    async with registered_side(short_path) as (kubelet, side):
         sockets = Counting(side.registrar, short_path, clock=clock)
         running = asyncio.create_task(sockets.run())
         await until(lambda: sockets.dials == 1)

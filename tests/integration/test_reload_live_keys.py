@@ -82,8 +82,7 @@ async def test_the_probes_go_by_a_shorter_patience_only_once_the_loop_has_shown_
 
 async def test_other_rules_for_gpus_count_at_once(gpu_stage: Any) -> None:
     async with gpu_stage(healthQuiet="1h") as node:
-        node.gpus.arrive(3)
-        await node.until_healthy(0, 1, 2)
+        await node.arrive(3)
         gpu = node.stage.settings["gpu"]
         node.gpus.xid(uuid(1), 79)
         node.gpus.xid(uuid(2), 63)

@@ -1,7 +1,8 @@
 """A gVisor sandbox that keeps a device: named for what it is, and ended only when it may be."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from fakes.sandboxes import GvisorSandbox, gvisor_sandbox
 from fakes.stage import Stage, pod, stage
@@ -9,10 +10,11 @@ from simulated.pods import Pod
 
 _GROUP = "/dev/vfio/10"
 _UNREADABLE = "whose runtime's state cannot be read"
-_LEAK = "keeps a leaked VFIO device fd (gvisor#11545, fixed in release-20250326.0)"
 
 
-def _reclaim(**changes: str) -> dict[str, Any]:
+@asynccontextmanager
+async def _leaky(folder: Path, **changes: str) -> AsyncIterator[tuple[Stage, Pod, GvisorSandbox]]:
+    """Yield a node, a pod with its device, and the pod's sandbox that keeps the device."""
     at_once = {
         "mode": "terminate",
         "letGoGrace": "0s",
@@ -21,7 +23,11 @@ def _reclaim(**changes: str) -> dict[str, Any]:
         "termGrace": "10s",
         "unseenGrace": "0s",
     }
-    return {"reclaim": {**at_once, **changes}}
+    reclaim = {**at_once, **changes}
+    async with stage(folder, chips=1, own_process=True, reclaim=reclaim) as node:
+        former = await node.run(pod("leaky"))
+        with gvisor_sandbox(node, former, node=_GROUP) as sandbox:
+            yield node, former, sandbox
 
 
 async def _end(node: Stage, former: Pod) -> None:
@@ -59,61 +65,51 @@ async def _ended_as_one(node: Stage, sandbox: GvisorSandbox) -> None:
 async def test_a_leak_whose_runtimes_files_cannot_be_read_is_named_everywhere_and_spared(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim()) as node:
-        former = await node.run(pod("leaky"))
-        with gvisor_sandbox(node, former, node=_GROUP) as sandbox:
-            await _end(node, former)
-            said = await _spared(node, former, sandbox, _UNREADABLE)
-            assert f"pid {sandbox.sentry}" in said
-            assert ", gvisor#11545) and 1 more of default/leaky, which has ended; " in said
-            rows = {row["pid"]: row for row in await node.asked("holders")}
-            assert rows.keys() == set(sandbox.pids)
-            assert all("gvisor#11545" in row["cause"] for row in rows.values())
-            assert rows[sandbox.stub]["cause"].startswith("gVisor stub process")
+    async with _leaky(short_path) as (node, former, sandbox):
+        await _end(node, former)
+        said = await _spared(node, former, sandbox, _UNREADABLE)
+        assert f"pid {sandbox.sentry}" in said
+        assert ", gvisor#11545) and 1 more of default/leaky, which has ended; " in said
+        rows = {row["pid"]: row for row in await node.asked("holders")}
+        assert rows.keys() == set(sandbox.pids)
+        assert all("gvisor#11545" in row["cause"] for row in rows.values())
+        assert rows[sandbox.stub]["cause"].startswith("gVisor stub process")
 
 
 async def test_a_sandbox_that_is_not_idle_for_long_enough_is_spared(short_path: Path) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim(sandboxGrace="1h")) as node:
-        former = await node.run(pod("leaky"))
-        with gvisor_sandbox(node, former, node=_GROUP) as sandbox:
-            sandbox.idle()
-            await _end(node, former)
-            await _spared(node, former, sandbox, "for less than 3600 s that nothing but pause runs")
+    async with _leaky(short_path, sandboxGrace="1h") as (node, former, sandbox):
+        sandbox.idle()
+        await _end(node, former)
+        await _spared(node, former, sandbox, "for less than 3600 s that nothing but pause runs")
 
 
 async def test_an_idle_sandbox_under_a_living_shim_is_ended_as_one_after_its_grace(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim()) as node:
-        former = await node.run(pod("leaky"))
-        with gvisor_sandbox(node, former, node=_GROUP) as sandbox:
-            sandbox.at_work()
-            await _end(node, former)
-            await _spared(node, former, sandbox, "its runtime still runs container work")
-            sandbox.idle()
-            await _ended_as_one(node, sandbox)
-            (following,) = node.kubelet.pods.values()
-            await node.running(following)
+    async with _leaky(short_path) as (node, former, sandbox):
+        sandbox.at_work()
+        await _end(node, former)
+        await _spared(node, former, sandbox, "its runtime still runs container work")
+        sandbox.idle()
+        await _ended_as_one(node, sandbox)
+        (following,) = node.kubelet.pods.values()
+        await node.running(following)
 
 
 async def test_a_sandbox_that_lost_its_shim_is_ended_as_one(short_path: Path) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim(sandboxGrace="1h")) as node:
-        former = await node.run(pod("leaky"))
-        with gvisor_sandbox(node, former, node=_GROUP) as sandbox:
-            sandbox.end_shim()
-            await _end(node, former)
-            await _ended_as_one(node, sandbox)
-            await node.until(node.healthy, "the device to be offered again")
-            await node.run(pod("next"))
+    async with _leaky(short_path, sandboxGrace="1h") as (node, former, sandbox):
+        sandbox.end_shim()
+        await _end(node, former)
+        await _ended_as_one(node, sandbox)
+        await node.until(node.healthy, "the device to be offered again")
+        await node.run(pod("next"))
 
 
 async def test_a_sandbox_that_lost_its_shim_is_spared_where_the_runtime_has_a_container_in_it(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True, **_reclaim()) as node:
-        former = await node.run(pod("leaky"))
-        with gvisor_sandbox(node, former, node=_GROUP) as sandbox:
-            sandbox.at_work()
-            sandbox.end_shim()
-            await _end(node, former)
-            await _spared(node, former, sandbox, "its runtime still runs container work")
+    async with _leaky(short_path) as (node, former, sandbox):
+        sandbox.at_work()
+        sandbox.end_shim()
+        await _end(node, former)
+        await _spared(node, former, sandbox, "its runtime still runs container work")

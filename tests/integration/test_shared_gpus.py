@@ -246,8 +246,7 @@ async def test_a_gpu_that_becomes_shared_is_first_let_go_and_the_other_way_round
     gpu_stage: Any,
 ) -> None:
     async with gpu_stage(others={"sharing": sharing(0)}) as node:
-        node.gpus.arrive(1)
-        await node.until_healthy(0)
+        await node.arrive(1)
         whole = await node.stage.run(
             PodSpec(name="whole", containers=(asks(GPU, 1),), restart="Always")
         )
