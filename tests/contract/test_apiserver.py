@@ -37,7 +37,7 @@ from holdfast.model.events import Condition, Notice, Reason, StoredCondition
 from holdfast.model.ids import BootId, DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.runtime.clock import Clock, SystemClock
 from simulated.cluster.certificates import certificates
-from simulated.cluster.objects import CLAIMS, EVENTS, NODES, SLICES
+from simulated.cluster.objects import CLAIMS, EVENTS, NODES, SLICES, add, wanting
 from simulated.cluster.server import Rudeness, write_service_account
 from simulated.cluster.store import Place
 from waiting import until, wait_until
@@ -101,17 +101,8 @@ def spec(device: str = "tpu-0000-00-05-0", *, driver: str = DRIVER) -> SliceSpec
     )
 
 
-def put_claim(plane: ControlPlane, name: str = "one") -> str:
-    place = Place(kind=CLAIMS, namespace="default")
-    made = plane.store.create(
-        place,
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": name},
-            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}},
-        },
-    )
+def put_claim(plane: ControlPlane) -> str:
+    made = add(plane.store, CLAIMS, "one", spec=wanting("c", "r"))
     made["status"] = {
         "allocation": {
             "devices": {
@@ -138,7 +129,7 @@ def put_claim(plane: ControlPlane, name: str = "one") -> str:
         },
         "reservedFor": [{"resource": "pods", "name": "p", "uid": "pod-uid"}],
     }
-    at = Place(kind=CLAIMS, namespace="default", name=name)
+    at = Place(kind=CLAIMS, namespace="default", name="one")
     return str(plane.store.update(at, made, subresource="status")["metadata"]["uid"])
 
 

@@ -36,9 +36,8 @@ def write(tree: ProcTree, path: str, text: object) -> None:
     file.write_text(f"{text}\n")
 
 
-def mounted(tree: ProcTree, root: str, at: str = "") -> str:
-    place = str(tree.root.cgroup / at).rstrip("/")
-    return f"33 32 0:29 {root} {place} ro,nosuid - cgroup2 cgroup rw\n"
+def mounted(tree: ProcTree, root: str) -> str:
+    return f"33 32 0:29 {root} {tree.root.cgroup} ro,nosuid - cgroup2 cgroup rw\n"
 
 
 class TestOwnLimit:

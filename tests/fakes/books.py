@@ -142,18 +142,14 @@ def seen(
     )
 
 
-def unreadable(view: KubeletView | None = None, *, read_at: float = UPTIME + 0.5) -> KubeletView:
+def unreadable(view: KubeletView | None = None) -> KubeletView:
     """Return *view* as it is once the checkpoint cannot be read."""
     problem = "cannot understand kubelet's checkpoint"
-    return replace(view or KubeletView(), readable=False, problem=problem, read_at=read_at)
+    return replace(view or KubeletView(), readable=False, problem=problem, read_at=UPTIME + 0.5)
 
 
 def inventory(devices: Mapping[ResourceName, Silicon]) -> Inventory:
-    return Inventory(
-        generation=1,
-        resources=tuple(devices),
-        devices=tuple(_devices(devices)),
-    )
+    return Inventory(generation=1, resources=tuple(devices), devices=tuple(_devices(devices)))
 
 
 def breaches(book: Book) -> list[str]:

@@ -22,9 +22,9 @@ def wish_of(
     )
 
 
-def prepared_book(*pods: PodUid, ref: ClaimRef = REF) -> Book:
+def prepared_book(*pods: PodUid) -> Book:
     draft = drafted()
-    assert enter(draft, wish_of(*pods, ref=ref), "free") is None
+    assert enter(draft, wish_of(*pods), "free") is None
     return draft.book
 
 

@@ -99,11 +99,10 @@ class NodeTree:
         self,
         registered: Mapping[str, Sequence[str]],
         entries: Sequence[Mapping[str, Any]] = (),
-        checksum: object = 3695880397,
     ) -> Path:
         """Write kubelet's checkpoint."""
         data = {"PodDeviceEntries": list(entries) or None, "RegisteredDevices": registered}
-        text = json.dumps({"Data": data, "Checksum": checksum})
+        text = json.dumps({"Data": data, "Checksum": 3695880397})
         return self.write("var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", text)
 
     def mounts(self, *mounts: str) -> None:

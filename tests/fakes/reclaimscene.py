@@ -247,17 +247,17 @@ class ReclaimScene:
         self.show(made.pid, pod)
         return made
 
-    def start_under(self, parent: str, command: str = "python") -> Living:
+    def start_under(self, parent: str) -> Living:
         """Start a process in pod X whose parent, outside of it, is called *parent*."""
-        made = self._shell(str(self._program(parent, "/bin/sh")), _UNDER, command)
+        made = self._shell(str(self._program(parent, "/bin/sh")), _UNDER, "python")
         self.show(made.process.pid, None)
         self.show(made.pid, X)
         return made
 
-    def start_family(self, parent: str, command: str = "python") -> Living:
+    def start_family(self, parent: str) -> Living:
         """Start an orphan in pod X called *parent*, and return a child of it in the pod."""
         above = str(self._program(parent, "/bin/sh"))
-        made = self._shell("/bin/sh", 'exec 3<&0; "$1" -c "$2" "$0" <&3 &', command, above, _UNDER)
+        made = self._shell("/bin/sh", 'exec 3<&0; "$1" -c "$2" "$0" <&3 &', "python", above, _UNDER)
         made.process.wait()
         elder = int(Path(f"/proc/{made.pid}/stat").read_text().rpartition(")")[2].split()[1])
         self.show(elder, X)
@@ -373,12 +373,11 @@ class ReclaimScene:
 
 @contextlib.asynccontextmanager
 async def reclaim_scene(
-    folder: Path, *, files: tuple[str, ...] = ("cgroup.kill",), v1: bool = False
+    folder: Path, *, files: tuple[str, ...] = ("cgroup.kill",)
 ) -> AsyncIterator[ReclaimScene]:
     """Yield the scene: pod X, its cgroup with *files*, its device's lock RELEASING."""
     tree, clock = ProcTree(folder), _Clock()
-    if not v1:
-        (tree.root.cgroup / "cgroup.controllers").write_text("")
+    (tree.root.cgroup / "cgroup.controllers").write_text("")
     kernel, procfs = _Kernel(tree), Procfs(tree.root)
     tree.process(adopter(), comm="systemd", ppid=0, started=0)
     patience = Watched(20.0)

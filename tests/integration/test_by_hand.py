@@ -10,8 +10,6 @@ from typing import Any
 from fakes.commands import drain_for_removal
 from fakes.stage import PATIENT, Stage, pod, stage
 
-_ADDRESS = "0000:00:05.0"
-
 
 async def _do(node: Stage, *arguments: str) -> str:
     """Return what a command says that must succeed."""

@@ -62,8 +62,8 @@ def _offered(node: Stage, chip: str) -> list[str]:
     return [each for each in (TPU, _DEBUG) if chip in node.healthy(each)]
 
 
-def _wants(name: str, resource: str = _DEBUG) -> PodSpec:
-    return PodSpec(name=name, containers=(asks(resource, 1),))
+def _wants(name: str) -> PodSpec:
+    return PodSpec(name=name, containers=(asks(_DEBUG, 1),))
 
 
 async def test_a_new_rule_counts_at_once_and_not_with_the_next_look(short_path: Path) -> None:

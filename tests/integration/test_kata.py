@@ -12,9 +12,9 @@ _QEMU = "qemu-system-x86"
 
 
 @contextmanager
-def _machine(node: Stage, of: Pod | None, path: str = "/dev/vfio/10") -> Iterator[Opener]:
+def _machine(node: Stage, of: Pod | None) -> Iterator[Opener]:
     """Have the virtual machine of a pod's sandbox open the device, as the group of a VFIO one."""
-    with opener(node.node.node(path), command=_QEMU) as machine:
+    with opener(node.node.node("/dev/vfio/10"), command=_QEMU) as machine:
         if of is None:
             node.node.add_process(machine.pid, "/kata_overhead/sandbox")
         else:

@@ -103,25 +103,25 @@ class _Node:
 
         await self.at.node.until(so, lambda: f"{shares} shares; offered are {self.offered()}")
 
-    def computes(self, claim: Claim, *, index: int = 0) -> int:
+    def computes(self, claim: Claim) -> int:
         """Let a process of the claim's last pod compute on the GPU; return its pid."""
         pod = claim.pods[-1]
-        path = self.at.node.node.node(f"/dev/nvidia{index}")
+        path = self.at.node.node.node("/dev/nvidia0")
         held = self.at.holders.enter_context(opener(path))
         self.at.node.node.add_pod(pod)
         self.at.node.node.enter(pod, "main", held.pid)
         self._works[held.pid] = GIB
-        self._show(index)
+        self._show()
         return held.pid
 
     def ends(self, pid: int) -> None:
         del self._works[pid]
-        self._show(0)
+        self._show()
         end(pid)
 
-    def _show(self, index: int) -> None:
+    def _show(self) -> None:
         processes = tuple(("compute", pid, size) for pid, size in self._works.items())
-        self.gpus.change(index, lambda card: replace(card, processes=processes))
+        self.gpus.change(0, lambda card: replace(card, processes=processes))
 
     async def error(self, claim: Claim) -> str:
         return (await self.at.prepare(claim))[claim.name].error

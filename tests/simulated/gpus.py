@@ -136,11 +136,6 @@ class SimulatedGpus:
         """Let the driver report an Xid."""
         self.show(replace(self.stub, events=(*self.stub.events, Event(uuid, number))))
 
-    def node_of(self, uuid: str) -> Path:
-        """Return the device node of a GPU."""
-        minor = next(card.minor for card in self.stub.cards if card.uuid == uuid)
-        return self.node.node(f"/dev/nvidia{minor}")
-
     def _tell_version(self) -> None:
         version = _VERSION.format(self.stub.driver)
         (self.node.root.proc / _PROC / "version").write_text(version)

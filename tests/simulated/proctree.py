@@ -53,13 +53,13 @@ class ProcTree:
         (home / "maps").write_text("")
         return home
 
-    def real(self, pid: int, *, cgroup: str = "/") -> Path:
-        """Show a real process, in a cgroup of our choice."""
+    def real(self, pid: int) -> Path:
+        """Show a real process, in the root cgroup."""
         home = self.root.proc / str(pid)
         home.mkdir()
         for name in ("fd", "fdinfo", "maps", "stat", "status", "task", "root", "cmdline", "ns"):
             (home / name).symlink_to(f"/proc/{pid}/{name}")
-        (home / "cgroup").write_text(f"0::{cgroup}\n")
+        (home / "cgroup").write_text("0::/\n")
         return home
 
     def myself(

@@ -23,12 +23,12 @@ def _device(id_: str, resource: ResourceName = _CHIP) -> Device:
     )
 
 
-def _given(request: str, *devices: Device, label: str = "", admin: bool = False) -> ResultDevices:
+def _given(request: str, *devices: Device, admin: bool = False) -> ResultDevices:
     result = ClaimResult(
         request=request,
         driver="holdfast.dev",
         pool="node-1",
-        device=label or devices[0].name.id,
+        device=devices[0].name.id,
         admin_access=admin,
     )
     return ResultDevices(result=result, devices=devices)

@@ -9,9 +9,9 @@ from holdfast.inuse.budget import Budget, Share
 from holdfast.runtime.watched import Watched
 
 
-def budget(whole: float, *, rescan: float = 60.0, gaps_for: float | None = None) -> Budget:
+def budget(whole: float, *, gaps_for: float | None = None) -> Budget:
     look: Any = SimpleNamespace(full_scan_cpu_seconds=whole, gaps_for=gaps_for)
-    return Budget(cast("Any", look), rescan=Watched(rescan))
+    return Budget(cast("Any", look), rescan=Watched(60.0))
 
 
 def test_who_waits_comes_first_and_the_clock_last() -> None:

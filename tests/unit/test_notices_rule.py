@@ -52,8 +52,8 @@ def book(*locks: DeviceLock, **changes: Any) -> Book:
     )
 
 
-def kept(one: Book, age: float, obstacle: str = "pid 4711 has it") -> tuple[KeptDevice, ...]:
-    blocked = {D0: BlockReason(device=D0, reason=obstacle)}
+def kept(one: Book, age: float) -> tuple[KeptDevice, ...]:
+    blocked = {D0: BlockReason(device=D0, reason="pid 4711 has it")}
     found = standings_of(one, NODE, obstacles=blocked, now=AT - age)
     return kept_devices(found, one.marks, patience=PATIENCE, now=AT)
 
@@ -110,8 +110,8 @@ def test_a_quarantine_by_hand_counts_at_once_and_says_why() -> None:
     assert "smells of smoke" in both.text
 
 
-def waits(*pods: PodUid, seconds: float = 2.0, why: str = "in use") -> WaitReport:
-    return WaitReport(pods=frozenset(pods), why=why, seconds=seconds)
+def waits(*pods: PodUid, seconds: float = 2.0) -> WaitReport:
+    return WaitReport(pods=frozenset(pods), why="in use", seconds=seconds)
 
 
 def told(*waiting: WaitReport, found: Book | None = None) -> tuple[Notice, ...]:

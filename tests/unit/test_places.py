@@ -201,10 +201,9 @@ def test_the_locks_of_a_former_version_exclude_as_soon_as_the_card_is_found() ->
     assert {lock.pod for lock in draft.locks.values()} == {X}
 
 
-def card(id_: str = "G", *, address: PciAddress = AT) -> Device:
-    return device_of(
-        name(id_), f"card/{id_}", kind=DeviceKind.DRIVER, identity=Identity(addresses=(address,))
-    )
+def card() -> Device:
+    identity = Identity(addresses=(AT,))
+    return device_of(name("G"), "card/G", kind=DeviceKind.DRIVER, identity=identity)
 
 
 def function(*addresses: PciAddress) -> Device:

@@ -285,12 +285,8 @@ def test_of_two_pods_that_kubelet_gave_one_device_one_alone_gets_the_lock() -> N
 # Pods that come back.
 
 
-def _released(*, through: tuple[LockState, ...] = ()) -> Book:
-    book = _after(book_of(allocated(_D0, pod=X, active=True)), seen(), sightings={X: _LIVING})
-    draft = drafted(book)
-    for state in through:
-        draft.move(name("d0"), state, "held")
-    return draft.book
+def _released() -> Book:
+    return _after(book_of(allocated(_D0, pod=X, active=True)), seen(), sightings={X: _LIVING})
 
 
 def test_a_pod_that_allocates_again_while_a_process_of_it_lives_is_not_overtaken_either() -> None:

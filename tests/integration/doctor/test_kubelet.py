@@ -24,8 +24,8 @@ _TPU = "google.com/tpu"
 _OWN_NAME = ("--set", "dra.driverName=gpu.nvidia.com", "--set", "tpu.api=dra")
 
 
-def _entry(ids: object, *, resource: str = _TPU, pod: str = "u-1") -> dict[str, Any]:
-    return {"PodUID": pod, "ContainerName": "c", "ResourceName": resource, "DeviceIDs": ids}
+def _entry(ids: object, *, pod: str = "u-1") -> dict[str, Any]:
+    return {"PodUID": pod, "ContainerName": "c", "ResourceName": _TPU, "DeviceIDs": ids}
 
 
 def test_a_kubelet_in_order_has_nothing_to_mend(node: NodeTree) -> None:

@@ -19,8 +19,8 @@ class Certificates(Struct, frozen=True, kw_only=True):
     key: Path
 
 
-def certificates(folder: Path, address: str = "127.0.0.1") -> Certificates:
-    """Make an authority in *folder* and a certificate of the server at *address*.
+def certificates(folder: Path) -> Certificates:
+    """Make an authority in *folder* and a certificate of the server at 127.0.0.1.
 
     Raise HostError where there is no openssl.
     """
@@ -28,7 +28,7 @@ def certificates(folder: Path, address: str = "127.0.0.1") -> Certificates:
     authority, authority_key = folder / "ca.crt", folder / "ca.key"
     certificate, key = folder / "server.crt", folder / "server.key"
     signs = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign")
-    serves = ("basicConstraints=critical,CA:FALSE", f"subjectAltName=IP:{address}")
+    serves = ("basicConstraints=critical,CA:FALSE", "subjectAltName=IP:127.0.0.1")
     _request("/CN=kubernetes", authority, authority_key, signs)
     by = ("-CA", str(authority), "-CAkey", str(authority_key))
     _request("/CN=kube-apiserver", certificate, key, serves, *by)
