@@ -403,10 +403,7 @@ def test_a_socket_that_may_not_be_asked_is_no_dead_kubelet(folder: Path) -> None
     assert found["kubelet-socket"]["reason"] == f"no permission to connect to {path}"
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None,
-    reason="to take rights away needs root and setpriv (util-linux)",
-)
+@root_with("setpriv", to="take rights away")
 def test_a_daemon_that_may_not_be_asked_is_not_said_to_be_down(folder: Path) -> None:
     path = folder / CONTROL_SOCKET
     with listening("holdfast", folder, [path]):
