@@ -1,5 +1,6 @@
 """The folder of CDI specs, on real folders: whole files, only ours, and clear when it cannot be."""
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -92,19 +93,34 @@ def test_only_our_own_files_are_removed(tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} == set(theirs)
 
 
+def _spec(kind: str = "google.com/tpu", **nodes: str) -> str:
+    devices = [
+        {"name": name, "containerEdits": {"deviceNodes": [{"path": path}]}}
+        for name, path in nodes.items()
+    ]
+    return json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": devices})
+
+
 def test_our_file_of_a_former_prefix_is_removed_once_it_is_there_under_the_new_one(
     tmp_path: Path,
 ) -> None:
-    SpecFolder(tmp_path, prefix="former").hold({NAME: "{}"})
-    (tmp_path / f"another_{NAME}").write_text("it says something else")
+    """Also where a device came or went since; what explains a name in another way is another's."""
+    SpecFolder(tmp_path, prefix="former").hold({NAME: _spec(a="/dev/vfio/1", b="/dev/vfio/2")})
+    others = {
+        f"another_{NAME}": _spec(a="/dev/vfio/9"),
+        f"kind_{NAME}": _spec("example.com/tpu", a="/dev/vfio/1"),
+        f"names_{NAME}": _spec(x="/dev/vfio/1"),
+        f"list_{NAME}": "[]",
+        f"text_{NAME}": "no spec",
+    }
+    for name, text in others.items():
+        (tmp_path / name).write_text(text)
     (tmp_path / f"folder_{NAME}").mkdir()
 
-    assert SpecFolder(tmp_path, prefix="holdfast").hold({NAME: "{}"}) == (FILE, f"former_{NAME}")
-    assert {each.name for each in tmp_path.iterdir()} == {
-        FILE,
-        f"another_{NAME}",
-        f"folder_{NAME}",
-    }
+    ours = _spec(a="/dev/vfio/1", c="/dev/vfio/3")
+    assert SpecFolder(tmp_path, prefix="holdfast").hold({NAME: ours}) == (FILE, f"former_{NAME}")
+    left = {each.name for each in tmp_path.iterdir()}
+    assert left == {*others, FILE, f"folder_{NAME}"}
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:

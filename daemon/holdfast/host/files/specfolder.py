@@ -1,5 +1,6 @@
 """Files for others in folders that they read: CDI specs, and the node's labels."""
 
+import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -43,12 +44,13 @@ class SpecFolder:
     def _is_left_over(self, name: str, files: Mapping[str, str]) -> bool:
         """Tell whether *name* is ours and not one of *files*, or is one of them by a former prefix.
 
-        Of a name that two files explain, though they say the same, runtimes use neither.
+        Of a name that two files explain, though they say the same, runtimes use neither. Since then
+        a device may have come or gone.
         """
         if name.startswith(self._prefix):
             return name.removeprefix(self._prefix) not in files
         return any(
-            name.endswith(f"{self._joint}{end}") and _says(self._folder / name, text)
+            name.endswith(f"{self._joint}{end}") and _agrees(self._folder / name, text)
             for end, text in files.items()
         )
 
@@ -110,12 +112,20 @@ class SpecFolder:
         return True
 
 
-def _says(path: Path, text: str) -> bool:
-    """Tell whether the file says *text*; a folder says nothing."""
+def _agrees(path: Path, text: str) -> bool:
+    """Tell whether the file is a spec that has a name of the spec *text*, and none otherwise."""
     try:
-        return read_bytes(path) == text.encode()
-    except HostError:
+        (one, its), (other, ours) = map(_devices, (read_bytes(path) or b"", text.encode()))
+    except (HostError, ValueError, LookupError, TypeError):  # a folder, or no spec
         return False
+    common = its.keys() & ours.keys()
+    return one == other and bool(common) and all(its[each] == ours[each] for each in common)
+
+
+def _devices(content: bytes) -> tuple[object, dict[str, object]]:
+    """Return the kind of a spec in JSON and its devices by name; raise where it is none."""
+    spec = json.loads(content)
+    return spec["kind"], {each["name"]: each for each in spec["devices"]}
 
 
 def _hold(path: Path, content: bytes, temporary: str, advice: str) -> bool:
