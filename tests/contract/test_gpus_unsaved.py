@@ -92,7 +92,7 @@ async def test_what_the_ledger_does_not_take_is_tried_again_and_told_once(
         raise LedgerError("cannot write the ledger: attempt to write a readonly database")
 
     with capture_logs() as logs:
-        monkeypatch.setattr(ledger, "apply", refused)
+        monkeypatch.setattr(Ledger, "apply", refused)
         task = asyncio.create_task(work(ledger))
         await until(lambda: tries > 5)
         monkeypatch.undo()

@@ -186,13 +186,13 @@ async def test_a_slow_disk_keeps_nobody_alive(
         victim = scene.start(deaf=True)
         commit = scene.ledger.apply
 
-        async def takes_long(decide: Callable[[Draft], object]) -> object:
+        async def takes_long(_: Ledger, decide: Callable[[Draft], object]) -> object:
             found = await commit(decide)
             scene.clock.pass_by(2 * scene.settings.evidence_age)
             scene.reader.answers = answers
             return found
 
-        monkeypatch.setattr(scene.ledger, "apply", takes_long)
+        monkeypatch.setattr(Ledger, "apply", takes_long)
         await scene.wait_long()
         assert victim.lives is not answers
         assert scene.kernel.froze == ([True, False] if answers else [])

@@ -23,7 +23,7 @@ async def test_what_is_kept_last_stands_whatever_came_of_the_commit_before(
     """A commit that took too long may still come, after what is published."""
     async with ledger_in(tmp_path) as ledger:
         topic, go_on = LedgerTopic(ledger, "test/kept", _Kept), threading.Event()
-        lane, write = ledger._lane, ledger._store.write
+        lane, write = ledger.lane, ledger.store.write
 
         def hangs(*parts: Any) -> None:
             monkeypatch.undo()
@@ -33,7 +33,7 @@ async def test_what_is_kept_last_stands_whatever_came_of_the_commit_before(
             go_on.wait(60.0)
             write(*parts)
 
-        monkeypatch.setattr(ledger._store, "write", hangs)
+        monkeypatch.setattr(ledger.store, "write", hangs)
         with pytest.raises(LaneStuckError):
             await topic.keep({"one": _Kept(text="late")})
         last = asyncio.create_task(topic.keep({}))

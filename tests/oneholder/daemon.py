@@ -147,7 +147,7 @@ class PlayedDaemon:
             lane = VirtualLane("ledger", around=self._around)
             ledger = await open_ledger(self.folder, lane, clock=clock, boot=_BOOT, locks=())
             self._ledger = ledger
-            ledger._store._db.set_trace_callback(lambda _text: node.point())
+            ledger.store._db.set_trace_callback(lambda _text: node.point())
             self._build(ledger)
             self.reader.learn()
             await self._beat()
@@ -235,7 +235,7 @@ class PlayedDaemon:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._ledger is not None:
-            self._ledger._store.close()
+            self._ledger.store.close()
             self._ledger = None
 
     def advertised(self) -> Sequence[AdvertisedDevice]:

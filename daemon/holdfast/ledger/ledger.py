@@ -37,40 +37,34 @@ class LedgerObserver(Protocol):
         """Hear which *moves* were committed, and for how many *seconds* the disk had them."""
 
 
-class Ledger:
+class Ledger(Struct, kw_only=True):
     """One file, one writer, one order of commits.
 
     `book` publishes each committed book; nothing uncommitted is ever seen there. Decisions run on
     the ledger's own lane, one after the other, each on the book the former one left.
+
+    `store` is open, has `book`, and its thread is the lane's; use `open_ledger`.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        lane: Lane,
-        *,
-        book: Book,
-        clock: Clock,
-        boot: BootId,
-        locks: Sequence[InstanceLock | PluginFolderLock],
-    ) -> None:
-        """Take an open store that has *book*, and whose thread is *lane*'s; use `open_ledger`."""
-        self._store = store
-        self._lane = lane
-        self._locks = locks
-        self._clock = clock
-        self.boot = boot
-        """The boot of the machine that decisions are made in."""
-        self._latest = book
-        self._failing_since: float | None = None
-        self._problem = ""
-        self._lost = ""
-        self._written_anew: tuple[str, ...] = ()
-        self._logged: set[str] = set()
-        self.proven_at: float | None = None
-        """When `prove` last succeeded (monotonic seconds), None before it did."""
-        self.book: Watched[Book] = Watched(book)
-        self._observers: list[LedgerObserver] = []
+    store: Store
+    lane: Lane
+    book: Watched[Book]
+    clock: Clock
+    boot: BootId
+    """The boot of the machine that decisions are made in."""
+    locks: Sequence[InstanceLock | PluginFolderLock]
+    proven_at: float | None = None
+    """When `prove` last succeeded (monotonic seconds), None before it did."""
+    _latest: Book = Book()
+    _failing_since: float | None = None
+    _problem: str = ""
+    _lost: str = ""
+    _written_anew: tuple[str, ...] = ()
+    _logged: set[str] = set()
+    _observers: list[LedgerObserver] = []
+
+    def __post_init__(self) -> None:
+        self._latest = self.book.value
 
     def observe(self, observer: LedgerObserver) -> None:
         """Have *observer* hear of each commit from now on."""
@@ -79,13 +73,13 @@ class Ledger:
     @property
     def failing_since(self) -> float | None:
         """Return since when writes fail (monotonic seconds), None once `prove` has succeeded."""
-        since = (self._lane.stuck_since, self._failing_since)
+        since = (self.lane.stuck_since, self._failing_since)
         return min((each for each in since if each is not None), default=None)
 
     @property
     def problem(self) -> str:
         """Return why writes fail, empty while they do not."""
-        if self._failing_since is None and self._lane.stuck_since is not None:
+        if self._failing_since is None and self.lane.stuck_since is not None:
             return "a write hangs"
         return self._problem
 
@@ -95,7 +89,7 @@ class Ledger:
         *decide* must be pure, for it runs on another thread. Raises LedgerError when the commit
         failed, LaneStuckError when it took longer than *deadline*: then it may still come.
         """
-        answer, _ = await self._lane.run(
+        answer, _ = await self.lane.run(
             lambda: self._apply(decide), deadline=deadline, after=self._publish
         )
         return answer
@@ -168,18 +162,18 @@ class Ledger:
 
     async def history(self, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
         """Return the last *limit* moves, of one device or of all, oldest first."""
-        return await self._lane.run(lambda: self._store.history(device, limit))
+        return await self.lane.run(lambda: self.store.history(device, limit))
 
     async def moved_devices(self) -> frozenset[DeviceName]:
         """Return the devices of which there is any history, those included that left the node."""
-        return await self._lane.run(self._store.moved_devices)
+        return await self.lane.run(self.store.moved_devices)
 
     async def tidy(self, *, keep: int) -> None:
         """Do the housekeeping that must not be on the way of an Allocate.
 
         All but the last *keep* moves of each device are dropped.
         """
-        await self._lane.run(lambda: self._store.tidy(keep=keep))
+        await self.lane.run(lambda: self.store.tidy(keep=keep))
 
     async def prove(self, *, deadline: float | None = None) -> tuple[str, ...]:
         """Keep the locks, write and read back; nothing else ends `failing_since` and `problem`.
@@ -188,9 +182,9 @@ class Ledger:
         Raises LedgerError, of which SecondDaemonError is one, or LaneStuckError after *deadline*
         seconds.
         """
-        started = self._clock.monotonic()
+        started = self.clock.monotonic()
         try:
-            await self._lane.run(self._prove, deadline=deadline)
+            await self.lane.run(self._prove, deadline=deadline)
         except LaneStuckError as error:
             # It may be another write that does not come back, and the proof was never begun.
             self._fails(started, error)
@@ -200,7 +194,7 @@ class Ledger:
 
     async def close(self) -> None:
         """Close the file; what was committed stays, whatever was done to it just before."""
-        await self._lane.run(self._close)
+        await self.lane.run(self._close)
 
     def _apply(self, decide: Callable[[Draft], T]) -> "tuple[T, _Commit | None]":
         """Return what *decide* answers, and what was committed; None: it changed nothing."""
@@ -212,43 +206,43 @@ class Ledger:
             return answer, None
         if self._lost:
             raise LedgerLostError(self._lost)
-        started = self._clock.monotonic()
+        started = self.clock.monotonic()
         try:
             try:
-                self._store.write(before, after, draft.moves)
+                self.store.write(before, after, draft.moves)
             except LedgerLostError:  # at once, not at the next proof: a pod's admission waits
                 self._prove()
-                self._store.write(before, after, draft.moves)
+                self.store.write(before, after, draft.moves)
         except Exception as error:
             self._fails(started, error)
             raise
         self._latest = after
-        took = self._clock.monotonic() - started
+        took = self.clock.monotonic() - started
         return answer, _Commit(book=after, moves=draft.moves, took=took)
 
     def _draft(self, book: Book) -> Draft:
-        clock = self._clock
+        clock = self.clock
         return Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self.boot)
 
     def _close(self) -> None:
         with suppress(LedgerError):
-            if self._store.changes():
+            if self.store.changes():
                 self._prove()
-        self._store.close()
+        self.store.close()
 
     def _prove(self) -> None:
-        started = self._clock.monotonic()
+        started = self.clock.monotonic()
         try:
-            for lock in self._locks:
+            for lock in self.locks:
                 lock.keep()
-            self._written_anew += self._store.prove()
+            self._written_anew += self.store.prove()
         except Exception as error:
             if isinstance(error, LedgerLostError | LedgerUnusableError):
                 self._lost = str(error)
             self._fails(started, error)
             raise
         self._problem, self._lost, self._failing_since = "", "", None
-        self.proven_at = self._clock.monotonic()
+        self.proven_at = self.clock.monotonic()
 
     def _fails(self, started: float, error: Exception) -> None:
         if self._failing_since is None:
@@ -287,8 +281,8 @@ async def open_ledger(
     Raises LedgerUnusableError.
     """
     store = await lane.run(lambda: _open(folder))
-    book = await lane.run(store.read)
-    return Ledger(store, lane, book=book, clock=clock, boot=boot, locks=locks)
+    book = Watched(await lane.run(store.read))
+    return Ledger(store=store, lane=lane, book=book, clock=clock, boot=boot, locks=locks)
 
 
 def _open(folder: Path) -> Store:

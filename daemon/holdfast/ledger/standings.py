@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from msgspec import Struct, field
+
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.messages import BlockReason
 from holdfast.model.book.standing import NodeFacts, Standings, standings
@@ -55,39 +57,28 @@ class EmptyPods:
         self.pods.set(self.pods.value.intersection(pods))
 
 
-class DeviceStandings:
+class DeviceStandings(Struct, kw_only=True):
     """Makes the standings again when something that they are made of has changed, and only then.
 
-    `latest` is for those who follow them; whoever needs them as of this moment asks `now`.
+    `latest` is for those who follow them; whoever needs them as of this moment asks `now`. Kubelet
+    hears of what is kept after `withhold_after`. `is_dra` tells whether the scheduler hands out the
+    devices of a resource, by DRA.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        inventory: Watched[Inventory],
-        view: Watched[KubeletView],
-        obstacles: Watched[Mapping[DeviceName, BlockReason]],
-        emptied: EmptyPods,
-        is_dra: Callable[[ResourceName], bool],
-        clock: Clock,
-        withhold_after: Watched[float],
-    ) -> None:
-        """Go by what the others publish; kubelet hears of what is kept after *withhold_after*.
+    ledger: Ledger
+    inventory: Watched[Inventory]
+    view: Watched[KubeletView]
+    obstacles: Watched[Mapping[DeviceName, BlockReason]]
+    emptied: EmptyPods
+    is_dra: Callable[[ResourceName], bool]
+    clock: Clock
+    withhold_after: Watched[float]
+    latest: Watched[Standings] = field(default_factory=lambda: Watched(Standings()))
+    _inherited: int = 0
+    _made_of: tuple[int, ...] | None = None
 
-        *is_dra* tells whether the scheduler hands out the devices of a resource, by DRA.
-        """
-        self._ledger = ledger
-        self._inventory = inventory
-        self._view = view
-        self._obstacles = obstacles
-        self._emptied = emptied
-        self._is_dra = is_dra
-        self._clock = clock
-        self._withhold_after = withhold_after
-        self._inherited = ledger.book.value.fence
-        self._made_of: tuple[int, ...] | None = None
-        self.latest: Watched[Standings] = Watched(Standings())
+    def __post_init__(self) -> None:
+        self._inherited = self.ledger.book.value.fence
 
     def now(self) -> Standings:
         """Return the standings of this moment, and publish them."""
@@ -112,37 +103,37 @@ class DeviceStandings:
 
     def _sources(self) -> tuple[Watched[Any], ...]:
         return (
-            self._ledger.book,
-            self._inventory,
-            self._view,
-            self._obstacles,
-            self._emptied.pods,
-            self._withhold_after,
+            self.ledger.book,
+            self.inventory,
+            self.view,
+            self.obstacles,
+            self.emptied.pods,
+            self.withhold_after,
         )
 
     def _depend_on_time(self) -> bool:
         """Tell whether they may change although none of their sources does."""
-        return self._ledger.failing_since is not None or self.latest.value.depend_on_time
+        return self.ledger.failing_since is not None or self.latest.value.depend_on_time
 
     @property
     def _settle_after(self) -> float:
-        return min(self._withhold_after.value, _MOST_SETTLING)
+        return min(self.withhold_after.value, _MOST_SETTLING)
 
     def _facts(self) -> NodeFacts:
-        inventory, book = self._inventory.value, self._ledger.book.value
-        failing = self._ledger.failing_since
+        inventory, book = self.inventory.value, self.ledger.book.value
+        failing = self.ledger.failing_since
         resources = {*inventory.resources, *(name.resource for name in book.locks)}
         resources |= {each.resource for each in book.allocations.values()}
         return NodeFacts(
             book=book,
             inventory=inventory,
-            view=self._view.value,
-            emptied=self._emptied.pods.value,
-            by_claims=frozenset(filter(self._is_dra, resources)),
-            obstacles=self._obstacles.value,
+            view=self.view.value,
+            emptied=self.emptied.pods.value,
+            by_claims=frozenset(filter(self.is_dra, resources)),
+            obstacles=self.obstacles.value,
             inherited=self._inherited,
-            uncommitted_for=0.0 if failing is None else self._clock.monotonic() - failing,
-            withhold_after=self._withhold_after.value,
+            uncommitted_for=0.0 if failing is None else self.clock.monotonic() - failing,
+            withhold_after=self.withhold_after.value,
             settle_after=self._settle_after,
-            now=self._clock.uptime(),
+            now=self.clock.uptime(),
         )
