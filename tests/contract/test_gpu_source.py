@@ -80,8 +80,8 @@ async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
     library, lane = Library(), Lane("nvml", deadline=30.0)
     clock = ManualClock()
     source = DriverWatch(
-        NvidiaFiles(root, driver_root=""),
-        lambda _: library,
+        files=NvidiaFiles(root, driver_root=""),
+        make=lambda _: library,
         lane=lane,
         clock=clock,
         look=Watched(5.0),

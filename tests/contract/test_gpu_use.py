@@ -17,6 +17,7 @@ from holdfast.model.devices import DeviceKind
 from holdfast.model.use.free import Freedom, OpenOutcome, judge_kernel
 from holdfast.model.use.holders import Grip
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from simulated.nvml import GIB, Slice, cards, uuid
 
 UNKNOWN = 999
@@ -151,7 +152,7 @@ async def test_a_leak_is_still_one_to_the_next_daemon_until_the_driver_was_loade
         gpus.show(cards(1, used=70 * GIB)[0])
         freedoms = []
         for load in ("load 1", "load 2"):
-            uses = gpu_uses(lane, nvml, load=lambda load=load: load, kept=first.idle.value)
+            uses = gpu_uses(lane, nvml, load=lambda load=load: load, idle=Watched(first.idle.value))
             facts = await look_at(gpus.node.root, scan, uses).scan([device], gpus.locks)
             freedoms.append(judge_kernel(facts[device.name]).freedom)
     assert freedoms == [Freedom.IN_USE, Freedom.FREE]

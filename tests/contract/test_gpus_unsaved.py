@@ -50,7 +50,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
 
 def _health(ledger: Ledger) -> Coroutine[object, object, None]:
     return GpuHealthWatch(
-        lambda _: Nvml(),
+        source=lambda _: Nvml(),
         readings=Watched(GpuReading()),
         ledger=ledger,
         lane=Lane("gpu health", deadline=30.0),

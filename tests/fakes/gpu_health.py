@@ -156,7 +156,7 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         heard.append(event.xid)
 
     watch = GpuHealthWatch(
-        lambda _: _PipedNvml(library, folder / "answer", folder / "odd"),
+        source=lambda _: _PipedNvml(library, folder / "answer", folder / "odd"),
         readings=readings,
         ledger=ledger,
         lane=lane,

@@ -116,12 +116,12 @@ def gpu_uses(lane: Lane, nvml: Nvml | None, **more: Any) -> GpuUses:
         "rules": Watched(RULES),
         "book": Book,
         "load": str,
-        "kept": {},
+        "idle": Watched({}),
         "divided": dict,
         "patience": 5.0,
         "monotonic": time.monotonic,
     }
-    return GpuUses(lane, lambda: nvml, **given | more)
+    return GpuUses(lane=lane, source=lambda: nvml, **given | more)
 
 
 @asynccontextmanager

@@ -38,42 +38,28 @@ _MOST_LEVELS = 512
 """How many GPUs and slices are remembered; slices change with each MIG layout."""
 
 
-class GpuUses:
-    """Gathers who uses GPUs; the rules are model.nvidia.free's. Its state belongs to the loop."""
+class GpuUses(Struct, kw_only=True):
+    """Gathers who uses GPUs; the rules are model.nvidia.free's. Its state belongs to the loop.
 
-    def __init__(
-        self,
-        lane: Lane,
-        source: Callable[[], "Nvml | None"],
-        *,
-        rules: Watched[GpuRules],
-        book: Callable[[], Book],
-        load: Callable[[], str],
-        kept: Mapping[str, IdleMemory],
-        divided: Callable[[], Mapping[str, tuple[str, ...]]],
-        patience: float,
-        monotonic: Callable[[], float],
-    ) -> None:
-        """Ask what *source* gives, None while the driver is not there, on *lane*.
+    It asks what `source` gives, None while the driver is not there, on `lane`. `book` tells which
+    pods use claims, which may have one GPU with others. `load` tells one load of the driver from
+    any other, in any boot; `idle` begins with what the ledger has of them, and publishes what it is
+    to keep. `divided` tells the UUIDs of each GPU's slices. `patience` is how long NVML may take
+    for all GPUs of one look, in seconds: who waits here looks after other devices too.
+    """
 
-        *book* tells which pods use claims, which may have one GPU with others.
-        *load* tells one load of the driver from any other, in any boot; *kept* is what the ledger
-        has of them, and `idle` publishes what it is to keep. *divided* tells the UUIDs of each
-        GPU's slices. *patience* is how long NVML may take for all GPUs of one look, in seconds:
-        who waits here looks after other devices too.
-        """
-        self._lane = lane
-        self._source = source
-        self._rules = rules
-        self._divided = divided
-        self._book = book
-        self._patience = patience
-        self._monotonic = monotonic
-        self._load = load
-        self._loaded: str | None = None
-        self._levels: dict[str, IdleLevel] = {}
-        self._unknown_since: dict[DeviceName, float] = {}
-        self.idle: Watched[Mapping[str, IdleMemory]] = Watched(kept)
+    lane: Lane
+    source: Callable[[], "Nvml | None"]
+    rules: Watched[GpuRules]
+    book: Callable[[], Book]
+    load: Callable[[], str]
+    idle: Watched[Mapping[str, IdleMemory]]
+    divided: Callable[[], Mapping[str, tuple[str, ...]]]
+    patience: float
+    monotonic: Callable[[], float]
+    _loaded: str | None = None
+    _levels: dict[str, IdleLevel] = {}
+    _unknown_since: dict[DeviceName, float] = {}
 
     async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, "NvmlAnswer"]:
         """Return what NVML says of the GPUs *devices*; a failure never looks like no user."""
@@ -85,13 +71,13 @@ class GpuUses:
         }
 
     async def _asked(self, wanted: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
-        source = self._source()
-        asked = {each.name: uuids(each, self._divided()) for each in wanted}
-        if self._lane.stuck_since is not None:
+        source = self.source()
+        asked = {each.name: uuids(each, self.divided()) for each in wanted}
+        if self.lane.stuck_since is not None:
             # A caller that waits here would delay looks at other devices.
             return _unknown(wanted, "a call to it hangs")
         try:
-            return await self._lane.run(lambda: _ask(source, asked), deadline=self._patience)
+            return await self.lane.run(lambda: _ask(source, asked), deadline=self.patience)
         except LaneStuckError as error:
             return _unknown(wanted, str(error))
 
@@ -105,7 +91,7 @@ class GpuUses:
         locks: Mapping[DeviceName, DeviceLock],
     ) -> KernelFacts:
         """Return *facts* of *device*, with only those holders that block its release."""
-        to, now, every = self._granted(device, locks), self._monotonic(), self._rules.value
+        to, now, every = self._granted(device, locks), self.monotonic(), self.rules.value
         rules = every.idle
         found = sort(use, facts.holders or (), named, to, every)
         level = follow(self._level(device), unused(found, to), now=now, rules=rules)
@@ -119,18 +105,18 @@ class GpuUses:
         A process that only has a node open may belong to a pod that was never identified. If it
         does not compute and has no memory for the whole deadline, it is a monitoring program.
         """
-        book = self._book()
+        book = self.book()
         to = granted_on(device.keys, locks, admins_on(book, device.keys), book.pods_of)
         if None not in to.pods:
             self._unknown_since.pop(device.name, None)
             return to
-        now = self._monotonic()
-        if now - self._unknown_since.setdefault(device.name, now) < self._rules.value.idle.deadline:
+        now = self.monotonic()
+        if now - self._unknown_since.setdefault(device.name, now) < self.rules.value.idle.deadline:
             return to
         return replace(to, pods=to.pods - {None})
 
     def _level(self, device: Device) -> IdleLevel:
-        load = self._load()
+        load = self.load()
         if load != self._loaded:
             self._levels.clear()
             self._loaded = load
@@ -141,7 +127,7 @@ class GpuUses:
 
     def _called(self, device: Device) -> str:
         """Return the key for its idle memory: another MIG layout may need more memory."""
-        return ",".join(uuids(device, self._divided())) or device.name.id
+        return ",".join(uuids(device, self.divided())) or device.name.id
 
     def _remember(self, device: Device, level: IdleLevel) -> None:
         name = self._called(device)

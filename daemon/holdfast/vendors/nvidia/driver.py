@@ -45,61 +45,48 @@ class _DriverLook(Struct, frozen=True, kw_only=True):
     """None: they are as they were, and so are the traits in `facts`."""
 
 
-class DriverWatch:
+class DriverWatch(Struct, kw_only=True):
     """Publishes `facts`, `reading` and `topology`. Nothing of NVML is loaded before the driver is.
 
     A driver that is missing, starting or gone is a state with its reason, and is looked at again.
     All calls of NVML are on one lane: one that hangs is a stuck lane, and what was known stays.
+
+    `make` makes an NVML of the path that was found, empty for the one the loader knows. `known` are
+    the GPUs that a former daemon saw, by UUID, and where; `left` is why NVML was let go for good,
+    by that one at first. `imex` says whether channel 0 is handed over, and whether nothing starts
+    without it. Seconds: `look` between looks for a driver that is absent, `rescan` between
+    readings.
     """
 
-    def __init__(
-        self,
-        files: NvidiaFiles,
-        library: Callable[[str], "Nvml"],
-        *,
-        lane: Lane,
-        clock: Clock,
-        look: Watched[float],
-        strategy: MigStrategy,
-        rescan: Watched[float],
-        imex: Imex,
-        known: Mapping[str, PciAddress],
-        left: NvmlRelease | None = None,
-    ) -> None:
-        """Use *library* of the path that was found, empty for the one the loader knows.
+    files: NvidiaFiles
+    make: Callable[[str], "Nvml"]
+    lane: Lane
+    clock: Clock
+    look: Watched[float]
+    strategy: MigStrategy
+    rescan: Watched[float]
+    imex: Imex
+    known: Mapping[str, PciAddress]
+    left: NvmlRelease | None = None
+    load: str = ""
+    """What tells this load of the driver from any other, as of the last look."""
+    last: GpuReading = GpuReading()
+    """The last reading that found the driver ready."""
+    facts: Watched[GpuFacts] = field(default_factory=lambda: Watched(GpuFacts()))
+    reading: Watched[GpuReading] = field(default_factory=lambda: Watched(GpuReading()))
+    topology: Watched[GpuTopology] = field(default_factory=lambda: Watched(GpuTopology()))
+    ever_read: bool = False
+    """Whether GPUs were ever enumerated: before, not even that one is gone is known."""
+    _open: "tuple[str, Nvml] | None" = None
+    _anew: bool = False
+    _ready: bool | None = None
+    _asked_to_leave: str = ""
+    _latest: "Nvml | None" = None
+    _links: GpuLinks = GpuLinks()
 
-        *known* are the GPUs that a former daemon saw, by UUID, and where; *left* is why it let NVML
-        go for good. *imex* says whether channel 0 is handed over, and whether nothing starts
-        without it.
-
-        Seconds: *look* between looks for a driver that is absent, *rescan* between readings.
-        """
-        self._files = files
-        self._make = library
-        self._lane = lane
-        self._clock = clock
-        self._look = look
-        self._rescan = rescan
-        self._open: tuple[str, Nvml] | None = None
-        self.load = ""
-        """What tells this load of the driver from any other, as of the last look."""
-        self._anew = False
-        self._ready: bool | None = None
-        self._leave = left
-        self._asked_to_leave = ""
-        self._latest: Nvml | None = None
-        self._strategy = strategy
-        self._imex = imex
-        self.last = GpuReading(
-            gpus=tuple(Gpu(index=NOWHERE, uuid=uuid, pci=pci) for uuid, pci in known.items())
-        )
-        """The last reading that found the driver ready."""
-        self._links = GpuLinks()
-        self.facts: Watched[GpuFacts] = Watched(GpuFacts())
-        self.reading: Watched[GpuReading] = Watched(GpuReading())
-        self.topology: Watched[GpuTopology] = Watched(GpuTopology())
-        self.ever_read = False
-        """Whether GPUs were ever enumerated: before, not even that one is gone is known."""
+    def __post_init__(self) -> None:
+        gpus = (Gpu(index=NOWHERE, uuid=uuid, pci=pci) for uuid, pci in self.known.items())
+        self.last = GpuReading(gpus=tuple(gpus))
 
     @property
     def library(self) -> "Nvml | None":
@@ -121,39 +108,39 @@ class DriverWatch:
 
     async def take_up(self) -> None:
         """Begin NVML again after `let_go`."""
-        self._asked_to_leave, self._leave = "", None
+        self._asked_to_leave, self.left = "", None
         await self.refresh()
 
     async def run(self) -> None:
         """Look until cancelled."""
-        retries = backoff(_FIRST_RETRY, self._rescan.value)
+        retries = backoff(_FIRST_RETRY, self.rescan.value)
         while True:
             state = await self.refresh()
             if state is DriverState.READY:
-                retries = backoff(_FIRST_RETRY, self._rescan.value)
+                retries = backoff(_FIRST_RETRY, self.rescan.value)
                 await self._rest()
             elif state is DriverState.ABSENT:
                 # One stat of /proc, which never blocks.
-                while not self._files.present:
-                    await pause(self._clock, self._look, float)
+                while not self.files.present:
+                    await pause(self.clock, self.look, float)
             else:
-                await pause(self._clock, self._look, partial(min, next(retries)))
+                await pause(self.clock, self.look, partial(min, next(retries)))
 
     async def _rest(self) -> None:
         """Wait for the next reading; a driver container that stops leaves no time to wait for."""
-        began = self._clock.monotonic()
-        while (left := began + self._rescan.value - self._clock.monotonic()) > 0:
+        began = self.clock.monotonic()
+        while (left := began + self.rescan.value - self.clock.monotonic()) > 0:
             if not self._ready:
-                await pause(self._clock, self._rescan, float)
-            elif not self._files.ready:
+                await pause(self.clock, self.rescan, float)
+            elif not self.files.ready:
                 return
             else:
-                await self._clock.sleep(min(left, _READY_LOOK))
+                await self.clock.sleep(min(left, _READY_LOOK))
 
     async def refresh(self) -> DriverState:
         """Look now, publish what is new, and return where the driver stands."""
         try:
-            seen = await self._lane.run(partial(self._see, self.last))
+            seen = await self.lane.run(partial(self._see, self.last))
         except HoldfastError as error:  # a stuck lane; what is known stays, /readyz names the lane
             log.debug("cannot read the GPUs", reason=str(error))
             return self.reading.value.state
@@ -180,7 +167,7 @@ class DriverWatch:
 
     def _see(self, last: GpuReading) -> _DriverLook:
         """Look at the driver, its library and the nodes; on the lane."""
-        driver = self._files.facts()
+        driver = self.files.facts()
         leaving = self._must_leave(driver)
         if leaving is not None:
             return self._without_nvml(DriverState.NOT_READY, leaving.reason)
@@ -202,24 +189,24 @@ class DriverWatch:
         if reading.state is not DriverState.READY:
             self._close()
             return _DriverLook(reading=reading)
-        reading = with_known(self._placed(reading), last, on_driver=self._files.is_on_driver)
+        reading = with_known(self._placed(reading), last, on_driver=self.files.is_on_driver)
         uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
         nodes, root, no_nodes = self._nodes(driver, reading)
-        imex = self._files.imex(root) if root and self._imex is not Imex.UNWANTED else ""
-        layout = lay_out(reading, self._strategy)
+        imex = self.files.imex(root) if root and self.imex is not Imex.UNWANTED else ""
+        layout = lay_out(reading, self.strategy)
         others = _asked(reading) != _asked(last)
         facts = GpuFacts(
             state=DriverState.READY,
             layout=layout,
             nodes=nodes,
-            drm={gpu.uuid: self._files.drm_nodes(gpu.pci) for gpu in reading.gpus if gpu.pci},
-            caps=_caps(layout, self._files.mig_caps(), root.host if root is not None else "/dev"),
-            control=self._files.control(root) if root is not None else (),
+            drm={gpu.uuid: self.files.drm_nodes(gpu.pci) for gpu in reading.gpus if gpu.pci},
+            caps=_caps(layout, self.files.mig_caps(), root.host if root is not None else "/dev"),
+            control=self.files.control(root) if root is not None else (),
             no_nodes=no_nodes,
             version=reading.driver_version,
             traits=library.traits(uuids) if others else {},
             imex=imex,
-            no_imex=_NO_IMEX if self._imex is Imex.REQUIRED and not imex else "",
+            no_imex=_NO_IMEX if self.imex is Imex.REQUIRED and not imex else "",
         )
         links = library.links(uuids) if others else None
         return _DriverLook(reading=reading, facts=facts, links=links)
@@ -236,16 +223,16 @@ class DriverWatch:
     def _must_leave(self, driver: DriverFacts) -> NvmlRelease | None:
         """Return why NVML is to be let go now, if it is; on the lane."""
         reason, self._asked_to_leave = self._asked_to_leave, ""
-        asked = NvmlRelease(reason=reason, load=driver.load) if reason else self._leave
-        self._leave = leave(asked, driver, was_ready=self._ready, now=self._clock.monotonic())
+        asked = NvmlRelease(reason=reason, load=driver.load) if reason else self.left
+        self.left = leave(asked, driver, was_ready=self._ready, now=self.clock.monotonic())
         self._ready = driver.ready
-        return self._leave
+        return self.left
 
     def _begun(self, path: str) -> "Nvml":
         if self._open is not None and self._open[0] == path:
             return self._open[1]
         self._close()
-        library = self._latest = self._make(path)
+        library = self._latest = self.make(path)
         if self._anew and library.in_use:
             raise HostError(
                 "cannot start NVML again: calls to the former driver hang; if this lasts, restart "
@@ -268,7 +255,7 @@ class DriverWatch:
             return {}, None, chosen.reason
         root = chosen.root
         minors = [gpu.minor for gpu in reading.gpus if gpu.minor is not None]
-        found = {minor: self._files.rdev(root, minor) for minor in minors}
+        found = {minor: self.files.rdev(root, minor) for minor in minors}
         nodes = {
             minor: DeviceNode(path=f"{root.host}/nvidia{minor}", rdev=rdev)
             for minor, rdev in found.items()
@@ -281,7 +268,7 @@ class DriverWatch:
         return replace(
             reading,
             gpus=tuple(
-                replace(gpu, numa_node=self._files.numa_node(gpu.pci)) if gpu.pci else gpu
+                replace(gpu, numa_node=self.files.numa_node(gpu.pci)) if gpu.pci else gpu
                 for gpu in reading.gpus
             ),
         )

@@ -93,8 +93,8 @@ class Gpus(WithoutDriver):
         self._kept_leave = LedgerTopic(on.ledger, "nvidia/leave", NvmlRelease)
         drained = on.ledger.book.value.marks.drain is not None
         self._driver = DriverWatch(
-            files,
-            _nvml,
+            files=files,
+            make=_nvml,
             lane=lane,
             clock=on.clock,
             look=live.part(lambda now: now.look),
@@ -105,12 +105,12 @@ class Gpus(WithoutDriver):
             left=self._kept_leave.value.get(on.boot) if drained else None,
         )
         self._uses = GpuUses(
-            lane,
-            lambda: self._driver.library,
+            lane=lane,
+            source=lambda: self._driver.library,
             rules=use_rules,
             book=lambda: on.ledger.book.value,
             load=lambda: f"{on.boot} {self._driver.load}",
-            kept=self._kept_idle.value,
+            idle=Watched(self._kept_idle.value),
             divided=self._slices,
             patience=_PATIENCE,
             monotonic=on.clock.monotonic,
@@ -121,7 +121,7 @@ class Gpus(WithoutDriver):
             live.part(lambda now: SlicePolicy(now.shared_devices_allocation_policy)),
         )
         self._specs = GpuSpecs(
-            on.specs(CDI_VENDOR, "-"),
+            writer=on.specs(CDI_VENDOR, "-"),
             describe=lambda facts: _described(on, files, self._rules, facts),
             facts=lambda: self._driver.facts.value,
             rules=self._rules,
@@ -315,7 +315,7 @@ def _health(
     rules: Watched[GpuRules],
 ) -> GpuHealthWatch:
     return GpuHealthWatch(
-        _nvml,
+        source=_nvml,
         readings=driver.reading,
         ledger=on.ledger,
         # Its own, because one GPU may hang forever.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, LaneStuckError, bug
@@ -62,38 +62,30 @@ class EventSubscription(Struct, frozen=True, kw_only=True):
     generation: int = 0
 
 
-class GpuEventThread:
+class GpuEventThread(Struct, kw_only=True):
     """One daemon thread that subscribes, waits, and hands each event to the loop at once.
 
     It has an NVML of its own, begun and ended on its own thread: an event set that is freed while
     somebody waits on it is the end of the process. Where waiting fails it tries again, ever more
     seldom; an NVML that fails at once must not keep a core busy.
+
+    `event` is called for each event, on the loop that runs when this is made; `source` makes an
+    NVML of a library. `heard` is called with why some GPUs cannot be heard, by UUID, whenever that
+    may have changed; what happened before is not told. `wait` is how long one wait blocks, in
+    seconds.
     """
 
-    def __init__(
-        self,
-        source: Callable[[str], "Nvml"],
-        *,
-        event: Callable[[GpuEvent], None],
-        heard: Callable[[Mapping[str, str]], None],
-        wait: float,
-    ) -> None:
-        """Call *event* on the running loop for each event; *source* makes one of a library.
-
-        *heard* is called with why some GPUs cannot be heard, by UUID, whenever that may have
-        changed; what happened before is not told. *wait* is how long one wait blocks, in seconds.
-        """
-        self._source = source
-        self._event = event
-        self._heard = heard
-        self._wait = wait
-        self._loop = asyncio.get_running_loop()
-        self._wanted: EventSubscription | None = None
-        self._changed = threading.Event()
-        self._closed = False
-        self._works = False
-        self._due: float | None = None
-        self._thread: threading.Thread | None = None
+    source: Callable[[str], "Nvml"]
+    event: Callable[[GpuEvent], None]
+    heard: Callable[[Mapping[str, str]], None]
+    wait: float
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _wanted: EventSubscription | None = None
+    _changed: threading.Event = field(default_factory=threading.Event)
+    _closed: bool = False
+    _works: bool = False
+    _due: float | None = None
+    _thread: threading.Thread | None = None
 
     @property
     def overdue(self) -> bool:
@@ -131,7 +123,7 @@ class GpuEventThread:
                 foreseen = isinstance(error, HoldfastError)
                 reason = str(error) if foreseen else bug(error)
                 log.warning("cannot receive GPU events", reason=reason, exc_info=not foreseen)
-                self._tell(self._heard, dict.fromkeys(wanted.uuids, reason))
+                self._tell(self.heard, dict.fromkeys(wanted.uuids, reason))
                 if self._works:
                     retries = backoff(_FIRST_RETRY, _LAST_RETRY)
                 # A change of what is wanted is worth a new try at once.
@@ -139,20 +131,20 @@ class GpuEventThread:
 
     def _listen(self, wanted: EventSubscription) -> None:
         """Hand on events until something else is wanted."""
-        source = self._source(wanted.library)
+        source = self.source(wanted.library)
         try:
             self._due = time.monotonic() + _OVERDUE
             source.open()
             unheard = source.subscribe(wanted.uuids)
-            self._tell(self._heard, unheard)
+            self._tell(self.heard, unheard)
             while not (self._closed or self._changed.is_set()):
-                self._due = time.monotonic() + self._wait + _OVERDUE
-                event = source.wait_event(self._wait)
+                self._due = time.monotonic() + self.wait + _OVERDUE
+                event = source.wait_event(self.wait)
                 if self.overdue:  # somebody may have said that nothing is heard
-                    self._tell(self._heard, unheard)
+                    self._tell(self.heard, unheard)
                 self._works = True
                 if event is not None:
-                    self._tell(self._event, event)
+                    self._tell(self.event, event)
         finally:
             self._due = time.monotonic() + _OVERDUE
             source.close()
@@ -163,51 +155,38 @@ class GpuEventThread:
             self._loop.call_soon_threadsafe(told, what)
 
 
-class GpuHealthWatch:
+class GpuHealthWatch(Struct, kw_only=True, dict=True):
     """Publishes what is wrong with each GPU and MIG slice, by UUID.
 
     An event is judged and published in the turn of the loop in which it arrives; a look and a
     commit follow. Looks are asked one GPU at a time on a lane of their own. One that hangs costs
     that GPU its health, and the others only their looks: what is known of them stays.
+
+    It begins with what the ledger remembers; `source` makes an NVML of a library's name. `load`
+    tells one load of the kernel's module from the next, on the lane; `users` tells who of the
+    processes on a GPU has to go before it is over some Xids. `count` is called with each event, and
+    whether it is one that condemns.
     """
 
-    def __init__(
-        self,
-        source: Callable[[str], "Nvml"],
-        *,
-        readings: Watched[GpuReading],
-        ledger: Ledger,
-        lane: Lane,
-        clock: Clock,
-        boot: BootId,
-        checks: Watched[XidChecks],
-        load: Callable[[], int | None],
-        users: GpuUsers,
-        times: Watched[HealthTimes],
-        count: Callable[[GpuEvent, bool], None],
-    ) -> None:
-        """Begin with what the ledger remembers; *source* makes an NVML of a library's name.
+    source: Callable[[str], "Nvml"]
+    readings: Watched[GpuReading]
+    ledger: Ledger
+    lane: Lane
+    clock: Clock
+    boot: BootId
+    checks: Watched[XidChecks]
+    load: Callable[[], int | None]
+    users: GpuUsers
+    times: Watched[HealthTimes]
+    count: Callable[[GpuEvent, bool], None]
 
-        *load* tells one load of the kernel's module from the next, on the lane; *users* tells who
-        of the processes on a GPU has to go before it is over some Xids. *count* is called with
-        each event, and whether it is one that condemns.
-        """
-        self._source = source
-        self._readings = readings
-        self._kept = LedgerTopic(ledger, "nvidia/health", GpuState)
-        self._lane = lane
-        self._clock = clock
-        self._boot = boot
-        self._checks = checks
-        self._load = load
-        self._users = users
-        self._times = times
-        self._count = count
+    def __post_init__(self) -> None:
+        self._kept = LedgerTopic(self.ledger, "nvidia/health", GpuState)
         self._states = {
             uuid: left
             for uuid, state in self._kept.value.items()
-            if (left := restored(state, boot, clock.uptime(), checks.value))
-            != GpuState(uuid=uuid, boot=boot)
+            if (left := restored(state, self.boot, self.clock.uptime(), self.checks.value))
+            != GpuState(uuid=uuid, boot=self.boot)
         }
         self._reading = GpuReading()
         self._generation = 0
@@ -222,7 +201,10 @@ class GpuHealthWatch:
         self._save_wanted = asyncio.Event()
         self._save_wanted.set()  # what was dropped must not be back after the next restart
         self._ears = GpuEventThread(
-            source, event=self.hear, heard=self._heard, wait=times.value.event_wait
+            source=self.source,
+            event=self.hear,
+            heard=self._heard,
+            wait=self.times.value.event_wait,
         )
         self.health: Watched[Mapping[str, GpuHealth]] = Watched({})
         self.faults: Watched[Mapping[str, tuple[Fault, ...]]] = Watched({})
@@ -237,7 +219,7 @@ class GpuHealthWatch:
                 tasks.create_task(self._look_when_wanted())
                 tasks.create_task(self._save_when_wanted())
                 tasks.create_task(self._go_by_settings())
-                async for reading in self._readings.follow():
+                async for reading in self.readings.follow():
                     self._follow(reading)
         finally:
             self._ears.close()
@@ -245,13 +227,13 @@ class GpuHealthWatch:
     def hear(self, event: GpuEvent) -> None:
         """Take note of *event*; that of a GPU which is not known yet is kept for when it is."""
         event = placed(event, self._reading.gpus)
-        counts = event.kind is GpuEventKind.XID and self._checks.value.watches(event.xid)
-        self._count(event, counts)
-        now = self._clock.uptime()
+        counts = event.kind is GpuEventKind.XID and self.checks.value.watches(event.xid)
+        self.count(event, counts)
+        now = self.clock.uptime()
         if counts and event.uuid:
-            self._states.setdefault(event.uuid, GpuState(uuid=event.uuid, boot=self._boot))
+            self._states.setdefault(event.uuid, GpuState(uuid=event.uuid, boot=self.boot))
         for uuid, state in self._states.items():
-            after = after_event(state, event, now, self._checks.value)
+            after = after_event(state, event, now, self.checks.value)
             if len(after.xids) > len(state.xids):
                 log.warning("GPU reported an error", gpu=uuid, reason=after.xids[-1].text)
             self._states[uuid] = after
@@ -288,7 +270,7 @@ class GpuHealthWatch:
             self._driver = ""
         elif before.state is not DriverState.READY:
             # All that a former driver told was heard: its library was let go before (DriverWatch).
-            self._since = self._clock.uptime()
+            self._since = self.clock.uptime()
         if reading.state is DriverState.ABSENT:
             # One that was gone from the kernel has begun again with every GPU when it is back.
             self._states = {
@@ -298,12 +280,12 @@ class GpuHealthWatch:
         uuids = tuple(gpu.uuid for gpu in reading.gpus if gpu.uuid)
         for gpu in reading.gpus:
             if gpu.uuid:
-                state = self._states.get(gpu.uuid, GpuState(uuid=gpu.uuid, boot=self._boot))
+                state = self._states.get(gpu.uuid, GpuState(uuid=gpu.uuid, boot=self.boot))
                 placed_at = gpu.pci or state.pci
                 if placed_at != state.pci:
                     self._save_wanted.set()
                 self._states[gpu.uuid] = replace(state, pci=placed_at)
-        hears = reading.state is DriverState.READY and uuids and self._checks.value.listening
+        hears = reading.state is DriverState.READY and uuids and self.checks.value.listening
         self._ears.want(
             EventSubscription(library=reading.library, uuids=uuids, generation=self._generation)
             if hears
@@ -321,17 +303,17 @@ class GpuHealthWatch:
 
     async def _poke_now_and_then(self) -> None:
         while True:
-            await pause(self._clock, self._times, lambda times: times.beat)
+            await pause(self.clock, self.times, lambda times: times.beat)
             self._look_wanted.set()
 
     async def _go_by_settings(self) -> None:
         """Judge what is known again whenever a setting changes."""
         while True:
-            changes = Changes([self._checks, self._times])
+            changes = Changes([self.checks, self.times])
             await changes.wait(_LONG)
-            now, checks = self._clock.uptime(), self._checks.value
+            now, checks = self.clock.uptime(), self.checks.value
             self._states = {
-                uuid: restored(state, self._boot, now, checks)
+                uuid: restored(state, self.boot, now, checks)
                 for uuid, state in self._states.items()
             }
             self._follow(self._reading)  # whether events are listened to may have changed, too
@@ -342,18 +324,18 @@ class GpuHealthWatch:
             await self._look_wanted.wait()
             self._look_wanted.clear()
             await self._look_at_all()
-            await self._clock.sleep(self._times.value.breath)
+            await self.clock.sleep(self.times.value.breath)
 
     async def _look_at_all(self) -> None:
         if self._ears.overdue:
             self._heard_nothing()
-        if self._lane.stuck_since is not None:
-            self._take(self._hanging, unanswered(self._clock.uptime(), self._lane.deadline))
+        if self.lane.stuck_since is not None:
+            self._take(self._hanging, unanswered(self.clock.uptime(), self.lane.deadline))
             return
         reading = self._reading
         if reading.state is not DriverState.READY:
             try:
-                await self._lane.run(self._let_go)
+                await self.lane.run(self._let_go)
             except LaneStuckError as error:
                 log.warning("cannot shut down NVML", reason=str(error))
             return
@@ -361,10 +343,10 @@ class GpuHealthWatch:
             if gpu.uuid not in self._states:
                 continue
             try:
-                observed = await self._lane.run(partial(self._observe, reading, gpu))
+                observed = await self.lane.run(partial(self._observe, reading, gpu))
             except LaneStuckError:
                 self._hanging = gpu.uuid
-                self._take(gpu.uuid, unanswered(self._clock.uptime(), self._lane.deadline))
+                self._take(gpu.uuid, unanswered(self.clock.uptime(), self.lane.deadline))
                 return
             except HoldfastError as error:  # the library does not start: the inventory says so
                 log.debug("cannot check the health of GPUs", reason=str(error))
@@ -382,9 +364,9 @@ class GpuHealthWatch:
         after = after_observation(
             before,
             observed,
-            self._clock.uptime(),
+            self.clock.uptime(),
             since=self._since,
-            quiet=self._times.value.quiet,
+            quiet=self.times.value.quiet,
         )
         self._states[uuid] = after
         for record in before.xids:
@@ -401,7 +383,7 @@ class GpuHealthWatch:
 
     def _observe(self, reading: GpuReading, gpu: Gpu) -> GpuObservation:
         """Ask the GPU; on the lane."""
-        version, load = reading.driver_version, self._load()
+        version, load = reading.driver_version, self.load()
         if load is None:  # sysfs shows no module, or not just now: it is no other one for that
             load = self._loaded
         self._loaded = load
@@ -410,9 +392,9 @@ class GpuHealthWatch:
             self._begun(reading.library, driver),
             gpu,
             self._states[gpu.uuid],
-            at=self._clock.uptime(),
+            at=self.clock.uptime(),
             driver=driver,
-            users=self._users,
+            users=self.users,
         )
 
     def _begin_again(self) -> None:
@@ -424,7 +406,7 @@ class GpuHealthWatch:
         """Begin with a new NVML after the driver was loaded again: the old one hears nothing."""
         before, self._driver = self._driver, driver
         if before not in {"", driver}:
-            self._since = self._clock.uptime()
+            self._since = self.clock.uptime()
             self._begin_again()
 
     def _begun(self, library: str, driver: str) -> "Nvml":
@@ -432,7 +414,7 @@ class GpuHealthWatch:
         if self._probe is not None and self._probe[0] == wanted:
             return self._probe[1]
         self._let_go()
-        probe = self._source(library)
+        probe = self.source(library)
         probe.open()
         self._probe = (wanted, probe)
         return probe
@@ -450,7 +432,7 @@ class GpuHealthWatch:
         self._publish()
 
     def _publish(self) -> None:
-        found = healths(self._states, self._reading.gpus, conditions=self._checks.value.conditions)
+        found = healths(self._states, self._reading.gpus, conditions=self.checks.value.conditions)
         before = self.health.value
         self.health.set(found)
         self.faults.set({uuid: health.faults for uuid, health in found.items() if health.faults})
@@ -471,4 +453,4 @@ class GpuHealthWatch:
                 self._save_wanted.set()
             else:
                 problem.set("")
-            await self._clock.sleep(self._times.value.breath)
+            await self.clock.sleep(self.times.value.breath)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import structlog
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.allocation.specwriter import SpecWriter
@@ -22,34 +23,26 @@ from holdfast.vendors.nvidia.withoutdriver import WithoutDriver
 log = structlog.get_logger(__name__)
 
 
-class GpuSpecs:
+class GpuSpecs(Struct, kw_only=True):
     """Writes the specs of the GPUs; `names` is what a runtime finds in them.
 
     There is no other way to give a container a GPU under CDI: nodes by path have no libraries with
     them. So a GPU without its spec is Unhealthy, and nothing that was promised it starts.
+
+    They are what `describe` makes of `facts`, on the writer's lane; it may raise HostError. Where
+    `rules` give new containers no names, the specs are for those that were `promised` some before,
+    and without any the folder is left alone.
     """
 
-    def __init__(
-        self,
-        writer: SpecWriter,
-        *,
-        describe: Callable[[GpuFacts], NodeSpecs],
-        facts: Callable[[], GpuFacts],
-        rules: GpuGrantRules,
-        promised: Callable[[], bool],
-    ) -> None:
-        """Write what *describe* makes of *facts*, on the writer's lane; it may raise HostError.
-
-        Where *rules* give new containers no names, the specs are for those that were *promised*
-        some before, and without any the folder is left alone.
-        """
-        self._writer = writer
-        self._describe = describe
-        self._facts = facts
-        self._rules = rules
-        self._promised = promised
-        self._problem = Problem(log, "cannot publish CDI specs of GPUs")
-        self.names = GpuNames()
+    writer: SpecWriter
+    describe: Callable[[GpuFacts], NodeSpecs]
+    facts: Callable[[], GpuFacts]
+    rules: GpuGrantRules
+    promised: Callable[[], bool]
+    names: GpuNames = GpuNames()
+    _problem: Problem = field(
+        default_factory=lambda: Problem(log, "cannot publish CDI specs of GPUs")
+    )
 
     async def publish(self, inventory: Inventory) -> Inventory:
         """Let the files say what is known; return *inventory* with the faults of what they lack.
@@ -57,16 +50,16 @@ class GpuSpecs:
         Never raises for what the folder or the driver's files do. While the driver is away the
         files stay: the GPUs are Unhealthy anyway.
         """
-        if not (self._rules.by_name or self._promised()):
+        if not (self.rules.by_name or self.promised()):
             self._keep(GpuNames())
             return inventory
-        facts = self._facts()
+        facts = self.facts()
         if facts.state is DriverState.READY:
             await self._write(facts)
-        if not self._rules.by_name:
+        if not self.rules.by_name:
             return inventory
         called = {
-            part.name.id: str(part.name.id) if self._rules.ids is DeviceIds.UUID else part.index
+            part.name.id: str(part.name.id) if self.rules.ids is DeviceIds.UUID else part.index
             for part in facts.layout.parts
         }
         answers = {
@@ -82,10 +75,10 @@ class GpuSpecs:
 
         def make() -> Mapping[str, str]:
             nonlocal made
-            made = self._describe(facts)
+            made = self.describe(facts)
             return made.files
 
-        written = await self._writer.write(make, GPU_KINDS)
+        written = await self.writer.write(make, GPU_KINDS)
         if written.problem:
             self._keep(GpuNames(problem=written.problem))
         else:
@@ -100,33 +93,32 @@ def _faults(reasons: Mapping[DeviceId, str]) -> Mapping[str, tuple[Fault, ...]]:
     return {id_: (Fault(kind=FaultKind.NO_SPEC, text=text),) for id_, text in reasons.items()}
 
 
-class GpuPreference:
-    """Answers from the topology that was read last, and asks nobody."""
+class GpuPreference(Struct):
+    """Answers from the topology that was read last, and asks nobody.
 
-    def __init__(self, topology: Watched[GpuTopology], slices: Watched[SlicePolicy]) -> None:
-        """Prefer by *topology*: which GPUs are near each other, and which slices are of one GPU.
+    `topology` says which GPUs are near each other, and which slices are of one GPU; `slices`, from
+    which GPU the next MIG slice, or the next replica, is taken.
+    """
 
-        *slices* says from which GPU the next MIG slice, or the next replica, is taken.
-        """
-        self._topology = topology
-        self._slices = slices
-        self._boards: dict[ResourceName, tuple[Sequence[Device], GpuTopology, GpuBoard]] = {}
+    topology: Watched[GpuTopology]
+    slices: Watched[SlicePolicy]
+    _boards: dict[ResourceName, tuple[Sequence[Device], GpuTopology, GpuBoard]] = {}
 
     def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
         """Return GPUs that are near each other, or slices and replicas as the policy says."""
         replicas = {each.name.id: REPLICAS.parted(each.name.id) for each in devices}
         parents = {
-            **self._topology.value.parents,
+            **self.topology.value.parents,
             **{id_: card for id_, (card, number) in replicas.items() if number},
         }
         if any(device.name.id in parents for device in devices):
             ids = tuple(device.name.id for device in devices)
-            return preferred_slices(ids, parents, self._slices.value, choice)
+            return preferred_slices(ids, parents, self.slices.value, choice)
         return self._board(devices).preferred(choice)
 
     def _board(self, devices: Sequence[Device]) -> GpuBoard:
         """Return the board of *devices*, made again only when they or the topology changed."""
-        topology, resource = self._topology.value, devices[0].name.resource
+        topology, resource = self.topology.value, devices[0].name.resource
         known = self._boards.get(resource)
         if known is None or known[0] != devices or known[1] is not topology:
             known = (devices, topology, GpuBoard.of(devices, topology))
