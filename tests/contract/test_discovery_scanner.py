@@ -73,8 +73,8 @@ def _scanner(
 ) -> Scanner:
     naming = naming or _AsFound()
     scanner = Scanner(
-        tree.root,
-        Sysfs(tree.root),
+        root=tree.root,
+        sysfs=Sysfs(tree.root),
         lane=lane,
         clock=clock or SystemClock(),
         sources=Sources(),
@@ -255,7 +255,7 @@ async def test_a_scan_that_fails_keeps_the_inventory_and_names_the_problem_until
     assert _ids(scanner) == ["0000:00:05.0"]
     assert "lane scan" in scanner.problem
     with contextlib.closing(Lane("scan", deadline=60.0)) as working:
-        scanner._lane = working
+        scanner.lane = working
         async with _running(scanner):
             scanner.look_again()
             await until(lambda: scanner.problem == "")

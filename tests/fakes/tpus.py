@@ -13,7 +13,7 @@ _Kind = TypeVar("_Kind", bound=Tpus)
 def tpus_of(kind: type[_Kind]) -> _Kind:
     """Return the adapter as *kind*."""
     return kind(
-        TPU_RESOURCE,
+        resource=TPU_RESOURCE,
         pools=(),
         configured=TpuHostFacts(),
         generation="",

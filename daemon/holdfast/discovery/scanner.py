@@ -7,6 +7,7 @@ from functools import partial
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.discovery.source import Source, Sources, stamped
@@ -102,50 +103,35 @@ class DeviceNames(Protocol):
         ...
 
 
-class Scanner:
+class Scanner(Struct, kw_only=True, dict=True):
     """Publishes the inventory, and a new one whenever the hardware has changed.
 
     The lane's calls read sysfs and stat nodes, nothing more. A scan that fails leaves the last
     inventory in place, is named in `problem`, and is tried again. Adapters ask it to look again, so
-    it is made before them, and `adopt` has to follow.
+    it is made before them, and `adopt`, which adds them to `sources`, has to follow.
+
+    What is found is published to `inventory`, after `prepare` has done what has to be done about it
+    and has added the faults of what could not be prepared; `book` has the devices that are granted.
     """
 
-    def __init__(
-        self,
-        root: HostRoot,
-        sysfs: Sysfs,
-        *,
-        lane: Lane,
-        clock: Clock,
-        sources: Sources,
-        book: Watched[Book],
-        names: DeviceNames,
-        prepare: Callable[[Inventory], Awaitable[Inventory]],
-        inventory: Watched[Inventory],
-        settings: Watched[DiscoverySettings],
-    ) -> None:
-        """Scan below *root* on *lane* for *sources*, which `adopt` adds to.
+    root: HostRoot
+    sysfs: Sysfs
+    lane: Lane
+    clock: Clock
+    sources: Sources
+    book: Watched[Book]
+    names: DeviceNames
+    prepare: Callable[[Inventory], Awaitable[Inventory]]
+    inventory: Watched[Inventory]
+    settings: Watched[DiscoverySettings]
 
-        What is found is published to *inventory*, after *prepare* has done what has to be done
-        about it and has added the faults of what could not be prepared; *book* has the devices that
-        are granted.
-        """
-        self._root = root
-        self._sysfs = sysfs
-        self._lane = lane
-        self._clock = clock
-        self._sources = sources
-        self._book = book
-        self._names = names
-        self._prepare_devices = prepare
-        self._settings = settings
-        self._turns: Turns[DeviceName] = Turns(clock, at_most=_HELD_AT_ONCE)
+    def __post_init__(self) -> None:
+        self._turns: Turns[DeviceName] = Turns(self.clock, at_most=_HELD_AT_ONCE)
         self._known: frozenset[PciAddress] = frozenset()
         self._drivers: Mapping[PciAddress, str | None] = {}
         self._wanted = asyncio.Event()
-        self._retries = backoff(_FIRST_RETRY, settings.value.rescan)
+        self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
         self._found = self._assigned = self._prepared = Inventory()
-        self.inventory = inventory
         self._problem = Problem(
             log,
             "cannot scan the hardware",
@@ -160,17 +146,17 @@ class Scanner:
     def adopt(self, adapters: Iterable[Source]) -> None:
         """Take *adapters*, and publish what is known of their hardware before any scan."""
         for each in adapters:
-            self._sources.add(each)
+            self.sources.add(each)
         self._found = Inventory(
-            resources=tuple(r for each in self._sources for r in each.resources),
-            names=card_names(self._sources),
+            resources=tuple(r for each in self.sources for r in each.resources),
+            names=card_names(self.sources),
         )
         self._assigned = self._prepared = self._found
         self.inventory.set(self._found)
 
     def replace(self, source: Source) -> None:
         """Put *source* in the place of the adapter with its name."""
-        self._sources.put(source)
+        self.sources.put(source)
 
     @property
     def problem(self) -> str:
@@ -183,7 +169,7 @@ class Scanner:
         A node without any is ready all the same, unless one is *required*. A rule for single
         devices that does nothing is told, and is no reason to be unready.
         """
-        within, now = longest_wait(self._settings.value.rescan), self._clock.monotonic()
+        within, now = longest_wait(self.settings.value.rescan), self.clock.monotonic()
         yield check_result("hardware", self.problem, at=self.looked_at, now=now, within=within)
         inventory = self.inventory.value
         none = "" if inventory.devices else "no devices on this node"
@@ -210,25 +196,25 @@ class Scanner:
         Never raises for what the hardware shows: the inventory then stays and `problem` says why.
         """
         try:
-            found, self._known, self._drivers = await self._lane.run(self._look)
+            found, self._known, self._drivers = await self.lane.run(self._look)
         except (HoldfastError, OSError) as error:
             self._failed(error)
             return self.inventory.value
         self._problem.set("", was=self.problem)
-        self._retries = backoff(_FIRST_RETRY, self._settings.value.rescan)
+        self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
         self.scans += 1
-        self._found = with_found(found, self._sources)
-        await self._prepare()
+        self._found = with_found(found, self.sources)
+        await self._make_ready()
         self.publish()
-        self.looked_at = self._clock.monotonic()
+        self.looked_at = self.clock.monotonic()
         return self.inventory.value
 
-    async def _prepare(self) -> None:
+    async def _make_ready(self) -> None:
         """Give the devices their names, and prepare them; again where pods changed the names."""
-        self._assigned = self._names.assigned(self._found)
+        self._assigned = self.names.assigned(self._found)
         while True:
-            self._prepared = await self._prepare_devices(self._assigned)
-            latest = self._names.assigned(self._found)
+            self._prepared = await self.prepare(self._assigned)
+            latest = self.names.assigned(self._found)
             if latest == self._assigned:
                 return
             self._assigned = latest
@@ -242,17 +228,17 @@ class Scanner:
             while True:
                 await self._wanted.wait()
                 # One change makes several events; the first starts the wait, so it stays short.
-                await self._clock.sleep(self._settings.value.debounce)
+                await self.clock.sleep(self.settings.value.debounce)
                 self._wanted.clear()
                 await self.scan()
                 if self.problem:
-                    await self._clock.sleep(next(self._retries))
+                    await self.clock.sleep(next(self._retries))
                     self.look_again()
 
     def _look(self) -> tuple[Inventory, frozenset[PciAddress], Mapping[PciAddress, str | None]]:
-        snapshot = Snapshot(self._root, self._sysfs, known=self._known)
+        snapshot = Snapshot(self.root, self.sysfs, known=self._known)
         generation = self.inventory.value.generation + 1
-        found = take_inventory(snapshot, self._sources, generation=generation)
+        found = take_inventory(snapshot, self.sources, generation=generation)
         drivers = {address: it.driver for address, it in snapshot.functions.items()}
         return found, snapshot.bound(), drivers
 
@@ -261,7 +247,7 @@ class Scanner:
 
         It waits for no scan: a fault is published even while sysfs cannot be read.
         """
-        devices = with_faults(self._prepared.devices, self._sources.faults())
+        devices = with_faults(self._prepared.devices, self.sources.faults())
         before = self.inventory.value
         after = replace(self._prepared, generation=before.generation, devices=devices)
         if after != before:
@@ -271,17 +257,17 @@ class Scanner:
 
     async def _look_now_and_then(self) -> None:
         while True:
-            await pause(self._clock, self._settings, lambda settings: settings.rescan)
+            await pause(self.clock, self.settings, lambda settings: settings.rescan)
             self.look_again()
 
     async def _follow_names(self) -> None:
         """Look again when a device is to have another name, as its pod has let it go."""
         while True:
-            changes = self._names.changes()
+            changes = self.names.changes()
             # Only a rule of the settings gives names that depend on pods.
-            if self._assigned.hardware and self._names.assigned(self._found) != self._assigned:
+            if self._assigned.hardware and self.names.assigned(self._found) != self._assigned:
                 self.look_again()
-            await changes.wait(self._settings.value.rescan)
+            await changes.wait(self.settings.value.rescan)
 
     async def _watch_held(self) -> None:
         """Check the drivers of held devices: a removal that waits for a holder sends no event.
@@ -289,12 +275,12 @@ class Scanner:
         The kernel removes the driver link at once, and everything else only at the end.
         """
         while True:
-            await self._clock.sleep(self._settings.value.held_check)
+            await self.clock.sleep(self.settings.value.held_check)
             addresses = self._held_functions()
             if not addresses:
                 continue
             try:
-                changed = await self._lane.run(partial(self._changed, addresses))
+                changed = await self.lane.run(partial(self._changed, addresses))
             except (HoldfastError, OSError) as error:
                 self._failed(error)
                 changed = True
@@ -302,7 +288,7 @@ class Scanner:
                 self.look_again()
 
     def _held_functions(self) -> tuple[PciAddress, ...]:
-        found = map(self.inventory.value.get, self._turns.next(self._book.value.locks))
+        found = map(self.inventory.value.get, self._turns.next(self.book.value.locks))
         return tuple(
             address
             for device in found
@@ -312,7 +298,7 @@ class Scanner:
 
     def _changed(self, addresses: tuple[PciAddress, ...]) -> bool:
         return any(
-            self._sysfs.driver(address) != self._drivers.get(address) for address in addresses
+            self.sysfs.driver(address) != self._drivers.get(address) for address in addresses
         )
 
     def _failed(self, error: Exception) -> None:

@@ -94,8 +94,8 @@ class DiscoveryParts:
             view=core.view,
         )
         self.scanner = Scanner(
-            host.root,
-            Sysfs(host.root),
+            root=host.root,
+            sysfs=Sysfs(host.root),
             lane=host.lanes["discovery"],
             clock=core.clock,
             sources=self.sources,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
 
 from holdfast.discovery.source import Source
 from holdfast.errors import HostError
@@ -31,48 +32,35 @@ if TYPE_CHECKING:
     from holdfast.model.dra.advertised import AdvertisedDevice
 
 
-class Tpus(Source):
-    """The TPU chips of this host."""
+class Tpus(Source, Struct, kw_only=True):
+    """The TPU chips of this host, as `resource`, with the functions of `pools`, of that name too.
+
+    `configured` goes before what `from_file` returns of /etc/tpu/tpu-env. `generation` overrules
+    what the PCI ids say; empty: it does not. `gke_keys`: nodes also get the labels that GKE's have.
+    """
 
     name = "tpu"
-
-    def __init__(
-        self,
-        resource: ResourceName,
-        *,
-        pools: Sequence[PoolSpec],
-        configured: TpuHostFacts,
-        generation: str,
-        gke_keys: Watched[bool],
-        from_file: Callable[[], TpuEnvFile],
-    ) -> None:
-        """Advertise chips as *resource*, and with them the functions of *pools*, of that name too.
-
-        *configured* goes before what `from_file` returns of /etc/tpu/tpu-env. *generation*
-        overrules what the PCI ids say; empty: it does not. *gke_keys*: nodes also get the labels
-        that GKE's have.
-        """
-        self._resource = resource
-        self._pools = pools
-        self._configured = configured
-        self._generation = generation
-        self._gke_keys = gke_keys
-        self._from_file = from_file
-        self._notes: dict[str, tuple[str, ...]] = {}
+    resource: ResourceName
+    pools: Sequence[PoolSpec]
+    configured: TpuHostFacts
+    generation: str
+    gke_keys: Watched[bool]
+    from_file: Callable[[], TpuEnvFile]
+    _notes: dict[str, tuple[str, ...]] = {}
 
     @property
     def resources(self) -> tuple[ResourceName, ...]:
         """Return the one resource."""
-        return (self._resource,)
+        return (self.resource,)
 
     def scan(self, snapshot: Snapshot) -> Iterable[Device]:
         """Return each chip, and what the pools add to them; a chip's own view of itself wins."""
-        chips = tpu_devices(snapshot, self._resource)
-        return (*chips, *pool_devices(snapshot, self._pools))
+        chips = tpu_devices(snapshot, self.resource)
+        return (*chips, *pool_devices(snapshot, self.pools))
 
     async def prepare(self, inventory: Inventory) -> Inventory:
         """Note for people what is said of this host and cannot be used; it makes nothing ill."""
-        chips = inventory.found_as(self._resource)
+        chips = inventory.found_as(self.resource)
         before = {text for texts in self._notes.values() for text in texts}
         self._notes = {chip.name.id: self._set_aside(chip, len(chips)) for chip in chips}
         for text in sorted({text for texts in self._notes.values() for text in texts} - before):
@@ -91,7 +79,7 @@ class Tpus(Source):
         if generation is None:
             addresses = [address for device in devices for address in device.functions]
             return ContainerGrant(envs=pool_variables(resource, addresses))
-        on_host = len(inventory.found_as(self._resource))
+        on_host = len(inventory.found_as(self.resource))
         facts, _ = self._resolved(generation, on_host)
         nodes = tuple(each.numa_node for each in devices if each.numa_node is not None)
         variables = environment(
@@ -100,7 +88,7 @@ class Tpus(Source):
         return ContainerGrant(envs=dict(variables))
 
     def _generation_of(self, chip: Device) -> TpuGeneration | None:
-        return GENERATIONS.get(self._generation or chip.model)
+        return GENERATIONS.get(self.generation or chip.model)
 
     def _set_aside(self, chip: Device, on_host: int) -> tuple[str, ...]:
         generation = self._generation_of(chip)
@@ -113,9 +101,9 @@ class Tpus(Source):
         self, generation: TpuGeneration, on_host: int
     ) -> tuple[TpuHostFacts, tuple[str, ...]]:
         """Return what is known of this host, and what is said of it and cannot be used."""
-        file = self._from_file()
+        file = self.from_file()
         facts, problems = resolve(
-            generation, on_host=on_host, configured=self._configured, from_file=file.facts
+            generation, on_host=on_host, configured=self.configured, from_file=file.facts
         )
         return facts, (*problems, *file.problems)
 
@@ -123,20 +111,20 @@ class Tpus(Source):
         """Return of which generation the chips are, and what is known of their slice."""
         from holdfast.model.tpu.env import tpu_labels  # noqa: PLC0415 - only where they are wanted
 
-        chips = [each for each in inventory.found_as(self._resource) if self._generation_of(each)]
+        chips = [each for each in inventory.found_as(self.resource) if self._generation_of(each)]
         left_out = {each.device.name for each in inventory.left_out}
         offered = [chip for chip in chips if chip.name not in left_out]
         generation = self._generation_of(offered[0]) if offered else None
         if generation is None:
             return {}
         facts, _ = self._resolved(generation, len(chips))
-        return tpu_labels(generation, chips=len(offered), facts=facts, gke=self._gke_keys.value)
+        return tpu_labels(generation, chips=len(offered), facts=facts, gke=self.gke_keys.value)
 
     def advertised(self, devices: Sequence[Device]) -> "tuple[AdvertisedDevice, ...]":
         """Return the chips, and the shapes that they make."""
         from holdfast.model.tpu.shapes import advertised_chips  # noqa: PLC0415 - as in the base
 
-        return advertised_chips(devices, self._generation)
+        return advertised_chips(devices, self.generation)
 
 
 class _NoTpus(Source):
@@ -152,7 +140,7 @@ def tpus(on: Context) -> Source:
     file = Path(tpu.env_file) if tpu.env_file else tpu_env_path(on.root)
     resource = ResourceName(tpu.resource_name)
     return Tpus(
-        resource,
+        resource=resource,
         pools=[pool.spec() for pool in settings.pools if pool.resource_name == resource],
         configured=TpuHostFacts(
             topology=tpu.topology or None,
