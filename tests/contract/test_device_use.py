@@ -300,8 +300,8 @@ async def test_of_many_holders_a_few_are_followed_and_the_end_of_the_last_is_sti
             watch.node.add_process(each.pid, "/user.slice")
         await watch.facts()
         assert len(watch.use.holders[watch.device.name]) == 40
-        assert len(watch.use._pidfds.watched) == 32
-        followed = {process.pid for process in watch.use._pidfds.watched}
+        assert len(watch.use.pidfds.watched) == 32
+        followed = {process.pid for process in watch.use.pidfds.watched}
         watch.clock.shift(5.0)
         assert len((await watch.facts()).holders or ()) == 40, "also when a few are looked at again"
         for each in crowd:

@@ -235,7 +235,7 @@ async def test_what_is_no_more_on_the_node_is_forgotten(on: Node) -> None:
     await on.use.facts(on.devices)
     on.use.keep([on.devices[1].name])
     assert set(on.use.holders) == {on.devices[1].name}
-    await until(lambda: not on.use._pidfds.watched)
+    await until(lambda: not on.use.pidfds.watched)
 
 
 async def test_gaps_stay_gaps_while_the_known_holders_alone_are_looked_at(on: Node) -> None:

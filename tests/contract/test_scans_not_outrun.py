@@ -974,11 +974,11 @@ def _looked_at(
     """Look at *pids*, at all without, while *owners* have the device."""
     procfs = Procfs(root)
     survey = Survey(
-        root,
-        search,
-        Visits(procfs.start_ticks, patience=60),
-        procfs,
-        Cgroups(root),
+        root=root,
+        search=search,
+        visits=Visits(procfs.start_ticks, patience=60),
+        procfs=procfs,
+        cgroups=Cgroups(root),
         sight=visibility(root),
         owners=owners,
     )

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -79,35 +80,28 @@ class _Round:
         return frozenset[DeviceName]().union(*self.askers)
 
 
+@dataclass(kw_only=True, eq=False)
 class DeviceUse:
     """Remembers who holds which device, and looks again where that may have changed.
 
     `enable` is read each time, which is cheap; all processes, which is not, only when it could tell
     more. Holders are followed by pidfd, a few of many. One that closes the device and keeps running
     gives no sign, so those few are looked at again. What proves a device free is always seen again.
+
+    What stays unexplained is looked for no more often than each `rescan` seconds. A start's look
+    attributes holders by the locks of `book`. `exclusive_open`: what seems to be free, and is not
+    proven to be, may be opened for a moment.
     """
 
-    def __init__(
-        self,
-        *,
-        look: Look,
-        pidfds: Pidfds,
-        clock: Clock,
-        book: Watched[Book],
-        rescan: Watched[float],
-        exclusive_open: Watched[bool],
-    ) -> None:
-        """Look for what stays unexplained no more often than each *rescan* seconds.
+    look: Look
+    pidfds: Pidfds
+    clock: Clock
+    book: Watched[Book]
+    rescan: Watched[float]
+    exclusive_open: Watched[bool]
 
-        *exclusive_open*: what seems to be free, and is not proven to be, may be opened for a
-        moment. A start's look attributes holders by the locks of *book*.
-        """
-        self._look = look
-        self._pidfds = pidfds
-        self._clock = clock
-        self._book = book
-        self._exclusive_open = exclusive_open
-        self._budget = Budget(look, rescan=rescan)
+    def __post_init__(self) -> None:
+        self._budget = Budget(self.look, rescan=self.rescan)
         self._seen: dict[DeviceName, _LastSight] = {}
         self._ahead: set[DeviceName] = set()
         self._asked: dict[DeviceName, float] = {}
@@ -163,7 +157,7 @@ class DeviceUse:
         self, devices: Sequence[Device]
     ) -> Mapping[DeviceName, tuple[PciAddress, ...]]:
         """Return which functions of each device are enabled now."""
-        return await self._look.enabled(devices)
+        return await self.look.enabled(devices)
 
     async def known(
         self,
@@ -191,8 +185,8 @@ class DeviceUse:
                 return held[device.name]
         # A driver is cheap to ask: while it says in use, or nothing, /proc need not be read for it.
         if pids or device.kind is DeviceKind.DRIVER:
-            began = self._clock.monotonic()
-            found = (await self._look.scan([device], locks, pids=pids))[device.name]
+            began = self.clock.monotonic()
+            found = (await self.look.scan([device], locks, pids=pids))[device.name]
             if _is_kept(found):
                 self._note(
                     {device.name: _LastSight(facts=found, since=began, whole=False, again=began)}
@@ -239,12 +233,12 @@ class DeviceUse:
         enabled: an exclusive open tells. So it does where not everybody could be seen. Only for a
         device that no pod may start on meanwhile.
         """
-        if not self._exclusive_open.value or facts.holders:
+        if not self.exclusive_open.value or facts.holders:
             return facts
         if not facts.enabled:
-            proven = facts.gaps and await self._look.open(device) is OpenOutcome.SUCCEEDED
+            proven = facts.gaps and await self.look.open(device) is OpenOutcome.SUCCEEDED
             return replace(facts, opened=OpenOutcome.SUCCEEDED) if proven else facts
-        opened = await self._look.open_idle(device, learn=not facts.gaps)
+        opened = await self.look.open_idle(device, learn=not facts.gaps)
         if opened is OpenOutcome.SUCCEEDED and not facts.gaps:
             self.forget(device.name)  # its idle level is known now, which facts do not tell of
         return replace(facts, opened=opened)
@@ -261,8 +255,8 @@ class DeviceUse:
 
         *to_free*: no pod may start on them.
         """
-        began = self._clock.monotonic()
-        found = await self._look.scan(devices, locks, pids=pids)
+        began = self.clock.monotonic()
+        found = await self.look.scan(devices, locks, pids=pids)
         whole = pids is None
         self._note(
             {
@@ -281,7 +275,7 @@ class DeviceUse:
 
     def forget_unless_awaited(self, device: DeviceName) -> None:
         """Drop what was seen of *device*, in which a start alone can have an interest now."""
-        if self._clock.monotonic() - self._asked.get(device, -math.inf) >= _AWAITED:
+        if self.clock.monotonic() - self._asked.get(device, -math.inf) >= _AWAITED:
             self._asked.pop(device, None)
             self.forget(device)
         elif (seen := self._seen.get(device)) is not None:
@@ -298,7 +292,7 @@ class DeviceUse:
         async with self._turn:
             self._next = None  # who asks from here on wants a look that begins later
             self._now = turn
-            locks = self._book.value.locks
+            locks = self.book.value.locks
             try:
                 found = await self._look_for_starts(tuple(turn.wanted.values()), locks)
             except Exception as error:  # noqa: BLE001 - handed to those who wait
@@ -316,7 +310,7 @@ class DeviceUse:
 
         *locks* are those from before the look.
         """
-        ended = self._clock.monotonic()
+        ended = self.clock.monotonic()
         for name, facts in found.items():
             lock = locks.get(name)
             if lock is not None and name not in awaited and not _is_obstacle(facts):
@@ -339,9 +333,9 @@ class DeviceUse:
         if not late or len(late) < len(devices):
             return None
         opened = {each: await self._open(each) for each in devices}
-        enabled = await self._look.enabled(devices)
+        enabled = await self.look.enabled(devices)
         drivers = [each for each in devices if each.kind is DeviceKind.DRIVER]
-        asked = await self._look.scan(drivers, self._book.value.locks, pids=()) if drivers else {}
+        asked = await self.look.scan(drivers, self.book.value.locks, pids=()) if drivers else {}
         found: dict[DeviceName, KernelFacts] = {}
         for each, before in late.items():
             proven = opened[each] is OpenOutcome.SUCCEEDED
@@ -362,20 +356,20 @@ class DeviceUse:
     def _late_of(self, device: DeviceName) -> _LateLook | None:
         """Return what still counts of a look at *device* that ended too late."""
         late = self._late.get(device)
-        if late is None or self._clock.monotonic() - late.ended >= _COUNTS_FOR:
+        if late is None or self.clock.monotonic() - late.ended >= _COUNTS_FOR:
             return None
-        return late if self._book.value.locks.get(device) == late.lock else None
+        return late if self.book.value.locks.get(device) == late.lock else None
 
     async def _look_for_starts(self, devices: Sequence[Device], locks: Locks) -> Facts:
-        began = self._clock.monotonic()
-        may_open = self._exclusive_open.value
+        began = self.clock.monotonic()
+        may_open = self.exclusive_open.value
         self._asked.update((each.name, began) for each in devices)
         found = await self._held_still(devices, locks)
         found |= await self._busy_still([each for each in devices if each.name not in found])
         rest = [each for each in devices if each.name not in found]
         opened = {each.name: await self._open(each) for each in rest}
         dear = [each for each in rest if opened[each.name] is not OpenOutcome.SUCCEEDED]
-        shown = await self._look.scan(dear, locks) if dear else {}
+        shown = await self.look.scan(dear, locks) if dear else {}
         new = {
             each.name: _LastSight(
                 facts=replace(
@@ -409,7 +403,7 @@ class DeviceUse:
 
     async def _busy_still(self, devices: Sequence[Device]) -> dict[DeviceName, KernelFacts]:
         """Return those devices that are in use by nobody who can be seen, as they were before."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         known = {
             each: seen.facts
             for each in devices
@@ -417,10 +411,10 @@ class DeviceUse:
             and seen.whole
             and not seen.facts.holders
             and (seen.facts.enabled or seen.facts.opened is OpenOutcome.BUSY)
-            and seen.may_open is self._exclusive_open.value
+            and seen.may_open is self.exclusive_open.value
             and now - seen.since < self._budget.start
         }
-        enabled = await self._look.enabled(known) if known else {}
+        enabled = await self.look.enabled(known) if known else {}
         found: dict[DeviceName, KernelFacts] = {}
         for each, facts in known.items():
             same = enabled[each.name] == facts.enabled
@@ -430,7 +424,7 @@ class DeviceUse:
 
     async def _open(self, device: Device) -> OpenOutcome:
         return (
-            await self._look.open(device) if self._exclusive_open.value else OpenOutcome.UNAVAILABLE
+            await self.look.open(device) if self.exclusive_open.value else OpenOutcome.UNAVAILABLE
         )
 
     # What is remembered, and for how long.
@@ -457,7 +451,7 @@ class DeviceUse:
             return True
         # No holder was found, or the look had gaps, which may pass: another look rarely shows more.
         may_pass = bool(enabled or facts.gaps)
-        return may_pass and self._clock.monotonic() - seen.since >= self._budget.clock
+        return may_pass and self.clock.monotonic() - seen.since >= self._budget.clock
 
     def _may_have_let_go(self, seen: _LastSight, *, to_free: bool) -> bool:
         """Tell whether it is time to look again at what the known holders have."""
@@ -465,7 +459,7 @@ class DeviceUse:
             return False
         budget = self._budget
         pause = budget.holders_to_free(seen.cost) if to_free else budget.holders
-        return self._clock.monotonic() - seen.again >= pause
+        return self.clock.monotonic() - seen.again >= pause
 
     async def _look_at_holders(
         self, wanted: Mapping[Device, _LastSight], locks: Locks
@@ -479,9 +473,9 @@ class DeviceUse:
             for device, seen in wanted.items()
         }
         pids = sorted(frozenset[int]().union(*followed.values()))
-        began = self._clock.monotonic()
-        found = await self._look.scan(tuple(wanted), locks, pids=pids)
-        scan = self._look.last_scan
+        began = self.clock.monotonic()
+        found = await self.look.scan(tuple(wanted), locks, pids=pids)
+        scan = self.look.last_scan
         cost = scan.cpu_seconds / len(wanted) if scan is not None else 0.0
         held: dict[DeviceName, KernelFacts] = {}
         for device, seen in wanted.items():
@@ -523,11 +517,11 @@ class DeviceUse:
         # While one of those that are followed lives the device is in use, whoever else exits; when
         # one exits all are looked for again. So a few are enough, of thousands with the same file.
         wanted = {each.process for seen in self._seen.values() for each in seen.followed}
-        for process in self._pidfds.watched - wanted:
-            self._pidfds.unwatch(process)
-        for process in wanted - self._pidfds.watched:
+        for process in self.pidfds.watched - wanted:
+            self.pidfds.unwatch(process)
+        for process in wanted - self.pidfds.watched:
             try:
-                lives = self._pidfds.watch(process, self._on_exit)
+                lives = self.pidfds.watch(process, self._on_exit)
             except HostError:  # its end is noticed when it is looked at again
                 continue
             if not lives:

@@ -43,7 +43,7 @@ PART_EDITS = {
         Edit("late-look", "self._note_late(found, locks, turn.awaited)", "pass"),
         Edit(
             "late-lock",
-            "return late if self._book.value.locks.get(device) == late.lock else None",
+            "return late if self.book.value.locks.get(device) == late.lock else None",
             "return late",
         ),
         Edit(
@@ -51,7 +51,7 @@ PART_EDITS = {
             "same = proven or enabled[each.name] == before.facts.enabled",
             "same = True",
         ),
-        Edit("late-old", "self._clock.monotonic() - late.ended >= _COUNTS_FOR", "False"),
+        Edit("late-old", "self.clock.monotonic() - late.ended >= _COUNTS_FOR", "False"),
         Edit("late-old", "            del self._late[name]\n", "            pass\n"),
         Edit("look-holders-gaps", "                gaps=seen.facts.gaps,\n", ""),
         Edit(

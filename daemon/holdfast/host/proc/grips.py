@@ -5,6 +5,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 
 from holdfast.host.files.kernelfile import stat_or_none
 from holdfast.host.files.paths import DeviceNumbers
@@ -101,36 +102,32 @@ class ProcessUse:
             self.unnamed.clear()
 
 
+@dataclass(eq=False)
 class GripSearch:
-    """Looks at one process after another for the same targets. Belongs to one thread."""
+    """Looks at one process after another for the same targets. Belongs to one thread.
 
-    def __init__(
-        self,
-        root: HostRoot,
-        targets: Sequence[ScanTarget],
-        vfio: int | None,
-        tables: FileTables,
-        *,
-        maps: bool,
-        hidden: bool,
-    ) -> None:
-        """Look below *root*; *vfio* is the major number of VFIO's group nodes, if known.
+    `vfio` is the major number of VFIO's group nodes, if known. `tables` tells which threads have
+    their own file table. `maps`: it looks at mappings too. `hidden`: and for signs of files that no
+    process shows.
+    """
 
-        *tables* tells which threads have their own file table. *maps*: look at mappings too.
-        *hidden*: and for signs of files that no process shows.
-        """
-        self._proc = str(root.proc)
-        self._vfio = vfio
-        self._tables = tables
-        self._maps = maps
-        self._hidden = hidden
-        self._counts = is_procfs(root)
+    root: HostRoot
+    targets: Sequence[ScanTarget]
+    vfio: int | None
+    tables: FileTables
+    _: KW_ONLY
+    maps: bool
+    hidden: bool
+
+    def __post_init__(self) -> None:
+        self._proc = str(self.root.proc)
+        self._counts = is_procfs(self.root)
         self._numbers = DeviceNumbers()
         self._read: dict[int, tuple[int, ProcessUse]] = {}
         self._by_rdev: dict[int, list[ScanTarget]] = defaultdict(list)
         self._by_address: dict[PciAddress, list[DeviceName]] = defaultdict(list)
-        self._mapped = MappedDevices(root, self._numbers, self._by_rdev.keys())
-        for target in targets:
+        self._mapped = MappedDevices(self.root, self._numbers, self._by_rdev.keys())
+        for target in self.targets:
             for rdev in target.rdevs:
                 self._by_rdev[rdev].append(target)
             for address in target.addresses:
@@ -167,9 +164,9 @@ class GripSearch:
             if isinstance(names, FileNumbers) or len(names) >= _WORTH_KEEPING:
                 self._keep(pid, use)
         self._other_tables(folder, pid, use, compare=not careful, exited=exited, beat=beat)
-        if self._maps and careful:
+        if self.maps and careful:
             use.unseen = "no answer in time of what it has mapped"  # to read that could hang
-        elif self._maps:
+        elif self.maps:
             self._mappings(folder, pid, use, beat)
         use.attribute()
         return use
@@ -202,11 +199,11 @@ class GripSearch:
 
         Tables are shared from a process's birth on, so what is said of one is said of both.
         """
-        if not self._tables.usable:
+        if not self.tables.usable:
             return None
         for other, (inode, use) in self._read.items():
             # In this order: a pid that went to another process meanwhile has another inode.
-            same = other != pid and self._tables.same(other, pid)
+            same = other != pid and self.tables.same(other, pid)
             # Two that have closed all of their files in their exit have the same table: none.
             if same and self._folder(other) == inode and self._has_files(pid):
                 return use
@@ -240,7 +237,7 @@ class GripSearch:
         cannot be compared, each thread's files are read: equal file numbers prove nothing. A thread
         that ends may have handed its table on to one that was born since the list was made.
         """
-        compare = compare and self._tables.usable
+        compare = compare and self.tables.usable
         known = [] if exited else [pid]
         looked_at: set[int] = set()
         for _ in range(_MOST_LISTS):
@@ -249,7 +246,7 @@ class GripSearch:
             ended = False
             for thread in new:
                 beat()
-                if compare and any(self._tables.same(each, thread) for each in known):
+                if compare and any(self.tables.same(each, thread) for each in known):
                     continue
                 if not self._has_table(f"{folder}/task/{thread}", thread, use, beat):
                     ended = True
@@ -272,14 +269,14 @@ class GripSearch:
 
     def _note_exit(self, folder: str, pid: int, names: OpenFiles, use: ProcessUse) -> None:
         """Note that a process or thread exits and shows no files: one can take long to close."""
-        if self._hidden and not names:
+        if self.hidden and not names:
             facts = process_at(folder, pid)
             use.exiting |= facts is not None and facts.exiting and not facts.kernel_thread
 
     def _threads(self, folder: str, pid: int) -> list[int]:
         """Return the process's threads except its leader."""
         try:
-            if self._tables.usable and os.stat(f"{folder}/task").st_nlink == _ALONE:
+            if self.tables.usable and os.stat(f"{folder}/task").st_nlink == _ALONE:
                 return []
             return [int(each) for each in os.listdir(f"{folder}/task") if each != str(pid)]
         except (FileNotFoundError, ProcessLookupError):
@@ -323,8 +320,8 @@ class GripSearch:
 
         Add those that are unix sockets to *sockets*.
         """
-        number, by_rdev, vfio = self._numbers.of_open_file, self._by_rdev, self._vfio
-        hidden = self._hidden
+        number, by_rdev, vfio = self._numbers.of_open_file, self._by_rdev, self.vfio
+        hidden = self.hidden
         vanished = False
         opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -355,7 +352,7 @@ class GripSearch:
         elif text == RING:
             self._ring(f"{folder}info/{name.decode()}", folder, use)
         elif text.startswith(_PIDFDS):
-            use.takes = self._hidden
+            use.takes = self.hidden
         elif text.startswith(b"/"):
             # It was closed when its number was asked for, and is back now: not looked at yet.
             for _ in range(_MOST_RETURNS):
@@ -398,7 +395,7 @@ class GripSearch:
             return
         for target in targets:
             use.grips[target.device].add(Grip.NODE)
-            if target.addresses or os.major(rdev) == self._vfio:
+            if target.addresses or os.major(rdev) == self.vfio:
                 use.groups[target.device] = len(target.addresses) or 1
 
     def _device_fd(self, info: str, use: ProcessUse) -> None:

@@ -73,8 +73,8 @@ class HolderScan:
         """
         started, worked = time.perf_counter(), time.process_time()
         survey = Survey(
-            self._root,
-            partial(
+            root=self._root,
+            search=partial(
                 GripSearch,
                 self._root,
                 targets,
@@ -83,9 +83,9 @@ class HolderScan:
                 maps=maps,
                 hidden=hidden,
             ),
-            self._visits,
-            self._procfs,
-            self._cgroups,
+            visits=self._visits,
+            procfs=self._procfs,
+            cgroups=self._cgroups,
             sight=self._sight,
             owners=owners,
         )

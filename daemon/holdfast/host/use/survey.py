@@ -244,46 +244,37 @@ def _nobody_waits() -> None:
     """Stand for the beat of a thread, between two looks."""
 
 
-class Survey:
-    """One look at given processes, or at all. Whoever cannot be looked at is a gap, by itself."""
+class Survey(Struct, kw_only=True, dict=True):
+    """One look at given processes, or at all. Whoever cannot be looked at is a gap, by itself.
 
-    def __init__(
-        self,
-        root: HostRoot,
-        search: Callable[[], GripSearch],
-        visits: Visits,
-        procfs: Procfs,
-        cgroups: Cgroups,
-        *,
-        sight: Visibility,
-        owners: Collection[PodUid],
-    ) -> None:
-        """Look below *root*; at the pods *owners* of the devices for as long as that takes.
+    The pods `owners` of the devices are looked at for as long as that takes, and of processes that
+    have much open theirs come first. `search` makes what one thread looks at processes with, which
+    shares nothing with others.
+    """
 
-        Of processes that have much open theirs come first. *search* makes what one thread looks
-        at processes with, which shares nothing with others.
-        """
-        self._root = root
-        self._search = search
-        self._visits = visits
-        self._owners = owners
-        self._own = procfs.own_pid()
-        self._sight = sight
+    root: HostRoot
+    search: Callable[[], GripSearch]
+    visits: Visits
+    procfs: Procfs
+    cgroups: Cgroups
+    sight: Visibility
+    owners: Collection[PodUid]
+
+    def __post_init__(self) -> None:
+        self._own = self.procfs.own_pid()
         self._known: dict[object, tuple[tuple[DeviceName, frozenset[Grip]], ...]] = {}
         self._searches: list[GripSearch] = []
         self._hiding: dict[int, _ProcessLook] = {}
         self._tables: dict[int, tuple[SocketTable, ...]] = {}
-        self._waits = visits.waits(self._may_take)
-        self.shares = PodShares(cgroups, owners)
-        self.procfs = procfs
-        self.cgroups = cgroups
+        self._waits = self.visits.waits(self._may_take)
+        self.shares = PodShares(self.cgroups, self.owners)
         self.until = time.monotonic() + _LONGEST
         self.extra_until = 0.0
         self.extra_left = _EXTRA
         self.processes = 0
         """How many were looked at."""
         self.found: dict[int, Uses] = {}
-        self.gaps = Gaps(sight)
+        self.gaps = Gaps(self.sight)
 
     @property
     def unexplained(self) -> Iterator[str]:
@@ -310,8 +301,8 @@ class Survey:
             self._searches.clear()
             self._hiding.clear()
             self._tables.clear()
-            self.shares = PodShares(self.cgroups, self._owners)
-            self.gaps = Gaps(self._sight)
+            self.shares = PodShares(self.cgroups, self.owners)
+            self.gaps = Gaps(self.sight)
             settled = self._settles()
             self._look_closer()
             if not settled:
@@ -338,7 +329,7 @@ class Survey:
 
     def _settles(self) -> bool:
         """Look at all until nobody is new; add a gap and return False if that does not come."""
-        arrivals = _Arrivals(str(self._root.proc), self._own, self.procfs)
+        arrivals = _Arrivals(str(self.root.proc), self._own, self.procfs)
         new: list[int] = []
         steady = 0
         for _ in range(_MOST_PASSES):
@@ -362,7 +353,7 @@ class Survey:
 
         One that is found tells that the device is in use, and of the others nothing.
         """
-        search = self._search()
+        search = self.search()
         looks = _Observer(self, search, extra=False)
         for _ in range(_CHASES):
             pid = self._born_last()
@@ -375,7 +366,7 @@ class Survey:
                 return
 
     def _born_last(self) -> int | None:
-        text = read_bytes(f"{self._root.proc}/loadavg") or b""
+        text = read_bytes(f"{self.root.proc}/loadavg") or b""
         last = text.split()[-1:]
         return int(last[0]) if last and last[0].isdigit() else None
 
@@ -401,7 +392,7 @@ class Survey:
             pids = sorted(self._tables.keys() - self._hiding.keys())
             if not pids or time.monotonic() >= until:
                 return
-            answers, _unread = self._visits.each(pids, begin, waits=self._waits)
+            answers, _unread = self.visits.each(pids, begin, waits=self._waits)
             for pid, answer in answers.items():
                 if answer.hides:
                     self._hiding[pid] = answer
@@ -421,7 +412,7 @@ class Survey:
         while hiding and looks < _CLOSER and (not looks or time.monotonic() < until):
             time.sleep(_PAUSE)
             looks += 1
-            answers, unread = self._visits.each(sorted(hiding), self._begin, waits=self._waits)
+            answers, unread = self.visits.each(sorted(hiding), self._begin, waits=self._waits)
             for pid in (*answers, *unread):
                 answer = answers.get(pid, hiding[pid])
                 shown = hiding[pid] if answer.unseen and not answer.hides else answer
@@ -439,7 +430,7 @@ class Survey:
         return self.shares.left(pid)
 
     def _begin(self) -> _Observer:
-        return _Observer(self, self._search(), extra=False)
+        return _Observer(self, self.search(), extra=False)
 
     def _has_ended(self, uses: Uses) -> bool:
         try:
@@ -462,19 +453,19 @@ class Survey:
     def _turn(self, pid: int) -> tuple[bool, int]:
         """Return when it is the turn of a process that has much open: the least comes first."""
         pod = self.cgroups.pod_of_process(pid)
-        found = stat_or_none(f"{self._root.proc}/{pid}/fd")
+        found = stat_or_none(f"{self.root.proc}/{pid}/fd")
         size = 0 if found is None else found.st_size
-        return pod not in self._owners, size
+        return pod not in self.owners, size
 
     def _looks(self, pids: Sequence[int], *, extra: bool) -> tuple[list[int], int]:
         """Look at *pids*; return those that have too much for that, and how many were left out."""
 
         def begin() -> _Observer:
-            search = self._search()
+            search = self.search()
             self._searches.append(search)
             return _Observer(self, search, extra=extra)
 
-        answers, unread = self._visits.each(pids, begin, waits=self._waits)
+        answers, unread = self.visits.each(pids, begin, waits=self._waits)
         for pid in unread:
             self._refused(pid, _LATE)
         much: list[int] = []
