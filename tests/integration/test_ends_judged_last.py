@@ -64,7 +64,7 @@ async def test_who_was_not_meant_does_not_end_with_who_was(
             pod=X,
             only=frozenset({_process(scene, meant)}),
         )
-        ending, evidence = scene.reclaimer._ending, scene.reclaimer._evidence
+        ending, evidence = scene.reclaimer.ending, scene.reclaimer.evidence
         assert await ending.end(warrant, ReclaimStep.KILL, evidence)
         assert not meant.lives
         assert other.lives

@@ -42,20 +42,18 @@ _MOST_NAMED = 3
 """A refusal names at most so many devices: kubelet puts it into an event and a pod's status."""
 
 
-class GrantBuilder:
-    """Builds answers to Allocate; it asks nobody and never waits."""
+class GrantBuilder(Struct):
+    """Builds answers to Allocate of what `sources` say; it asks nobody and never waits.
 
-    def __init__(self, sources: Sources, specs: CdiSpecs | None) -> None:
-        """Give what *sources* say for their devices.
+    `specs` are the CDI spec files; None: devices are never handed over by name.
+    """
 
-        *specs* are the CDI spec files; None: devices are never handed over by name.
-        """
-        self._sources = sources
-        self._specs = specs
+    sources: Sources
+    specs: CdiSpecs | None
 
     def refuses(self, devices: tuple[Device, ...]) -> str:
         """Return why a container never gets *devices* together; empty where it may."""
-        return self._sources.of(devices).refuses(devices)
+        return self.sources.of(devices).refuses(devices)
 
     def grant(
         self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
@@ -67,9 +65,9 @@ class GrantBuilder:
         """
         if not devices:
             return ContainerGrant()
-        own = self._sources.of(devices).grant(resource, devices, inventory)
+        own = self.sources.of(devices).grant(resource, devices, inventory)
         ours = [device for device in devices if device.kind is not DeviceKind.DRIVER]
-        if ours and self._specs is not None and all(map(self._specs.published.covers, ours)):
+        if ours and self.specs is not None and all(map(self.specs.published.covers, ours)):
             names = (cdi_name(device.name) for device in ours)
             return replace(own, cdi_devices=(*own.cdi_devices, *names))
         nodes = [

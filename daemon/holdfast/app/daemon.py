@@ -92,7 +92,7 @@ async def run(
         stack.push_async_callback(ledger.close)
         parts = Assembly(Core(live, host, ledger, clock, metrics), vendors)
         stack.callback(parts.reclaim.resetter.close)
-        reload = Reload(parts, origin, orders, restarts=restarts)
+        reload = Reload(parts=parts, origin=origin, orders=orders, restarts=restarts)
         answers = {**handlers(parts, board), "reload": reload.asked}
         control = ControlServer(state, answers, patience=PATIENCE)
         board.down("scanning the node for the first time")

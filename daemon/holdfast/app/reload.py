@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 
 from holdfast.app.watches.configuration import ConfigurationReader
 from holdfast.app.wiring.assembly import Assembly
@@ -102,34 +102,26 @@ class SettingsOrigin(Protocol):
         ...
 
 
-class Reload:
-    """Takes up changes of the configuration: all of one, or nothing of it."""
+class Reload(Struct, kw_only=True):
+    """Takes up changes of the configuration in `parts`: all of one, or nothing of it.
 
-    def __init__(
-        self,
-        parts: Assembly,
-        origin: SettingsOrigin,
-        orders: Orders,
-        *,
-        restarts: Sequence[float],
-    ) -> None:
-        """Change *parts* by what *origin* has.
+    While calls to the kernel have not returned, nothing restarts: the thread of one could keep the
+    process from being replaced. `restarts` are those of this process, by the clock's monotonic
+    seconds.
+    """
 
-        While calls to the kernel have not returned, nothing restarts: the thread of one could keep
-        the process from being replaced. *restarts* are those of this process, by the clock's
-        monotonic seconds.
-        """
-        self._parts = parts
-        self._core = parts.core
-        self._origin = origin
-        self._orders = orders
-        self._restarts = restarts
-        self._turn = asyncio.Lock()
-        self._unkept = Problem(
+    parts: Assembly
+    origin: SettingsOrigin
+    orders: Orders
+    restarts: Sequence[float]
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _unkept: Problem = field(
+        default_factory=lambda: Problem(
             log,
             "cannot keep the configuration that works",
             next="a start goes by an earlier one where it cannot use what there is by then",
         )
+    )
 
     async def run(self) -> None:
         """Take up the configuration whenever that is asked for, until cancelled."""
@@ -139,7 +131,7 @@ class Reload:
             asked = True
             try:
                 async with asyncio.timeout(_TRY_AGAIN if outcome.waits else None):
-                    await self._orders.to_read()
+                    await self.orders.to_read()
             except TimeoutError:
                 asked = False
             outcome = await self.now(asked=asked)
@@ -153,7 +145,8 @@ class Reload:
         """
         async with self._turn:
             outcome, found = await self._plan()
-            told, self._core.live.refused = self._core.live.refused, outcome.problem
+            live = self.parts.core.live
+            told, live.refused = live.refused, outcome.problem
             if outcome.problem:
                 if asked or outcome.problem != told:
                     self._refused(outcome.problem)
@@ -161,9 +154,9 @@ class Reload:
                 await self._keep(found)
                 if outcome.restarts:
                     log.info("restarting with the changed configuration", **_shown(outcome))
-                    self._orders.restart(found)
+                    self.orders.restart(found)
                     return outcome
-                self._core.live.goes_by(found)
+                live.goes_by(found)
                 if outcome.keys:
                     self._take_up(found.settings)
                     log.info("configuration reloaded", **_shown(outcome))
@@ -171,19 +164,20 @@ class Reload:
 
     async def _keep(self, found: LoadedSettings) -> None:
         """Have later starts go by *found* where what there is by then cannot be used."""
-        lane, state = self._core.host.lanes["configuration"], self._core.settings.state_dir
+        core = self.parts.core
+        lane, state = core.host.lanes["configuration"], core.settings.state_dir
         with self._unkept.noting(LaneStuckError, OSError):
             await lane.run(lambda: remember(state, found.label, found.document))
 
     def _take_up(self, settings: Settings) -> None:
-        self._core.metrics.reloaded(TakeUp.LIVE.value)
-        logs = self._core.settings.log
-        self._parts.take_up(settings)
+        self.parts.core.metrics.reloaded(TakeUp.LIVE.value)
+        logs = self.parts.core.settings.log
+        self.parts.take_up(settings)
         if settings.log != logs:
             set_up_logs(settings.log.level, settings.log.format)
 
     def _refused(self, problem: str) -> None:
-        self._core.metrics.reloaded("refused")
+        self.parts.core.metrics.reloaded("refused")
         log.error(
             "configuration not reloaded",
             reason=problem,
@@ -199,7 +193,7 @@ class Reload:
         found = await self._read()
         if isinstance(found, ReloadOutcome):
             return found, None
-        keys = by_take_up(changed(self._core.settings, found.settings))
+        keys = by_take_up(changed(self.parts.core.settings, found.settings))
         if pod := keys.get(TakeUp.POD):
             problem = (
                 f"{', '.join(pod)} changed, which mounts and probes depend on; restart holdfast "
@@ -211,20 +205,21 @@ class Reload:
         return ReloadOutcome(keys=keys), found
 
     async def _why_not_now(self) -> str:
-        if calls := sorted(self._parts.stuck_calls()):
+        if calls := sorted(self.parts.stuck_calls()):
             return f"calls hang ({', '.join(calls)}); it is reloaded when they have returned"
         # What the disk does not have, a restart forgets. Asked now: the last proof may be old.
-        proof = self._parts.watches.proof
+        proof = self.parts.watches.proof
         await proof.prove()
         if problem := proof.problem.text:
             return f"{problem}; it is reloaded when the ledger can be written"
-        return why_not_again(self._restarts, self._core.clock.monotonic())
+        return why_not_again(self.restarts, self.parts.core.clock.monotonic())
 
     async def _read(self) -> LoadedSettings | ReloadOutcome:
         # Not on any thread: a file may be on a disk that hangs, and nothing must wait for it.
-        lane, label = self._core.host.lanes["configuration"], self._core.live.label.value
+        core = self.parts.core
+        lane, label = core.host.lanes["configuration"], core.live.label.value
         try:
-            return await lane.run(lambda: self._origin.read(label))
+            return await lane.run(lambda: self.origin.read(label))
         except SettingsError as error:
             return ReloadOutcome(problem=str(error))
         except LaneStuckError as error:

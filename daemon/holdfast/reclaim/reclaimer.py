@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Collection, Iterable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HostError
@@ -29,17 +30,18 @@ _NEXT = 8
 """Pods of a claim whose turn comes next and that are looked at: each costs a look at /proc."""
 
 
-class Reclaimer:
-    """Drives one attempt for each pod: SIGTERM, then SIGKILL, then quarantine, then again."""
+class Reclaimer(Struct, kw_only=True):
+    """Drives one attempt for each pod: SIGTERM, then SIGKILL, then quarantine, then again.
 
-    def __init__(self, *, ledger: Ledger, evidence: Evidence, ending: Ending, clock: Clock) -> None:
-        """Have *ending* end what *evidence* allows to be ended, by its settings."""
-        self._ledger = ledger
-        self._evidence = evidence
-        self._ending = ending
-        self._clock = clock
-        self._attempts: dict[PodUid, Attempt] = {}
-        self._by_hand: dict[PodUid, tuple[Grounds, float]] = {}
+    It has `ending` end what `evidence` allows to be ended, by its settings.
+    """
+
+    ledger: Ledger
+    evidence: Evidence
+    ending: Ending
+    clock: Clock
+    _attempts: dict[PodUid, Attempt] = {}
+    _by_hand: dict[PodUid, tuple[Grounds, float]] = {}
 
     def keep(self, pods: Collection[PodUid], devices: Collection[DeviceName]) -> None:
         """Forget all but *pods*, which are over, and *devices*, which are locked.
@@ -47,8 +49,8 @@ class Reclaimer:
         A later end of the same UID must not skip the grace and the SIGTERM of the earlier one.
         """
         keep_only(pods, self._attempts, self._by_hand)
-        self._evidence.keep(pods)
-        self._ending.keep(devices)
+        self.evidence.keep(pods)
+        self.ending.keep(devices)
 
     def retry(self, pod: PodUid, grounds: Grounds = Grounds.OVER) -> None:
         """Begin a new attempt at the next step, without the pause that is left of the last one.
@@ -57,7 +59,7 @@ class Reclaimer:
         than an attempt takes: they were given for what is there now.
         """
         self._attempts.pop(pod, None)
-        self._by_hand[pod] = grounds, self._clock.monotonic() + self.patience
+        self._by_hand[pod] = grounds, self.clock.monotonic() + self.patience
 
     def ends_after(self, lock: DeviceLock) -> tuple[float, float] | None:
         """Return after how many seconds what is left of *lock*'s pod may be ended; None: it is not.
@@ -66,9 +68,9 @@ class Reclaimer:
         kubelet has stopped counting the pod, so they are the same whenever one asks.
         """
         pod = lock.pod
-        if pod is None or not self._evidence.may_end(pod):
+        if pod is None or not self.evidence.may_end(pod):
             return None
-        settings = self._evidence.settings.value
+        settings = self.evidence.settings.value
         least = settings.let_go_grace + settings.orphan_grace
         return least, max(least, settings.sandbox_grace)
 
@@ -76,15 +78,15 @@ class Reclaimer:
         """Do what is due for an ending lock; *reason* says why its device is not free."""
         if lock.pod is None:
             return
-        members = await self._evidence.look(lock.pod)
+        members = await self.evidence.look(lock.pod)
         await self._look_at_next(lock, lock.pod)
         blockers = in_the_way(facts.kernel.holders or (), lock.pod, members)
         attempt = self._attempts.get(lock.pod, Attempt())
-        settings = self._evidence.settings.value
+        settings = self.evidence.settings.value
         retry = settings.retry
         step = next_step(
             attempt,
-            self._clock.monotonic(),
+            self.clock.monotonic(),
             term_grace=settings.term_grace,
             kill_grace=settings.kill_grace,
             pause=retry_pause(attempt.number, first=retry.first, last=retry.last),
@@ -92,17 +94,17 @@ class Reclaimer:
         if step is ReclaimStep.RETRY:
             attempt = self._attempts[lock.pod] = Attempt(number=attempt.number + 1)
         elif step is ReclaimStep.QUARANTINE:
-            attempt = replace(attempt, quarantined_at=self._clock.monotonic())
+            attempt = replace(attempt, quarantined_at=self.clock.monotonic())
             self._attempts[lock.pod] = attempt
             self._by_hand.pop(lock.pod, None)
-            self._ending.steps.reclaimed(step.value, "done")
+            self.ending.steps.reclaimed(step.value, "done")
         # One attempt serves all locks of a pod; each of them follows it with a move of its own.
         given_up = attempt.quarantined_at is not None
         if lock.state is LockState.RECLAIMING and given_up:
             evidence = f"could not be reclaimed: {reason}{_asleep(members)}"
-            await self._ledger.move_if_unmoved(lock, LockState.QUARANTINED, evidence)
+            await self.ledger.move_if_unmoved(lock, LockState.QUARANTINED, evidence)
         elif lock.state is LockState.QUARANTINED and not given_up:
-            await self._ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"tried again: {reason}")
+            await self.ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"tried again: {reason}")
         elif step in {ReclaimStep.TERMINATE, ReclaimStep.KILL} and blockers:
             warrant = Warrant(
                 grounds=self._allowed(lock.pod),
@@ -112,17 +114,17 @@ class Reclaimer:
             )
             await self._end(warrant, step, attempt, blockers)
         elif step is ReclaimStep.KILL:  # no process is left, and yet the kernel shows it in use
-            self._attempts[lock.pod] = replace(attempt, killed_at=self._clock.monotonic())
+            self._attempts[lock.pod] = replace(attempt, killed_at=self.clock.monotonic())
 
     async def _look_at_next(self, lock: DeviceLock, pod: PodUid) -> None:
         """Note since when kubelet and the runtime have let go of the pods that come after *pod*.
 
         Several may have shared a claim. Their graces begin with its end, not with their turn.
         """
-        pods = sorted(self._ledger.book.value.pods_of(lock) | {pod})
+        pods = sorted(self.ledger.book.value.pods_of(lock) | {pod})
         for each in pods[pods.index(pod) + 1 :][:_NEXT]:
             with contextlib.suppress(HostError):  # what cannot be listed shows nothing
-                await self._evidence.look(each)
+                await self.evidence.look(each)
 
     async def _end(
         self,
@@ -132,19 +134,19 @@ class Reclaimer:
         blockers: tuple[Member, ...],
     ) -> None:
         """Signal those of *blockers* that every guard agrees on."""
-        lock, judge = warrant.lock, self._evidence.judging(warrant, blockers)
+        lock, judge = warrant.lock, self.evidence.judging(warrant, blockers)
         spared = [judge.why_spare(each, blockers) for each in blockers]
         if all(spared):
-            self._ending.spare(lock, spared[0] or "", gap=warrant.gap)
+            self.ending.spare(lock, spared[0] or "", gap=warrant.gap)
             return
         if lock.state is LockState.RELEASING:
             # Written down first: after a crash the history says that we had begun to act.
             names = ", ".join(f"pid {each.process} ({each.command})" for each in blockers)
-            await self._ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"ending {names}")
+            await self.ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"ending {names}")
             return
-        if not await self._ending.end(warrant, step, self._evidence):
+        if not await self.ending.end(warrant, step, self.evidence):
             return
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         self._attempts[warrant.pod] = replace(
             attempt,
             terminated_at=attempt.terminated_at or now,
@@ -154,12 +156,12 @@ class Reclaimer:
     @property
     def patience(self) -> float:
         """Return how many seconds an attempt takes at the most, questions to kubelet included."""
-        settings, question = self._evidence.settings.value, self._evidence.question_timeout.value
+        settings, question = self.evidence.settings.value, self.evidence.question_timeout.value
         return settings.term_grace + settings.kill_grace + 2 * question
 
     def _allowed(self, pod: PodUid) -> Grounds:
         grounds, until = self._by_hand.get(pod, (Grounds.OVER, 0.0))
-        return grounds if self._clock.monotonic() < until else Grounds.OVER
+        return grounds if self.clock.monotonic() < until else Grounds.OVER
 
 
 def _asleep(members: Iterable[Member]) -> str:

@@ -37,44 +37,40 @@ class _Free(Struct, frozen=True, kw_only=True):
     users: Mapping[DeviceName, frozenset[PodUid]]
 
 
-class Users:
+class Users(Struct, kw_only=True):
     """Looks at the devices that are free or held; those in release are the watcher's."""
 
-    def __init__(
-        self, *, ledger: Ledger, inventory: Watched[Inventory], use: DeviceUse, clock: Clock
-    ) -> None:
-        """Ask *use* about the devices of *inventory*."""
-        self._ledger = ledger
-        self._inventory = inventory
-        self._use = use
-        self._clock = clock
-        self._full_look_at = 0.0
-        self._free: _Free | None = None
+    ledger: Ledger
+    inventory: Watched[Inventory]
+    use: DeviceUse
+    clock: Clock
+    _full_look_at: float = 0.0
+    _free: _Free | None = None
 
     async def look_at_free(self, enabled: Enabled, *, at_all: bool) -> None:
         """Find devices in use that were granted to no pod; *at_all*: scan every process now.
 
         Of those that *enabled* does not name nothing new is known.
         """
-        book, now = self._ledger.book.value, self._clock.monotonic()
+        book, now = self.ledger.book.value, self.clock.monotonic()
         known = self._free.users if self._free is not None else {}
-        found = self._free_in(self._inventory.value, book)
+        found = self._free_in(self.inventory.value, book)
         free = found.devices
         seen: dict[DeviceName, KernelFacts] = {}
-        if at_all or now - self._full_look_at >= self._use.rescan_pause:
+        if at_all or now - self._full_look_at >= self.use.rescan_pause:
             self._full_look_at = now
-            seen.update(await self._use.scan(free, book.locks) if free else {})
+            seen.update(await self.use.scan(free, book.locks) if free else {})
         elif new := [each for each in free if known.get(each.name) != found.users.get(each.name)]:
             # They have just come, or become free: what is idle memory is seen only now. Or an
             # administrator has left, whose processes were not in the way until then.
-            seen.update(await self._use.scan(new, book.locks, pids=()))
+            seen.update(await self.use.scan(new, book.locks, pids=()))
         if self._free is None or self._free.inventory is not found.inventory:
-            self._use.keep([each.name for each in found.inventory.devices])
+            self.use.keep([each.name for each in found.inventory.devices])
         self._free = found
         for device in free:
             functions = enabled.get(device.name, ())
             if functions and device.name not in seen:
-                seen[device.name] = await self._use.known(device, book.locks, enabled=functions)
+                seen[device.name] = await self.use.known(device, book.locks, enabled=functions)
         for device in free:
             if device.name in seen or device.name in enabled:
                 await self._judge_free(device, seen.get(device.name))
@@ -103,31 +99,31 @@ class Users:
         enabled: Enabled,
     ) -> None:
         """Learn who holds the devices of the locks *held*, first among the pod's own processes."""
-        locks, found = self._ledger.book.value.locks, self._inventory.value.get
+        locks, found = self.ledger.book.value.locks, self.inventory.value.get
         devices = {lock.device: found(lock.device) for lock in held}
         in_use = [each for each in devices.values() if each is not None and enabled.get(each.name)]
-        await self._use.look_again(in_use, locks)
+        await self.use.look_again(in_use, locks)
         for lock in held:
             device = devices[lock.device]
             if device is not None and device.name not in enabled:
                 continue  # nothing new is known of it
             functions = enabled.get(device.name, ()) if device is not None else ()
             if device is None or not functions:
-                self._use.forget_unless_awaited(lock.device)
+                self.use.forget_unless_awaited(lock.device)
                 continue
             pod = sightings.get(lock.pod) if lock.pod is not None else None
             pids = pod.processes if pod is not None else ()
-            facts = await self._use.known(device, locks, enabled=functions, pids=pids)
-            if true_owner(self._ledger.book.value, lock, facts) is not None:
+            facts = await self.use.known(device, locks, enabled=functions, pids=pids)
+            if true_owner(self.ledger.book.value, lock, facts) is not None:
                 prove = partial(hand_to_true_owner, lock=lock, facts=facts)
-                await self._ledger.if_unmoved(lock, prove)
+                await self.ledger.if_unmoved(lock, prove)
 
     async def _judge_free(self, device: Device, facts: KernelFacts | None) -> None:
         if facts is not None and is_foreign(facts):
-            facts = await self._use.tried(device, facts)
+            facts = await self.use.tried(device, facts)
         verdict = judge_kernel(facts) if facts is not None else None
         if facts is None or verdict is None or verdict.freedom is not Freedom.IN_USE:
-            self._use.forget_unless_awaited(device.name)
+            self.use.forget_unless_awaited(device.name)
         elif is_foreign(facts):
             withhold = partial(call_foreign, device=device, reason=verdict.reason)
-            await self._ledger.apply_or_log(withhold)
+            await self.ledger.apply_or_log(withhold)

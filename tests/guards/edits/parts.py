@@ -19,7 +19,7 @@ PART_EDITS = {
         Edit("reload-whole", "except SettingsError as error:", "except TimeoutError as error:"),
         Edit("reload-whole", "except Exception as error:", "except TimeoutError as error:"),
         Edit("reload-pod", "if pod := keys.get(TakeUp.POD):", "if pod := ():"),
-        Edit("reload-hangs", "if calls := sorted(self._parts.stuck_calls()):", "if calls := ():"),
+        Edit("reload-hangs", "if calls := sorted(self.parts.stuck_calls()):", "if calls := ():"),
     ),
     "app/wiring/live.py": (
         Edit(

@@ -216,7 +216,7 @@ RECLAIM_EDITS = {
     "reclaim/reclaimer.py": (
         Edit(
             "word-expires",
-            "return grounds if self._clock.monotonic() < until else Grounds.OVER",
+            "return grounds if self.clock.monotonic() < until else Grounds.OVER",
             "return grounds",
         ),
         Edit("word-once", "            self._by_hand.pop(lock.pod, None)\n", "            pass\n"),
@@ -278,10 +278,10 @@ RECLAIM_EDITS = {
     "reclaim/users.py": (
         Edit(
             "use-tried",
-            "            facts = await self._use.tried(device, facts)\n",
+            "            facts = await self.use.tried(device, facts)\n",
             "            pass\n",
         ),
-        Edit("true-owner", "await self._ledger.if_unmoved(lock, prove)", "pass"),
+        Edit("true-owner", "await self.ledger.if_unmoved(lock, prove)", "pass"),
         Edit("free-foreign", "elif is_foreign(facts):", "elif False:"),
     ),
     "reclaim/watcher.py": (
