@@ -36,7 +36,8 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.queue import settle
 from holdfast.model.dra.claims import LeavingFacts, why_driver_stays
-from holdfast.model.ids import ClaimRef, ClaimUid
+from holdfast.model.gate.gate import Caller, Passage, rights_of_start, why_not_yet
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceId
 from holdfast.model.kubelet import ClaimEntry
 
 _D0 = silicon(d0="a")
@@ -291,7 +292,7 @@ def test_a_claim_that_has_or_waits_for_a_device_is_named_before_the_removal() ->
     undrain(draft, [_WHAT], _MARK)
     drain(draft, [_WHAT], _MARK)
     assert why_not_removable(RemovalFacts(book=draft.book)) == (f"{name('d0')} is held by {whose}",)
-    assert quarantine(draft, _WHAT, _MARK).endswith(f"{whose} has it and keeps it")
+    assert quarantine(draft, _WHAT, _MARK).endswith(f"{whose} has not started on it, and waits")
     end_claim(draft, wish.ref.uid, "kubelet unprepared it")
     assert why_not_removable(RemovalFacts(book=draft.book)) == ()
 
@@ -323,3 +324,14 @@ def test_a_dra_driver_leaves_once_kubelet_and_the_scheduler_can_do_without_it(
     facts: LeavingFacts, expected: tuple[str, ...]
 ) -> None:
     assert why_driver_stays(facts) == expected
+
+
+def test_who_has_not_started_on_what_is_quarantined_is_not_said_to_keep_it() -> None:
+    draft = drafted(book_of(allocated(silicon(d0="a"), pod=X)))
+    told = quarantine(draft, _WHAT, _MARK)
+    asked = {DeviceId("d0"): keys("a")}
+    passage = Passage(resource=WHOLE, asked=frozenset(asked), devices=asked)
+    waits = why_not_yet(rights_of_start(passage, Caller(pods=(X,)), draft.book), draft.book)
+    assert waits is not None
+    assert waits.withheld
+    assert told.endswith("has not started on it, and waits")

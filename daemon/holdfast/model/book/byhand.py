@@ -74,7 +74,8 @@ def quarantine(draft: Draft, what: Target, mark: Mark) -> str:
     lock = lock_meant(what, book)
     done = f"{what.device} is quarantined: no new pod gets it"
     if lock is not None and lock.state is LockState.HELD:
-        return f"{done}; {book.holder(lock)} has it and keeps it"
+        then = "has it and keeps it" if lock.started else "has not started on it, and waits"
+        return f"{done}; {book.holder(lock)} {then}"
     return done
 
 
