@@ -28,9 +28,11 @@ from holdfast.model.book.book import NEXT, Allocation, Book, LockState, Phase
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.messages import sentence
 from holdfast.model.book.queue import first_before, settle
+from holdfast.model.cards import card_key, part_key, replica_key
 from holdfast.model.gate.gate import Rights, said_of, why_not_yet
-from holdfast.model.ids import BootId, PodUid
+from holdfast.model.ids import BootId, DeviceId, HardwareKey, PodUid, ResourceName
 
+_GPU, _MIG = ResourceName("nvidia.com/gpu"), ResourceName("nvidia.com/mig-1g.5gb")
 _D0 = silicon(d0="a")
 _D1 = silicon(d1="b")
 _BOTH = silicon(d0="a", d1="b")
@@ -388,3 +390,26 @@ def test_the_queue_and_the_rank_of_each_of_it_agree() -> None:
     queue = book.queue()
     assert queue == sorted(queue, key=book.rank)
     assert [each.id for each in queue] == [1, 2, 5, 3, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("id_", "resource", "key"),
+    [("H", _GPU, card_key("H")), ("MIG-1", _MIG, part_key("H", "1/MIG-1"))],
+    ids=["all of it", "a slice"],
+)
+def test_what_a_younger_pod_has_of_a_card_in_two_ways_yields_as_one(
+    id_: str, resource: ResourceName, key: HardwareKey
+) -> None:
+    """The settings began to share the card while the pod was admitted."""
+    share = {DeviceId("H::0"): frozenset({replica_key("H", 0)})}
+    book = book_of(
+        allocated(silicon(d0="a"), pod=Y),
+        allocated({DeviceId(id_): frozenset({key})}, resource=resource, pod=X),
+        allocated(share, resource=_GPU, pod=X),
+    )
+    assert not breaches(book)
+    draft = drafted(book)
+    draft.allocate(_GPU, share, pod=Y)
+    settle(draft)
+    assert not breaches(draft.book)
+    assert {lock.pod for lock in draft.book.locks.values()} == {Y}

@@ -57,6 +57,7 @@ MODEL_EDITS = {
         ),
     ),
     "model/book/queue.py": (
+        Edit("queue-two-ways", "in_the_way == [same]", "same in in_the_way"),
         Edit(
             "gpu-replicas-in-line",
             "if all(same_holder(each, allocation) for each in rival):",

@@ -84,7 +84,7 @@ def _lock_for(
     if not all(_yields(draft, lock, allocation) for lock in in_the_way):
         return
     same = draft.locks.get(device)
-    if same in in_the_way and same.keys == lacks:
+    if same is not None and in_the_way == [same] and same.keys == lacks:
         draft.hand(same, allocation, "the older Allocation goes first")
         return
     part = None if same in in_the_way else same
