@@ -258,3 +258,41 @@ async def test_one_that_a_rescan_left_without_a_driver_is_bound_again_where_allo
         await node.until_locks({chip: "quarantined"})
         tree.bind(chip, "vfio-pci")
         await node.until_free()
+
+
+async def test_a_reset_that_returned_is_not_told_to_hang_though_its_pod_has_the_device_again(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, reclaim=_RESET) as node:
+        _own_reset(node, _CHIPS[0])
+        _hang(node, _CHIPS[0])
+        old = await _counted(node)
+        entries = list(node.kubelet.devices.entries)
+        await node.end(old)
+        await node.until(lambda: not node.orphans(old), "the orphan to be ended")
+        await node.until_problem(_STUCK, "stuck")
+        node.kubelet.pods[old.uid] = Pod(spec=old.spec, phase=Phase.RUNNING)
+        node.kubelet.devices.entries[:] = entries
+        node.kubelet.devices.write()
+        await node.until_locks({_CHIPS[0]: "held"})
+        with _returning(node, _CHIPS[0]):
+            opened = node.node.tree.in_use
+            await node.until(lambda: not opened("/dev/vfio/10"), "the reset to return")
+        assert await node.pre_start(_CHIPS[0]) == ""
+        await node.until_problem(_STUCK, "")
+
+
+async def test_what_failed_is_tried_at_once_under_whatever_name_the_device_is_called(
+    short_path: Path,
+) -> None:
+    slow = {**_FORCE, "retry": {"first": "1h", "last": "1h"}}
+    pools = [{"resourceName": "example.com/chip", "devices": ["1ae0:*"]}]
+    async with stage(short_path, chips=1, reclaim=slow, pools=pools) as node:
+        config = node.node.tree.path(_CHIPS[0]) / "config"
+        config.write_bytes(b"\xff\xff\xff\xff")
+        _, chip = await _forced(node)
+        await node.until_locks({chip: "quarantined"})
+        config.write_bytes(b"\xe0\x1a\x63\x00")
+        answer = await node.asked("unquarantine", device=f"example.com/chip/{chip}")
+        assert "reclaimed again now" in answer["text"]
+        await node.until_free()

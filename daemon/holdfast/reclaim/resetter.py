@@ -196,12 +196,13 @@ class Resetter(Struct, kw_only=True):
             if it.task is not None:
                 it.task.cancel()
 
-    def retry(self, device: DeviceName) -> None:
-        """Try again what failed, without the pause that is left of it."""
-        self._numbers.pop(device, None)
-        it = self._running.get(device)
-        if it is not None and it.findings is not None:
-            del self._running[device]
+    def retry(self, keys: frozenset[HardwareKey]) -> None:
+        """Try again what failed on hardware with any of *keys*, without the pause left of it."""
+        for device, it in list(self._running.items()):
+            if it.keys & keys:
+                self._numbers.pop(device, None)
+                if it.findings is not None:
+                    del self._running[device]
 
     async def detains(self, lock: DeviceLock) -> str:
         """Do what is due about a trial that was begun; return why *lock* is to be left alone.
@@ -327,7 +328,9 @@ class Resetter(Struct, kw_only=True):
     def _state(self, it: _RunningTrial) -> TrialState:
         if it.findings is None:
             late = self.clock.monotonic() - it.began >= self.settings.value.reset_timeout
-            return TrialState.OVERDUE if late else TrialState.RUNNING
+            # One that has returned is taken in once its lock ends again: its pod may have it back.
+            overdue = late and not it.answered
+            return TrialState.OVERDUE if overdue else TrialState.RUNNING
         if it.findings.problem:
             return TrialState.FAILED
         fresh = self.clock.monotonic() - it.ended < _FRESH

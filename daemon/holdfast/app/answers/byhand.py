@@ -73,7 +73,7 @@ class _Hand:
                 source.forgive(what.device, errors)
         if lifted.retry is not None:
             self._reclaim.reclaimer.retry(lifted.retry)
-            self._reclaim.resetter.retry(what.device)
+            self._reclaim.resetter.retry(what.keys)
             self._core.nudges.nudge()
         return self._done("unquarantined by hand", asker, lifted.text, device=what.device)
 
@@ -102,7 +102,7 @@ class _Hand:
             shown=shown,
             typed=None if typed is None else str(typed),
         )
-        self._reclaim.resetter.retry(what.device)
+        self._reclaim.resetter.retry(what.keys)
         if begun.claim is not None and self._dra is not None:
             self._dra.door.unpreparing.release(begun.claim)
         if begun.follows:
