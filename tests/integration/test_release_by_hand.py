@@ -123,6 +123,22 @@ async def test_a_pod_that_lives_keeps_its_device_unless_its_own_name_is_typed(
         assert (told["from"], told["to"], told["pod"]) == ("held", "held", lives.uid)
 
 
+async def test_its_name_stands_in_for_the_answer_of_a_kubelet_that_is_down(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, reclaim=_QUICK) as node:
+        (only,) = node.healthy()
+        old, left = await _orphaned(node)
+        await node.until_named(old)
+        await node.kubelet.stop()
+        done = await node.command("release", only, "--yes")
+        assert "kubelet gave no answer" in done.stderr
+        assert left in node.orphans(old)
+        done = await node.command("release", only, "--force", "--pod", "old")
+        assert done.returncode == 0, done.stderr
+        await node.until(lambda: left not in node.orphans(old), "what is left to be ended")
+
+
 async def test_of_a_pod_that_lives_only_who_holds_the_device_is_ended(short_path: Path) -> None:
     async with stage(short_path, chips=1, reclaim=_QUICK) as node:
         spec = PodSpec(name="lives", containers=(Container(name="beside"), asks(TPU, 1)))

@@ -140,9 +140,8 @@ class Ending:
             if warrant.only is None or each.process in warrant.only
         ]
         with self.pidfds.holding(each.process for each in meant) as held:
-            view = await witness.ask()
-            if view is None:
-                self.spare(warrant.lock, _NO_ANSWER)
+            asked_at = await self._asked(warrant, witness)
+            if asked_at is None:
                 return False
             return await self._carry_out(
                 _Order(
@@ -150,7 +149,7 @@ class Ending:
                     step=step,
                     witness=witness,
                     opened=tuple(each for each in meant if each.process in held),
-                    asked_at=view.sent_at,
+                    asked_at=asked_at,
                 )
             )
 
@@ -191,6 +190,19 @@ class Ending:
     def keep(self, devices: Collection[DeviceName]) -> None:
         """Forget why holders of others than *devices*, which are locked, were spared."""
         keep_only(devices, self._spared)
+
+    async def _asked(self, warrant: Warrant, witness: Witness) -> float | None:
+        """Ask *witness*; return a moment after which kubelet wrote what it said.
+
+        None: it had to answer and did not. The pod's name that a person typed stands in for that.
+        """
+        view = await witness.ask()
+        if view is not None:
+            return view.sent_at
+        if warrant.grounds is Grounds.FORCE:
+            return self.clock.uptime()
+        self.spare(warrant.lock, _NO_ANSWER)
+        return None
 
     async def _left(
         self, pod: PodUid, processes: frozenset[ProcessId], grace: float
@@ -254,11 +266,10 @@ class Ending:
             return newest is not None and whole_cgroup(now, newest)
 
         async def ask_again() -> MayEnd | None:
-            view = await order.witness.ask()
-            if view is None:
-                self.spare(order.warrant.lock, _NO_ANSWER)
+            asked_at = await self._asked(order.warrant, order.witness)
+            if asked_at is None:
                 return None
-            return _may_end_all(await order.witness.judge(order.warrant, view.sent_at))
+            return _may_end_all(await order.witness.judge(order.warrant, asked_at))
 
         how = await self.pods.kill(
             order.warrant.pod,
