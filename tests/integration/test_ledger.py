@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -33,6 +32,7 @@ from fakes.books import (
     name,
     silicon,
 )
+from fakes.smalldisk import fill, mounted
 from holdfast.errors import LaneStuckError, LedgerError, LedgerUnreadableError, LedgerUnusableError
 from holdfast.ledger.disk import FILE, SEAL
 from holdfast.ledger.instance import InstanceLock
@@ -488,29 +488,8 @@ def test_a_daemon_that_is_down_and_never_ran_has_no_book_to_read(tmp_path: Path)
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = shutil.which("mount")
-    options = ["-t", "tmpfs", "-o", "size=3m", "holdfast-test", str(disk)]
-    if (
-        mount is None
-        or subprocess.run([mount, *options], check=False, capture_output=True).returncode
-    ):
-        pytest.skip("a small disk to fill needs root and mount")
-    try:
+    with mounted(tmp_path / "disk") as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-def _fill(disk: Path) -> Path:
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"x" * 4096)
-        except OSError:
-            return filler
 
 
 def test_on_a_full_disk_releases_are_written_into_the_reserve_and_allocations_are_not(
@@ -518,7 +497,7 @@ def test_on_a_full_disk_releases_are_written_into_the_reserve_and_allocations_ar
 ) -> None:
     with closing(Store(small_disk)) as store:
         _apply(store, allocated(silicon(d0="a", d1="b"), pod=X, active=True))
-        filler = _fill(small_disk)
+        filler = fill(small_disk)
         for _ in range(3):
             with pytest.raises(LedgerError, match="full"):
                 _apply(store, allocated(silicon(d2="c")))
@@ -546,7 +525,7 @@ def test_on_a_disk_too_full_for_the_reserve_nothing_is_allocated_until_there_is_
     with closing(Store(small_disk)) as store:
         _apply(store, allocated(_D0))
     (small_disk / "reserve").unlink()
-    filler = _fill(small_disk)
+    filler = fill(small_disk)
     os.truncate(filler, filler.stat().st_size - 512 * 1024)
     with closing(Store(small_disk)) as store:
         with pytest.raises(LedgerError, match="kept for releases"):
@@ -731,7 +710,7 @@ async def test_a_ledger_on_a_full_disk_proves_itself_though_nobody_has_anything_
 ) -> None:
     """Its devices are withheld, so no Allocate would come to find out."""
     ledger = await _open(small_disk, lane, ManualClock())
-    filler = _fill(small_disk)
+    filler = fill(small_disk)
     with pytest.raises(LedgerError, match="full"):
         await ledger.apply(_allocate)
     with pytest.raises(LedgerError, match="full"):

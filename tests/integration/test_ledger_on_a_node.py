@@ -11,6 +11,7 @@ import pytest
 from fakes.commands import holdfast
 from fakes.faultydisk import FaultyDisk
 from fakes.http import metrics
+from fakes.smalldisk import fill, mounted
 from fakes.stage import Stage, pod, stage
 from ports import free_port
 
@@ -205,3 +206,21 @@ async def test_a_ledger_that_was_copied_and_not_yet_put_in_its_place_is_put_ther
         await node.until_problem("ledger", "")
         await node.kill_and_start()
         assert set(await node.locks()) == node.ids(a) | node.ids(b)
+
+
+async def test_on_a_full_disk_a_pod_that_ends_is_released_though_another_was_admitted(
+    short_path: Path,
+) -> None:
+    with mounted(short_path / "state") as disk:
+        async with stage(short_path, chips=2, withholdAfter="1h") as node:
+            ends = await node.run(pod("ends"))
+            await node.until_problem("ledger", "")
+            filler = fill(disk)
+            await node.until_problem("ledger", "full")
+            admitted = await node.submit(pod("admitted"))
+            await node.waiting(admitted, "cannot be recorded", "full")
+            await node.end(ends)
+            await node.until_free()
+            filler.unlink()
+            await node.until_problem("ledger", "")
+            await node.running(admitted)

@@ -229,7 +229,13 @@ class Watcher:
             and not changes_with_time(book)
         ):
             return
-        changed = await self.ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
+        changed = False
+        if self.ledger.failing_since is not None:
+            # A full disk takes no new Allocation, and with one nothing of what has ended either.
+            ends = replace(observed, adopts=False)
+            changed = await self.ledger.apply_if_changing(lambda draft: reconcile(draft, ends))
+        if not changed:
+            changed = await self.ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
         self._agreed = None if changed else _SettledBook(book=book, observed=observed, at=now)
 
     async def _release(self, sightings: Sightings) -> HoldfastError | OSError | None:

@@ -135,6 +135,8 @@ class Observation(Struct, frozen=True, kw_only=True):
     boot: BootId
     sightings: Mapping[PodUid, PodSighting] = field(default_factory=dict)
     pending_timeout: float
+    adopts: bool = True
+    """Whether the pods that only kubelet's checkpoint names get an Allocation."""
 
 
 def changes_with_time(book: Book) -> bool:
@@ -389,7 +391,7 @@ def _unread(allocation: Allocation, facts: AllocationFacts) -> str | None:
 
 def _adopt(draft: Draft, observed: Observation) -> None:
     """Give every pod in kubelet's checkpoint an Allocation, also those from before our time."""
-    if not observed.view.readable:
+    if not (observed.view.readable and observed.adopts):
         return
     for entry in observed.view.entries:
         if entry.resource not in observed.inventory.resources:
