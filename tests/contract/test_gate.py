@@ -165,6 +165,23 @@ async def test_without_a_checkpoint_nobody_waits_for_it_to_name_the_caller(at: A
     assert await _start(at, at.gate(caller_lookup=3600.0)) == ""
 
 
+async def test_a_start_is_not_the_former_pods_because_the_checkpoint_gives_no_answer(
+    at: AtTheGate,
+) -> None:
+    """The former pod is over for kubelet, and what it left behind may open the device again."""
+    at.counted((OTHER, 0))
+    assert await _start(at, at.gate()) == ""
+    device = at.devices[0]
+
+    def allocated(draft: Draft) -> None:
+        draft.allocate(TPU, {device.name.id: device.keys})
+        settle(draft)
+
+    await at.ledger.apply(allocated)
+    at.reader.stuck = True
+    assert "it cannot be read whose container it is" in await _start(at, at.gate())
+
+
 async def test_a_start_behind_a_lock_has_kubelet_asked_once_and_not_at_each_look(
     at: AtTheGate,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from fakes.books import WHOLE, Silicon, inventory, seen
 from fakes.inuse import device_use, look_at
 from fakes.ledgers import ledger_in
+from holdfast.errors import LaneStuckError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
@@ -44,11 +45,15 @@ class KnownKubelet:
     def __init__(self, view: KubeletView | None = None) -> None:
         self.view: Watched[KubeletView] = Watched(view or seen())
         self.asked: list[str] = []
+        self.stuck = False
+        """The disk with its checkpoint gives no answer."""
 
     def ask(self, reason: str) -> None:
         self.asked.append(reason)
 
     async def refresh(self) -> KubeletView:
+        if self.stuck:
+            raise LaneStuckError("no answer within 5 s")
         return self.view.value
 
     async def answered_after(self, _moment: float, _timeout: float) -> KubeletView | None:

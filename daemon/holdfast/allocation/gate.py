@@ -220,8 +220,12 @@ class Gate(Struct, frozen=True, kw_only=True):
     async def _know_caller(self, start: Start) -> None:
         try:
             view = await self.reader.refresh()
-        except HoldfastError:
-            view = self.reader.view.value
+        except HoldfastError as error:
+            # What it said before this start may name the pod that had the devices until then.
+            if start.caller.pod is None:
+                text = f"it cannot be read whose container it is: {error}"
+                raise Wait(EntryOutcome.HELD, text, transient=True) from error
+            view = replace(self.reader.view.value, readable=False)
         # Once known, a pod stays the caller.
         caller = who_calls(start.passage, view, self.ledger.book.value, known=start.caller.pod)
         book = self.ledger.book.value

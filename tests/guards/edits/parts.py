@@ -6,6 +6,10 @@ PART_EDITS = {
     "allocation/allocator.py": (
         Edit("rule-leaving-late", "if reason := self._refusal(device):", 'if reason := "":'),
     ),
+    "allocation/gate.py": (
+        Edit("stale-caller", "if start.caller.pod is None:", "if False:"),
+        Edit("stale-caller", "self.reader.view.value, readable=False)", "self.reader.view.value)"),
+    ),
     "allocation/entry.py": (
         Edit("reset-at-work", "if doing := self.resetter.at_work(rights.keys):", 'if doing := "":'),
         Edit("claim-in-use", "    if not blocked:\n", "    if True:\n"),
