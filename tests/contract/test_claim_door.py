@@ -590,3 +590,18 @@ async def test_a_release_by_hand_ends_the_patience_for_one_end_of_the_claim(
     at.allocate("one", 0, pods=("pod-2",))
     assert not (await _one(door, claim)).error
     assert (await door.unprepare([claim]))[claim.uid]
+
+
+async def test_a_release_by_hand_after_the_end_of_a_claim_says_nothing_of_its_next_end(
+    at: _AtTheDoor,
+) -> None:
+    door, claim = at.door(), at.allocate("one", 0, pods=("pod-1",))
+    await _one(door, claim)
+    door.unpreparing.patience.set(0.0)
+    assert not (await door.unprepare([claim]))[claim.uid], "kubelet was told that it is over"
+    door.unpreparing.patience.set(60.0)
+    door.unpreparing.release(claim.uid)
+    await at.release_all()
+    at.allocate("one", 0, pods=("pod-2",))
+    assert not (await _one(door, claim)).error
+    assert (await door.unprepare([claim]))[claim.uid], "its next end is waited for"

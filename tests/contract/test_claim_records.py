@@ -684,3 +684,78 @@ async def test_shares_of_what_is_not_shared_any_more_are_taken_over(at: _Scene) 
     await at.compare()
     assert at.held == [LockState.HELD] * 2
     assert {name.id for name in at.ledger.book.value.locks} == {"GPU-1::0", "GPU-1::1"}
+
+
+@dataclass
+class _Hung:
+    """An API server that answers once it is let."""
+
+    server: _Server
+
+    def __post_init__(self) -> None:
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+
+    async def claim(self, namespace: str, name: str) -> AllocatedClaim:
+        self.asked.set()
+        await self.answers.wait()
+        return await self.server.claim(namespace, name)
+
+
+async def _loses_another(at: _Scene) -> _Hung:
+    """Let kubelet's record lack a claim that the ledger has, so that the server is asked for it."""
+    lost = ClaimRef("team", ClaimUid("uid-lost"), "lost")
+    wish = Wish(ref=lost, pods={Z: ""}, devices={WHOLE: silicon(d1="b")})
+
+    def prepared(draft: Draft) -> None:
+        assert enter(draft, wish, "free") is None
+
+    await at.ledger.apply(prepared)
+    await at.published()
+    hung = _Hung(at.server)
+    at.records.claims = hung
+    return hung
+
+
+def _ends(draft: Draft) -> None:
+    end_claim(draft, _REF.uid, "unprepared", kubelet=KUBELET, recorded=[X])
+
+
+async def test_a_pod_that_joins_is_learned_of_while_the_server_is_asked_about_another_claim(
+    at: _Scene,
+) -> None:
+    hung = await _loses_another(at)
+    await at.prepare(X)
+    at.record(X)
+    running = asyncio.create_task(at.records.run())
+    await asyncio.sleep(0)
+    at.clock.ahead = EVERY
+    at.written.set(1)
+    await hung.asked.wait()
+    await at.ledger.apply(_ends)
+    at.record(X, Y)
+    at.written.set(2)
+    try:
+        async with asyncio.timeout(30):
+            await at.ledger.book.until(lambda book: book.claims[_REF.uid].over_at is None)
+    finally:
+        hung.answers.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_spec_stays_of_a_claim_that_was_joined_since_the_comparison_began(
+    at: _Scene,
+) -> None:
+    hung = await _loses_another(at)
+    at.record()
+    comparing = asyncio.create_task(at.records.compare())
+    await hung.asked.wait()
+    await at.prepare(X)
+    file = at.specs / f"holdfast.dev-claim_{_REF.uid}.json"
+    file.write_text("{}")
+    at.record(X)
+    await at.ledger.apply(_ends)
+    at.record(X, Y)  # it starts with the spec as it is: kubelet makes no call
+    hung.answers.set()
+    await comparing
+    assert file.exists()

@@ -58,6 +58,9 @@ class SaidRecord:
     def users(self, _claim: ClaimUid) -> frozenset[PodUid]:
         return self.pods
 
+    def newcomers(self, _claim: ClaimUid) -> frozenset[PodUid]:
+        return frozenset()
+
     async def catch_up(self) -> None:
         pass
 

@@ -139,3 +139,32 @@ async def test_a_pod_that_joins_a_claim_whose_end_is_waited_for_starts_on_its_de
         await kubelet.unprepare(later)
         assert await at.node.locks() == {}
         await at.node.until(lambda: not at.spec_file(claim).exists(), "the end of the CDI spec")
+
+
+async def test_a_pod_that_joins_while_two_calls_wait_for_the_end_keeps_its_device(
+    short_path: Path,
+) -> None:
+    """The pod was force-deleted: its worker calls, and so does kubelet's look each minute."""
+    async with (
+        claim_stage(short_path, unprepare_wait="600s", reclaim={"mode": "observe"}) as at,
+        _kubelet(at) as kubelet,
+    ):
+        claim = at.allocate("shared", 0)
+        former = _pod(claim)
+        await kubelet.prepare(former)
+        at.leaves_behind(former.uid, 0)
+        ending = asyncio.ensure_future(kubelet.unprepare(former))
+        (chip,) = await at.node.locks()
+        await at.node.until_locks({chip: "releasing"})
+        again = asyncio.ensure_future(kubelet.unprepare_inactive([]))
+        await at.node.until(lambda: len(kubelet.calls) == 3, "the second call")
+        later = await _joins(at, claim, "bbbbbbbb-0000-0000-0000-000000000002")
+        await kubelet.prepare(later)
+        with pytest.raises(DraError, match="another pod has joined it"):
+            await ending
+        await again
+        for pid in at.node.node.members(former.uid):
+            os.kill(pid, signal.SIGKILL)
+        await at.node.for_some_beats()
+        assert await at.node.locks() == {chip: "held"}, "a pod is to start with it"
+        assert at.spec_file(claim).exists()

@@ -89,11 +89,13 @@ class ClaimDoor(Door):
             task.cancel()
         if under_way:
             await asyncio.wait(under_way)
+        turn = self._turns.get(claim.uid)
+        again = turn is not None and turn.locked()
         return await self._in_turn(
             "unprepare",
             claim,
             until,
-            lambda: self.unpreparing.unprepare(claim, until),
+            lambda: self.unpreparing.unprepare(claim, until, again=again),
             lambda text: text,
         )
 

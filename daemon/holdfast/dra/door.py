@@ -43,6 +43,10 @@ class KubeletRecord(Protocol):
         """Return the pods that it had for *claim* when it was last read; empty: not known."""
         ...
 
+    def newcomers(self, claim: ClaimUid) -> frozenset[PodUid]:
+        """Return those of them that it has had only for a moment, beside others."""
+        ...
+
     async def catch_up(self) -> None:
         """Read it, and take over what it has and the ledger has not; what fails is told."""
         ...

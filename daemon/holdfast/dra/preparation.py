@@ -320,13 +320,14 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
     observer: ClaimObserver
     _released: set[ClaimUid] = set()
 
-    async def unprepare(self, claim: ClaimRef, until: float) -> str:
+    async def unprepare(self, claim: ClaimRef, until: float, *, again: bool = False) -> str:
         """Return why *claim* is not over yet at *until* (monotonic), empty where it is.
 
-        A claim that we know nothing of is over.
+        A claim that we know nothing of is over. *again*: another call was about it when this one
+        came, as of a pod that was force-deleted. A pod that joined since is not what it means.
         """
         began = self.clock.monotonic()
-        text = await self._unprepare(claim, until)
+        text = await self._unprepare(claim, until, again=again)
         outcome = UnprepareOutcome.FREE
         if text:
             outcome = UnprepareOutcome.WAITING
@@ -335,11 +336,13 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
         self.observer.unprepared(outcome, self.clock.monotonic() - began)
         return text
 
-    async def _unprepare(self, claim: ClaimRef, until: float) -> str:
+    async def _unprepare(self, claim: ClaimRef, until: float, *, again: bool) -> str:
         view = self.reader.view
         kubelet = view.value.kubelet
+        # It joined while the call was on its way: kubelet makes one for the last pod alone.
+        again = again or bool(self.record.newcomers(claim.uid))
         try:
-            book = await self._end(claim, kubelet)
+            book = await self._end(claim, kubelet, again=again)
         except (LedgerError, LaneStuckError) as error:
             log.warning("claim not unprepared", claim=str(claim), reason=str(error))
             text = f"its end cannot be recorded: {error}"
@@ -392,8 +395,11 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
     async def _end(
         self, claim: ClaimRef, kubelet: ProcessId | None, *, again: bool = False
     ) -> Book:
-        """End *claim*; *again*: only if it is over, for *kubelet* is known only now."""
+        """End *claim*; *again*: only if it is over, to write down that *kubelet* says so."""
         recorded = self.record.users(claim.uid)
+        known = self.ledger.book.value.claims.get(claim.uid)
+        if known is not None and known.over_at is None:
+            self._released.discard(claim.uid)  # that was about a former end
 
         def over(draft: Draft) -> Book:
             record = draft.book.claims.get(claim.uid)

@@ -1,5 +1,6 @@
 """Compares our claims with kubelet's record and the API server: what nobody tells us is found."""
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 EVERY = 60.0
 """Seconds between two comparisons; the API server is asked for each claim that kubelet misses."""
+_ON_ITS_WAY = 2.0
+"""Seconds that a call of kubelet's may take to be heard, on a node that is busy."""
 
 
 class ClaimSight(Protocol):
@@ -81,6 +84,8 @@ class ClaimRecords(Struct, kw_only=True):
     """What it had when it was last read; None where it could not be."""
     read_at: float = 0.0
     """When that reading began, in seconds since the machine booted."""
+    _since: dict[tuple[ClaimUid, PodUid], float] = {}
+    """When each pod was first seen in it, in monotonic seconds."""
     _unasked: set[ClaimUid] = set()
     """Claims of which the API server could not say yet what they have with adminAccess."""
     _without_spec: set[ClaimUid] = set()
@@ -96,6 +101,13 @@ class ClaimRecords(Struct, kw_only=True):
         had = (each.pods for each in self.entries or () if each.claim.uid == claim)
         return next(had, frozenset())
 
+    def newcomers(self, claim: ClaimUid) -> frozenset[PodUid]:
+        """Return those of them that it has had only for a moment, beside others."""
+        since = {pod: self._since[claim, pod] for pod in self.users(claim)}
+        lately = self.clock.monotonic() - _ON_ITS_WAY
+        first = min(since.values(), default=lately)
+        return frozenset(pod for pod, at in since.items() if at > max(first, lately))
+
     async def catch_up(self) -> None:
         """Take over what kubelet has recorded and the ledger has not.
 
@@ -103,25 +115,28 @@ class ClaimRecords(Struct, kw_only=True):
         lost would have no lock. What fails is told, never raised.
         """
         with self._incomparable.noting(HoldfastError):
-            state = await self._read()
-            await self._take_over(state)
-            await self._remove_specs(state)
+            await self._take_over(await self._read())
+            await self._remove_specs()
 
     async def run(self) -> None:
         """Compare until cancelled; take over at once what kubelet wrote and new hardware brings.
 
-        A pod that joins a claim is in the record alone, and only while it uses the claim.
+        A pod that joins a claim is in the record alone, and only while it uses the claim. So that
+        does not wait for the API server, which may take its time in a comparison.
         """
+        comparing: asyncio.Task[None] | None = None
         changes = self._changes()
         due = self.clock.monotonic() + EVERY
-        while True:
-            changed = await changes.wait(max(0.0, due - self.clock.monotonic()))
-            changes = self._changes()
-            if changed:
-                await self.catch_up()
-            if self.clock.monotonic() >= due:
-                await self.compare()
-                due = self.clock.monotonic() + EVERY
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                changed = await changes.wait(max(0.0, due - self.clock.monotonic()))
+                changes = self._changes()
+                if changed:
+                    await self.catch_up()
+                if self.clock.monotonic() >= due:
+                    if comparing is None or comparing.done():
+                        comparing = tasks.create_task(self.compare(), name="comparison of claims")
+                    due = self.clock.monotonic() + EVERY
 
     def _changes(self) -> Changes:
         return Changes([self.inventory, self.written])
@@ -136,6 +151,7 @@ class ClaimRecords(Struct, kw_only=True):
                 await self._part(record, state)
             # Kubelet prepares nothing again for a sandbox that lives: a spec that the ledger knows
             # nothing of stays for as long as a container may be started with it.
+            state = await self._read()  # the server may have taken its time
             if state.state is CheckpointState.READ:
                 listed = [each.claim.uid for each in state.entries]
                 await self.specs.tidy([*listed, *(each.ref.uid for each in self._live())])
@@ -144,23 +160,30 @@ class ClaimRecords(Struct, kw_only=True):
         began = self.clock.uptime()
         state = await self.lane.run(partial(read, self.file))
         self.entries = state.entries if state.state is CheckpointState.READ else None
+        if self.entries is not None:
+            now = self.clock.monotonic()
+            had = {(each.claim.uid, pod): now for each in self.entries for pod in each.pods}
+            self._since = had | {each: at for each, at in self._since.items() if each in had}
         self.read_at = began
         if state.problem != self.problem and self._live():
             log.warning("kubelet's record of claims", problem=state.problem or "readable again")
         self.problem = state.problem
         return state
 
-    async def _remove_specs(self, state: ClaimState) -> None:
+    async def _remove_specs(self) -> None:
         """Remove the specs of claims that are over, once kubelet has heard of that.
 
         It has when its record has them no more. Until then a pod that joins is given the same CDI
         devices without another call.
         """
+        over = self._over()
+        self._without_spec &= over
+        if over <= self._without_spec:
+            return
+        state = await self._read()  # the server may have taken its time
         if state.state is not CheckpointState.READ:
             return
         listed = {each.claim.uid for each in state.entries}
-        over = self._over()
-        self._without_spec &= over
         for claim in over - listed - self._without_spec:
             # Prepare writes a spec only after the claim is not over any more.
             if claim in self._over():

@@ -35,6 +35,12 @@ PART_EDITS = {
     "app/wiring/parts.py": (
         Edit("gpu-on-vfio-first", "partial(place, found=found.cards)", "partial(place, found={})"),
     ),
+    "dra/claimdoor.py": (
+        Edit("claim-ends-once", "again = turn is not None and turn.locked()", "again = False"),
+    ),
+    "dra/preparation.py": (
+        Edit("claim-on-its-way", "again or bool(self.record.newcomers(claim.uid))", "again"),
+    ),
     "dra/records.py": (
         Edit("claim-traces", "gone -= frozenset(await self.sight.with_cgroup(gone))", "pass"),
         Edit(
