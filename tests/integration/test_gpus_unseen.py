@@ -17,6 +17,7 @@ from simulated.pods import PodSpec
 
 LOST = 15
 SMALL = "nvidia.com/mig-1g.10gb"
+DEBUG = "example.com/debug"
 
 
 @asynccontextmanager
@@ -58,6 +59,28 @@ async def test_a_gpu_that_is_lost_at_a_start_is_not_taken_for_gone(gpu_stage: An
     async with gpu_stage() as node:
         await node.arrive(2)
         made = await node.stage.run(wants("former", 2, runs_for=0.5, orphan=2))
+
+        def lose() -> None:
+            node.gpus.change(1, lambda card: replace(card, errors={"*": LOST}))
+
+        async with _restarted(node, made, lose):
+            await node.stage.until_locks({uuid(1): "releasing"})
+            await node.stage.for_some_beats()
+            assert await node.stage.locks() == {uuid(1): "releasing"}
+            node.gpus.change(1, lambda card: replace(card, errors={}))
+        await node.stage.until_free()
+
+
+async def test_nor_is_one_that_a_rule_has_moved_beside_another_that_can_be_seen(
+    gpu_stage: Any,
+) -> None:
+    rule = {"match": {"uuid": "GPU-*"}, "resource": DEBUG}
+    async with gpu_stage(others={"devices": [rule]}) as node:
+        node.gpus.arrive(2)
+        moved = {uuid(0), uuid(1)}
+        await node.stage.until(lambda: node.stage.healthy(DEBUG) == moved, "both to be moved")
+        work = asks(DEBUG, 2, runs_for=0.5, orphan=2)
+        made = await node.stage.run(PodSpec(name="former", containers=(work,)))
 
         def lose() -> None:
             node.gpus.change(1, lambda card: replace(card, errors={"*": LOST}))

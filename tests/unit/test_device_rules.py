@@ -251,6 +251,17 @@ def test_what_a_pod_had_under_a_former_name_may_be_among_what_was_not_seen() -> 
     assert not made.may_have(WHOLE)
 
 
+def test_where_a_rule_has_moved_what_was_seen_there_may_be_more_that_was_not() -> None:
+    """One that is lost at a start, say: its lock would be taken for that of hardware that is gone."""
+    found = _found(_chip(5), _gpu(0), unseen=frozenset({_GPU}))
+    rules = _rules({"uuid": "GPU-*", "resource": _DEBUG})
+
+    made = assigned(found, rules, _had((_DEBUG, _gpu(1))))
+    assert _names(made) == [f"{WHOLE}/0000:00:05.0", f"{_DEBUG}/GPU-0"]
+    assert made.may_have(_DEBUG)
+    assert not made.may_have(WHOLE)
+
+
 def test_what_is_known_by_its_pci_function_and_is_not_there_is_gone() -> None:
     """On a node without GPUs these are never seen, and a chip's lock must not stay for that."""
     rules = _rules({"pci": "*:05.0", "resource": _DEBUG})
