@@ -6,11 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
-from holdfast.model.nvidia.gpu import DriverState, GpuLinks, GpuReading, GpuTraits, GpuUse
+from holdfast.model.nvidia.gpu import (
+    DriverState,
+    Gpu,
+    GpuLinks,
+    GpuProblem,
+    GpuReading,
+    GpuTraits,
+    GpuUse,
+)
 from holdfast.model.nvidia.grant import Imex
 from holdfast.model.nvidia.mig import MigStrategy
 from holdfast.runtime.lane import Lane
@@ -29,6 +38,7 @@ class Library(Nvml):
     others: bool = True
     version: str = ""
     asked: int = 0
+    gpus: tuple[Gpu, ...] = ()
 
     @property
     def in_use(self) -> bool:
@@ -42,7 +52,7 @@ class Library(Nvml):
         self.begun -= 1
 
     def read(self) -> GpuReading:
-        return GpuReading(state=DriverState.READY, driver_version=self.version)
+        return GpuReading(state=DriverState.READY, driver_version=self.version, gpus=self.gpus)
 
     def use(self, uuid: str) -> GpuUse:
         raise NotImplementedError(uuid)
@@ -52,7 +62,7 @@ class Library(Nvml):
         return {}
 
     def links(self, uuids: Iterable[str]) -> GpuLinks:
-        assert not uuids
+        assert set(uuids) == {gpu.uuid for gpu in self.gpus}
         return GpuLinks()
 
 
@@ -128,6 +138,24 @@ async def test_what_gpus_are_is_asked_once_of_each_driver(driver: Driver) -> Non
     for _ in range(3):
         await driver.source.refresh()
     assert driver.library.asked == 2
+
+
+async def test_what_gpus_are_is_asked_again_of_one_that_answers_again_or_was_divided(
+    driver: Driver,
+) -> None:
+    """What it did not tell would be missing from slices, and its NVLinks from the topology."""
+    lost = GpuProblem(asked="name", error="NVML_ERROR_GPU_IS_LOST", lost=True)
+    well = Gpu(index=0, uuid="GPU-0")
+    driver.library.version, driver.library.others = "550", False
+    driver.load("550")
+    # One that is lost says nothing new, so that what is known of it stays.
+    states = (replace(well, problems=(lost,)), well, replace(well, problems=(lost,)))
+    asked = []
+    for gpu in (*states, well, replace(well, mig=True), replace(well, mig=True), well):
+        driver.library.gpus = (gpu,)
+        await driver.source.refresh()
+        asked.append(driver.library.asked)
+    assert asked == [1, 2, 2, 3, 4, 4, 5]
 
 
 async def test_with_a_driver_that_came_back_nvml_is_begun_anew_once_all_others_let_go(

@@ -194,7 +194,7 @@ class DriverWatch(Struct, kw_only=True):
         nodes, root, no_nodes = self._nodes(driver, reading)
         imex = self.files.imex(root) if root and self.imex is not Imex.UNWANTED else ""
         layout = lay_out(reading, self.strategy)
-        others = _asked(reading) != _asked(last)
+        others = _tells_more(reading, last)
         facts = GpuFacts(
             state=DriverState.READY,
             layout=layout,
@@ -286,9 +286,19 @@ class DriverWatch(Struct, kw_only=True):
         )
 
 
-def _asked(reading: GpuReading) -> tuple[str, frozenset[str]]:
-    """Return what links and traits are asked of: the driver, and the GPUs by their UUIDs."""
-    return reading.driver_version, frozenset(gpu.uuid for gpu in reading.gpus if gpu.uuid)
+def _tells_more(reading: GpuReading, last: GpuReading) -> bool:
+    """Tell whether links and traits are to be asked again.
+
+    They are of another driver, or of GPUs that did not answer then; and MIG mode rests NVLinks.
+    """
+    if reading.driver_version != last.driver_version:
+        return True
+    return not _answering(reading) <= _answering(last)
+
+
+def _answering(reading: GpuReading) -> frozenset[tuple[str, bool]]:
+    """Return the GPUs that can be asked, by their UUIDs, and whether each is in MIG mode."""
+    return frozenset((gpu.uuid, gpu.mig) for gpu in reading.gpus if gpu.uuid and not gpu.problems)
 
 
 def _caps(layout: GpuLayout, caps: MigCaps, folder: str) -> dict[DeviceId, tuple[str, ...]]:
