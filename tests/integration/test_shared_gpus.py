@@ -102,6 +102,26 @@ async def test_what_a_pod_leaves_on_a_shared_gpu_is_ended_and_its_neighbours_go_
         await node.stage.running(following)
 
 
+async def test_pods_share_a_gpu_also_while_the_checkpoint_tells_of_none_who_it_is(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage(others={"sharing": sharing(2)}, memoryDeadline="1s") as node:
+        node.gpus.arrive(1)
+        await until_offered(node, *replicas(0, 2))
+        node.stage.kubelet.devices.later_version = True
+        node.stage.kubelet.devices.write()
+        await node.stage.until_problem("kubelet checkpoint", "of no known version")
+        beside = await node.stage.run(wants("beside", 1))
+        (works,) = node.stage.orphans(beside)
+        node.gpus.change(
+            0, lambda card: replace(card, used=2 * GIB, processes=(("compute", works, 2 * GIB),))
+        )
+        following = await node.stage.run(wants("next", 1))
+        await node.stage.end(following)
+        await node.stage.run(wants("third", 1))
+        only_neighbours(node, "next", "third")
+
+
 async def test_a_fault_of_a_shared_gpu_is_that_of_all_its_replicas(gpu_stage: Any) -> None:
     async with gpu_stage(others={"sharing": sharing(2, renameByDefault=True)}) as node:
         node.gpus.arrive(2)

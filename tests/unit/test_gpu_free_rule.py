@@ -449,6 +449,7 @@ ELSEWHERE = device("card/GPU-2")
         (WHOLE, lock(WHOLE, LockState.FOREIGN, None), GpuOwners()),
         (ONE, lock(TWO, LockState.HELD, MINE), GpuOwners(elsewhere=frozenset({MINE}))),
         (ONE, lock(TWO, LockState.RELEASING, MINE), GpuOwners()),
+        (ONE, lock(ELSEWHERE, LockState.HELD, MINE), GpuOwners()),
         (WHOLE, lock(TWO, LockState.HELD, MINE), GpuOwners()),
     ],
 )

@@ -184,7 +184,21 @@ NEIGHBOURS = [
         [_lock("replica/G/0", pod=X), _lock("replica/G/1", pod=X, state=LockState.RELEASING)],
         False,
     ),
-    ("is not known yet", [_lock("replica/G/0", pod=None)], False),
+    ("is not known", [_lock("replica/G/0", pod=None)], True),
+    ("is not known and did not start", [_lock("replica/G/0", pod=None, started=False)], False),
+    (
+        "is not known, as is who gives this one back",
+        [
+            _lock("replica/G/0", pod=None),
+            _lock("replica/G/1", pod=None, state=LockState.RELEASING),
+        ],
+        False,
+    ),
+    (
+        "is not known and this one's is the pod",
+        [_lock("replica/G/0", pod=None), _lock("replica/G/1", pod=X)],
+        False,
+    ),
     ("is a stranger's", [_lock("replica/G/0", pod=X, state=LockState.FOREIGN)], False),
     ("is nobody's", [], False),
 ]

@@ -122,7 +122,7 @@ MODEL_EDITS = {
     "model/nvidia/free.py": (
         Edit("gpu-former-pod", "if holder.pod is not None and holder.pod in to.pods:", "if False:"),
         Edit("gpu-computes", "may_watch = holder.pod is None or not uses", "may_watch = True"),
-        Edit("gpu-neighbours", "if holder.pod in to.neighbours:", "if holder.pod is not None:"),
+        Edit("gpu-neighbours", "holder.pod in to.neighbours:", "True:"),
         Edit(
             "gpu-neighbours-memory",
             "found.holders or sight.ended or sight.shared:",
@@ -142,8 +142,8 @@ MODEL_EDITS = {
         Edit("gpu-works", "    if sight.busy:\n", "    if False:\n"),
         Edit(
             "share-neighbours",
-            "if lock.started for pod in pods_of(lock)",
-            "if lock.started for pod in _pod_of(lock)",
+            "for pod in pods_of(lock) or (None,)",
+            "for pod in _pod_of(lock) or (None,)",
         ),
         Edit("admin-own", "holder.pod in to.pods:", "holder.pod in to.pods - to.admins:"),
     ),

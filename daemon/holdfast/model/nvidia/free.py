@@ -188,15 +188,16 @@ class GpuOwners(Struct, frozen=True, kw_only=True):
     """Which pods a GPU or slice was granted to, and what its node alone says about them.
 
     None among `pods`: to a pod that is over, was never identified, and may have started a
-    container. `elsewhere` are the pods that have another device as well: the node of a slice is its
+    container. `elsewhere` are the pods that have another slice of its GPU as well: its node is the
     GPU's, so they may have it for that one. `neighbours` are the pods that share the GPU with a
     replica: they have started on another one. A pod that gives a replica back is none of its own.
-    `unowned`: the ledger gave it to nobody. `admins` are the pods that have adminAccess to it.
+    None among them: one that was not identified has started on another one. `unowned`: the ledger
+    gave it to nobody. `admins` are the pods that have adminAccess to it.
     """
 
     pods: frozenset[PodUid | None] = frozenset()
     elsewhere: frozenset[PodUid | None] = frozenset()
-    neighbours: frozenset[PodUid] = frozenset()
+    neighbours: frozenset[PodUid | None] = frozenset()
     unowned: bool = True
     admins: frozenset[PodUid] = frozenset()
 
@@ -250,11 +251,15 @@ def granted_on(
         pods=frozenset(lock.pod for lock in mine if lock.pod is not None or _may_have_run(lock)),
         elsewhere=frozenset(
             lock.pod
-            for lock in locks.values()
+            for lock in granted
             if is_slice and lock.state is LockState.HELD and lock.device not in on_it
         ),
         neighbours=frozenset(
-            pod for lock in beside if lock.started for pod in pods_of(lock) if pod not in returning
+            pod
+            for lock in beside
+            if lock.started
+            for pod in pods_of(lock) or (None,)
+            if pod not in returning
         ),
         unowned=not mine and not beside,
         admins=admins,
@@ -313,7 +318,7 @@ def bystander(holder: Holder, to: GpuOwners, rules: GpuRules) -> Bystander | Non
     which the GPU was granted as well has to end on it as any other has.
     """
     uses = holder.grips & _USES
-    if holder.pod in to.neighbours:
+    if holder.pod is not None and holder.pod in to.neighbours:
         return Bystander.NEIGHBOUR
     if holder.pod is not None and holder.pod in to.pods:
         only_node = holder.grips == {Grip.NODE}
@@ -328,7 +333,11 @@ def bystander(holder: Holder, to: GpuOwners, rules: GpuRules) -> Bystander | Non
     if uses == {Grip.DRAWS} and holder.pod is None and _is(holder, rules.displays):
         return Bystander.DISPLAY
     # Of a pod that was never identified, any pod's process may be.
-    if uses or (holder.pod is not None and None in to.pods):
+    if holder.pod is not None and None in to.pods:
+        return None
+    if holder.pod is not None and None in to.neighbours:
+        return Bystander.NEIGHBOUR
+    if uses:
         return None
     return Bystander.ONLOOKER
 
