@@ -369,6 +369,34 @@ async def test_a_gpu_divided_anew_is_advertised_anew_without_a_restart(gpu_stage
         await until_offered(half)
 
 
+async def test_a_pod_starts_again_on_a_slice_that_its_strategy_does_not_advertise_any_more(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage(migStrategy="single", passDeviceSpecs=False) as node:
+        node.gpus.arrive(3, mig=1)
+        for index in range(3):
+            node.gpus.change(
+                index, lambda card, at=index: replace(card, slices=(Slice(f"MIG-{at}", gi=7),))
+            )
+        await node.stage.until(
+            lambda: node.stage.healthy(GPU) == {"MIG-0", "MIG-1", "MIG-2"}, "the slices"
+        )
+        work = asks(GPU, 1, runs_for=1.0)
+        made = await node.stage.run(PodSpec(name="works", containers=(work,), restart="Always"))
+        (its,) = node.stage.ids(made, GPU)
+        for index in range(3):
+            if its != f"MIG-{index}":
+                new = Slice(f"MIG-{index}b", gi=1, profile="3g.40gb", slices=(3, 3), mib=40000)
+                node.gpus.change(index, lambda card, new=new: replace(card, slices=(new,)))
+        await node.stage.until(lambda: its not in node.stage.healthy(GPU), "the layout to change")
+        starts = made.starts
+        await node.stage.until(
+            lambda: made.starts > starts + 1, lambda: f"it to start again; {made.waiting}"
+        )
+        await node.stage.end(made)
+        await node.stage.until_free()
+
+
 async def test_a_gpu_is_not_whole_for_others_while_a_pod_has_a_slice_that_it_was_divided_into(
     gpu_stage: Any,
 ) -> None:

@@ -52,6 +52,33 @@ def test_a_gpu_without_a_node_is_unhealthy_with_the_reason_that_there_is() -> No
     assert [fault.text for fault in device.faults] == ["no folder has nvidiactl"]
 
 
+def test_what_a_pod_has_and_its_strategy_does_not_advertise_stays_until_the_pod_lets_it_go() -> (
+    None
+):
+    def divided(gpu: Gpu, uuid: str, profile: str) -> Gpu:
+        piece = MigSlice(uuid=uuid, gi=7, ci=0, profile=profile)
+        return replace(gpu, mig=True, slices=(piece,))
+
+    three = Gpu(index=2, uuid="GPU-3", minor=1)
+    gpus = (
+        divided(ONE, "MIG-1", "1g.10gb"),
+        *(divided(g, f"M-{g.uuid}", "3g.40gb") for g in (TWO, three)),
+    )
+    layout = lay_out(GpuReading(gpus=gpus), MigStrategy.SINGLE)
+    known = replace(facts(ONE), layout=layout)
+    stays = ["M-GPU-2", "M-GPU-3"]
+    assert [device.name.id for device in gpu_devices(known)] == stays
+    for resource in ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb"):
+        name = DeviceName(ResourceName(resource), DeviceId("MIG-1"))
+        *others, kept = gpu_devices(known, {name: gpus[0].keys - {gpus[0].key}})
+        assert (kept.name, kept.healthy) == (name, True)
+        assert "does not advertise" in kept.leaving
+        assert not any(each.leaving for each in others)
+    moved = DeviceName(ResourceName("example.com/small"), DeviceId("MIG-1"))
+    had = {moved: gpus[0].keys - {gpus[0].key}}
+    assert [device.name.id for device in gpu_devices(known, had)] == stays
+
+
 def test_who_draws_on_a_gpu_holds_it_and_no_slice() -> None:
     draws = (DeviceNode(path="/dev/dri/renderD128", rdev=226 << 8 | 128),)
     sliced = replace(TWO, mig=True, slices=(MigSlice(uuid="MIG-1", gi=7, ci=0, profile="1g.10gb"),))

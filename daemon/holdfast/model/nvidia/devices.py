@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.model.cards import Shared, part_key, whole_of
 from holdfast.model.devices import (
@@ -14,6 +15,7 @@ from holdfast.model.devices import (
     Identity,
 )
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey
+from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuTraits
 from holdfast.model.nvidia.mig import GpuLayout, GpuPart
 from holdfast.model.nvidia.placement import GpuTopology
@@ -21,6 +23,7 @@ from holdfast.model.nvidia.sharing import advertised
 
 _TOLERATED = frozenset({"memory", "name", "PCI address"})
 """What a GPU can fail to tell and work all the same."""
+_LEAVING = "gpu.migStrategy does not advertise it any more once no pod has it"
 
 
 class GpuFacts(Struct, frozen=True, kw_only=True):
@@ -64,17 +67,35 @@ def gpu_devices(
     the whole GPU and the slices that have its place: its pod may open what these are reached by.
     So does what had been shared.
 
+    What a pod has and is there, and is not advertised any more, stays until the pod lets it go.
+
     The node of a slice is its GPU's. A GPU that does not tell where its node is or how it is
     divided has a fault, and so have its slices; the others have none of it.
     """
     parts = facts.layout.parts
     names = {part.name for part in parts}
+    had = locks or {}
+    former = {REPLICAS.whole(each) for each in had} - names
+    kept = tuple(
+        replace(part, name=name)
+        for part in facts.layout.there
+        for name in part.every_name
+        if name in former
+    )
+    names |= {part.name for part in kept}
     # A lock of what is there has taken over such keys, and must not keep them alive.
-    left = (keys for name, keys in (locks or {}).items() if name not in names)
+    left = (keys for name, keys in had.items() if name not in names)
     locked: frozenset[HardwareKey] = frozenset().union(*left)
     found = ((part, _device(part, facts, locked)) for part in parts)
-    return tuple(
-        each for part, device in found for each in advertised(part, device, shared or {}, taken)
+    leaving = ((part, replace(_device(part, facts, locked), leaving=_LEAVING)) for part in kept)
+    return (
+        *(each for part, device in found for each in advertised(part, device, shared or {}, taken)),
+        *(
+            each
+            for part, device in leaving
+            for each in advertised(part, device, shared or {}, taken)
+            if each.name in had
+        ),
     )
 
 

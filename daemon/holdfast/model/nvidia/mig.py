@@ -48,6 +48,13 @@ class GpuPart(Struct, frozen=True, kw_only=True):
         return str(self.gpu.index) if self.slice is None else f"{self.gpu.index}:{self.slice.index}"
 
     @property
+    def every_name(self) -> tuple[DeviceName, ...]:
+        """Return what it is called under any strategy."""
+        mixed = None if self.slice is None else resource_of(self.slice)
+        resources = (ResourceName(GPU_RESOURCE), *(() if mixed is None else (mixed,)))
+        return tuple(DeviceName(each, self.name.id) for each in resources)
+
+    @property
     def key(self) -> HardwareKey:
         """Return the key that is its own."""
         return self.gpu.key if self.slice is None else self.gpu.key_of(self.slice)
@@ -59,10 +66,14 @@ class GpuPart(Struct, frozen=True, kw_only=True):
 
 
 class GpuLayout(Struct, frozen=True, kw_only=True):
-    """What is advertised, in NVML's order; `problems` say what is not, and what to do."""
+    """What is advertised, in NVML's order; `problems` say what is not, and what to do.
+
+    `there` is all that a pod can have from before, whatever is advertised now.
+    """
 
     parts: tuple[GpuPart, ...] = ()
     problems: tuple[str, ...] = ()
+    there: tuple[GpuPart, ...] = ()
 
     @property
     def resources(self) -> tuple[ResourceName, ...]:
@@ -83,15 +94,16 @@ def lay_out(reading: GpuReading, strategy: MigStrategy) -> GpuLayout:
         for gpu in reading.gpus
         if not gpu.uuid
     ]
+    there = tuple(part for gpu in named for part in _there(gpu))
     if strategy is MigStrategy.NONE:
-        return GpuLayout(parts=tuple(map(_whole, named)), problems=tuple(problems))
+        return GpuLayout(parts=tuple(map(_whole, named)), problems=tuple(problems), there=there)
     for gpu in named:
         problems += _untold(gpu)
     if strategy is MigStrategy.SINGLE:
         parts, more = _single(named)
     else:
         parts, more = _mixed(named)
-    return GpuLayout(parts=tuple(parts), problems=(*problems, *more))
+    return GpuLayout(parts=tuple(parts), problems=(*problems, *more), there=there)
 
 
 def hides_some(reading: GpuReading) -> bool:
@@ -169,6 +181,12 @@ def _silent(gpu: Gpu) -> bool:
 
 def _whole(gpu: Gpu) -> GpuPart:
     return GpuPart(name=DeviceName(ResourceName(GPU_RESOURCE), DeviceId(gpu.uuid)), gpu=gpu)
+
+
+def _there(gpu: Gpu) -> Iterable[GpuPart]:
+    if not gpu.mig:
+        return (_whole(gpu),)
+    return (_part(gpu, piece, ResourceName(GPU_RESOURCE)) for piece in _pieces(gpu))
 
 
 def _part(gpu: Gpu, piece: MigSlice, resource: ResourceName) -> GpuPart:

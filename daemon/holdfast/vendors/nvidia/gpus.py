@@ -303,8 +303,9 @@ class Gpus(WithoutDriver):
         return {gpu.uuid: tuple(each.uuid for each in gpu.slices if each.uuid) for gpu in gpus}
 
     def _indexes(self) -> Mapping[DeviceId, str]:
-        """Return the index of each GPU and slice that is advertised, as NVML has it today."""
-        return {part.name.id: part.index for part in self._driver.facts.value.layout.parts}
+        """Return the index of each GPU and slice that a pod can have, as NVML has it today."""
+        layout = self._driver.facts.value.layout
+        return {part.name.id: part.index for part in (*layout.there, *layout.parts)}
 
 
 def _health(
