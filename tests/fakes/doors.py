@@ -58,8 +58,8 @@ class SaidRecord:
     def users(self, _claim: ClaimUid) -> frozenset[PodUid]:
         return self.pods
 
-    def newcomers(self, _claim: ClaimUid) -> frozenset[PodUid]:
-        return frozenset()
+    def joined_lately(self, _claim: ClaimUid) -> bool:
+        return False
 
     async def catch_up(self) -> None:
         pass

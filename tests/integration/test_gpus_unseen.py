@@ -40,6 +40,20 @@ async def _restarted(
     node.stage.start()
 
 
+async def _keeps_the_lost(node: GpuStage, made: Any) -> None:
+    """Lose one GPU of two while the daemon is down: its lock stays until it can be seen again."""
+
+    def lose() -> None:
+        node.gpus.change(1, lambda card: replace(card, errors={"*": LOST}))
+
+    async with _restarted(node, made, lose):
+        await node.stage.until_locks({uuid(1): "releasing"})
+        await node.stage.for_some_beats()
+        assert await node.stage.locks() == {uuid(1): "releasing"}
+        node.gpus.change(1, lambda card: replace(card, errors={}))
+    await node.stage.until_free()
+
+
 async def test_a_slice_whose_driver_is_away_at_a_start_is_not_taken_for_gone(
     gpu_stage: Any,
 ) -> None:
@@ -59,16 +73,7 @@ async def test_a_gpu_that_is_lost_at_a_start_is_not_taken_for_gone(gpu_stage: An
     async with gpu_stage() as node:
         await node.arrive(2)
         made = await node.stage.run(wants("former", 2, runs_for=0.5, orphan=2))
-
-        def lose() -> None:
-            node.gpus.change(1, lambda card: replace(card, errors={"*": LOST}))
-
-        async with _restarted(node, made, lose):
-            await node.stage.until_locks({uuid(1): "releasing"})
-            await node.stage.for_some_beats()
-            assert await node.stage.locks() == {uuid(1): "releasing"}
-            node.gpus.change(1, lambda card: replace(card, errors={}))
-        await node.stage.until_free()
+        await _keeps_the_lost(node, made)
 
 
 async def test_nor_is_one_that_a_rule_has_moved_beside_another_that_can_be_seen(
@@ -81,16 +86,7 @@ async def test_nor_is_one_that_a_rule_has_moved_beside_another_that_can_be_seen(
         await node.stage.until(lambda: node.stage.healthy(DEBUG) == moved, "both to be moved")
         work = asks(DEBUG, 2, runs_for=0.5, orphan=2)
         made = await node.stage.run(PodSpec(name="former", containers=(work,)))
-
-        def lose() -> None:
-            node.gpus.change(1, lambda card: replace(card, errors={"*": LOST}))
-
-        async with _restarted(node, made, lose):
-            await node.stage.until_locks({uuid(1): "releasing"})
-            await node.stage.for_some_beats()
-            assert await node.stage.locks() == {uuid(1): "releasing"}
-            node.gpus.change(1, lambda card: replace(card, errors={}))
-        await node.stage.until_free()
+        await _keeps_the_lost(node, made)
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["with the driver", "without"])

@@ -90,12 +90,12 @@ class ClaimDoor(Door):
         if under_way:
             await asyncio.wait(under_way)
         turn = self._turns.get(claim.uid)
-        again = turn is not None and turn.locked()
+        another = turn is not None and turn.locked()
         return await self._in_turn(
             "unprepare",
             claim,
             until,
-            lambda: self.unpreparing.unprepare(claim, until, again=again),
+            lambda: self.unpreparing.unprepare(claim, until, another=another),
             lambda text: text,
         )
 

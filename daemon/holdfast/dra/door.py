@@ -43,8 +43,8 @@ class KubeletRecord(Protocol):
         """Return the pods that it had for *claim* when it was last read; empty: not known."""
         ...
 
-    def newcomers(self, claim: ClaimUid) -> frozenset[PodUid]:
-        """Return those of them that it has had only for a moment, beside others."""
+    def joined_lately(self, claim: ClaimUid) -> bool:
+        """Tell whether it has had one of them only for a moment, beside others."""
         ...
 
     async def catch_up(self) -> None:

@@ -320,14 +320,14 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
     observer: ClaimObserver
     _released: set[ClaimUid] = set()
 
-    async def unprepare(self, claim: ClaimRef, until: float, *, again: bool = False) -> str:
+    async def unprepare(self, claim: ClaimRef, until: float, *, another: bool = False) -> str:
         """Return why *claim* is not over yet at *until* (monotonic), empty where it is.
 
-        A claim that we know nothing of is over. *again*: another call was about it when this one
-        came, as of a pod that was force-deleted. A pod that joined since is not what it means.
+        A claim that we know nothing of is over. *another*: a call was about it when this one came,
+        as of a pod that was force-deleted. A pod that joined since is not what it means.
         """
         began = self.clock.monotonic()
-        text = await self._unprepare(claim, until, again=again)
+        text = await self._unprepare(claim, until, another=another)
         outcome = UnprepareOutcome.FREE
         if text:
             outcome = UnprepareOutcome.WAITING
@@ -336,13 +336,13 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
         self.observer.unprepared(outcome, self.clock.monotonic() - began)
         return text
 
-    async def _unprepare(self, claim: ClaimRef, until: float, *, again: bool) -> str:
+    async def _unprepare(self, claim: ClaimRef, until: float, *, another: bool) -> str:
         view = self.reader.view
         kubelet = view.value.kubelet
         # It joined while the call was on its way: kubelet makes one for the last pod alone.
-        again = again or bool(self.record.newcomers(claim.uid))
+        if_over = another or self.record.joined_lately(claim.uid)
         try:
-            book = await self._end(claim, kubelet, again=again)
+            book = await self._end(claim, kubelet, if_over=if_over)
         except (LedgerError, LaneStuckError) as error:
             log.warning("claim not unprepared", claim=str(claim), reason=str(error))
             text = f"its end cannot be recorded: {error}"
@@ -367,7 +367,7 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
             if view.value.kubelet != kubelet:  # it is known only now which one calls
                 kubelet = view.value.kubelet
                 with contextlib.suppress(LedgerError, LaneStuckError):
-                    await self._end(claim, kubelet, again=True)
+                    await self._end(claim, kubelet, if_over=True)
             if text := self._joined(claim, book):
                 return text
             left = locks_of(book, claim.uid)
@@ -392,10 +392,8 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
             await changes.wait(min(_POLL, until - now, patience))
             book = self.ledger.book.value
 
-    async def _end(
-        self, claim: ClaimRef, kubelet: ProcessId | None, *, again: bool = False
-    ) -> Book:
-        """End *claim*; *again*: only if it is over, to write down that *kubelet* says so."""
+    async def _end(self, claim: ClaimRef, kubelet: ProcessId | None, *, if_over: bool) -> Book:
+        """End *claim*; *if_over*: only if it is already, to write down that *kubelet* says so."""
         recorded = self.record.users(claim.uid)
         known = self.ledger.book.value.claims.get(claim.uid)
         if known is not None and known.over_at is None:
@@ -403,7 +401,7 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
 
         def over(draft: Draft) -> Book:
             record = draft.book.claims.get(claim.uid)
-            if again and (record is None or record.over_at is None):
+            if if_over and (record is None or record.over_at is None):
                 return draft.book
             text = f"kubelet unprepared claim {claim}"
             end_claim(draft, claim.uid, text, kubelet=kubelet, recorded=recorded)

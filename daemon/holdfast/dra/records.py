@@ -101,12 +101,11 @@ class ClaimRecords(Struct, kw_only=True):
         had = (each.pods for each in self.entries or () if each.claim.uid == claim)
         return next(had, frozenset())
 
-    def newcomers(self, claim: ClaimUid) -> frozenset[PodUid]:
-        """Return those of them that it has had only for a moment, beside others."""
-        since = {pod: self._since[claim, pod] for pod in self.users(claim)}
+    def joined_lately(self, claim: ClaimUid) -> bool:
+        """Tell whether it has had one of them only for a moment, beside others."""
+        since = [self._since[claim, pod] for pod in self.users(claim)]
         lately = self.clock.monotonic() - _ON_ITS_WAY
-        first = min(since.values(), default=lately)
-        return frozenset(pod for pod, at in since.items() if at > max(first, lately))
+        return bool(since) and max(since) > max(min(since), lately)
 
     async def catch_up(self) -> None:
         """Take over what kubelet has recorded and the ledger has not.

@@ -179,11 +179,13 @@ class _Assignment:
             return unseen
         had = (each for resources in self._had.values() for each in resources.items())
         former = {resource for resource, keys in had if keys and not pci_addresses(keys)}
-        known = {*self._found.resources}
-        for name, device in self._devices.items():
-            # Beside what was moved there may be more of the same that was not seen.
-            if not self._found.may_have(device.found_as or name.resource):
-                known.add(name.resource)
+        # Beside what was moved there may be more of the same that was not seen.
+        whole = (
+            name.resource
+            for name, device in self._devices.items()
+            if not self._found.may_have(device.found_as or name.resource)
+        )
+        known = {*self._found.resources, *whole}
         return unseen | (self._targets | former) - known
 
     def _idle(self) -> Iterator[str]:

@@ -196,13 +196,12 @@ class Resetter(Struct, kw_only=True):
             if it.task is not None:
                 it.task.cancel()
 
-    def retry(self, keys: frozenset[HardwareKey]) -> None:
-        """Try again what failed on hardware with any of *keys*, without the pause left of it."""
-        for device, it in list(self._running.items()):
-            if it.keys & keys:
-                self._numbers.pop(device, None)
-                if it.findings is not None:
-                    del self._running[device]
+    def retry(self, device: DeviceName) -> None:
+        """Try again what failed, without the pause that is left; the lock calls it *device*."""
+        self._numbers.pop(device, None)
+        it = self._running.get(device)
+        if it is not None and it.findings is not None:
+            del self._running[device]
 
     async def detains(self, lock: DeviceLock) -> str:
         """Do what is due about a trial that was begun; return why *lock* is to be left alone.

@@ -36,10 +36,10 @@ PART_EDITS = {
         Edit("gpu-on-vfio-first", "partial(place, found=found.cards)", "partial(place, found={})"),
     ),
     "dra/claimdoor.py": (
-        Edit("claim-ends-once", "again = turn is not None and turn.locked()", "again = False"),
+        Edit("claim-ends-once", "another = turn is not None and turn.locked()", "another = False"),
     ),
     "dra/preparation.py": (
-        Edit("claim-on-its-way", "again or bool(self.record.newcomers(claim.uid))", "again"),
+        Edit("claim-on-its-way", "another or self.record.joined_lately(claim.uid)", "another"),
     ),
     "dra/records.py": (
         Edit("claim-traces", "gone -= frozenset(await self.sight.with_cgroup(gone))", "pass"),

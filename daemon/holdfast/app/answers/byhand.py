@@ -13,6 +13,7 @@ from holdfast.model.book.byhand import (
     RemovalFacts,
     Target,
     drain,
+    lock_meant,
     quarantine,
     target,
     undrain,
@@ -73,7 +74,7 @@ class _Hand:
                 source.forgive(what.device, errors)
         if lifted.retry is not None:
             self._reclaim.reclaimer.retry(lifted.retry)
-            self._reclaim.resetter.retry(what.keys)
+            self._retry_reset(what)
             self._core.nudges.nudge()
         return self._done("unquarantined by hand", asker, lifted.text, device=what.device)
 
@@ -102,13 +103,18 @@ class _Hand:
             shown=shown,
             typed=None if typed is None else str(typed),
         )
-        self._reclaim.resetter.retry(what.keys)
+        self._retry_reset(what)
         if begun.claim is not None and self._dra is not None:
             self._dra.door.unpreparing.release(begun.claim)
         if begun.follows:
             self._core.nudges.nudge()
         report = self._done("released by hand", asker, begun.text, device=what.device, pod=typed)
         return report | {"follow": begun.follows}
+
+    def _retry_reset(self, what: Target) -> None:
+        lock = lock_meant(what, self._core.ledger.book.value)
+        if lock is not None:
+            self._reclaim.resetter.retry(lock.device)
 
     async def removable(self, _: Question) -> list[str]:
         """Return what still needs the plugin; once no pod does, the driver is let go as well.

@@ -1,6 +1,6 @@
 """From what is known of the GPUs to the devices that kubelet can grant."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -86,16 +86,14 @@ def gpu_devices(
     # A lock of what is there has taken over such keys, and must not keep them alive.
     left = (keys for name, keys in had.items() if name not in names)
     locked: frozenset[HardwareKey] = frozenset().union(*left)
-    found = ((part, _device(part, facts, locked)) for part in parts)
-    leaving = ((part, replace(_device(part, facts, locked), leaving=_LEAVING)) for part in kept)
+
+    def offered(part: GpuPart) -> Iterable[Device]:
+        return advertised(part, _device(part, facts, locked), shared or {}, taken)
+
+    leaving = (each for part in kept for each in offered(part) if each.name in had)
     return (
-        *(each for part, device in found for each in advertised(part, device, shared or {}, taken)),
-        *(
-            each
-            for part, device in leaving
-            for each in advertised(part, device, shared or {}, taken)
-            if each.name in had
-        ),
+        *(each for part in parts for each in offered(part)),
+        *(replace(each, leaving=_LEAVING) for each in leaving),
     )
 
 

@@ -145,7 +145,7 @@ class GpuEventThread(Struct, kw_only=True):
                 self._works = True
                 if event is not None:
                     self._tell(self.event, event)
-        finally:
+        finally:  # which can hang as well as a wait
             self._due = time.monotonic() + _OVERDUE
             source.close()
             self._due = None
