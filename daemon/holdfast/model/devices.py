@@ -208,8 +208,7 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
     def shared_cards(self) -> tuple[Device, ...]:
         """Return the cards that are shared, each as a whole: `devices` has their replicas."""
         names = (self.names.whole(each.name) for each in self.devices if replicas_in(each.keys))
-        found = (self.get(name) for name in dict.fromkeys(names))
-        return tuple(device for device in found if device is not None)
+        return tuple(filter(None, map(self.get, dict.fromkeys(names))))
 
     @cached_property
     def replicas(self) -> Mapping[HardwareKey, Mapping[HardwareKey, None]]:
