@@ -18,15 +18,19 @@ import pytest
 from inotify_simple import INotify, flags
 from msgspec.structs import replace
 
-from fakes.books import allocated, device_lock
+from fakes.books import BOOT, X, Y, Z, allocated, book_of, device_lock
 from fakes.inuse import chip, device_use, look_at
 from fakes.ledgers import ledger_in
 from fakes.opener import opener, stranger
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
+from holdfast.model.book.book import ClaimRecord
+from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import (
+    ClaimRef,
+    ClaimUid,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -111,6 +115,27 @@ async def on(tmp_path: Path) -> AsyncIterator[Looked]:
     with contextlib.closing(Lane("scan", deadline=30.0)) as lane:
         yield Looked(node, lane, look_at(node.root, lane), device, ManualClock())
     node.close()
+
+
+async def test_what_any_pod_of_a_claim_has_is_seen_on_the_claims_device_alone(on: Looked) -> None:
+    """By a device fd that the kernel does not attribute: the lock names one of the pods."""
+    tree, other = ProcTree(on.node.tree.folder), chip(on.node, 1)
+    tree.open_file(tree.process(70, cgroup=f"/kubepods/pod{Y}/1"), 7, "anon_inode:[vfio-device]")
+    for function in (*on.device.functions, *other.functions):
+        on.node.tree.write(function, "enable", "1")
+    claim = ClaimRef("team", ClaimUid("uid"), "claim")
+
+    def take(draft: Draft) -> None:
+        draft.note_claim(ClaimRecord(ref=claim, pods=frozenset({X, Y}), boot=BOOT))
+        for device, pod, its in ((on.device, X, claim.uid), (other, Z, None)):
+            name = device.name
+            draft.allocate(name.resource, {name.id: device.keys}, pod=pod, claim=its)
+
+    book = book_of(take)
+    look = look_at(on.node.root, on.lane, book=lambda: book)
+    found = await look.scan([on.device, other], book.locks)
+    pids = [[each.process.pid for each in facts.holders or ()] for facts in found.values()]
+    assert pids == [[70], []], "though nothing explains why the other is enabled"
 
 
 @pytest.mark.parametrize("how", ["gone", "a folder", "garbage"])

@@ -1,7 +1,7 @@
 """Looks at a node, and the memory of who holds its devices, as tests need them."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fakes.books import device_of, name
 from holdfast.host.proc.pidfd import Pidfds
@@ -33,6 +33,9 @@ class CountedLook(Look):
 
     whole = 0
     partial = 0
+
+    def __init__(self, root: HostRoot, lane: Lane, drivers: Drivers, clock: Clock) -> None:
+        super().__init__(root, lane, drivers, clock, book=Book)
 
     async def scan(
         self,
@@ -70,10 +73,15 @@ class SlowLook(CountedLook):
 
 
 def look_at(
-    root: HostRoot, lane: Lane, drivers: Drivers | None = None, *, clock: Clock | None = None
+    root: HostRoot,
+    lane: Lane,
+    drivers: Drivers | None = None,
+    *,
+    clock: Clock | None = None,
+    book: Callable[[], Book] = Book,
 ) -> Look:
     """Return looks below *root* with calls on *lane*."""
-    return Look(root, lane, drivers or NoDrivers(), clock or SystemClock())
+    return Look(root, lane, drivers or NoDrivers(), clock or SystemClock(), book=book)
 
 
 def device_use(

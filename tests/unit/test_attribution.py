@@ -86,3 +86,17 @@ def test_a_device_fd_belongs_to_its_pods_enabled_devices_else_to_what_nothing_ex
     expected: dict[DeviceName, tuple[Holder, ...]],
 ) -> None:
     assert attribute(scan, frozenset(enabled), locks) == expected
+
+
+def test_a_device_fd_of_any_pod_of_a_claim_is_on_what_the_claim_has() -> None:
+    """The lock names one of them, and nothing explains another's device by its own processes."""
+    locks = _locks(d0=X, d1=Z)
+    scan = Scan(unattributed=(_holder(1, Y), _holder(2, Z)))
+
+    def pods_of(lock: DeviceLock) -> frozenset[PodUid]:
+        return frozenset({X, Y}) if lock.device == _D0 else frozenset({Z})
+
+    assert attribute(scan, frozenset({_D0, _D1}), locks, pods_of) == {
+        _D0: (_holder(1, Y),),
+        _D1: (_holder(2, Z),),
+    }

@@ -246,11 +246,11 @@ HOST_EDITS = {
             "maps=True, hidden=hidden, owners",
             "maps=True, hidden=False, owners",
         ),
-        Edit("look-granted", "if lock.pod is not None and lock.keys & keys", "if lock.pod is None"),
+        Edit("look-granted", "*(pods_of(lock) for", "*(frozenset[PodUid]() for"),
+        Edit("look-granted-alone", "in locks.values() if lock.keys & keys", "in locks.values()"),
+        Edit("look-claims-pods", "self._book().pods_of", "Book().pods_of"),
         Edit(
-            "look-granted-alone",
-            "if lock.pod is not None and lock.keys & keys",
-            "if lock.pod is not None",
+            "look-puzzling-locks", "again = attribute(scan, busy,", "again = attribute(scan, names,"
         ),
         Edit("look-unread", "                unread=seen[device.name].unread,\n", ""),
         Edit(

@@ -143,7 +143,7 @@ MODEL_EDITS = {
         Edit(
             "share-neighbours",
             "for pod in pods_of(lock) or (None,)",
-            "for pod in _pod_of(lock) or (None,)",
+            "for pod in named_pod(lock) or (None,)",
         ),
         Edit("admin-own", "holder.pod in to.pods:", "holder.pod in to.pods - to.admins:"),
     ),

@@ -119,7 +119,13 @@ class DiscoveryParts:
             observer=core.metrics,
         )
         self.scanner.adopt(vendor(context) for vendor in vendors)
-        self.look = Look(host.root, host.lanes["scan"], self.sources, core.clock)
+        self.look = Look(
+            host.root,
+            host.lanes["scan"],
+            self.sources,
+            core.clock,
+            book=lambda: core.ledger.book.value,
+        )
         self.use = DeviceUse(
             look=self.look,
             pidfds=host.pidfds,

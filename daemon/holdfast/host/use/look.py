@@ -1,6 +1,6 @@
 """One look at the kernel: gathers, for given devices, the facts that decide if they are free."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.host.pci.sysfs import Sysfs
@@ -14,10 +14,10 @@ from holdfast.host.pci.vfio import (
 from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
-from holdfast.model.book.book import DeviceLock
+from holdfast.model.book.book import Book, DeviceLock
 from holdfast.model.book.proof import attribute
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.ids import DeviceName, HardwareKey, PciAddress
+from holdfast.model.ids import DeviceName, HardwareKey, PciAddress, PodUid
 from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.model.use.free import KernelFacts, OpenOutcome
 from holdfast.model.use.holders import Holder, Scan, ScanTarget
@@ -65,9 +65,22 @@ class Look:
     EBUSY from it, so it is for the gate alone.
     """
 
-    def __init__(self, root: HostRoot, lane: Lane, drivers: Drivers, clock: Clock) -> None:
-        """Look below *root*, with every blocking call on *lane*."""
+    def __init__(
+        self,
+        root: HostRoot,
+        lane: Lane,
+        drivers: Drivers,
+        clock: Clock,
+        *,
+        book: Callable[[], Book],
+    ) -> None:
+        """Look below *root*, with every blocking call on *lane*.
+
+        *book* tells, on any thread, which pods may use what a lock locks: several where a claim
+        has it.
+        """
         self._clock = clock
+        self._book = book
         self._root = root
         self._sysfs = Sysfs(root)
         self._levels = EnableLevels(self._sysfs)
@@ -156,8 +169,9 @@ class Look:
         # A device whose `enable` cannot be read may be in use.
         busy = frozenset(name for name, each in enabled.items() if each.above or each.unread)
         keys = frozenset[HardwareKey]().union(*(device.keys for device in devices))
-        owners = frozenset(
-            lock.pod for lock in locks.values() if lock.pod is not None and lock.keys & keys
+        pods_of = self._book().pods_of
+        owners = frozenset[PodUid]().union(
+            *(pods_of(lock) for lock in locks.values() if lock.keys & keys)
         )
         # Of these only the mappings show every use, so one look at all of it is enough.
         maps = all(device.kind is DeviceKind.ACCEL for device in devices)
@@ -169,7 +183,7 @@ class Look:
             owners=owners,
         )
         more = dict(scan.more)
-        holders = attribute(scan, busy, locks)
+        holders = attribute(scan, busy, locks, pods_of)
         seen = {device.name: scan for device in devices}
         worked = scan.cpu_seconds
         # A mapping without an open file is rare, and reading all maps is expensive: do it only if
@@ -181,7 +195,9 @@ class Look:
             hidden = any(device.kind is DeviceKind.ACCEL for device in puzzling)
             scan = self._holders.scan(targets, pids=pids, maps=True, hidden=hidden, owners=owners)
             names = frozenset(device.name for device in puzzling)
-            holders.update(attribute(scan, busy & names, locks))
+            # Of all that are busy: what is on another one by its lock is not on these.
+            again = attribute(scan, busy, locks, pods_of)
+            holders.update({name: again[name] for name in names & again.keys()})
             more.update({name: scan.more.get(name, 0) for name in names})
             seen.update(dict.fromkeys(names, scan))
             worked += scan.cpu_seconds

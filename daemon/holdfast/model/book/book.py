@@ -460,8 +460,7 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
     def pods_of(self, lock: DeviceLock) -> frozenset[PodUid]:
         """Return the known pods that may use what *lock* locks: several may share its claim."""
         claim = None if lock.claim is None else self.claims.get(lock.claim)
-        shared = frozenset[PodUid]() if claim is None else claim.users(lock)
-        return shared if lock.pod is None else shared | {lock.pod}
+        return named_pod(lock) if claim is None else named_pod(lock) | claim.users(lock)
 
     def holder(self, each: "Allocation | DeviceLock") -> str:
         """Return how to name to a person whose *each* is: a pod, or a claim with its pods.
@@ -485,6 +484,11 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         named = " and ".join(name(pod) for pod in pods[:most])
         more = f" and {len(pods) - most} more" if len(pods) > most else ""
         return f"{named}{more} by claim {claim.ref.namespace}/{claim.ref.name}"
+
+
+def named_pod(lock: DeviceLock) -> frozenset[PodUid]:
+    """Return the pod that *lock* names; none where that is not known."""
+    return frozenset() if lock.pod is None else frozenset({lock.pod})
 
 
 def same_pod(one: PodUid | None, other: PodUid | None) -> bool:

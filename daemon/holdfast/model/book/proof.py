@@ -1,6 +1,6 @@
 """Which pod can have a device, which really has it, and whose it is where the kernel names none."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -12,24 +12,29 @@ from holdfast.model.book.book import (
     Holdings,
     LockState,
     Phase,
+    named_pod,
     same_holder,
 )
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device
-from holdfast.model.ids import DeviceName
+from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.use.free import KernelFacts
 from holdfast.model.use.holders import Holder, Scan, named
 
 
 def attribute(
-    scan: Scan, enabled: frozenset[DeviceName], locks: Mapping[DeviceName, DeviceLock]
+    scan: Scan,
+    enabled: frozenset[DeviceName],
+    locks: Mapping[DeviceName, DeviceLock],
+    pods_of: Callable[[DeviceLock], frozenset[PodUid]] = named_pod,
 ) -> dict[DeviceName, tuple[Holder, ...]]:
     """Return the holders of each device, also those that the kernel did not attribute.
 
     Before Linux 6.18 fdinfo does not say which function a VFIO device fd belongs to. Such a holder
     counts for the enabled devices that the ledger gave its pod; if there are none, for every
     enabled device without another explanation. A device that is not enabled has no device fd.
+    *pods_of* returns all pods that may use what a lock locks: several where a claim has it.
     """
     found = {
         device: {holder.process: holder for holder in holders}
@@ -37,9 +42,7 @@ def attribute(
     }
     for holder in scan.unattributed:
         granted = [
-            device
-            for device in enabled
-            if holder.pod is not None and device in locks and locks[device].pod == holder.pod
+            device for device in enabled if device in locks and holder.pod in pods_of(locks[device])
         ]
         unexplained = [device for device in enabled if not scan.holders.get(device)]
         for device in granted or unexplained:

@@ -6,7 +6,7 @@ from enum import Enum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.model.book.book import ENDING, DeviceLock, LockState
+from holdfast.model.book.book import ENDING, DeviceLock, LockState, named_pod
 from holdfast.model.cards import card_of, clash, id_of, is_part, shares, whole_of
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid
@@ -222,15 +222,11 @@ def uuids(device: Device, divided: Mapping[str, tuple[str, ...]]) -> tuple[str, 
     return (*sorted(whole), *sorted(slices))
 
 
-def _pod_of(lock: DeviceLock) -> frozenset[PodUid]:
-    return frozenset() if lock.pod is None else frozenset({lock.pod})
-
-
 def granted_on(
     keys: frozenset[HardwareKey],
     locks: Mapping[DeviceName, DeviceLock],
     admins: frozenset[PodUid] = frozenset(),
-    pods_of: Callable[[DeviceLock], frozenset[PodUid]] = _pod_of,
+    pods_of: Callable[[DeviceLock], frozenset[PodUid]] = named_pod,
 ) -> GpuOwners:
     """Return which pods the ledger gave the hardware of a device; *admins* use it beside them.
 
