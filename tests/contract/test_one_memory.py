@@ -296,6 +296,21 @@ async def test_a_group_that_was_busy_is_tried_again_each_time(on: Node, groups: 
     assert judge_kernel(facts).freedom is Freedom.FREE
 
 
+async def test_a_group_that_is_busy_is_not_free_though_not_everybody_could_be_seen(
+    on: Node, groups: Groups
+) -> None:
+    """Whoever has it is tried again: a look with gaps is not made again so soon."""
+    use = device_use(groups, on.simulated.root, on.clock, exclusive_open=True)
+    on.hide(on.opened().pid)
+    for _ in range(3):
+        facts = await on.to_free(on.device, use=use)
+        assert facts.gaps
+        assert judge_kernel(facts).freedom is Freedom.IN_USE
+    groups.answer = OpenOutcome.SUCCEEDED
+    assert judge_kernel(await on.to_free(on.device, use=use)).freedom is Freedom.FREE
+    assert groups.whole == 1
+
+
 async def test_what_a_start_proved_meanwhile_is_not_what_was_looked_at_ahead(
     on: Node, groups: Groups
 ) -> None:

@@ -179,7 +179,9 @@ class DeviceUse:
             return await self.tried(device, seen.facts) if to_free else seen.facts
         if seen is not None and not self._is_due(seen, enabled, to_free=to_free):
             if not self._may_have_let_go(seen, to_free=to_free):
-                return seen.facts
+                # `enable` tells of a change where it is above; else an open alone does.
+                again = to_free and not seen.facts.enabled
+                return await self.tried(device, seen.facts) if again else seen.facts
             held = await self._look_at_holders({device: seen}, locks)
             if device.name in held:
                 return held[device.name]
@@ -227,7 +229,7 @@ class DeviceUse:
             self._ahead = {each.name for each in due}
 
     async def tried(self, device: Device, facts: KernelFacts) -> KernelFacts:
-        """Return *facts*, just seen, with an exclusive open of a device that seems unused.
+        """Return *facts* with an exclusive open of a device that seems unused.
 
         What is enabled without a holder is passed on, or in the kernel's own hands, or it was left
         enabled: an exclusive open tells. So it does where not everybody could be seen. Only for a
@@ -236,8 +238,7 @@ class DeviceUse:
         if not self.exclusive_open.value or facts.holders:
             return facts
         if not facts.enabled:
-            proven = facts.gaps and await self.look.open(device) is OpenOutcome.SUCCEEDED
-            return replace(facts, opened=OpenOutcome.SUCCEEDED) if proven else facts
+            return replace(facts, opened=await self.look.open(device)) if facts.gaps else facts
         opened = await self.look.open_idle(device, learn=not facts.gaps)
         if opened is OpenOutcome.SUCCEEDED and not facts.gaps:
             self.forget(device.name)  # its idle level is known now, which facts do not tell of

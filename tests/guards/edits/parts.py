@@ -98,6 +98,10 @@ PART_EDITS = {
             "            and _is_kept(seen.facts)\n",
         ),
         Edit("use-nobody-among", "            if _is_kept(found):\n", "            if True:\n"),
+        Edit(
+            "use-group-busy", "await self.look.open(device)) if facts.gaps", "facts.opened) if True"
+        ),
+        Edit("use-group-busy-again", "again = to_free and not seen.facts.enabled", "again = False"),
         Edit("use-unread", "elif facts.unread & followed[device.name]:", "elif False:"),
         Edit(
             "use-next-look",
