@@ -79,6 +79,17 @@ def test_a_claim_is_not_taken_over_on_what_a_pod_has_started_on() -> None:
     assert [(lock.pod, lock.claim) for lock in draft.locks.values()] == [(Y, None)]
 
 
+def test_what_an_older_pod_has_not_started_on_is_the_claims_that_is_taken_over() -> None:
+    """All of it, and at once: once that pod is over, its lock would wait for the claim's pods."""
+    devices = {WHOLE: silicon(d0="a", d1="b")}
+    draft = _adopted(
+        _wish(X, devices=devices), book_of(allocated(silicon(h0="b"), resource=HALF, pod=Y))
+    )
+
+    found = {(lock.device, lock.claim, lock.started) for lock in draft.locks.values()}
+    assert found == {(name("d0"), _REF.uid, True), (name("d1"), _REF.uid, True)}
+
+
 @pytest.mark.parametrize(
     ("started", "locks"),
     [

@@ -213,6 +213,7 @@ def adopt(
         # But not on what another had at that time.
         if could_have_started(allocation, draft.holdings):
             draft.activate(allocation)
+    settle(draft, near=wish.keys)  # who has not started on it has to give it back
     return True
 
 
