@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from fakes.commands import drain_for_removal
 from fakes.gpustage import GpuStage, wants
+from simulated.gpus import NOT_LOADED
 
 
 def keep_track(node: GpuStage, folder: Path) -> Path:
@@ -120,3 +121,21 @@ async def test_a_driver_that_was_let_go_for_removal_and_loaded_anew_is_taken_up(
         node.gpus.arrive(1)
         await node.stage.until(lambda: has_open(node, kept), "the driver to be taken up")
         assert any("drain" in each for each in await node.reasons(0))
+
+
+async def test_a_driver_that_does_not_answer_while_it_is_let_go_is_not_taken_up_once_it_does(
+    gpu_stage: Any, short_path: Path
+) -> None:
+    async with gpu_stage() as node:
+        kept = keep_track(node, short_path)
+        await node.arrive(1)
+        node.gpus.show(replace(node.gpus.stub, init=NOT_LOADED))
+        node.gpus.replace_driver("560.28.03")
+        await node.until_said(0, "cannot start NVML")
+        await node.stage.until(lambda: not has_open(node, kept), "the former driver to be let go")
+        await _let_go(node, kept)
+        await node.until_said(0, "drained for removal")
+        node.gpus.show(replace(node.gpus.stub, init=0))
+        await _restart(node)
+        await node.stage.for_some_beats()
+        assert not has_open(node, kept)

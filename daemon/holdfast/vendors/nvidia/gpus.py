@@ -233,13 +233,14 @@ class Gpus(WithoutDriver):
         self._health.forgive(REPLICAS.parted(device.id)[0], errors)
 
     async def let_go(self, reason: str) -> str:
-        """Let NVML go, which keeps the driver from being unloaded, also over restarts."""
-        if not self._driver.holds_driver:
-            return ""
-        leave = NvmlRelease(reason=reason, load=self._driver.load)
-        await self._kept_leave.keep({self._on.boot: leave})
+        """Let NVML go, which keeps the driver from being unloaded, also over restarts.
+
+        Also where it is not begun: a driver that does not answer now may do so soon.
+        """
         await self._driver.let_go(reason)
-        return "holdfast is closing NVML"
+        left = self._driver.left
+        await self._kept_leave.keep({} if left is None else {self._on.boot: left})
+        return "holdfast is closing NVML" if self._driver.holds_driver else ""
 
     async def take_up(self) -> None:
         """Begin NVML again."""
