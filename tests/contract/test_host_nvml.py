@@ -412,6 +412,13 @@ def test_links_are_counted_once_for_each_pair_and_switches_are_known(ask: Ask) -
     assert links["pci"][str((uuid(1), uuid(2)))] == "cross-cpu"
 
 
+def test_a_link_to_an_address_that_is_garbage_leads_to_no_gpu_whose_own_is(ask: Ask) -> None:
+    one, two = cards(2)
+    joined = replace(one, links={0: (True, "gpu", "garbage")}), replace(two, bus="garbage")
+    links = ask(Node(cards=joined), f"nvml.open(); tell(nvml.links(['{uuid(0)}', '{uuid(1)}']))")
+    assert links["nvlinks"] == {}
+
+
 def test_a_lost_gpu_has_no_links_and_the_others_keep_theirs(ask: Ask) -> None:
     one, two, three = cards(3)
     node = Node(cards=(one, replace(two, errors={"*": GPU_IS_LOST}), three))

@@ -296,6 +296,7 @@ class Nvml:
         asked = ((uuid, answered(pynvml.nvmlDeviceGetHandleByUUID, uuid)) for uuid in sorted(uuids))
         handles = {uuid: handle for uuid, handle in asked if handle is not None}
         buses = {answered(bus, handle): uuid for uuid, handle in handles.items()}
+        buses.pop(None, None)
         pci: dict[tuple[str, str], Link] = {}
         for (one, near), (other, far) in combinations(handles.items(), 2):
             level = answered(pynvml.nvmlDeviceGetTopologyCommonAncestor, near, far)
