@@ -1,24 +1,39 @@
 """Events and looks through the real pynvml on the stub library: what reaches the published health."""
 
+import asyncio
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from fakes.books import BOOT
 from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following, kept_of_gpus
+from fakes.inuse import holder_scan
+from fakes.ledgers import ledger_in
+from fakes.onegpu import RULES
 from forked import Template
 from holdfast.host.nvidia.driver import driver_load
+from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
+from holdfast.model.book.book import Book
+from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuCondition, GpuReading
 from holdfast.model.nvidia.health import NO_DRIVER
+from holdfast.model.nvidia.xids import xid_checks
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes
+from holdfast.vendors.nvidia.health import GpuHealthWatch
 from simulated.nvml import Event, Node, Slice, cards, uuid
-from waiting import wait_until
+from waiting import until, wait_until
 
 GPU_IS_LOST, UNKNOWN = 15, 999
 BAD_MEMORY, CONTAINED, NOTICE, OFF_THE_BUS, ILLEGAL_ACCESS = 48, 94, 63, 79, 31
@@ -392,6 +407,81 @@ def test_a_gpu_that_hangs_is_ill_and_the_others_are_heard_and_it_recovers(follow
     follower.until(ill(uuid(0), uuid(1)), what="an Xid of the other")
     follower.show(Node(cards=(one, two), events=(Event(uuid(0), BAD_MEMORY),)))
     follower.until(ill(uuid(0)), what="the end of the hang")
+
+
+class _Hanging(Nvml):
+    """Everything is well, and one call does not come back before it `may`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs, self.may = "", threading.Event()
+
+    def open(self) -> None:
+        """Begin it."""
+
+    def close(self) -> None:
+        """End it."""
+        self._answer("close")
+
+    def condition(self, uuid: str) -> GpuCondition:
+        """Return the GPU's condition."""
+        self._answer(uuid)
+        return GpuCondition()
+
+    def _answer(self, call: str) -> None:
+        if call == self.hangs:
+            self.may.wait()
+
+
+class _CountingClock(SystemClock):
+    """Counts the pauses, of which there is one after each look; each takes a moment."""
+
+    pauses = 0
+
+    async def sleep(self, _seconds: float) -> None:
+        self.pauses += 1
+        await super().sleep(0.001)
+
+
+async def test_a_gpu_that_hung_once_is_not_ill_for_an_end_of_nvml_that_hangs(
+    tmp_path: Path,
+) -> None:
+    nvml, clock = _Hanging(), _CountingClock()
+    gpus = tuple(Gpu(index=index, uuid=uuid(index)) for index in range(2))
+    readings = Watched(GpuReading(state=DriverState.READY, gpus=gpus))
+    named = holder_scan(HostRoot.under()).named
+    async with ledger_in(tmp_path) as ledger:
+        with closing(Lane("gpu health", deadline=0.05)) as lane:
+            watch = GpuHealthWatch(
+                source=lambda _: nvml,
+                readings=readings,
+                ledger=ledger,
+                lane=lane,
+                clock=clock,
+                boot=BOOT,
+                checks=Watched(xid_checks("xids")),
+                load=lambda: None,
+                users=GpuUsers(named=named, book=Book, rules=Watched(RULES)),
+                times=Watched(HealthTimes(beat=0.001, quiet=QUIET)),
+                count=lambda _event, _condemns: None,
+            )
+            nvml.hangs = uuid(1)
+            running = asyncio.create_task(watch.run())
+            await until(lambda: watch.faults.value.keys() == {uuid(1)})
+            nvml.hangs = ""
+            nvml.may.set()
+            await until(lambda: not watch.faults.value)
+            nvml.may.clear()
+            nvml.hangs = "close"
+            readings.set(GpuReading())
+            await until(lambda: lane.stuck_since is not None)
+            readings.set(GpuReading(state=DriverState.READY, gpus=gpus))
+            so_far = clock.pauses
+            await until(lambda: clock.pauses > so_far + 20)
+            assert not watch.faults.value
+            nvml.may.set()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
 
 def test_a_gpu_without_events_is_said_to_be_unmonitored_and_is_not_ill(follow: Follow) -> None:

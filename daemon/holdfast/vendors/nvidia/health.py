@@ -334,6 +334,7 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             return
         reading = self._reading
         if reading.state is not DriverState.READY:
+            self._hanging = ""  # if this hangs, no GPU does
             try:
                 await self.lane.run(self._let_go)
             except LaneStuckError as error:
