@@ -12,6 +12,7 @@ import pytest
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups, cgroup_of
 from holdfast.model.ids import PodUid
+from manual_clock import ManualClock
 from simulated.proctree import ProcTree
 
 UID = PodUid("6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b")
@@ -96,6 +97,30 @@ def test_a_kubelet_that_changes_its_driver_is_followed(tree: ProcTree) -> None:
     assert cgroups.pod(OTHER) is not None
     make(tree, f"kubepods.slice/kubepods-burstable.slice/{SLICE}", 5)
     assert cgroups.pod(UID) is not None
+
+
+def test_a_kubelet_that_nests_its_cgroup_from_now_on_is_followed(tree: ProcTree) -> None:
+    """What it had before stays, empty, until the machine boots."""
+    clock = ManualClock()
+    cgroups = Cgroups(tree.root, monotonic=clock.monotonic)
+    make(tree, f"kubepods/pod{OTHER}")
+    assert cgroups.pod(OTHER) is not None
+    make(tree, f"pods/of/kubepods/pod{UID}", 5)
+    clock.shift(60.0)
+    assert cgroups.pod(UID) is not None
+    assert cgroups.pod(OTHER) is not None
+
+
+@pytest.mark.parametrize("used", ["a/kubepods", "b/kubepods"])
+def test_of_two_cgroups_of_a_pod_the_one_with_processes_counts(tree: ProcTree, used: str) -> None:
+    """A kubelet whose root is another leaves containers that run where they are."""
+    for root in ("a/kubepods", "b/kubepods"):
+        pod = make(tree, f"{root}/pod{UID}")
+        if root != used:
+            (pod / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    found = Cgroups(tree.root).pod(UID)
+    assert found is not None
+    assert found.cgroup == f"/{used}/pod{UID}"
 
 
 @pytest.mark.parametrize("controller", ["memory", "pids", "cpu,cpuacct", "systemd"])

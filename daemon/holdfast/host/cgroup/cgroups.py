@@ -25,8 +25,8 @@ from holdfast.model.node.cgroup_names import is_root, pod_of, pod_paths
 _DEEPEST = 6
 """How many levels down kubelet's cgroup is searched for; kind nests it five deep."""
 
-_SEARCH_PAUSE = 5.0
-"""Seconds between searches of the whole tree while it has no kubelet cgroup."""
+_SEARCH_PAUSE, _SEARCH_AGAIN = 5.0, 60.0
+"""Seconds between searches of the whole tree: while it has no kubelet cgroup, and otherwise."""
 
 # Version 1 has one tree for each controller, and kubelet makes the pods' folders in all of them.
 # Every kernel that runs containers has the first ones.
@@ -217,23 +217,35 @@ class Cgroups:
             os.close(folder)
 
     def _find(self, uid: PodUid) -> Path | None:
-        for root in self._kubepods:
-            found = _pod_below(root, uid)
-            if found is not None:
-                return found
-        # It is not where pods were before. Kubelet makes its cgroup when it starts, usually at the
-        # top. The whole tree is searched only while none is known, and not for each call.
-        known = tuple(root for root in self._kubepods if root.is_dir())
-        depth = 1
-        if not known and self._monotonic() >= self._search_again:
-            depth = _DEEPEST
-            self._search_again = self._monotonic() + _SEARCH_PAUSE
-        seen = dict.fromkeys(known)
+        now = self._monotonic()
+        if now >= self._search_again:
+            self._search(_DEEPEST)
+            self._search_again = now + _SEARCH_AGAIN
+        found = self._known(uid)
+        if found is None:
+            # Kubelet makes its cgroup when it starts, usually at the top.
+            self._search(1)
+            found = self._known(uid)
+        if not self._kubepods:
+            self._search_again = min(self._search_again, now + _SEARCH_PAUSE)
+        return found
+
+    def _search(self, depth: int) -> None:
+        seen = dict.fromkeys(root for root in self._kubepods if root.is_dir())
         for tree in self._trees():
             seen.update(dict.fromkeys(_roots(tree, depth)))
-        new = [root for root in seen if root not in self._kubepods]
         self._kubepods = tuple(seen)
-        return next((found for root in new if (found := _pod_below(root, uid))), None)
+
+    def _known(self, uid: PodUid) -> Path | None:
+        """Return the pod's cgroup; of several, one that may have processes.
+
+        A kubelet with another root makes new ones, and leaves those that run where they are.
+        """
+        every = (_pod_below(root, uid) for root in self._kubepods)
+        found: Iterator[Path] = (each for each in every if each is not None)
+        if self._is_v2 and len(self._kubepods) > 1:  # version 1 has one in each tree
+            found = iter(sorted(found, key=lambda each: _populated(each)[0] is False))
+        return next(found, None)
 
     def _list(self, folder: Path) -> tuple[tuple[int, ...], str]:
         return _pids_below(folder)
