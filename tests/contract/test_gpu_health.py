@@ -6,8 +6,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -24,10 +24,19 @@ from holdfast.host.nvidia.driver import driver_load
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
 from holdfast.model.book.book import Book
-from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuCondition, GpuReading
+from holdfast.model.nvidia.gpu import (
+    DriverState,
+    Gpu,
+    GpuCondition,
+    GpuEvent,
+    GpuEventKind,
+    GpuProcess,
+    GpuReading,
+    GpuUse,
+)
 from holdfast.model.nvidia.health import NO_DRIVER
 from holdfast.model.nvidia.xids import xid_checks
-from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes
@@ -428,6 +437,21 @@ class _Hanging(Nvml):
         self._answer(uuid)
         return GpuCondition()
 
+    def use(self, uuid: str) -> GpuUse:
+        """Return that this process computes on it."""
+        del uuid
+        return GpuUse(processes=(GpuProcess(pid=os.getpid(), kind="compute", memory=1),))
+
+    def subscribe(self, uuids: Iterable[str]) -> Mapping[str, str]:
+        """Subscribe to events, of which there are none."""
+        del uuids
+        return {}
+
+    def wait_event(self, timeout: float) -> GpuEvent | None:
+        """Return that there was none."""
+        self.may.wait(timeout)
+        return None
+
     def _answer(self, call: str) -> None:
         if call == self.hangs:
             self.may.wait()
@@ -443,14 +467,18 @@ class _CountingClock(SystemClock):
         await super().sleep(0.001)
 
 
-async def test_a_gpu_that_hung_once_is_not_ill_for_an_end_of_nvml_that_hangs(
-    tmp_path: Path,
-) -> None:
-    nvml, clock = _Hanging(), _CountingClock()
-    gpus = tuple(Gpu(index=index, uuid=uuid(index)) for index in range(2))
-    readings = Watched(GpuReading(state=DriverState.READY, gpus=gpus))
+_TWO = GpuReading(
+    state=DriverState.READY, gpus=tuple(Gpu(index=index, uuid=uuid(index)) for index in range(2))
+)
+
+
+@asynccontextmanager
+async def _watching(
+    folder: Path, nvml: Nvml, readings: Watched[GpuReading], clock: Clock, *, disabled: str = ""
+) -> AsyncIterator[GpuHealthWatch]:
+    """Follow the health of GPUs in this process until the block ends."""
     named = holder_scan(HostRoot.under()).named
-    async with ledger_in(tmp_path) as ledger:
+    async with ledger_in(folder) as ledger:
         with closing(Lane("gpu health", deadline=0.05)) as lane:
             watch = GpuHealthWatch(
                 source=lambda _: nvml,
@@ -459,29 +487,55 @@ async def test_a_gpu_that_hung_once_is_not_ill_for_an_end_of_nvml_that_hangs(
                 lane=lane,
                 clock=clock,
                 boot=BOOT,
-                checks=Watched(xid_checks("xids")),
+                checks=Watched(xid_checks(disabled)),
                 load=lambda: None,
                 users=GpuUsers(named=named, book=Book, rules=Watched(RULES)),
-                times=Watched(HealthTimes(beat=0.001, quiet=QUIET)),
+                times=Watched(HealthTimes(beat=0.001, quiet=60.0)),
                 count=lambda _event, _condemns: None,
             )
-            nvml.hangs = uuid(1)
             running = asyncio.create_task(watch.run())
-            await until(lambda: watch.faults.value.keys() == {uuid(1)})
-            nvml.hangs = ""
-            nvml.may.set()
-            await until(lambda: not watch.faults.value)
-            nvml.may.clear()
-            nvml.hangs = "close"
-            readings.set(GpuReading())
-            await until(lambda: lane.stuck_since is not None)
-            readings.set(GpuReading(state=DriverState.READY, gpus=gpus))
-            so_far = clock.pauses
-            await until(lambda: clock.pauses > so_far + 20)
-            assert not watch.faults.value
-            nvml.may.set()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            try:
+                yield watch
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_gpu_that_hung_once_is_not_ill_for_an_end_of_nvml_that_hangs(
+    tmp_path: Path,
+) -> None:
+    nvml, clock, readings = _Hanging(), _CountingClock(), Watched(_TWO)
+    nvml.hangs = uuid(1)
+    async with _watching(tmp_path, nvml, readings, clock, disabled="xids") as watch:
+        await until(lambda: watch.faults.value.keys() == {uuid(1)})
+        nvml.hangs = ""
+        nvml.may.set()
+        await until(lambda: not watch.faults.value)
+        nvml.may.clear()
+        nvml.hangs = "close"
+        readings.set(GpuReading())
+        await until(lambda: watch.lane.stuck_since is not None)
+        readings.set(_TWO)
+        so_far = clock.pauses
+        await until(lambda: clock.pauses > so_far + 20)
+        assert not watch.faults.value
+        nvml.may.set()
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_an_xid_is_forgotten_though_a_look_finds_out_meanwhile_who_is_on_the_gpu(
+    tmp_path: Path, *, again: bool
+) -> None:
+    """A person's word is written down before the Xid is dropped; another Xid since then stays."""
+    contained = GpuEvent(kind=GpuEventKind.XID, uuid=uuid(0), xid=CONTAINED)
+    async with _watching(tmp_path, _Hanging(), Watched(_TWO), _CountingClock()) as watch:
+        watch.hear(contained)
+        overruled = watch.xids_on(uuid(0))
+        await until(lambda: watch.xids_on(uuid(0)) != overruled)
+        if again:
+            watch.hear(contained)
+        watch.forgive(uuid(0), overruled)
+        assert bool(watch.faults.value) is again
 
 
 def test_a_gpu_without_events_is_said_to_be_unmonitored_and_is_not_ill(follow: Follow) -> None:

@@ -88,7 +88,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
             boot=self.boot,
             pci=self.pci,
             driver=self.driver,
-            xids=tuple(replace(record, pids=None, gone_at=None) for record in self.xids),
+            xids=tuple(record.heard for record in self.xids),
             awaits=self.awaits,
         )
 

@@ -276,6 +276,11 @@ class XidRecord(Struct, frozen=True, kw_only=True):
         """What clears it; a suspicion goes with the first probe that is answered."""
         return Cure.QUIET if self.suspected else rule_of(self.xid).cure
 
+    @property
+    def heard(self) -> "XidRecord":
+        """Return it as it was heard, without what looks found out since."""
+        return replace(self, pids=None, gone_at=None)
+
     def concerns(self, place: Place) -> bool:
         """Tell whether it condemns *place*; a whole GPU has the records of all its slices too."""
         if place is None or self.gi is None:

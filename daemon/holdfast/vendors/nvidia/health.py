@@ -256,7 +256,8 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         """Drop *xids* of *uuid*: only a person's word clears the gravest Xids."""
         gpu, _ = place_of(uuid, self._reading.gpus)
         state = self._states[gpu]
-        left = tuple(record for record in state.xids if record not in xids)
+        heard = {each.heard for each in xids if isinstance(each, XidRecord)}
+        left = tuple(record for record in state.xids if record.heard not in heard)
         self._states[gpu] = replace(state, xids=left)
         self._publish()
         self._look_wanted.set()
