@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,8 +19,9 @@ from holdfast.model.book.claims import Wish, end_claim, release
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.dra.passage import enter
-from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId
 from holdfast.model.use.free import Freedom, KernelFacts, ReleaseFacts, judge_release
+from holdfast.model.use.holders import Grip, Holder
 from holdfast.reclaim.watcher import Watcher
 from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Interval
@@ -116,3 +118,53 @@ async def test_of_the_pods_of_a_claim_those_that_may_live_are_not_over_in_the_sa
 
         assert judge_release(facts).freedom is Freedom.FREE
         assert watcher._over_as_well(lock, facts, book, sightings) == {Z}
+
+
+class _HeldBy:
+    """Every device has a process of each of these pods on it."""
+
+    def __init__(self, *pods: PodUid | None) -> None:
+        self._holders = tuple(
+            Holder(
+                process=ProcessId(number, 1),
+                command="train",
+                grips=frozenset({Grip.NODE}),
+                pod=pod,
+            )
+            for number, pod in enumerate(pods, start=41)
+        )
+
+    async def enabled(self, devices: Any) -> Any:
+        return {each.name: each.functions for each in devices}
+
+    async def look_ahead(self, *_what: object) -> None: ...
+
+    async def known(self, *_what: object, **_how: object) -> KernelFacts:
+        return KernelFacts(holders=self._holders)
+
+
+@pytest.mark.parametrize(
+    ("holders", "lives", "turn"),
+    [
+        ((Y,), None, Y),
+        ((Z,), None, Y),
+        ((Y, Z), None, Y),
+        ((X,), None, X),
+        ((X, Y), None, X),
+        ((Y, None), None, X),
+        ((Y,), X, X),
+    ],
+)
+async def test_what_later_pods_of_a_claim_left_is_theirs_once_the_first_is_over(
+    tmp_path: Path, holders: tuple[PodUid | None, ...], lives: PodUid | None, turn: PodUid
+) -> None:
+    """Nothing is ended but under the lock of its own pod, whose turn would never come."""
+    async with watcher_below(tmp_path, devices={WHOLE: silicon(d0="a")}) as on:
+        inodes = {X: 1, Y: 2, Z: 3}
+        await on.ledger.apply(lambda draft: _end_of_claim(draft, X, Y, Z, inodes=inodes))
+        held: Any = _HeldBy(*holders)
+        on.watcher.use = held
+        over = PodSighting(cgroup=f"/kubepods/pod{X}", inode=1, populated=lives is X)
+        await on.watcher._release({X: over})
+        (lock,) = on.ledger.book.value.locks.values()
+        assert (lock.state, lock.pod) == (LockState.RELEASING, turn)

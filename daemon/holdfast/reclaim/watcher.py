@@ -42,6 +42,7 @@ from holdfast.model.use.free import (
     Verdict,
     in_use,
     judge_release,
+    kept_only_by,
 )
 from holdfast.reclaim.evidence import UncountedPods
 from holdfast.reclaim.reclaimer import Reclaimer
@@ -281,10 +282,24 @@ class Watcher:
         trouble: HoldfastError | OSError | None = None
         for lock, facts in rest:
             try:
-                await self.reclaimer.step(lock, facts, self._not_free[lock.device].reason)
+                await self._act(lock, facts, book)
             except (HoldfastError, OSError) as error:
                 trouble = trouble or error
         return trouble
+
+    async def _act(self, lock: DeviceLock, facts: ReleaseFacts, book: Book) -> None:
+        """Do what is due; or wait for the next pod of the lock's claim, whose turn it is.
+
+        What a pod has left is ended under its own lock alone.
+        """
+        reason, later = self._not_free[lock.device].reason, following(book, lock)
+        if kept_only_by(facts, later):
+            evidence = f"{book.pod(lock.pod)} is over; {reason}"
+            await self.ledger.if_unmoved(
+                lock, lambda draft: draft.pass_on(lock, min(later), evidence)
+            )
+        else:
+            await self.reclaimer.step(lock, facts, reason)
 
     def _log_not_free(self, locks: Iterable[DeviceLock]) -> None:
         """Log why devices are not free, once: a line for all of a pod that share a reason.

@@ -277,6 +277,10 @@ MODEL_EDITS = {
         Edit("reset-answers", "if look.vendor == NO_ANSWER:", "if False:"),
     ),
     "model/use/free.py": (
+        Edit(
+            "turn-over", "return judge_release(but_for_them).freedom is Freedom.FREE", "return True"
+        ),
+        Edit("turn-theirs", "any(each.pod not in others for each in holders)", "False"),
         Edit("gpu-nvml-fails-after-pod", "or kernel.final or facts", "or facts"),
         Edit("gpu-nvml-fails-after-pod", "if kernel.final or kernel.freedom", "if kernel.freedom"),
         Edit(

@@ -251,6 +251,15 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
     return kernel
 
 
+def kept_only_by(facts: ReleaseFacts, others: Collection[PodUid]) -> bool:
+    """Tell whether the pod is over, and only processes of *others* have the device."""
+    holders = facts.kernel.holders or ()
+    if not holders or any(each.pod not in others for each in holders):
+        return False
+    but_for_them = replace(facts, kernel=KernelFacts(holders=()))
+    return judge_release(but_for_them).freedom is Freedom.FREE
+
+
 def _living(pod: FormerPod) -> str:
     if not pod.processes:
         return "its pod's cgroup is populated: processes of it still live, whose pids were not seen"
