@@ -44,9 +44,6 @@ _CALM = {
     ("Failed calls", "A"): "no call has failed",
     ("Failing checks by node", "A"): "all checks pass",
     ("Lanes past their deadline", "A"): "none is",
-    ("ResourceSlice writes", "A"): "there is no API server",
-    ("Requests to the API server", "A"): "there is no API server",
-    ("Events and the node condition", "A"): "there is no API server",
 }
 """Queries of which a node that is well has no data; all others have some."""
 _MEASURED = {

@@ -191,6 +191,12 @@ class ClaimMetrics:
             self._prepare.labels(prepared.value)
         for unprepared in UnprepareOutcome:
             self._unprepare.labels(unprepared.value)
+        for asked in ApiOutcome:
+            self._requests.labels(asked.value)
+        for outcome in ("written", "failed"):
+            self._writes.labels(outcome)
+            for about in ("pod", "node", "condition"):
+                self._notices.labels(about, outcome)
 
     def prepared(self, outcome: PrepareOutcome, seconds: float) -> None:
         """Count one claim's Prepare; *seconds*: how long it took."""
