@@ -60,7 +60,7 @@ class Widgets(Source):
         self._broken: frozenset[str] = frozenset()
 
     def scan(self, snapshot: Snapshot) -> Iterator[Device]:
-        for folder in self._home.iterdir():
+        for folder in self._home.glob("*"):
             node = DeviceNode(path=f"/dev/{folder.name}", rdev=int((folder / "rdev").read_text()))
             yield Device(
                 name=DeviceName(WIDGET, DeviceId(folder.name)),

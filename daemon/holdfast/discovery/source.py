@@ -63,7 +63,8 @@ class Source:
     def scan(self, snapshot: Snapshot) -> Iterable[Device]:
         """Return the devices that the kernel's files show, in any order; it may block.
 
-        Raises HostError or OSError where they cannot be read: the last inventory then stays.
+        Raises HostError or OSError where they cannot be read: the last inventory then stays, that
+        of other vendors too. So hardware that the node does not have is no error.
         """
         return ()
 
