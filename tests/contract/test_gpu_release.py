@@ -324,8 +324,8 @@ async def test_a_gpu_that_works_for_nobody_is_handed_over_with_a_word_about_it(
     await daemon.starts()
     daemon.gpus.show(cards(1, used=5 * MIB, utilization=100)[0])
     daemon.ends()
-    await daemon.is_kept("it works at 100 %")
+    await daemon.is_kept("it is 100 % busy")
     daemon.gpus.clock.now += 61.0
     await until(lambda: daemon.state() == "free", what="a free GPU")
     (*_, move) = await daemon.ledger.history(daemon.device.name, 1)
-    assert "unverified: it works at 100 %" in move.evidence
+    assert "unverified: it is 100 % busy" in move.evidence

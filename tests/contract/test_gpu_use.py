@@ -166,7 +166,7 @@ async def test_a_gpu_that_works_for_nobody_is_waited_for_and_then_handed_over_as
     gpus.grant(device)
     gpus.show(cards(1, used=5 * MIB, utilization=100)[0])
     first = await gpus.judge(device)
-    assert (first.freedom, "works at 100 %" in first.reason) == (Freedom.IN_USE, True)
+    assert (first.freedom, "is 100 % busy" in first.reason) == (Freedom.IN_USE, True)
     gpus.clock.now += 61.0
     later = await gpus.judge(device)
     assert (later.freedom, later.final) == (Freedom.UNKNOWN, False)

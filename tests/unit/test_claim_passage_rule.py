@@ -96,7 +96,7 @@ def test_configuration_of_others_is_not_ours_to_read() -> None:
         ),
         (
             replace(_CLAIM, configs=(OpaqueConfig(driver="holdfast.dev", kind="TpuConfig"),)),
-            "its configuration of kind TpuConfig is for holdfast.dev, which knows none",
+            "it has a configuration of kind TpuConfig for holdfast.dev, which takes none; remove",
         ),
     ],
 )

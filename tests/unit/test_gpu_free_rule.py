@@ -161,9 +161,9 @@ JUDGED = [
     (replace(IDLE, idle=75 * MIB, least=5 * MIB), (), (), (FREE, False), "idle 70 MiB more than"),
     # A GPU that works for nobody is waited for, and then handed over with a word about it.
     (replace(IDLE, utilization=49), (), (), (FREE, False), "its memory is back"),
-    (replace(IDLE, utilization=100), (), (), (IN_USE, False), "it works at 100 %"),
-    (replace(IDLE, utilization=100), (), GAPS, (IN_USE, False), "it works at 100 %"),
-    (replace(IDLE, utilization=100, restless=True), (), (), (UNKNOWN, False), "it works at 100 %"),
+    (replace(IDLE, utilization=100), (), (), (IN_USE, False), "it is 100 % busy"),
+    (replace(IDLE, utilization=100), (), GAPS, (IN_USE, False), "it is 100 % busy"),
+    (replace(IDLE, utilization=100, restless=True), (), (), (UNKNOWN, False), "it is 100 % busy"),
     (replace(IDLE, utilization=None, restless=True), (), (), (FREE, False), "its memory is back"),
     (replace(IDLE, idle=None), (), (), (FREE, False), "only processes count"),
     (replace(IDLE, memory=None), (), (), (FREE, False), "does not report its memory"),

@@ -119,7 +119,7 @@ class Reload(Struct, kw_only=True):
         default_factory=lambda: Problem(
             log,
             "cannot keep the configuration that works",
-            next="a start goes by an earlier one where it cannot use what there is by then",
+            next="a start that cannot use its configuration goes by an earlier one that was kept",
         )
     )
 

@@ -121,7 +121,7 @@ class ClaimDoor(Door):
         try:
             return await act()
         except Exception as unforeseen:
-            log.exception("claim failed", call=verb, claim=str(claim))
+            log.exception("claim call failed", call=verb, claim=str(claim))
             return error(refusal(deed, bug(unforeseen)))
         finally:
             turn.release()

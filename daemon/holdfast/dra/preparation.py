@@ -267,7 +267,7 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
             if told is None and any(map(self.offer.serves, inventory.unseen)):
                 raise Wait(
                     EntryOutcome.HARDWARE,
-                    f"not all of the hardware was seen yet, {result.device} neither",
+                    f"{result.device} was not found yet; the hardware is still being looked for",
                 )
             names = () if told is None else meant_by(result, told, book, claim)
             devices = [each for name in names if (each := inventory.get(name)) is not None]

@@ -110,7 +110,7 @@ class NodePool(Struct, kw_only=True):
                     lambda: {each: self.pcie_root(each) for each in unread}
                 )
             except LaneStuckError as error:  # a scan hangs: no reason to hide the devices
-                log.debug("cannot read where PCI functions are", reason=str(error))
+                log.debug("cannot read the PCIe roots of devices", reason=str(error))
         self._roots = {each: root for each, root in self._roots.items() if each in wanted}
         return self._roots
 

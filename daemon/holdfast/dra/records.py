@@ -165,7 +165,10 @@ class ClaimRecords(Struct, kw_only=True):
             self._since = had | {each: at for each, at in self._since.items() if each in had}
         self.read_at = began
         if state.problem != self.problem and self._live():
-            log.warning("kubelet's record of claims", problem=state.problem or "readable again")
+            if state.problem:
+                log.warning("cannot read kubelet's record of claims", reason=state.problem)
+            else:
+                log.info("kubelet's record of claims can be read again")
         self.problem = state.problem
         return state
 
@@ -360,7 +363,7 @@ class ClaimRecords(Struct, kw_only=True):
         reason = why_over(LostFacts(listed=listed, server=server, cgroups=cgroups))
         if reason is None:
             return
-        log.warning("claim lost", claim=str(record.ref), reason=reason)
+        log.warning("claim ended without kubelet", claim=str(record.ref), reason=reason)
 
         def end(draft: Draft) -> bool:
             if draft.book.claims.get(record.ref.uid) != record:  # another pod uses it now

@@ -194,7 +194,7 @@ class ViewReader(KubeletReader):
                 pause = next(delays)
             else:
                 self._problem.set("")
-                log.debug("kubelet told its pods", asked_because=reasons)
+                log.debug("kubelet listed its pods", asked_because=reasons)
                 delays = backoff(self.settings.value.min_interval, _LAST_DELAY)
                 pause = 0.0
             finally:

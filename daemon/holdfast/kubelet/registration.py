@@ -82,7 +82,7 @@ class Registrar(Struct, frozen=True, kw_only=True):
         del self._each[resource]
         left = {name: each for name, each in self.registrations.value.items() if name != resource}
         self.registrations.set(left)
-        log.info("left to claims, and not registered with kubelet any more", resource=resource)
+        log.info("no longer registered with kubelet: served by DRA", resource=resource)
 
     @property
     def resources(self) -> tuple[ResourceName, ...]:

@@ -22,7 +22,7 @@ def examine(folder: Path, *, in_use: bool) -> None:
     wal = path.with_name(f"{FILE}-wal")
     try:
         if not os.access(path, os.R_OK):  # of which SQLite says only that it cannot open it
-            raise LedgerError(f"cannot read the ledger {path}: we may not")  # noqa: TRY301 - all that is wrong with the file in one place
+            raise LedgerError(f"cannot read the ledger {path}: permission denied")  # noqa: TRY301 - all that is wrong with the file in one place
         known = sealed(folder)
         if not has_wal(folder):
             # Opened as any other file of this kind, it would get two files beside it.

@@ -294,7 +294,7 @@ def _sandbox(roles: SandboxRoles, pid: int) -> Sandbox | None:
     try:
         return roles.of(pid)
     except HostError as error:
-        log.debug("cannot tell whether it runs a machine", pid=pid, reason=str(error))
+        log.debug("cannot tell whether it runs a virtual machine", pid=pid, reason=str(error))
         return Sandbox.MACHINE  # it may run one, which is spared
 
 

@@ -153,7 +153,7 @@ def _kept_back(facts: DriftFacts) -> Iterator[Disagreement]:
                 kind=Drift.STALE_ACCOUNTING.value,
                 subject=_devices(resource, left),
                 one="offered as healthy, and no pod in kubelet's checkpoint has them",
-                other="kubelet did not call them available when it last asked for a preference",
+                other="kubelet left them out of its last GetPreferredAllocation call",
                 advice="kubelet has leaked them (kubernetes#130145): restart kubelet",
             )
 
@@ -203,7 +203,7 @@ def _never_granted(facts: DriftFacts) -> Iterator[Disagreement]:
                 kind=Drift.NEVER_GRANTED.value,
                 subject=_devices(entry.resource, strange),
                 one=f"kubelet's checkpoint gives them to {facts.book.pod(entry.pod)}",
-                other="holdfast never granted them as they are there",
+                other="holdfast did not grant them, or not with these device nodes",
                 advice="another plugin did, or group numbers changed since: delete the pod",
             )
 
@@ -223,7 +223,7 @@ def _counted_twice(facts: DriftFacts) -> Iterator[Disagreement]:
                 subject=str(name),
                 one=f"the ledger has it for {facts.book.pod(lock.pod if lock else None)}",
                 other=f"kubelet's checkpoint gives it to {' and '.join(sorted(pods))}",
-                advice="the others wait at the gate: delete them",
+                advice="delete the other pods, which wait for it",
             )
 
 
@@ -284,7 +284,7 @@ def _held_by_another(facts: DriftFacts) -> Iterator[Disagreement]:
                 subject=str(lock.device),
                 one=granted,
                 other=f"the kernel shows {named(strangers)}",
-                advice="end that process if it should not be; holdfast will not",
+                advice="end that process if nobody needs it; holdfast will not",
             )
 
 

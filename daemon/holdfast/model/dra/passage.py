@@ -41,8 +41,10 @@ def results_for(
         raise ClaimRefusedError("it is reserved for no pod any more")
     for config in claim.configs:
         if config.driver == driver:
-            message = f"its configuration of kind {config.kind} is for {driver}, which knows none"
-            raise ClaimRefusedError(message)
+            raise ClaimRefusedError(
+                f"it has a configuration of kind {config.kind} for {driver}, which takes none; "
+                "remove it from the claim or its DeviceClass"
+            )
     for each in mine:
         if each.pool != pool:
             raise ClaimRefusedError(

@@ -375,7 +375,7 @@ def _judge(sight: GpuSight, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
         reset = "; reset it (nvidia-smi --gpu-reset)" if sight.overdue else ""
         return in_use(_memory(sight), brief=f"in use: its memory is not freed{reset}")
     if sight.busy and not sight.restless:
-        brief = "in use: it works although NVML names no process that uses it; it may be ending"
+        brief = "in use: it is busy although NVML names no process that uses it; it may be ending"
         return in_use(f"in use: {_works(sight)}; it may be ending", brief=brief)
     if not looked:
         return unknown("the holders have not been scanned yet", final=True)
@@ -405,7 +405,7 @@ def _back(sight: GpuSight) -> str:
 
 
 def _works(sight: GpuSight) -> str:
-    return f"it works at {sight.utilization} % although NVML names no process that uses it"
+    return f"it is {sight.utilization} % busy although NVML names no process that uses it"
 
 
 def _may_have_run(lock: DeviceLock) -> bool:
