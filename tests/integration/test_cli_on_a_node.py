@@ -152,6 +152,9 @@ async def test_why_tells_what_keeps_a_device_by_its_id_or_its_pod(
         down = await node.command("why", A)
         assert down.returncode == 0
         assert "unknown: only the running daemon sees" in down.stdout
+        assert "rule:" not in down.stdout, (
+            "that the daemon is down is no rule that keeps the device"
+        )
 
 
 async def test_the_history_of_a_device_that_left_the_node_is_told_by_its_id_alone(

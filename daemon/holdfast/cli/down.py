@@ -46,7 +46,7 @@ def devices(folder: Path) -> Rows:
             "model": None,
             "health": "unknown",
             "offered": None,
-            "reasons": ["the daemon is down"],
+            "reasons": None,
             "faults": None,
             "obstacle": None,
             "numa": None,
