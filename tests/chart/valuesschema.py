@@ -42,6 +42,7 @@ FOLDER: Schema = {
 FOLDERS: Schema = {"type": "array", "items": FOLDER, "uniqueItems": True}
 COUNT: Schema = {"type": "integer", "minimum": 1}
 NAME: Schema = {"type": "string", "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"}
+DOTTED: Schema = {"type": "string", "pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"}
 QUANTITY: Schema = {
     "type": ["string", "number"],
     "pattern": "^([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][0-9]+|m|k|[MGTPE]|[KMGTPE]i)?$",
@@ -141,7 +142,7 @@ _CHART: Mapping[str, Schema] = {
     ),
     "terminationGracePeriodSeconds": COUNT,
     "probes": section(startup=_PROBE, liveness=_PROBE, readiness=_PROBE),
-    "serviceAccount": section(create=TRUTH, name=TEXT, annotations=TEXTS),
+    "serviceAccount": section(create=TRUTH, name=DOTTED, annotations=TEXTS),
     "podAnnotations": TEXTS,
     "podLabels": TEXTS,
     "nodeSelector": TEXTS,
