@@ -387,6 +387,21 @@ async def test_why_a_claim_is_not_taken_over_is_told_once(at: _Scene) -> None:
     assert [each["event"] for each in logs] == ["claim not taken over"], "it is there again"
 
 
+@pytest.mark.parametrize("gone", [False, True])
+async def test_the_server_is_asked_once_about_a_claim_that_is_not_taken_over(
+    at: _Scene, *, gone: bool
+) -> None:
+    await at.prepare(X)
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
+    at.record(X, device=plain(_GPU).name)
+    at.server.has = None if gone else _REF
+    with capture_logs() as logs:
+        for _ in range(5):
+            await at.compare()
+    assert [each["event"] for each in logs] == ["claim not taken over"]
+    assert at.server.asked == 1
+
+
 async def test_a_pod_that_left_without_a_trace_is_forgotten_while_others_use_the_claim(
     at: _Scene,
 ) -> None:

@@ -88,6 +88,8 @@ class ClaimRecords(Struct, kw_only=True):
     """When each pod was first seen in it, in monotonic seconds."""
     _unasked: set[ClaimUid] = set()
     """Claims of which the API server could not say yet what they have with adminAccess."""
+    _told: dict[ClaimUid, frozenset[str]] = {}
+    """What it said of others, which stays so: a claim that is not taken over is tried often."""
     _without_spec: set[ClaimUid] = set()
     """Claims that are over and whose specs were removed."""
     _not_taken: dict[ClaimUid, str] = {}
@@ -222,7 +224,7 @@ class ClaimRecords(Struct, kw_only=True):
                 else:
                     self._unasked.add(uid)
             except (ObjectGoneError, UnreadableAnswerError):
-                pass  # that says nothing of other claims
+                self._told[uid] = frozenset()  # that says nothing of other claims
             except ApiServerError:
                 answers = False
                 self._unasked.add(uid)
@@ -230,7 +232,7 @@ class ClaimRecords(Struct, kw_only=True):
                 await self._adopt(entry, self._wanted(entry, admin), running)
         listed = {each.claim.uid for each in state.entries}
         self._unasked &= listed
-        keep_only(listed, self._not_taken)
+        keep_only(listed, self._told, self._not_taken)
         for record in self._live():
             if self._listed(record, state) is False:
                 await self.ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
@@ -343,12 +345,13 @@ class ClaimRecords(Struct, kw_only=True):
         """
         if not any(may_be_shared(device) for each in wanted for device in each.devices):
             return frozenset()
-        found = await self.claims.claim(claim.namespace, claim.name)
-        if found.ref.uid != claim.uid:
-            return frozenset()
-        ours = [each for each in found.results or () if each.driver == self.driver]
-        locked = {each.device for each in ours if not each.admin_access}
-        return frozenset(each.device for each in ours if each.device not in locked)
+        if claim.uid not in self._told:
+            found = await self.claims.claim(claim.namespace, claim.name)
+            its = (found.results or ()) if found.ref.uid == claim.uid else ()
+            ours = [each for each in its if each.driver == self.driver]
+            locked = {each.device for each in ours if not each.admin_access}
+            self._told[claim.uid] = frozenset(each.device for each in ours) - locked
+        return self._told[claim.uid]
 
     async def _look_for(self, record: ClaimRecord, state: ClaimState) -> None:
         sight = self.sight
