@@ -41,7 +41,7 @@ class _Sentries(Pods):
 
 
 class _Look:
-    """Sees that all of the pod keep a leaked device fd; calls `looks` before each look."""
+    """Sees that all of the pod keep a leaked device fd; calls `looks` before each look at all."""
 
     def __init__(self, pods: Pods) -> None:
         self._pods = pods
@@ -49,11 +49,13 @@ class _Look:
         self.gaps: tuple[str, ...] = ()
         self.at_work: DeviceName | None = None
         """A device that the pod has open as a program does."""
+        self.look = self
 
     async def scan(
-        self, devices: Sequence[DeviceName], _locks: object
+        self, devices: Sequence[DeviceName], _locks: object, *, pids: Sequence[int] | None = None
     ) -> dict[DeviceName, KernelFacts]:
-        self.looks()
+        if pids is None:
+            self.looks()
         works = frozenset({Grip.NODE, Grip.DEVICE_FD})
         leaks = frozenset({Grip.DEVICE_FD})
         holders = tuple(
@@ -199,6 +201,24 @@ async def test_a_process_that_comes_while_all_is_asked_again_saves_the_sandbox(
         await leaks._consider(_START)
         assert [each.lives for each in (sentry, *late)] == [True, True]
         assert did == []
+
+
+async def test_all_processes_are_looked_at_only_where_nothing_else_keeps_the_sandbox(
+    tmp_path: Path,
+) -> None:
+    """A start that waits is looked after each second, and a node can have thousands of them."""
+    async with reclaim_scene(tmp_path) as scene:
+        looks: list[None] = []
+        starts = Watched(frozenset({_START}))
+        sentry, leaks, _did = await _leaking(scene, starts, lambda: looks.append(None))
+        leaks.settings.set(replace(_RESTART, leak_grace=Duration(1000)))
+        for _ in range(5):
+            await leaks._consider(_START)
+        assert looks == []
+        scene.clock.pass_by(1000.0)
+        await leaks._consider(_START)
+        assert len(looks) == 2, "once more just before its end"
+        assert not sentry.lives
 
 
 async def test_a_sandbox_of_several_processes_is_counted_once(tmp_path: Path) -> None:

@@ -78,10 +78,15 @@ class LeakedSandboxes(Struct, frozen=True, kw_only=True):
         """Return what kubelet wrote last: a pod that it still counts needs no new answer."""
         return self.reader.view.value
 
-    async def judge(self, warrant: Warrant, _asked_at: float) -> "SandboxJudge":
-        """Ask everything; last of all, for a look at all processes takes long, who is at work."""
+    async def judge(
+        self, warrant: Warrant, _asked_at: float, among: Sequence[Member] | None = None
+    ) -> "SandboxJudge":
+        """Ask everything; last of all, for a look at all processes takes long, who is at work.
+
+        *among*: only these are looked at (None: all).
+        """
         pod = warrant.pod
-        holders, gap = await self._holders(pod)
+        holders, gap = await self._holders(pod, among)
         members = await self.pods.members(pod)
         runtime = await self.pods.runtime_state(pod, members)
         now = self.clock.monotonic()
@@ -137,7 +142,10 @@ class LeakedSandboxes(Struct, frozen=True, kw_only=True):
             self.ending.spare(lock, str(error))
 
     async def _end(self, warrant: Warrant) -> None:
-        judge = await self.judge(warrant, 0.0)
+        # What its own processes show keeps most sandboxes, and a look at all takes much.
+        judge = await self.judge(warrant, 0.0, await self.pods.members(warrant.pod))
+        if judge.why_void(judge.members) is None:
+            judge = await self.judge(warrant, 0.0)
         reason = judge.why_void(judge.members)
         if reason is not None:
             self.ending.spare(warrant.lock, reason, gap=judge.gap)
@@ -149,13 +157,20 @@ class LeakedSandboxes(Struct, frozen=True, kw_only=True):
         if await self.ending.end(replace(warrant, only=meant), ReclaimStep.KILL, self):
             self._ended.setdefault(warrant.pod, []).append(self.clock.monotonic())
 
-    async def _holders(self, pod: PodUid) -> tuple[tuple[Holder, ...], str]:
+    async def _holders(
+        self, pod: PodUid, among: Sequence[Member] | None
+    ) -> tuple[tuple[Holder, ...], str]:
         """Return who holds any device of *pod*, and what was hidden from the look, if anything."""
         locks = self.ledger.book.value.locks
         named = [
             self.inventory.value.get(each.device) for each in locks.values() if each.pod == pod
         ]
-        found = await self.look.scan([each for each in named if each is not None], locks)
+        devices = [each for each in named if each is not None]
+        if among is None:
+            found = await self.look.scan(devices, locks)
+        else:  # which is not remembered: the waiting start goes by what a look at all showed
+            pids = [each.process.pid for each in among]
+            found = await self.look.look.scan(devices, locks, pids=pids)
         holders = tuple(holder for facts in found.values() for holder in facts.holders or ())
         # An own process that could not be seen may be at work.
         return holders, next((gap for each in found.values() if (gap := each.gap())), "")
