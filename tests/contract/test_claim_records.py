@@ -774,3 +774,31 @@ async def test_a_spec_stays_of_a_claim_that_was_joined_since_the_comparison_bega
     hung.answers.set()
     await comparing
     assert file.exists()
+
+
+async def test_who_joined_and_what_was_prepared_while_the_server_was_asked_is_not_forgotten(
+    at: _Scene,
+) -> None:
+    """It is in kubelet's record since, and nothing makes kubelet write that once more."""
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
+    lost = ClaimEntry(
+        claim=ClaimRef("team", ClaimUid("uid-lost"), "lost"),
+        pods=frozenset({Z}),
+        devices={"holdfast.dev": (RecordedDevice("node-1", plain(_GPU).name),)},
+    )
+    devices = {"holdfast.dev": (RecordedDevice("node-1", "tpu-d0"),)}
+    write_entries(at.state, [lost])
+    at.records.claims = hung = _Hung(at.server)
+    comparing = asyncio.create_task(at.records.compare())
+    await hung.asked.wait()
+    await at.prepare(X)
+    joined = ClaimEntry(claim=_REF, pods=frozenset({X, Y}), devices=devices)
+    write_entries(at.state, [joined, lost])
+    following = asyncio.create_task(at.records.catch_up())
+    await at.ledger.book.until(lambda book: book.claims[_REF.uid].pods == {X, Y})
+    hung.answers.set()
+    await asyncio.gather(comparing, following)
+    await at.published()
+    claim = at.ledger.book.value.claims[_REF.uid]
+    assert claim.pods == {X, Y}
+    assert not claim.forgotten

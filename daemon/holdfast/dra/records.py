@@ -145,11 +145,10 @@ class ClaimRecords(Struct, kw_only=True):
     async def compare(self) -> None:
         """Compare once; what fails is told, never raised."""
         with self._incomparable.noting(HoldfastError):
-            state = await self._read()
-            await self._take_over(state, again=True)
+            await self._take_over(await self._read(), again=True)
             for record in self._live():
-                await self._look_for(record, state)
-                await self._part(record, state)
+                await self._look_for(record)
+                await self._part(record)
             # Kubelet prepares nothing again for a sandbox that lives: a spec that the ledger knows
             # nothing of stays for as long as a container may be started with it.
             state = await self._read()  # the server may have taken its time
@@ -234,7 +233,7 @@ class ClaimRecords(Struct, kw_only=True):
         self._unasked &= listed
         keep_only(listed, self._told, self._not_taken)
         for record in self._live():
-            if self._listed(record, state) is False:
+            if self._listed(record) is False:
                 await self.ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
 
     async def _running(self, entry: ClaimEntry) -> frozenset[PodUid]:
@@ -353,17 +352,18 @@ class ClaimRecords(Struct, kw_only=True):
             self._told[claim.uid] = frozenset(each.device for each in ours) - locked
         return self._told[claim.uid]
 
-    async def _look_for(self, record: ClaimRecord, state: ClaimState) -> None:
+    async def _look_for(self, record: ClaimRecord) -> None:
         sight = self.sight
-        if self._listed(record, state) is not False:
+        if self._listed(record) is not False:
             return
         if await sight.with_cgroup(record.pods):
             return
         server = await self._on_server(record)
         # The server may have taken seconds, in which kubelet can have begun with a pod.
-        listed = self._listed(record, await self._read())
+        await self._read()
         cgroups = bool(await sight.with_cgroup(record.pods))
-        reason = why_over(LostFacts(listed=listed, server=server, cgroups=cgroups))
+        facts = LostFacts(listed=self._listed(record), server=server, cgroups=cgroups)
+        reason = why_over(facts)
         if reason is None:
             return
         log.warning("claim ended without kubelet", claim=str(record.ref), reason=reason)
@@ -377,31 +377,32 @@ class ClaimRecords(Struct, kw_only=True):
         if await self.ledger.apply_or_log(end):
             await self.specs.remove(record.ref.uid)
 
-    async def _part(self, record: ClaimRecord, state: ClaimState) -> None:
+    async def _part(self, record: ClaimRecord) -> None:
         """Forget the pods that used a claim which others use still: a tenant can bring thousands.
 
         Kubelet writes a pod down before it starts, so one that it no longer has, and that has no
         cgroup, has no process. One that comes back is written down, and read again, before it has.
         """
-        kept = next((each.pods for each in state.entries if each.claim == record.ref), frozenset())
-        if state.state is not CheckpointState.READ or not kept & record.pods:
+        kept = self.users(record.ref.uid)
+        if not kept & record.pods:
             return
         gone = record.pods - kept
         gone -= frozenset(await self.sight.with_cgroup(gone))
         if gone:
             await self.ledger.apply_if_changing(partial(part, claim=record.ref.uid, pods=gone))
 
-    def _listed(self, record: ClaimRecord, state: ClaimState) -> bool | None:
+    def _listed(self, record: ClaimRecord) -> bool | None:
         """Tell whether kubelet has *record* for one of its pods; None: its record is not known.
 
-        For another pod it is about to ask for the claim again, and has no devices written down.
+        By the last look at it: the server may have taken its time since an earlier one. For another
+        pod it is about to ask for the claim again, and has no devices written down.
         """
-        if state.state is not CheckpointState.READ:
+        if self.entries is None:
             return None
         return any(
             entry.claim.uid == record.ref.uid
             and (entry.pods & record.pods or entry.devices.get(self.driver))
-            for entry in state.entries
+            for entry in self.entries
         )
 
     async def _on_server(self, record: ClaimRecord) -> OnServer:
