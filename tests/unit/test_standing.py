@@ -359,6 +359,13 @@ def test_a_standing_that_is_kept_is_the_one_that_would_be_made(
             "a person runs `holdfast unquarantine google.com/tpu/d0`",
         ),
         (
+            book(marks=Marks(quarantines={H0: replace(QUARANTINE.quarantines[D0], device=H0)})),
+            {},
+            FreeFor.NONE,
+            f"example.com/half/h0 is quarantined by hand: {MARK}",
+            "a person runs `holdfast unquarantine example.com/half/h0`",
+        ),
+        (
             book(marks=DRAIN),
             {},
             FreeFor.NONE,
@@ -402,6 +409,7 @@ def test_a_standing_that_is_kept_is_the_one_that_would_be_made(
         "quarantined",
         "foreign",
         "by hand",
+        "by hand under another name",
         "draining",
         "leaving",
         "uncommitted",

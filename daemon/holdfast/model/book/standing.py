@@ -58,7 +58,8 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     process of each such pod has ended since we registered with kubelet. `granted`: kubelet gave it
     to a pod under this name, which has it or waits for it. `counted`: kubelet counts the pod of the
     lock. `crowded` says that as many pods share its card by other replicas as may. `withheld` is
-    why a person withholds it from new pods, and `quarantined` that this device itself is meant.
+    why a person withholds it from new pods, and `quarantined` the device of this hardware by whose
+    name it was quarantined.
     `uncommitted`: the ledger has not been able to record a start for as long as is waited.
     `obstacle` is what was last seen to keep it from its next pod. `unstarted`: a pod that kubelet
     gave it to, under this name, is yet to start on it.
@@ -83,7 +84,7 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     counted: bool
     crowded: str
     withheld: str
-    quarantined: bool
+    quarantined: DeviceName | None
     drained: bool
     uncommitted: bool
     obstacle: BlockReason | None
@@ -201,7 +202,7 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
         if self.said is not None:
             return ending(self.said, self.owner)
         if self.quarantined:
-            return f"a person runs `holdfast unquarantine {self.name}`"
+            return f"a person runs `holdfast unquarantine {self.quarantined}`"
         if self.drained:
             return "a person runs `holdfast undrain`"
         if self.crowded:
@@ -390,7 +391,7 @@ def _standing(
         counted=lock is not None and lock.pod is not None and facts.view.counts(lock.pod),
         crowded="" if by_claims else crowded,  # the scheduler counts the shares of claims
         withheld=why_withheld(book, keys) or "",
-        quarantined=bool(quarantines_on(book, keys)),
+        quarantined=next((each.device for each in quarantines_on(book, keys)), None),
         drained=book.marks.drain is not None,
         uncommitted=facts.uncommitted_for > patience,
         obstacle=None if lock is None else facts.obstacles.get(lock.device),
