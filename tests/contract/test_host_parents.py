@@ -15,6 +15,7 @@ from holdfast.host.proc.procfs import (
     outside_parent,
 )
 from holdfast.host.root import HostRoot
+from holdfast.model.ids import ProcessId
 from holdfast.model.reclaim.ending import Parent
 from simulated.proctree import ProcTree
 
@@ -34,13 +35,36 @@ def _outside(tree: ProcTree, pid: int) -> Parent | None:
     procfs = Procfs(tree.root)
     child = procfs.process(pid)
     assert child is not None
-    return outside_parent(procfs, child, _POD)
+    return outside_parent(procfs, child, _POD, {})
 
 
 def test_a_chain_inside_the_pod_that_ends_at_init_is_an_orphans(tree: ProcTree) -> None:
     for pid, parent in ((10, 1), (11, 10), (12, 11), (13, 12)):
         tree.process(pid, ppid=parent, started=pid)
     assert [_outside(tree, pid) for pid in sorted(_POD)] == [_INIT] * 4
+
+
+class _Counting(Procfs):
+    """Counts how many processes it reads."""
+
+    reads = 0
+
+    def process(self, pid: int) -> ProcessFacts | None:
+        self.reads += 1
+        return super().process(pid)
+
+
+def test_in_a_long_chain_of_children_no_way_up_is_gone_twice(tree: ProcTree) -> None:
+    """Else a pod with some thousand processes of which each began the next stops all looks."""
+    chain = range(10, 110)
+    for pid in chain:
+        tree.process(pid, ppid=pid - 1 if pid > 10 else 1, started=pid)
+    procfs, known = _Counting(tree.root), dict[ProcessId, Parent]()
+    for pid in reversed(chain):
+        child = Procfs(tree.root).process(pid)
+        assert child is not None
+        assert outside_parent(procfs, child, frozenset(chain), known) == _INIT
+    assert procfs.reads == len(chain)
 
 
 def test_the_first_parent_outside_the_pod_is_told_whatever_it_is_called(tree: ProcTree) -> None:
@@ -89,7 +113,7 @@ def test_where_a_parent_has_just_ended_the_one_that_comes_after_it_counts(
     procfs = _Ending(tree, *parents)
     child = procfs.process(10)
     assert child is not None
-    assert outside_parent(procfs, child, frozenset({10})) == parent
+    assert outside_parent(procfs, child, frozenset({10}), {}) == parent
 
 
 def test_of_a_pid_that_was_given_away_meanwhile_no_parent_is_told(tree: ProcTree) -> None:
@@ -98,7 +122,7 @@ def test_of_a_pid_that_was_given_away_meanwhile_no_parent_is_told(tree: ProcTree
     assert child is not None
     shutil.rmtree(tree.root.proc / "10")
     tree.process(10, ppid=1, started=11)
-    assert outside_parent(Procfs(tree.root), child, frozenset({10})) is None
+    assert outside_parent(Procfs(tree.root), child, frozenset({10}), {}) is None
 
 
 def test_a_parent_is_as_old_as_its_child_or_older(tree: ProcTree) -> None:

@@ -17,8 +17,8 @@ from holdfast.host.proc.procfs import Procfs, SandboxRoles, containing, outside_
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.book.pods import PodSighting
-from holdfast.model.ids import BootId, PodUid
-from holdfast.model.reclaim.ending import Member, RuntimeState
+from holdfast.model.ids import BootId, PodUid, ProcessId
+from holdfast.model.reclaim.ending import Member, Parent, RuntimeState
 from holdfast.model.use.holders import Sandbox
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
@@ -107,12 +107,13 @@ class Pods:
         inside = frozenset(cgroup.processes)
         shims = containing(self.procfs, inside)
         roles = SandboxRoles(self.procfs, seconds=_SANDBOX_TIME)
+        parents: dict[ProcessId, Parent] = {}
         found: list[Member] = []
         for pid in sorted(inside):
             facts = self.procfs.certain(pid)
             if facts is None or not facts.can_act:
                 continue
-            parent = outside_parent(self.procfs, facts, inside)
+            parent = outside_parent(self.procfs, facts, inside, parents)
             if parent is None and self.procfs.has_ended(facts.process):
                 continue  # it has ended, and so tells nothing of a parent
             found.append(

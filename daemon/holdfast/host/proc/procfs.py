@@ -292,13 +292,22 @@ def effective_capabilities(status: str) -> int | None:
     return int(mask, 16) if _MASK.fullmatch(mask) else None
 
 
-def outside_parent(procfs: Procfs, child: ProcessFacts, inside: AbstractSet[int]) -> Parent | None:
+def outside_parent(
+    procfs: Procfs, child: ProcessFacts, inside: AbstractSet[int], known: dict[ProcessId, Parent]
+) -> Parent | None:
     """Return the nearest ancestor of *child* outside *inside*, the pids of its pod.
 
     None if the way up cannot be read. Processes come and go meanwhile: a parent that is younger
-    than its child is another process that got the former parent's pid.
+    than its child is another process that got the former parent's pid. *known* are the answers of
+    this look, and get this one: each may be the child of the one before, a thousand in a row.
     """
+    way: list[ProcessId] = []
+    found: Parent | None = None
     for _ in range(len(inside) + _TRIES):
+        way.append(child.process)
+        found = known.get(child.process)
+        if found is not None:
+            break
         parent = procfs.process(child.ppid)
         if parent is None or parent.process.start_ticks > child.process.start_ticks:
             now = procfs.process(child.process.pid)
@@ -310,9 +319,12 @@ def outside_parent(procfs: Procfs, child: ProcessFacts, inside: AbstractSet[int]
             # Only init has no parent. A pid namespace below the node's has more of these, so
             # nothing is judged from there (`Visibility.hides`).
             init = parent.ppid == 0 and not parent.kernel_thread
-            return Parent(pid=parent.process.pid, command=parent.comm, is_init=init)
+            found = Parent(pid=parent.process.pid, command=parent.comm, is_init=init)
+            break
         child = parent
-    return None
+    if found is not None:
+        known.update(dict.fromkeys(way, found))
+    return found
 
 
 def containing(procfs: Procfs, inside: AbstractSet[int]) -> frozenset[int]:
