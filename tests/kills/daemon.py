@@ -79,8 +79,8 @@ class _Judge(PodJudge, frozen=True, kw_only=True):
 
     rule: Judge
 
-    def why_spare(self, each: Member, members: Sequence[Member]) -> str | None:
-        return self.rule(self.evidence.facts(self, each, members))
+    def why_spare(self, each: Member, telling: Sequence[Member]) -> str | None:
+        return self.rule(self.evidence.facts(self, each, telling))
 
 
 class _Evidence(Evidence, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from holdfast.model.reclaim.ending import (
     retry_pause,
     runtime_seen,
     state_of,
+    telling_of,
     whole_cgroup,
     why_spare,
     why_stale,
@@ -331,6 +332,27 @@ def test_what_only_looks_like_a_sandbox_is_spared() -> None:
 def test_a_shim_in_the_cgroup_forbids_to_end_it_as_one(shim: str) -> None:
     assert whole_cgroup(_SANDBOX, NOW - 60)
     assert not whole_cgroup((*_SANDBOX, replace(_SENTRY, command=shim)), NOW - 60)
+
+
+_ANY_MEMBER = st.builds(
+    Member,
+    process=st.builds(ProcessId, st.integers(2, 9), st.just(99)),
+    command=st.sampled_from(("python", "pause", "exe", min(SHIMS))),
+    parent=st.sampled_from((None, INIT, SHIM)),
+    contains=st.booleans(),
+    sandbox=st.sampled_from((None, *Sandbox)),
+)
+
+
+@given(st.lists(_ANY_MEMBER, max_size=5), st.sampled_from((None, _IDLE, _BUSY, _UNREADABLE)))
+def test_a_few_processes_of_a_pod_tell_as_much_as_all_of_it(
+    members: list[Member], state: RuntimeState | None
+) -> None:
+    few = telling_of(members)
+    assert len(few) <= 2
+    assert may_be_at_work(few, state) == may_be_at_work(members, state)
+    facts = replace(_FACTS, runtime=state, members=tuple(members))
+    assert why_spare(replace(facts, members=few)) == why_spare(facts)
 
 
 # Since when the runtime has let go of a pod.

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError, understood
 from holdfast.apiserver.wire import MERGE_PATCH, Access, ApiRequest, Wire, in_cluster, node_name
-from holdfast.doctor.finding import Check, Finding, Node, some
+from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.kubelet import DRA_DRIVERS
 from holdfast.doctor.programs import ask_daemon
 from holdfast.errors import ApiServerError
@@ -31,6 +31,7 @@ from holdfast.model.dra.resourceslice import (
     Taint,
 )
 from holdfast.model.dra.slices import SliceFields, kept_of, slice_name
+from holdfast.model.text import some
 from holdfast.runtime.clock import SystemClock
 from holdfast.settings import Settings
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import yaml
 
-from holdfast.doctor.finding import IN_MEMORY, Check, Finding, Node, some, unusable
+from holdfast.doctor.finding import IN_MEMORY, Check, Finding, Node, unusable
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import device_number, list_names, names_or_empty, read_bytes
 from holdfast.host.files.paths import below
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.model.nvidia.grant import CDI_VENDOR, DeviceList
 from holdfast.model.nvidia.names import GPU_KINDS
+from holdfast.model.text import some
 from holdfast.settings import Settings
 
 CDI_DIRS = ("/etc/cdi", "/var/run/cdi")

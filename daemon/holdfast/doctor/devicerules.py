@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from holdfast.doctor.finding import Check, Finding, Node, some
+from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import field_of, names_or_empty, text_or_empty
 from holdfast.host.pci.sysfs import Snapshot, Sysfs
@@ -12,6 +12,7 @@ from holdfast.model.cards import card_key
 from holdfast.model.devicerules import DeviceRule, assigned
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.text import some
 from holdfast.vendors.tpu.chips import tpu_devices
 from holdfast.vendors.vfio.groups import pool_devices
 

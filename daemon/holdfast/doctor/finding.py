@@ -1,7 +1,6 @@
 """What a check of the doctor is given of the node, and what it finds."""
 
 import os
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -67,16 +66,6 @@ class Check(Struct, frozen=True):
 
     def _finding(self, level: Level, reason: str, remedy: str) -> Finding:
         return Finding(area=self.area, check=self.name, level=level, reason=reason, remedy=remedy)
-
-
-def some(names: Sequence[str], most: int = 3) -> str:
-    """Return *names* as a list in a text, the first *most* of them.
-
-    >>> some(("a", "b", "c"), 2)
-    'a, b and 1 more'
-    """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 class Node(Struct, frozen=True, kw_only=True):

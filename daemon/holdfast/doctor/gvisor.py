@@ -14,13 +14,13 @@ from holdfast.doctor.containerd.facts import (
     read_toml,
     table,
 )
-from holdfast.doctor.finding import Check, Finding, Node, some
+from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.nvidia.facts import PROGRAM, LowLevel, loaded_version, low_level
 from holdfast.doctor.programs import Ask, ask_for, find_program
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import text_or_empty
 from holdfast.host.pci.sysfs import Sysfs
-from holdfast.model.text import is_number
+from holdfast.model.text import is_number, some
 from holdfast.model.tpu.generations import generation_of
 from holdfast.settings import Settings
 

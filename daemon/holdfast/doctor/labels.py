@@ -4,11 +4,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.doctor.finding import Check, Finding, Node, some, unusable
+from holdfast.doctor.finding import Check, Finding, Node, unusable
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import list_names, text_or_empty
 from holdfast.host.files.specfolder import FeatureFile
 from holdfast.host.proc.procfs import Procfs
+from holdfast.model.text import some
 
 _WANTED = Check("labels", "wanted")
 _FOLDER = Check("labels", "folder")

@@ -1,5 +1,7 @@
 """How people are shown text of others (a command, a pod, a file, an error), sizes and history."""
 
+from collections.abc import Sequence
+
 MOST_SHOWN = 8000
 """Characters; more of one text is nothing that a person reads."""
 
@@ -19,6 +21,16 @@ def printable(text: str, most: int = MOST_SHOWN) -> str:
     rest = len(text) - most
     shown = "".join(each if each.isprintable() else _escaped(each) for each in text[:most])
     return shown if rest <= 0 else f"{shown}... ({rest} more characters)"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Return *names* as a list in a text, the first *most* of them.
+
+    >>> some(("a", "b", "c"), 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def sized(count: int) -> str:

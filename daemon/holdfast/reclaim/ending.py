@@ -1,7 +1,7 @@
 """Ends processes of a pod on a warrant: their pidfds are open while everything is asked again."""
 
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,8 +68,8 @@ class Judge(Protocol):
         """Return why nothing of the pod may be ended while these are its processes, or None."""
         ...
 
-    def why_spare(self, each: Member, members: Sequence[Member]) -> str | None:
-        """Return why one of *members*, which are all of the pod, is spared; None: it may end."""
+    def spared(self, members: Sequence[Member]) -> Mapping[ProcessId, str]:
+        """Return those of *members*, which are all of the pod, that are spared, and why."""
         ...
 
 
@@ -239,11 +239,12 @@ class Ending:
         members, only = judge.members, order.warrant.only
         void = judge.why_void(members)
         held = {each.process for each in order.opened}
+        spared = judge.spared(members)
         # As they are now: one that was opened may have moved on or become another program.
         agreed = [
             each
             for each in members
-            if (only is None or each.process in only) and judge.why_spare(each, members) is None
+            if (only is None or each.process in only) and each.process not in spared
         ]
         victims = tuple(each for each in agreed if each.process in held)
         if order.warrant.grounds is Grounds.LEAK and not len(victims) == len(members) == len(held):
@@ -314,10 +315,6 @@ def _may_end_all(judge: Judge) -> MayEnd:
     """Return whether *judge* lets all of a pod be ended, if these are its processes."""
 
     def may_end(now: tuple[Member, ...]) -> bool:
-        return (
-            judge.why_void(now) is None
-            and bool(now)
-            and not any(judge.why_spare(each, now) for each in now)
-        )
+        return judge.why_void(now) is None and bool(now) and not judge.spared(now)
 
     return may_end

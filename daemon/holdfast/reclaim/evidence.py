@@ -1,7 +1,7 @@
 """May what is left of a pod be ended? Gathers the evidence, remembers it, and asks the rule."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -19,6 +19,7 @@ from holdfast.model.reclaim.ending import (
     RuntimeEvidence,
     Warrant,
     runtime_seen,
+    telling_of,
     why_spare,
     why_stale,
 )
@@ -125,8 +126,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
             asked=asked_at, now=self.clock.uptime(), limit=self.settings.value.evidence_age
         )
 
-    def facts(self, judge: "PodJudge", each: Member, members: Sequence[Member]) -> EndFacts:
-        """Return all that decides whether *each* of *members* may be ended; from any thread."""
+    def facts(self, judge: "PodJudge", each: Member, telling: Sequence[Member]) -> EndFacts:
+        """Return all that decides whether *each* may be ended; from any thread."""
         settings = self.settings.value  # those of this moment: `observe` ends nothing more
         pod = judge.warrant.pod
         return EndFacts(
@@ -140,7 +141,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
             pod=judge.record,
             let_go_at=judge.let_go_at,
             kubelet=judge.kubelet,
-            members=tuple(members),
+            members=tuple(telling),
             runtime_gone_at=judge.runtime.gone_at,
             sandbox=each.sandbox,
             runtime=judge.runtime.state,
@@ -194,9 +195,15 @@ class PodJudge(Struct, frozen=True, kw_only=True):
         """Return why the warrant does not hold any more, or None; from any thread."""
         return self.evidence.why_void(self.warrant, self.asked_at)
 
-    def why_spare(self, each: Member, members: Sequence[Member]) -> str | None:
-        """Return why *each* of *members* must not be ended, or None; from any thread."""
-        return why_spare(self.evidence.facts(self, each, members))
+    def spared(self, members: Sequence[Member]) -> Mapping[ProcessId, str]:
+        """Return which of *members* must not be ended, and why; from any thread."""
+        telling = telling_of(members)
+        judged = {each.process: self.why_spare(each, telling) for each in members}
+        return {process: why for process, why in judged.items() if why is not None}
+
+    def why_spare(self, each: Member, telling: Sequence[Member]) -> str | None:
+        """Return why *each* must not be ended, or None; *telling* are those of `telling_of`."""
+        return why_spare(self.evidence.facts(self, each, telling))
 
 
 class UncountedPods:

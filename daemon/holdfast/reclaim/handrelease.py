@@ -15,7 +15,9 @@ from holdfast.model.devices import Inventory
 from holdfast.model.ids import ClaimUid, PodUid
 from holdfast.model.reclaim.ending import Grounds, Member, Warrant, in_the_way, may_be_at_work
 from holdfast.model.reclaim.handrelease import HandFacts, judge_by_hand
+from holdfast.model.text import some
 from holdfast.model.use.free import KernelFacts
+from holdfast.model.use.holders import MOST_NAMED
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.pods import Pods
@@ -128,8 +130,10 @@ class HandRelease(Struct, frozen=True, kw_only=True):
             only=meant,
         )
         left = await self.ending.end_at_once(warrant, self.evidence)
-        names = ", ".join(str(process) for process in sorted(meant - left))
-        still = ", ".join(str(process) for process in sorted(left))
+        names, still = (
+            some([str(process) for process in sorted(each)], MOST_NAMED)
+            for each in (meant - left, left)
+        )
         told = [f"ended pid {names}"] if names else []
         told += [f"not ended: pid {still}"] if still else []
         return (

@@ -4,7 +4,7 @@ The sandbox keeps the device, so that the pod's next container cannot start on i
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,7 +27,8 @@ from holdfast.model.reclaim.ending import (
     retry_pause,
 )
 from holdfast.model.reclaim.leak import LeakFacts, WaitingStart, why_keep
-from holdfast.model.use.holders import Holder, leaking_pods
+from holdfast.model.text import some
+from holdfast.model.use.holders import MOST_NAMED, Holder, leaking_pods
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Modes
 from holdfast.reclaim.pods import Pods
@@ -194,7 +195,7 @@ class LeakedSandboxes(Struct, frozen=True, kw_only=True):
 
         Return whether the lock is still the pod's.
         """
-        names = ", ".join(f"pid {process}" for process in sorted(meant))
+        names = some([f"pid {process}" for process in sorted(meant)], MOST_NAMED)
         known = meant <= self._noted.get(warrant.pod, frozenset())
 
         def decide(draft: Draft) -> bool:
@@ -233,6 +234,6 @@ class SandboxJudge(Struct, frozen=True, kw_only=True):
         """Return why nothing of the pod may be ended, or None; from any thread."""
         return why_keep(self.leaks.facts(self, members))
 
-    def why_spare(self, _each: Member, _members: Sequence[Member]) -> str | None:
-        """Return None: what is not part of an idle sandbox keeps all of the pod."""
-        return None
+    def spared(self, _members: Sequence[Member]) -> Mapping[ProcessId, str]:
+        """Return nobody: what is not part of an idle sandbox keeps all of the pod."""
+        return {}

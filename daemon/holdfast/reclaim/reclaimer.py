@@ -20,7 +20,9 @@ from holdfast.model.reclaim.ending import (
     next_step,
     retry_pause,
 )
+from holdfast.model.text import some
 from holdfast.model.use.free import ReleaseFacts
+from holdfast.model.use.holders import MOST_NAMED
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Evidence
 from holdfast.runtime.clock import Clock
@@ -134,14 +136,14 @@ class Reclaimer(Struct, kw_only=True):
         blockers: tuple[Member, ...],
     ) -> None:
         """Signal those of *blockers* that every guard agrees on."""
-        lock, judge = warrant.lock, self.evidence.judging(warrant, blockers)
-        spared = [judge.why_spare(each, blockers) for each in blockers]
-        if all(spared):
-            self.ending.spare(lock, spared[0] or "", gap=warrant.gap)
+        lock = warrant.lock
+        spared = self.evidence.judging(warrant, blockers).spared(blockers)
+        if len(spared) == len(blockers):
+            self.ending.spare(lock, spared[blockers[0].process], gap=warrant.gap)
             return
         if lock.state is LockState.RELEASING:
             # Written down first: after a crash the history says that we had begun to act.
-            names = ", ".join(f"pid {each.process} ({each.command})" for each in blockers)
+            names = some([f"pid {each.process} ({each.command})" for each in blockers], MOST_NAMED)
             await self.ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"ending {names}")
             return
         if not await self.ending.end(warrant, step, self.evidence):
@@ -166,5 +168,5 @@ class Reclaimer(Struct, kw_only=True):
 
 def _asleep(members: Iterable[Member]) -> str:
     """Return words for those that no signal can end for now, to complete a reason with."""
-    pids = ", ".join(str(each.process) for each in members if each.uninterruptible)
+    pids = some([str(each.process) for each in members if each.uninterruptible], MOST_NAMED)
     return f"; in uninterruptible sleep, which only the kernel ends: pid {pids}" if pids else ""

@@ -197,10 +197,10 @@ class EndFacts(Struct, frozen=True, kw_only=True):
     Times are monotonic seconds: a grace must not end because somebody set the clock forward.
 
     `in_pod` and the cgroup's `inode` are where the process is now; `granted_to` is the pod of the
-    device's lock. `members` are all processes of that pod's cgroup. `runtime_gone_at` is since
-    when none of them has shown a container. `runtime` is what the runtime's files say of the pod,
-    None where they were not read, and `only_pause_at` since when they have shown that nothing but
-    pause runs in its sandbox.
+    device's lock. `members` are the processes of that pod's cgroup, or those of `telling_of`.
+    `runtime_gone_at` is since when none of them has shown a container. `runtime` is what the
+    runtime's files say of the pod, None where they were not read, and `only_pause_at` since when
+    they have shown that nothing but pause runs in its sandbox.
     """
 
     terminate: bool
@@ -296,6 +296,18 @@ def _kubelet_let_go(facts: EndFacts) -> str | None:
     if facts.now - facts.let_go_at < facts.let_go_grace:
         return f"kubelet dropped its pod less than {facts.let_go_grace:g} s ago"
     return None
+
+
+def telling_of(members: Sequence[Member]) -> tuple[Member, ...]:
+    """Return those few of *members* that tell as much as all do of whether the pod is at work.
+
+    A pod may leave thousands behind, and each of them is judged by all.
+    """
+    signs = (
+        next((each for each in members if each.shows_a_container), None),
+        next((each for each in members if not each.lost_its_shim), None),
+    )
+    return tuple(each for each in signs if each is not None) or tuple(members[:1])
 
 
 def at_work(members: Sequence[Member], runtime: RuntimeState | None) -> str | None:

@@ -154,7 +154,7 @@ class Scan(Struct, frozen=True, kw_only=True):
 
 
 LEAK = "a leaked VFIO device fd (gvisor#11545, fixed in release-20250326.0)"
-_MOST_NAMED = 8
+MOST_NAMED = 8
 """A program may have a device open in thousands of processes: texts, and the ledger, stay small."""
 _REMEDIES = "upgrade runsc, delete the pod, or set reclaim.leakedSandbox: restart"
 
@@ -178,8 +178,8 @@ def leaking_pods(holders: Iterable[Holder]) -> frozenset[PodUid]:
 
 def named(holders: Sequence[Holder], more: int = 0) -> str:
     """Return *holders* and *more* for people: the first by name, and how many more there are."""
-    first = "; ".join(str(each) for each in holders[:_MOST_NAMED])
-    more += max(0, len(holders) - _MOST_NAMED)
+    first = "; ".join(str(each) for each in holders[:MOST_NAMED])
+    more += max(0, len(holders) - MOST_NAMED)
     return f"{first} and {more} more" if more > 0 else first
 
 
