@@ -297,10 +297,24 @@ os.close(made)
         child = hold(
             "import mmap\nkept = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096, flags=mmap.MAP_PRIVATE)\nos.closerange(3, 10)"
         )
-        # /dev/zero is nobody's device and left out; what is below /dev otherwise is looked at.
         scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid], maps=True)
-        assert not scan.holders
+        assert grips(scan, "a") == {child.pid: {Grip.MAPPED}}
         assert not scan.gaps
+
+    def test_memory_that_the_kernel_makes_files_of_is_no_gap(self, hold: Start) -> None:
+        child = hold("""
+import mmap
+memory = os.memfd_create("accel0")
+os.ftruncate(memory, 4096)
+kept = [mmap.mmap(memory, 4096), mmap.mmap(os.open("/dev/zero", os.O_RDWR), 4096)]
+""")
+        told = Path(f"/proc/{child.pid}/maps").read_text()
+        assert "/memfd:accel0 (deleted)" in told
+        assert "/dev/zero (deleted)" in told
+        root = HostRoot.under()
+        search = GripSearch(root, [target("a", 1)], None, FileTables(root), maps=True, hidden=False)
+        assert not search.at(child.pid)
+        assert not search.unexplained
 
     def test_this_process_itself_is_left_out(self, terminals: Terminals) -> None:
         _, rdev = terminals.make()
@@ -331,6 +345,15 @@ os.close(made)
             said = answer.read()
         assert f"pid {child.pid} (python" in said
         assert "Permission denied; holdfast lacks CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE" in said
+
+
+def _maps(tree: ProcTree, path: str, flags: str) -> Path:
+    """Return the folder of a process that has mapped what the kernel calls *path*."""
+    home = tree.process(70)
+    line = f"7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   {path}\n"
+    (home / "maps").write_text(line)
+    (home / "smaps").write_text(f"{line}VmFlags: {flags}\n")
+    return home
 
 
 class TestOnATree:
@@ -501,11 +524,57 @@ class TestOnATree:
         self, tree: ProcTree, kind: str, flags: str, *, gap: bool
     ) -> None:
         line = f"7f5c8a000000-7f5c8a100000 rw-{kind} 00000000 00:05 99   /tmp/x (deleted)\n"
-        (tree.process(70) / "maps").write_text(line)
+        home = tree.process(70)
+        (home / "maps").write_text(line)
+        (home / "root/tmp").mkdir(parents=True)
+        (home / "root/tmp/x").write_text("another file")
         (tree.root.proc / "70/smaps").write_text(f"{line}VmFlags: {flags}\n")
         scan = self.scan(tree, target("one", 1), maps=True)
         text = "pid 70 maps /tmp/x, which is gone: it cannot be told apart"
         assert scan.gaps == ((text,) if gap else ())
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/nowhere",
+            "/new\\012line",
+            "/memfd:x",
+            "/memfd:x (deleted)",
+            "/SYSV00000000 (deleted)",
+            "/dev/zero2",
+            "/dev/zero (deleted)",
+            "/dev/shm/x",
+        ],
+    )
+    @pytest.mark.parametrize(("flags", "gap"), [("rd wr io pf", True), ("rd wr sd", False)])
+    def test_no_name_hides_a_node_that_is_mapped(
+        self, tree: ProcTree, path: str, flags: str, *, gap: bool
+    ) -> None:
+        """Who may make a node may call it as the kernel calls memory."""
+        home = _maps(tree, path, flags)
+        (home / "root").mkdir()
+        (home / "root/new\\012line").write_text("")
+        assert bool(self.scan(tree, target("one", 1), maps=True).gaps) is gap
+
+    @pytest.mark.parametrize(("flags", "gap"), [("rd wr io pf", True), ("rd wr sd", False)])
+    def test_a_node_outside_of_the_root_that_its_process_has_now_is_not_what_is_there_inside(
+        self, tree: ProcTree, tmp_path: Path, flags: str, *, gap: bool
+    ) -> None:
+        jail = tmp_path / "jail"
+        jail.mkdir()
+        (jail / "x").write_text("")
+        (_maps(tree, "/x", flags) / "root").symlink_to(jail)
+        assert bool(self.scan(tree, target("one", 1), maps=True).gaps) is gap
+
+    def test_a_node_inside_of_that_root_is_told_by_its_number(
+        self, tree: ProcTree, terminals: Terminals, tmp_path: Path
+    ) -> None:
+        path, rdev = terminals.make()
+        jail = tmp_path / "jail"
+        jail.mkdir()
+        (jail / "x").symlink_to(path)
+        (_maps(tree, f"{jail}/x", "rd wr io pf") / "root").symlink_to(jail)
+        assert grips(self.scan(tree, target("one", rdev), maps=True), "one") == {70: {Grip.MAPPED}}
 
     def test_what_cannot_be_looked_into_is_a_gap_only_where_something_can_act(
         self, tree: ProcTree

@@ -744,13 +744,15 @@ if ring < 0:
 files = (ctypes.c_int * 1)(os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY))
 done = libc.syscall(427, ring, 2, files, 1)
 os.close(files[0])
+if sys.argv[2:]:
+    os.chroot(sys.argv[2])
 print(done, flush=True)
 sys.stdin.read()
 """
 
 
-def _ring(start: Start, path: str) -> subprocess.Popen[str]:
-    child = start(_RING, path)
+def _ring(start: Start, *arguments: str) -> subprocess.Popen[str]:
+    child = start(_RING, *arguments)
     assert child.stdout is not None
     answer = int(child.stdout.readline())
     if -answer in _NO_RING:
@@ -764,6 +766,19 @@ def test_a_device_that_an_io_uring_has_registered_is_seen(terminal: Terminal, st
     scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid])
     assert _pids(scan) == [child.pid]
     assert scan.holders[ONE][0].grips == {Grip.NODE}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can change its root")
+def test_another_file_of_the_same_name_below_a_new_root_is_not_what_a_ring_has(
+    terminal: Terminal, start: Start, tmp_path: Path
+) -> None:
+    decoy = tmp_path / terminal.path.removeprefix("/")
+    decoy.parent.mkdir(parents=True)
+    decoy.write_text("")
+    child = _ring(start, terminal.path, str(tmp_path))
+    scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid])
+    gaps = _of(scan, child.pid)
+    assert ["it cannot be told apart" in gap for gap in gaps] == [True]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a device node")

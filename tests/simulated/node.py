@@ -114,10 +114,11 @@ class SimulatedNode:
             link = folder / name
             if not link.is_symlink():
                 link.symlink_to(f"/proc/{pid}/{name}")
-        for kind, namespace in _NAMESPACES.items():
-            link = folder / "ns" / kind
+        links = {"root": "/", **{f"ns/{kind}": each for kind, each in _NAMESPACES.items()}}
+        for name, told in links.items():
+            link = folder / name
             if not link.is_symlink():
-                link.symlink_to(namespace)
+                link.symlink_to(told)
         (folder / "cgroup").write_text(f"0::{cgroup}\n")
 
     def remove_process(self, pid: int) -> None:

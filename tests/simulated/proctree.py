@@ -57,8 +57,9 @@ class ProcTree:
         """Show a real process, in the root cgroup."""
         home = self.root.proc / str(pid)
         home.mkdir()
-        for name in ("fd", "fdinfo", "maps", "stat", "status", "task", "root", "cmdline", "ns"):
+        for name in ("fd", "fdinfo", "maps", "stat", "status", "task", "cmdline", "ns"):
             (home / name).symlink_to(f"/proc/{pid}/{name}")
+        (home / "root").symlink_to("/")
         (home / "cgroup").write_text("0::/\n")
         return home
 

@@ -45,7 +45,9 @@ HOST_EDITS = {
             "or not _text(opened, name):\n                    return False\n",
             "or not _text(opened, name):\n                    return True\n",
         ),
-        Edit("look-io-uring-removed", "rdev = None if gone else self", "rdev = self"),
+        Edit(
+            "look-io-uring-removed", "path = None if file.endswith(_REMOVED) else in", "path = in"
+        ),
         Edit(
             "look-io-uring-short", '{VFIO_DEVICE, VFIO_DEVICE.partition(b":")[2]}', "{VFIO_DEVICE}"
         ),
@@ -77,6 +79,7 @@ HOST_EDITS = {
             '                    use.unseen = f"its io_uring has {name}, which is gone: it cannot be told apart"\n',
             "                    pass\n",
         ),
+        Edit("open-ring-root", "else in_own_root(home, file)", "else root + file"),
         Edit(
             "open-ring-named",
             '                use.unseen = "its io_uring has a file with the name of a device"\n',
@@ -97,6 +100,18 @@ HOST_EDITS = {
     ),
     "host/proc/mappings.py": (
         Edit("look-removed-maps", "mapping.removed or named", "named"),
+        Edit("mapped-elsewhere", "elsewhere or mapping.removed", "mapping.removed"),
+        Edit(
+            "mapped-own-root",
+            "in_own_root(folder, mapping.path)",
+            'f"{folder}/root".encode() + mapping.path',
+        ),
+        Edit(
+            "mapped-memory",
+            'match["own"] is None or self._memory in {',
+            "True or self._memory in {",
+        ),
+        Edit("mapped-newline", "None if _NEWLINE in mapping.path else ", ""),
         Edit(
             "mapped-same",
             "same = at is not None and (at.filesystem, at.inode) == mapping.file",

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from holdfast.host.files.kernelfile import text_or_empty
+from holdfast.host.files.kernelfile import link_or_none, text_or_empty
 from holdfast.host.root import HostRoot
 
 _AT_FDCWD = -100
@@ -195,6 +195,18 @@ def mount_of(seen: tuple[Mount, ...], path: str) -> Mount | None:
     on = [mount for mount in seen if mount.point in above]
     # The deepest; of several at one place the last, which hides the others.
     return max(reversed(on), key=lambda mount: len(mount.point), default=None)
+
+
+def in_own_root(folder: str, path: bytes) -> bytes | None:
+    """Return where *path* leads, as the kernel tells it of a file of the process in *folder*.
+
+    It begins at the top of that process's mounts, and the process's root may be below, by
+    chroot(2). None for what is outside: at the same name below the root is another file.
+    """
+    top = os.fsencode(link_or_none(f"{folder}/root") or "/").rstrip(b"/")
+    if not path.startswith(top + b"/"):
+        return None
+    return f"{folder}/root".encode() + path.removeprefix(top)
 
 
 def below(root: Path, path: str) -> Path | None:

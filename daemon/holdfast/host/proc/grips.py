@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 
 from holdfast.host.files.kernelfile import stat_or_none
-from holdfast.host.files.paths import DeviceNumbers
+from holdfast.host.files.paths import DeviceNumbers, in_own_root
 from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
 from holdfast.host.proc.openfiles import (
     BEAT,
@@ -370,14 +370,15 @@ class GripSearch:
         if files is None:
             use.unseen = "what its io_uring has registered cannot be read"
             return
-        root = f"{folder.removesuffix('/fd')}/root".encode()
+        home = folder.removesuffix("/fd")
+        root = f"{home}/root".encode()
         for file in files:
             if file in {VFIO_DEVICE, VFIO_DEVICE.partition(b":")[2]}:
                 use.unnamed.add(Grip.DEVICE_FD)
                 use.unnamed_fds += 1
             elif file.startswith(b"/"):
-                gone = file.endswith(_REMOVED)
-                rdev = None if gone else self._numbers.of(root + file)
+                path = None if file.endswith(_REMOVED) else in_own_root(home, file)
+                rdev = None if path is None else self._numbers.of(path)
                 if rdev is None:
                     name = file.decode(errors="backslashreplace").encode("unicode_escape").decode()
                     use.unseen = f"its io_uring has {name}, which is gone: it cannot be told apart"

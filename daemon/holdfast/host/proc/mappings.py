@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import Struct
 
-from holdfast.host.files.paths import DeviceNumbers
+from holdfast.host.files.paths import DeviceNumbers, in_own_root
 from holdfast.host.root import HostRoot
 
 VFIO_DEVICE = b"anon_inode:[vfio-device]"
@@ -21,10 +21,13 @@ _LINE = re.compile(
     rb"(?P<start>[0-9a-f]+)-[0-9a-f]+ ..."
     rb"(?P<kind>[sp]) [0-9a-f]+ (?P<filesystem>\S+) (?P<inode>\d+) +(?P<path>\S.*)"
 )
-_NO_DEVICE = re.compile(
-    rb"(?!/|anon_inode:\[vfio-device\])|/(?:dev/(?:shm/|zero|hugepages/)|memfd:|SYSV|\[aio\]|anon_hugepage)"
+_MEMORY = re.compile(
+    rb"/(?:(?P<own>dev/zero|memfd:.*|SYSV.*)|dev/(?:shm|hugepages)/.*|\[aio\]|anon_hugepage)"
 )
-"""The path of what is no file, or a file that the kernel makes itself."""
+"""Removed files of these names are memory, and some programs have much of it. Those of `own` are
+on a filesystem of the kernel's own, where nobody can make a node; the names prove nothing."""
+_NEWLINE = b"\\012"
+"""What the kernel writes for one in a path, as it does for a name that has these characters."""
 _NAMES_A_DEVICE = re.compile(rb"/dev/(?:.*/)?(?:vfio|accel)")
 _DETAIL = re.compile(rb"^(?:(?P<start>[0-9a-f]+)-[0-9a-f]+ |VmFlags:(?P<flags>.*)$)", re.MULTILINE)
 _DEVICE_FLAGS = frozenset({b"io", b"pf", b"mm"})
@@ -66,6 +69,7 @@ class MappedDevices:
         self._numbers = numbers
         self._wanted = wanted
         self._details_left = _MOST_DETAILS
+        self._memory = _filesystem_of_memory()
         self._plain: set[tuple[int, int]] = set()
         """Removed files that are no devices. After an upgrade many map the same library."""
         self.unexplained: list[str] = []
@@ -87,6 +91,8 @@ class MappedDevices:
                 if each.path == VFIO_DEVICE:
                     vfio = True
                     continue
+                if each.removed and self._is_memory(each):
+                    continue
                 rdev, certain = self._device(folder, each)
                 if certain:
                     rdevs.add(rdev)
@@ -107,7 +113,9 @@ class MappedDevices:
         """Return the mapped device's number, 0 for none, and whether that is certain."""
         if mapping.file in self._plain:
             return 0, True
-        at = self._numbers.file_at(f"{folder}/root".encode() + mapping.path)
+        path = None if _NEWLINE in mapping.path else in_own_root(folder, mapping.path)
+        at = None if path is None else self._numbers.file_at(path)
+        elsewhere = at is None
         if at is None:
             at = self._numbers.file_at(bytes(self._root.node(os.fsdecode(mapping.path))))
         rdev = at.rdev if at is not None else 0
@@ -115,7 +123,13 @@ class MappedDevices:
         same = at is not None and (at.filesystem, at.inode) == mapping.file
         # A node may be made anywhere, and be removed once it is mapped.
         named = rdev in self._wanted or _NAMES_A_DEVICE.match(mapping.path) is not None
-        return rdev, same or not (mapping.removed or named)
+        return rdev, same or not (elsewhere or mapping.removed or named)
+
+    def _is_memory(self, mapping: Mapping) -> bool:
+        match = _MEMORY.fullmatch(mapping.path)
+        if match is None:
+            return False
+        return match["own"] is None or self._memory in {None, mapping.filesystem}
 
     def _leave_unexplained(self, pid: int, path: bytes) -> None:
         name = path.decode(errors="replace")
@@ -134,11 +148,20 @@ class MappedDevices:
             yield lines
 
 
+def _filesystem_of_memory() -> int | None:
+    """Return the kernel's filesystem for memory that processes share; None if it is unknown."""
+    try:
+        with os.fdopen(os.memfd_create("holdfast"), "rb", buffering=0) as made:
+            return os.fstat(made.fileno()).st_dev
+    except OSError:  # no more files can be opened, or a seccomp profile forbids it
+        return None
+
+
 def _mapped_files(maps: bytes, seen: set[tuple[bytes, bytes, bytes]]) -> Iterator[Mapping]:
     """Yield the file behind each mapping that can be a device's, unless it was *seen* before."""
     for line in _lines_with_a_sign(maps):
         match = _LINE.fullmatch(line)
-        if match is None or _NO_DEVICE.match(match["path"]):
+        if match is None or not (match["path"] == VFIO_DEVICE or match["path"].startswith(b"/")):
             continue
         path = match["path"].removesuffix(_REMOVED)
         removed = path != match["path"]
