@@ -27,7 +27,7 @@ def certificates(folder: Path) -> Certificates:
     folder.mkdir(parents=True, exist_ok=True)
     authority, authority_key = folder / "ca.crt", folder / "ca.key"
     certificate, key = folder / "server.crt", folder / "server.key"
-    signs = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign")
+    signs = ("basicConstraints=critical,CA:TRUE",)  # no key usage: no more than EKS and MicroK8s
     serves = ("basicConstraints=critical,CA:FALSE", "subjectAltName=IP:127.0.0.1")
     _request("/CN=kubernetes", authority, authority_key, signs)
     by = ("-CA", str(authority), "-CAkey", str(authority_key))
