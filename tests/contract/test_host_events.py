@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -161,6 +162,21 @@ class TestPathWatcher:
         watcher.watch(folder, lambda name, mask: seen.append((name, mask)))
         (folder / "again").touch()
         await until(lambda: any(name == "again" for name, _ in seen))
+        watcher.close()
+
+    async def test_it_begins_once_the_kernel_gives_an_instance(self, tmp_path: Path) -> None:
+        # Nodes run out of them. As in those cases no descriptor is to be had: EMFILE.
+        seen, before = list[str](), resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+        try:
+            watcher = PathWatcher()
+            with pytest.raises(HostError, match=r"cannot use inotify: .*max_user_instances"):
+                watcher.watch(tmp_path, lambda name, _: seen.append(name))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        watcher.watch(tmp_path, lambda name, _: seen.append(name))
+        (tmp_path / "kubelet.sock").touch()
+        await until(lambda: "kubelet.sock" in seen)
         watcher.close()
 
     async def test_a_file_tells_of_each_write(self, tmp_path: Path) -> None:

@@ -30,48 +30,56 @@ class PathWatcher:
     """One inotify instance for all paths. Events can be lost, so callers also look regularly."""
 
     def __init__(self) -> None:
-        """Start to listen on the running loop; raise HostError if the kernel refuses."""
-        try:
-            self._inotify = INotify(nonblocking=True)
-        except OSError as error:
-            hint = "; raise fs.inotify.max_user_instances" if error.errno == errno.EMFILE else ""
-            raise HostError(f"cannot use inotify: {error.strerror}{hint}") from error
+        """Listen on the running loop, from the first watch on."""
+        self._begun: INotify | None = None
         self._callbacks: dict[int, list[Changed]] = {}
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._inotify.fd, self._read)
 
     def watch(self, path: Path, changed: Changed) -> Callable[[], None]:
         """Call *changed* for each change in a folder or of a file; return what ends the watch.
 
         The watch also ends when *path* is removed: the last call then has IGNORED in its mask. A
         folder that is made again must be watched again. Raise HostError if *path* is not there or
-        cannot be watched.
+        cannot be watched, or the kernel gives no inotify instance.
         """
+        inotify = self._instance()
         try:
             mask = _FOLDER if path.is_dir() else _FILE
-            watch = self._inotify.add_watch(path, mask)
+            watch = inotify.add_watch(path, mask)
         except OSError as error:
             hint = "; raise fs.inotify.max_user_watches" if error.errno == errno.ENOSPC else ""
             raise HostError(f"cannot watch {path}: {error.strerror}{hint}") from error
         self._callbacks.setdefault(watch, []).append(changed)
-        return lambda: self._end(watch, changed)
+        return lambda: self._end(inotify, watch, changed)
 
     def close(self) -> None:
         """Stop listening."""
-        self._loop.remove_reader(self._inotify.fd)
-        self._inotify.close()
+        if self._begun is not None:
+            self._loop.remove_reader(self._begun.fd)
+            self._begun.close()
 
-    def _end(self, watch: int, changed: Changed) -> None:
+    def _instance(self) -> INotify:
+        if self._begun is None:
+            try:
+                self._begun = INotify(nonblocking=True)
+            except OSError as error:
+                many = error.errno == errno.EMFILE
+                hint = "; raise fs.inotify.max_user_instances" if many else ""
+                raise HostError(f"cannot use inotify: {error.strerror}{hint}") from error
+            self._loop.add_reader(self._begun.fd, self._read, self._begun)
+        return self._begun
+
+    def _end(self, inotify: INotify, watch: int, changed: Changed) -> None:
         callbacks = self._callbacks.get(watch, [])
         if changed in callbacks:
             callbacks.remove(changed)
         if watch in self._callbacks and not callbacks:
             del self._callbacks[watch]
             with contextlib.suppress(OSError):  # the kernel ended it when the path was removed
-                self._inotify.rm_watch(watch)
+                inotify.rm_watch(watch)
 
-    def _read(self) -> None:
-        for event in self._inotify.read(timeout=0):
+    def _read(self, inotify: INotify) -> None:
+        for event in inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 for callbacks in list(self._callbacks.values()):
                     for changed in list(callbacks):
