@@ -14,8 +14,6 @@ from holdfast.model.text import printable
 _DEADLINE = 5.0
 _MOST_MESSAGE = 980
 """Characters; with the note of what was cut it stays below the 1024 that the server allows."""
-_MOST_NAME = 200
-"""Characters; the server adds some to make the name unique."""
 _COMPONENT = "holdfast"
 _STATUS = {True: "True", False: "False"}
 
@@ -44,7 +42,7 @@ class NodeEvents:
         event = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{about['name'][:_MOST_NAME]}.", "namespace": namespace},
+            "metadata": {"generateName": f"{about['name']}.", "namespace": namespace},
             "involvedObject": about,
             "reason": notice.reason.value,
             "message": printable(notice.text, _MOST_MESSAGE),
