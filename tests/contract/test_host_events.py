@@ -196,21 +196,36 @@ class TestPathWatcher:
         watcher.close()
 
 
+@pytest.mark.skipif(
+    not os.access("/sys/class/mem/null/uevent", os.W_OK),
+    reason="only root can make the kernel send an event",
+)
 class TestUevents:
-    @pytest.mark.skipif(
-        not os.access("/sys/class/mem/null/uevent", os.W_OK),
-        reason="only root can make the kernel send an event",
-    )
     async def test_the_kernels_events_arrive(self) -> None:
         heard: list[tuple[str, str]] = []
         events = Uevents(lambda subsystem, action: heard.append((subsystem, action)))
-        try:
-            Path("/sys/class/mem/null/uevent").write_text("change")
-        except OSError as error:
-            pytest.skip(f"this kernel sends no event here: {error}")
+        _send_an_event()
         await until(lambda: ("mem", "change") in heard)
         events.close()
         events.close()
+
+    async def test_a_flood_that_the_kernel_drops_some_of_is_told_and_the_next_arrive(self) -> None:
+        heard: list[tuple[str, str]] = []
+        events = Uevents(lambda subsystem, action: heard.append((subsystem, action)))
+        for _ in range(5000):  # nobody reads meanwhile, and there is room for about 2500
+            _send_an_event()
+        await until(lambda: ("", "lost") in heard and ("mem", "change") in heard)
+        heard.clear()
+        _send_an_event()
+        await until(lambda: ("mem", "change") in heard)
+        events.close()
+
+
+def _send_an_event() -> None:
+    try:
+        Path("/sys/class/mem/null/uevent").write_text("change")
+    except OSError as error:
+        pytest.skip(f"this kernel sends no event here: {error}")
 
 
 class TestPeer:

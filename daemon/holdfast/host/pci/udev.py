@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,8 @@ class Uevents:
             try:
                 device = self._monitor.poll(timeout=0)
             except OSError as error:
-                if error.errno == errno.ENOBUFS:  # the kernel dropped some; the next are good
+                if (error.errno or _error_on(self._monitor.fileno())) == errno.ENOBUFS:
+                    # The kernel dropped some; the next are good.
                     self._heard("", "lost")
                     continue
                 log.warning(
@@ -63,3 +65,12 @@ class Uevents:
             if device is None:
                 return
             self._heard(device.subsystem or "", device.action or "")
+
+
+def _error_on(fd: int) -> int:
+    """Return the error of the socket *fd*, which is then over: pyudev does not say which it is."""
+    listening = socket.socket(fileno=fd)
+    try:
+        return listening.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    finally:
+        listening.detach()
