@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -398,6 +399,26 @@ async def test_a_claim_that_is_slow_to_read_holds_up_no_other(plane: ControlPlan
         await asyncio.gather(slow, second, return_exceptions=True)
     finally:
         await server.close()
+
+
+async def test_connections_that_are_made_in_vain_are_given_up_together(
+    plane: ControlPlane,
+) -> None:
+    """A stop waits for each, and a connection that the server does not greet cannot be cut."""
+    server = ApiServers(
+        access=plane.access, name="api", clock=SystemClock(), observer=Unobserved(), at_once=4
+    )
+    claims, before = ClaimsOnServer(server), plane.server.knocks
+    plane.server.greets.clear()
+    calls = [asyncio.create_task(claims.claim("default", "one")) for _ in range(4)]
+    await until(lambda: plane.server.knocks == before + len(calls), what="all connections")
+    for each in calls:
+        each.cancel()
+    await asyncio.wait(calls)
+    began = time.monotonic()
+    await server.close()
+    assert time.monotonic() - began < 4.0, "2 s for each, in turn, are 8 s"
+    plane.server.greets.set()
 
 
 async def test_a_server_that_is_down_is_an_error_that_names_it(plane: ControlPlane) -> None:

@@ -225,8 +225,7 @@ class ApiServers:
 
     async def close(self) -> None:
         """Cut the calls that are under way, and take no more."""
-        for each in self._all:
-            await each.close()
+        await asyncio.gather(*(each.close() for each in self._all))
 
     def _another(self) -> ApiServer:
         made = ApiServer(
