@@ -118,17 +118,18 @@ class _Reader:
     def _events(self) -> Iterator[WatchEvent]:
         response = self._begun()
         if isinstance(response, ApiResponse):
-            failure = refusal(self._request, response)
-            raise TooOldError(str(failure)) if response.status == HTTPStatus.GONE else failure
+            raise self._refusal(response)
         self._wire.patience(_LONGEST + _GRACE)
         while line := self._line(response):
             event = decoded(line, WatchEvent)
             if event.type == "ERROR":
-                status = decoded(bytes(event.object), Status)
-                too_old = status.code == HTTPStatus.GONE
-                text = f"cannot watch {self._request.about}: the API server says: {status.message}"
-                raise TooOldError(text) if too_old else ApiServerError(text)
+                body = bytes(event.object)
+                raise self._refusal(ApiResponse(status=decoded(body, Status).code, body=body))
             yield event
+
+    def _refusal(self, answer: ApiResponse) -> ApiServerError:
+        failure = refusal(self._request, answer)
+        return TooOldError(str(failure)) if answer.status == HTTPStatus.GONE else failure
 
     def _begun(self) -> http.client.HTTPResponse | ApiResponse:
         outcome = ApiOutcome.UNREACHABLE
