@@ -479,7 +479,7 @@ async def _watching(
     """Follow the health of GPUs in this process until the block ends."""
     named = holder_scan(HostRoot.under()).named
     async with ledger_in(folder) as ledger:
-        with closing(Lane("gpu health", deadline=0.05)) as lane:
+        with closing(Lane("gpu health", deadline=1.0)) as lane:
             watch = GpuHealthWatch(
                 source=lambda _: nvml,
                 readings=readings,
