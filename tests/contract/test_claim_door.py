@@ -516,7 +516,10 @@ async def test_a_device_that_was_unplugged_is_refused_unless_it_may_yet_be_found
     refused = await _one(at.door(longest=_GENEROUS), claim)
     assert "no device tpu-0000-00-06-0 any more" in refused.error
     at.inventory.set(replace(without, unseen=frozenset({_TPU})))
-    assert "was not found yet; the hardware is still being looked for" in (await _one(at.door(), claim)).error
+    assert (
+        "was not found yet; the hardware is still being looked for"
+        in (await _one(at.door(), claim)).error
+    )
 
 
 async def test_a_group_of_which_a_device_is_gone_is_refused(at: _AtTheDoor) -> None:

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.cards import (
-    NOWHERE,
     CardNames,
     Places,
     card_key,
@@ -331,8 +330,6 @@ def pci_key(address: PciAddress) -> HardwareKey:
 
 def places_of(addresses: Mapping[str, str]) -> Places:
     """Return where cards are, by the PCI *addresses* that their drivers told."""
-    if not addresses:
-        return NOWHERE
     return Places(of={card: pci_key(PciAddress(text)) for card, text in addresses.items()})
 
 
