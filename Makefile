@@ -15,7 +15,7 @@ PAGES := build/site-pages
 # How many files of tests `make test` runs at once; the cases on a kernel are one file.
 WORKERS ?= 4
 # Options of `make demo`: --gpus for the story of GPUs, --dra for that of claims, --sharing for that of
-# GPUs in four ways, --keep to leave all running at its end.
+# GPUs in four ways, --keep to leave all running at its end. And of `make pictures`.
 ARGS ?=
 # VM cases by a part of their names, such as CASE=vfio; all without it.
 CASE ?=
@@ -79,7 +79,7 @@ help:
 	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
 	@echo "make image-of-packages  the same with buildah on a base of Debian's packages: as root, and without a registry"
 	@echo "make site     build README.md and docs into build/site, with a search; a broken link fails"
-	@echo "make pictures run the demo, record it, and draw docs/pictures"
+	@echo "make pictures draw docs/pictures (ARGS=--record runs and records the demo first)"
 	@echo "make sizes    modules and lines per room at some commits (REVISIONS= names them)"
 	@echo "make proto    generate daemon/holdfast/_pb from proto/"
 	@echo "make lock     resolve the dependencies into requirements*.lock"
@@ -190,7 +190,7 @@ site: $(SITE)/.installed
 	$(SITE)/bin/mkdocs build --strict
 
 pictures: $(STAMP)
-	PYTHONPATH=daemon:tests $(PY) -m pictures --record
+	PYTHONPATH=daemon:tests $(PY) -m pictures $(ARGS)
 
 sizes: $(STAMP)
 	$(PY) tests/sizes.py $(REVISIONS)

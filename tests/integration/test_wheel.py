@@ -112,7 +112,9 @@ def test_the_daemon_of_the_installed_wheel_plays_in_the_demo(
     if not options:
         kept = (repository / "docs/pictures/demo.cast").read_text("utf-8")
         recorded = [line.text for line in recording.load(kept).lines]
-        assert _steps(recorded) == _steps(done.stdout.splitlines()), "run `make pictures`"
+        assert _steps(recorded) == _steps(done.stdout.splitlines()), (
+            "run `make pictures ARGS=--record`"
+        )
 
 
 def _steps(lines: list[str]) -> list[str]:
