@@ -87,5 +87,9 @@ def test_prometheus_itself_takes_the_rules() -> None:
     _run("check", "rules", _FILE)
 
 
-def test_the_important_alerts_fire_when_they_should_and_at_no_other_time() -> None:
+def test_each_alert_fires_in_its_story_when_it_should_and_at_no_other_time() -> None:
+    stories = yaml.safe_load(_STORIES.read_text())["tests"]
+    told = [each for story in stories for each in story.get("alert_rule_test", ())]
+
+    assert {each["alertname"] for each in told if each["exp_alerts"]} == set(map(_name, _RULES))
     _run("test", "rules", _STORIES)
