@@ -106,11 +106,12 @@ class PodShares:
         """Note that *pid*, of *pod*, is looked at from now on."""
         self._begun[pod][pid] = time.monotonic()
 
-    def end(self, pod: PodUid, pid: int) -> None:
-        """Note that *pid* was looked at."""
+    def end(self, pod: PodUid, pid: int, *, worked: float) -> None:
+        """Note that *pid* was looked at, for which its thread *worked* so many seconds."""
         now = time.monotonic()
         # Where one look at it hangs, a second one may have ended meanwhile.
-        self._used[pod] += now - self._begun[pod].pop(pid, now)
+        took = now - self._begun[pod].pop(pid, now)
+        self._used[pod] += max(worked, took / _STARVED)
 
 
 class Uses(Struct, frozen=True, kw_only=True):
@@ -203,7 +204,7 @@ class _Observer:
             if self._extra:
                 self._survey.extra_left -= self._allowance.spent
             if pod is not None:
-                shares.end(pod, pid)
+                shares.end(pod, pid, worked=self._allowance.spent)
 
     def _pulse(self) -> None:
         self._beat()
