@@ -105,9 +105,9 @@ async def test_a_file_that_cannot_be_written_is_named_and_a_picture_has_one_form
 _WRITES = """
 import sys
 from pathlib import Path
-from kubectl_holdfast.commands import _write
+from kubectl_holdfast.picturefile import save
 
-_write(Path(sys.argv[1]), "x" * 100_000)
+sys.exit(save(Path(sys.argv[1]), "x" * 100_000))
 """
 
 
@@ -123,13 +123,15 @@ def test_a_picture_that_is_not_whole_is_not_left_behind(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert f"FleetError: cannot write {picture}: File too large; " in done.stderr
+    assert f"cannot write {picture}: File too large; " in done.stderr
     assert picture.read_text() == "former"
     assert list(tmp_path.iterdir()) == [picture]
 
 
-def test_the_plugin_draws_with_the_daemons_own_code() -> None:
-    ours, theirs = _PLUGIN / "kubectl_holdfast/plot.py", _ROOT / "daemon/holdfast/cli/plot.py"
+@pytest.mark.parametrize("file", ["cli/plot.py", "cli/picturefile.py", "model/text.py"])
+def test_the_plugin_draws_with_the_daemons_own_code(file: str) -> None:
+    theirs = _ROOT / "daemon/holdfast" / file
+    ours = _PLUGIN / "kubectl_holdfast" / theirs.name
 
     assert ours.is_symlink()
     assert ours.resolve() == theirs.resolve()

@@ -26,7 +26,8 @@ from kubectl_holdfast.reports import (
     summary,
     totals,
 )
-from kubectl_holdfast.tables import WIDTH, Column, age, cut, printable, table
+from kubectl_holdfast.tables import WIDTH, Column, age, cut, table
+from kubectl_holdfast.text import printable
 
 _NOW = 1_800_000_000.0
 _WAITING = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}

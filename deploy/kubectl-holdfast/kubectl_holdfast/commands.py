@@ -4,18 +4,16 @@ import asyncio
 import json
 import os
 import shutil
-import stat
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 from kubectl_holdfast.daemons import FleetError
 from kubectl_holdfast.kubectl import DaemonSelection, Kubectl
+from kubectl_holdfast.picturefile import save
 from kubectl_holdfast.plot import NodeRecords, plot
 from kubectl_holdfast.reports import (
     VIEWS,
@@ -30,7 +28,8 @@ from kubectl_holdfast.reports import (
     summary,
     totals,
 )
-from kubectl_holdfast.tables import WIDTH, cut, printable
+from kubectl_holdfast.tables import WIDTH, cut
+from kubectl_holdfast.text import printable
 
 _WHY = "why"
 _CLEAR = "\r\x1b[K"
@@ -78,7 +77,8 @@ def draw(asking: Query, question: Sequence[str], file: str, since: float | None)
     if file == "-":
         sys.stdout.buffer.write(drawn.encode())  # whatever the terminal's encoding
     else:
-        _write(Path(file), drawn)
+        if problem := save(Path(file), drawn):
+            raise FleetError(problem)
         _say(f"wrote {file}")
     _say(*complaints(reports), summary(reports), error=True)
     return exit_status(reports)
@@ -93,33 +93,6 @@ def _refuse_unknown(reports: Sequence[Report]) -> None:
     if reports and all(each.state is State.NOT_FOUND for each in reports):
         what = reports[0].reason.partition(": ")[0]
         raise FleetError(f"{what}: no node that was asked has it; `locks` lists what there is")
-
-
-def _write(file: Path, text: str) -> None:
-    """Make *text* all that *file* says, at once; raise FleetError where that cannot be."""
-    try:
-        _replace(file, text)
-    except OSError as error:
-        raise FleetError(
-            f"cannot write {file}: {error.strerror}; name a file in a folder that you may write "
-            "to, or - for the standard output"
-        ) from error
-
-
-def _replace(file: Path, text: str) -> None:
-    # What is no regular file, such as /dev/stdout, would be replaced by one.
-    with suppress(FileNotFoundError):
-        if not stat.S_ISREG(file.lstat().st_mode):
-            raise OSError(0, "it is there and is not a regular file")
-    temporary = file.parent / f".{token_hex(16)}"
-    try:
-        with temporary.open("x", encoding="utf-8") as written:
-            written.write(text)
-        temporary.replace(file)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def top(asking: Query, every: float) -> int:

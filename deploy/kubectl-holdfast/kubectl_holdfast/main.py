@@ -15,11 +15,10 @@ from kubectl_holdfast import __version__
 from kubectl_holdfast.commands import Query, change, complain, draw, show, top
 from kubectl_holdfast.daemons import FleetError
 from kubectl_holdfast.kubectl import PODS, DaemonSelection, Kubectl
+from kubectl_holdfast.text import MOST_MOVES
 
 _USAGE = 3
 _CANNOT_ASK = 2
-_MOST = 2000
-"""How many changes a daemon tells at the most."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -112,7 +111,7 @@ def _history(parser: _Parser, asking: Query, options: argparse.Namespace) -> int
     if asking.output:
         parser.error("--plot draws a picture: it does not go with --output")
     # Who had a device when the period began, older records say.
-    most = limit or (["--limit", str(_MOST)] if since else [])
+    most = limit or (["--limit", str(MOST_MOVES)] if since else [])
     try:
         seconds = _seconds(options.since) if since else None
     except argparse.ArgumentTypeError as error:

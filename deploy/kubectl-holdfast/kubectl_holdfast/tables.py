@@ -1,7 +1,9 @@
-"""Lays out tables of at most 100 columns, and makes text of others fit to be shown."""
+"""Lays out tables of at most 100 columns."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from kubectl_holdfast.text import printable
 
 WIDTH = 100
 
@@ -49,14 +51,6 @@ def cut(text: str, most: int, *, end: bool = True) -> str:
     return text[: most - 1] + _CUT if end else _CUT + text[len(text) - most + 1 :]
 
 
-def printable(text: str) -> str:
-    r"""Return *text* with an escape, such as ``\x1b``, for each character that does not print.
-
-    It comes from the nodes, which have it from programs: it must not control the terminal.
-    """
-    return "".join(each if each.isprintable() else _escaped(each) for each in text)
-
-
 def age(seconds: float) -> str:
     """Return a duration for people: ``4 s``, ``3 h``."""
     for size, unit in _AGES:
@@ -81,7 +75,3 @@ def _shrunk(widths: list[int], which: Iterable[int], room: int, *, least: int) -
             break
         widths[widest] -= 1
     return widths
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,1 @@
+../../../daemon/holdfast/cli/picturefile.py

@@ -1,0 +1,1 @@
+../../../daemon/holdfast/model/text.py
