@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import replace
 
 from holdfast.doctor.finding import IN_MEMORY, Check, Finding, Node, unusable
+from holdfast.doctor.programs import find_program
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import device_number, list_names, names_or_empty, read_bytes
 from holdfast.host.files.paths import below
@@ -104,17 +106,18 @@ def gpu_cdi_findings(node: Node) -> Iterator[Finding]:
     yield _sources(folder / _FILE, host)
 
 
-def _host(node: Node) -> Path | None:
-    """Return the root of the node's own files; None if they cannot be seen from here."""
+def _host(node: Node) -> Node | None:
+    """Return the node by its own files; None if they cannot be seen from here."""
     if not node.live:
-        return node.root
+        return node
     root = node.host.proc / "1/root"
-    return root if os.access(root, os.X_OK) else None
+    return replace(node, root=root) if os.access(root, os.X_OK) else None
 
 
-def _hook(path: str, host: Path | None) -> Finding:
+def _hook(path: str, host: Node | None) -> Finding:
     if not path:
-        there = next((each for each in _PROGRAMS if _is_program(host, each)), "")
+        found = (host and find_program(host, each, ()) for each in _PROGRAMS)
+        there = next(filter(None, found), "")
         more = f"; the host has {there}, which gpu.cdiHookPath can name" if there else ""
         return _HOOK.ok(
             "specs call no hook: the driver's libraries are mounted under each of their names. The "
@@ -126,18 +129,13 @@ def _hook(path: str, host: Path | None) -> Finding:
             f"cannot tell from here whether the host has {path}",
             remedy="run the doctor where the host's processes can be seen",
         )
-    if not _is_program(host, path):
+    if not find_program(host, path, ()):
         return _HOOK.fail(
             f"the host has no program {path}, which specs call at each start: no container with a "
             "GPU starts",
             remedy="set gpu.cdiHookPath to where NVIDIA's toolkit is, or leave it empty",
         )
     return _HOOK.ok(f"specs call {path}, which the host has")
-
-
-def _is_program(host: Path | None, path: str) -> bool:
-    found = None if host is None else below(host, path)
-    return found is not None and os.access(found, os.X_OK) and found.is_file()
 
 
 def _gpu_rivals(folder: Path) -> Finding:
@@ -152,7 +150,7 @@ def _gpu_rivals(folder: Path) -> Finding:
     )
 
 
-def _sources(file: Path, host: Path | None) -> Finding:
+def _sources(file: Path, host: Node | None) -> Finding:
     """Return whether the host has what the spec mounts: without it, no container starts."""
     try:
         spec = json.loads(read_bytes(file) or b"null")
@@ -167,7 +165,7 @@ def _sources(file: Path, host: Path | None) -> Finding:
             "cannot tell from here whether the host has the driver's files",
             remedy="run the doctor where the host's processes can be seen",
         )
-    places = {path: below(host, path) for path in mounts}
+    places = {path: below(host.root, path) for path in mounts}
     gone = [path for path, place in places.items() if place is None or not place.exists()]
     if not gone:
         return _FILES.ok(f"the host has all {len(mounts)} files of {file}")
@@ -217,11 +215,9 @@ def _missing(folder: Path) -> str:
 
 
 def _folder(node: Node, folder: Path) -> Finding:
-    mount = node.mount(folder)
-    if problem := unusable(mount):
+    if problem := unusable(node, folder):
         return _SPEC_FOLDER.fail(f"{folder} {problem[0]}", remedy=problem[1])
-    if node.live and os.geteuid() == 0 and not os.access(folder, os.W_OK):
-        return _SPEC_FOLDER.fail(f"{folder} cannot be written to", remedy="mount it writable")
+    mount = node.mount(folder)
     if mount is not None and mount.kind not in IN_MEMORY:
         return _SPEC_FOLDER.warn(
             f"{folder} is on {mount.kind} and keeps its files over a reboot: until the daemon runs "

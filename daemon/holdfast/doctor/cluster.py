@@ -33,7 +33,7 @@ def _registry(node: Node, folder: Path) -> Finding:
             remedy=f"start kubelet, which makes it; {_MOUNT} the host's {PLUGINS_REGISTRY} "
             "(dra.enabled of the chart)",
         )
-    if problem := unusable(node.mount(folder)):
+    if problem := unusable(node, folder):
         return _REGISTRY.fail(f"{folder} {problem[0]}", remedy=problem[1])
     return _REGISTRY.ok(f"{folder} is there")
 
@@ -46,7 +46,7 @@ def _folder(node: Node, folder: Path) -> Finding:
             remedy=f"start kubelet, which makes it; {_MOUNT} the host's {folder} (dra.enabled of "
             "the chart)",
         )
-    if problem := unusable(node.mount(there)):
+    if problem := unusable(node, there):
         return _DRIVER_FOLDER.fail(f"{there} {problem[0]}", remedy=problem[1])
     if there != folder:
         return _DRIVER_FOLDER.ok(f"{folder} is not there yet; the daemon makes it")

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 
 from holdfast.doctor.finding import Check, Finding, Node
+from holdfast.doctor.nvidia.facts import driver_tells
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import field_of, names_or_empty, text_or_empty
+from holdfast.host.files.kernelfile import field_of
 from holdfast.host.pci.sysfs import Snapshot, Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.cards import card_key
@@ -58,9 +59,7 @@ def _on_pci(node: Node) -> Iterator[Device]:
 
 def _gpus(host: HostRoot) -> Iterator[Device]:
     """Yield the GPUs that the driver shows without NVML, which numbers them by PCI address."""
-    folder = host.proc / "driver/nvidia/gpus"
-    for index, address in enumerate(sorted(names_or_empty(folder))):
-        told = text_or_empty(folder / address / "information")
+    for index, (address, told) in enumerate(driver_tells(host)):
         uuid = field_of(told, "GPU UUID")
         yield Device(
             name=DeviceName(_GPU, DeviceId(uuid or address)),

@@ -113,8 +113,9 @@ class Node(Struct, frozen=True, kw_only=True):
         return plain if self.live else below(self.root, absolute) or plain
 
 
-def unusable(mount: Mount | None) -> tuple[str, str] | None:
-    """Return why a shared folder on *mount* does not work, and what to do; None if it can."""
+def unusable(node: Node, folder: Path) -> tuple[str, str] | None:
+    """Return why a shared *folder*, a result of `path`, does not work, and what to do."""
+    mount = node.mount(folder)
     if mount is not None and mount.kind in CONTAINERS_OWN:
         return (
             f"is on {mount.kind}: it is a container's own, which the host does not see",
@@ -122,4 +123,6 @@ def unusable(mount: Mount | None) -> tuple[str, str] | None:
         )
     if mount is not None and not mount.writable:
         return "is mounted read-only: holdfast cannot write to it", "mount it writable"
+    if node.live and os.geteuid() == 0 and not os.access(folder, os.W_OK):
+        return "cannot be written to", "mount it writable"
     return None

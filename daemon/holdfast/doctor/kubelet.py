@@ -359,9 +359,9 @@ def _no_folder(node: Node, folder: Path) -> Finding:
 
 
 def _folder(node: Node, folder: Path) -> Finding:
-    mount = node.mount(folder)
-    if problem := unusable(mount):
+    if problem := unusable(node, folder):
         return _PLUGIN_FOLDER.fail(f"{folder} {problem[0]}", remedy=problem[1])
+    mount = node.mount(folder)
     if mount is not None and mount.kind in IN_MEMORY:
         return _PLUGIN_FOLDER.warn(
             f"{folder} is on {mount.kind}: a reboot loses kubelet's checkpoint",

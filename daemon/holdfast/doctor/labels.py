@@ -1,6 +1,5 @@
 """Checks node labels: the folder of node-feature-discovery, who writes there, and who reads."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,10 +48,8 @@ def labels_findings(node: Node) -> Iterator[Finding]:
 
 
 def _folder(node: Node, folder: Path) -> Finding:
-    if problem := unusable(node.mount(folder)):
+    if problem := unusable(node, folder):
         return _FOLDER.fail(f"{folder} {problem[0]}", remedy=problem[1])
-    if node.live and os.geteuid() == 0 and not os.access(folder, os.W_OK):
-        return _FOLDER.fail(f"{folder} cannot be written to", remedy="mount it writable")
     ours = FeatureFile(folder)
     if not ours.exists:
         return _FOLDER.ok(f"{folder} is there, without a file of holdfast's yet")

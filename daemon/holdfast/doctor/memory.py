@@ -1,7 +1,7 @@
 """Checks memory: the daemon's limit, and what pods with devices have left and may lock."""
 
+import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import running
@@ -32,10 +32,12 @@ COMMAND = 40 << 20
 """What a command of holdfast needs in addition, in the daemon's container, in bytes."""
 
 _RUNTIMES = frozenset({"containerd", "crio", "dockerd"})
-_PLACES = {"vfio": ("vfio", "vfio/devices"), "gpu": ("",), "accel": ("", "accel")}
-"""Kinds of device nodes, each with their folders below /dev."""
-_NAMES = {"vfio": ("", "vfio"), "gpu": ("nvidia",), "accel": ("accel",)}
-"""What is before the number in their names."""
+_NODES = {
+    "vfio": re.compile(r"vfio/(devices/(vfio)?|(vfio)?)[0-9]+"),
+    "gpu": re.compile(r"nvidia[0-9]+"),
+    "accel": re.compile(r"(accel/)?accel[0-9]+"),
+}
+"""Kinds of device nodes, by their paths below /dev."""
 _VFIO = ResourceName("vfio")
 
 _ROOM = "raise the container's memory limit, or make it use less: at the limit the kernel kills it"
@@ -167,15 +169,12 @@ def _may_lock(memlock: Memlock) -> str:
 
 def _targets(root: HostRoot) -> Iterator[ScanTarget]:
     """Yield every device node as a target: targets differ by number, not by driver."""
-    for kind, folders in _PLACES.items():
-        for folder in folders:
-            for name in names_or_empty(root.dev / folder):
-                path = PurePosixPath(folder, name)
-                rdev = device_number(root.dev / path) if _is_named(name, _NAMES[kind]) else None
-                if rdev is not None:
-                    device = DeviceName(ResourceName(kind), DeviceId(str(path)))
-                    yield ScanTarget(device=device, rdevs=frozenset({rdev}), addresses=frozenset())
-
-
-def _is_named(name: str, stems: tuple[str, ...]) -> bool:
-    return any(name.removeprefix(stem).isdecimal() for stem in stems if name.startswith(stem))
+    folders = ("", "vfio", "vfio/devices", "accel")
+    for path in (
+        f"{each}/{name}".lstrip("/") for each in folders for name in names_or_empty(root.dev / each)
+    ):
+        kind = next((kind for kind, form in _NODES.items() if form.fullmatch(path)), "")
+        rdev = device_number(root.dev / path) if kind else None
+        if rdev is not None:
+            device = DeviceName(ResourceName(kind), DeviceId(path))
+            yield ScanTarget(device=device, rdevs=frozenset({rdev}), addresses=frozenset())

@@ -198,7 +198,8 @@ def _nodes(node: Node, folder: Path, host: str) -> Iterator[NvidiaDeviceNode]:
     procfs = Procfs(node.host)
     control = device_major(folder / "nvidiactl")
     host = of_node(node, host)
-    for minor in _minors(node.host):
+    told = (field_of(text, "Device Minor") for _, text in driver_tells(node.host))
+    for minor in filter(is_number, told):
         major = device_major(folder / f"nvidia{minor}")
         yield NvidiaDeviceNode(path=f"{host}/nvidia{minor}", major=major, wanted=control)
     uvm = procfs.char_major(_UVM[0])
@@ -216,13 +217,11 @@ def _nodes(node: Node, folder: Path, host: str) -> Iterator[NvidiaDeviceNode]:
         yield NvidiaDeviceNode(path=f"{host}/{_CAPS}/{name}", major=found, wanted=caps)
 
 
-def _minors(host: HostRoot) -> Iterator[int]:
-    """Yield the minor number of each GPU of the driver."""
+def driver_tells(host: HostRoot) -> Iterator[tuple[str, str]]:
+    """Yield each GPU of the driver by its PCI address, in order, with what the driver says."""
     folder = host.proc / "driver/nvidia/gpus"
-    for address in names_or_empty(folder):
-        minor = field_of(text_or_empty(folder / address / "information"), "Device Minor")
-        if is_number(minor):
-            yield int(minor)
+    for address in sorted(names_or_empty(folder)):
+        yield address, text_or_empty(folder / address / "information")
 
 
 def _functions(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...]]:
