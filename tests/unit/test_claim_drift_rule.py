@@ -148,6 +148,7 @@ def test_a_record_that_cannot_be_read_ends_no_disagreement() -> None:
     ("shares", "kinds"),
     [
         (("s1", "s2"), []),
+        (("s1", "s2", ""), []),
         (("s1",), [Drift.CLAIM_OTHER_DEVICES.value]),
         (("s1", "s2", "s3"), [Drift.CLAIM_OTHER_DEVICES.value]),
     ],
@@ -155,7 +156,7 @@ def test_a_record_that_cannot_be_read_ends_no_disagreement() -> None:
 def test_shares_are_compared_by_how_many_there_are(
     shares: tuple[str, ...], kinds: list[str]
 ) -> None:
-    """Kubelet does not know which replicas they are."""
+    """Kubelet knows neither which replicas they are nor what the claim has with adminAccess."""
     gpu = ResourceName("nvidia.com/gpu")
     replicas = {DeviceId(f"G::{n}"): frozenset({replica_key("G", n)}) for n in (0, 1, 2)}
     draft = drafted()

@@ -294,14 +294,10 @@ class ClaimRecords(Struct, kw_only=True):
         inventory, book = self.inventory.value, self.ledger.book.value
         known = {each.name: each for each in self.sight.known()}
         found: list[ResultDevices] = []
-        given = sorted(frozenset(entry.devices.get(self.driver, ())))
-        shared = {each.name for each in given if each.share_id}
-        for each in given:
+        for each in entry.given(self.driver, self.pool):
             told = known.get(each.name) or called_before(each.name, known.values())
-            if told is None or each.pool != self.pool:
+            if told is None:
                 continue
-            if each.name in shared and not each.share_id:
-                continue  # nobody has a share and the whole: that is what it has with adminAccess
             result = ClaimResult(
                 request="",
                 driver=self.driver,

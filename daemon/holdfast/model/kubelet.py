@@ -58,6 +58,15 @@ class ClaimEntry(Struct, frozen=True, kw_only=True):
     pods: frozenset[PodUid]
     devices: Mapping[str, tuple[RecordedDevice, ...]] = field(default_factory=dict)
 
+    def given(self, driver: str, pool: str) -> tuple[RecordedDevice, ...]:
+        """Return each device of *pool* that *driver* gave it for itself.
+
+        Nobody has a share of a device and all of it: that is what it has with adminAccess.
+        """
+        found = sorted({each for each in self.devices.get(driver, ()) if each.pool == pool})
+        shared = {each.name for each in found if each.share_id}
+        return tuple(each for each in found if each.share_id or each.name not in shared)
+
 
 class ListedPod(Struct, frozen=True, kw_only=True):
     """A pod that PodResources List names. It has no UID there."""

@@ -19,7 +19,7 @@ from holdfast.model.ids import (
     PodUid,
     ResourceName,
 )
-from holdfast.model.kubelet import ClaimEntry, KubeletView, ListedPod, RecordedDevice
+from holdfast.model.kubelet import ClaimEntry, KubeletView, ListedPod
 from holdfast.model.use.holders import Holder, named
 
 
@@ -358,7 +358,7 @@ def _not_recorded(
 
 def _unknown(facts: ClaimDriftFacts) -> Iterator[Disagreement]:
     for entry in facts.entries or ():
-        labels = {each.name for each in _ours(entry, facts)}
+        labels = {each.name for each in entry.given(facts.driver, facts.pool)}
         if labels and entry.pods and entry.claim.uid not in facts.book.claims:
             yield Disagreement(
                 kind=Drift.CLAIM_UNKNOWN.value,
@@ -374,7 +374,7 @@ def _other_devices(
 ) -> Iterator[Disagreement]:
     for record in _prepared(facts):
         entry = recorded.get(record.ref.uid)
-        devices = _ours(entry, facts) if entry is not None else frozenset()
+        devices = () if entry is None else entry.given(facts.driver, facts.pool)
         # Of a device that has left the node nothing can be compared.
         if not devices or not all(each.name in facts.devices for each in devices):
             continue
@@ -398,12 +398,6 @@ def _prepared(facts: ClaimDriftFacts) -> Iterator[ClaimRecord]:
             for each in facts.book.holdings.of_claim(record.ref.uid)
         ):
             yield record
-
-
-def _ours(entry: ClaimEntry, facts: ClaimDriftFacts) -> frozenset[RecordedDevice]:
-    """Return our devices that kubelet has recorded for the claim."""
-    devices = entry.devices.get(facts.driver, ())
-    return frozenset(each for each in devices if each.pool == facts.pool)
 
 
 def _had(
