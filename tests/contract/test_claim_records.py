@@ -1,7 +1,7 @@
 """Claims beside kubelet's record and the API server: taken over, shared, and over when lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from fakes.books import KUBELET, WHOLE, X, Y, Z, device_of, inventory, name, silicon
+from fakes.books import HALF, KUBELET, WHOLE, X, Y, Z, device_of, inventory, name, silicon
 from fakes.claimrecord import write_entries, write_record
 from fakes.ledgers import ledger_in
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
@@ -25,7 +25,7 @@ from holdfast.model.book.claims import Wish, end_claim, release, share
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import CardNames, card_key
 from holdfast.model.devices import DeviceKind, Inventory
-from holdfast.model.dra.advertised import AdvertisedDevice, plain
+from holdfast.model.dra.advertised import AdvertisedDevice, as_found, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import (
@@ -109,8 +109,10 @@ class _Sight(ClaimSight):
         self.cgroups: set[PodUid] = set()
         self.populated: set[PodUid] = set()
 
-    def known(self) -> Sequence[AdvertisedDevice]:
-        return tuple(map(plain, self._inventory.value.devices))
+    def known(self) -> Mapping[str, AdvertisedDevice]:
+        inventory = self._inventory.value
+        found = as_found(lambda devices: [*map(plain, devices)], inventory)
+        return {each.name: each for each in (*found, *map(plain, inventory.devices))}
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
         return {pod: pod in self.populated for pod in self.cgroups & set(pods)}
@@ -254,6 +256,18 @@ async def test_a_named_claim_that_kubelet_forgot_is_over_once_it_is_not_allocate
     at.sight.cgroups = set()
     await at.compare()
     assert at.held == [LockState.RELEASING if over else LockState.HELD]
+
+
+async def test_a_claim_that_is_allocated_elsewhere_is_over_also_where_a_rule_moves_a_device(
+    at: _Scene,
+) -> None:
+    moved = replace(inventory({HALF: silicon(h0="c")}).devices[0], found_as=WHOLE)
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, moved)))
+    await at.prepare(X)
+    at.record()
+    at.server.allocated = "tpu-d1"
+    await at.compare()
+    assert at.held == [LockState.RELEASING]
 
 
 async def test_a_claim_that_is_reserved_for_a_group_may_be_its_pods(at: _Scene) -> None:

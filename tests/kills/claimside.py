@@ -1,6 +1,6 @@
 """What the daemon finds out of claims by itself: from kubelet's record and the API server."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
@@ -115,9 +115,9 @@ class ClaimSide(ClaimSight):
             or any(self._cgroups.pod(pod.uid) is not None for pod in claim.pods if not pod.over)
         )
 
-    def known(self) -> Sequence[AdvertisedDevice]:
+    def known(self) -> Mapping[str, AdvertisedDevice]:
         """Return what the scheduler knows of."""
-        return [plain(each) for each in self._claimed]
+        return {told.name: told for told in map(plain, self._claimed)}
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
         """Return those of *pods* that have one, with whether it has processes."""

@@ -241,8 +241,8 @@ class PlayedDaemon:
     def advertised(self) -> Sequence[AdvertisedDevice]:
         return (plain(CHIP),)
 
-    def known(self) -> Sequence[AdvertisedDevice]:
-        return self.advertised()
+    def known(self) -> Mapping[str, AdvertisedDevice]:
+        return {each.name: each for each in self.advertised()}
 
     def serves(self, resource: ResourceName) -> bool:
         return resource == TPU

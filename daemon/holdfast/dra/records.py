@@ -50,8 +50,8 @@ _ON_ITS_WAY = 2.0
 class ClaimSight(Protocol):
     """What else shows of claims on this node."""
 
-    def known(self) -> Sequence[AdvertisedDevice]:
-        """Return the devices that a claim may have, whatever API serves them at present."""
+    def known(self) -> Mapping[str, AdvertisedDevice]:
+        """Return the devices that a claim may have by name, whatever API serves them at present."""
         ...
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
@@ -292,7 +292,7 @@ class ClaimRecords(Struct, kw_only=True):
         *admin* are the scheduler's names of what it has with adminAccess.
         """
         inventory, book = self.inventory.value, self.ledger.book.value
-        known = {each.name: each for each in self.sight.known()}
+        known = self.sight.known()
         found: list[ResultDevices] = []
         for each in entry.given(self.driver, self.pool):
             told = known.get(each.name) or called_before(each.name, known.values())
@@ -329,7 +329,7 @@ class ClaimRecords(Struct, kw_only=True):
         """Return what the ledger says that *claim* has with adminAccess."""
         record = self.ledger.book.value.claims.get(claim)
         known = record.admin.keys() if record is not None else frozenset()
-        told = map(as_whole, self.sight.known())
+        told = map(as_whole, self.sight.known().values())
         return frozenset(each.name for each in told if known and known >= set(each.devices))
 
     async def _admin(self, claim: ClaimRef, wanted: Sequence[ResultDevices]) -> frozenset[str]:
@@ -420,7 +420,7 @@ class ClaimRecords(Struct, kw_only=True):
     def _is_elsewhere(self, record: ClaimRecord, results: Sequence[ClaimResult]) -> bool:
         """Tell whether *results*, what it is allocated, are none of the devices that it has."""
         ours = {each.device for each in results if each.driver == self.driver}
-        known = [as_whole(each) for each in self.sight.known() if each.name in ours]
+        known = [as_whole(told) for name, told in self.sight.known().items() if name in ours]
         devices = map(self.inventory.value.get, (name for each in known for name in each.devices))
         keys = [None if device is None else device.keys for device in devices]
         had = {*record.admin.values()}

@@ -37,6 +37,7 @@ from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import read
 from holdfast.model.book.claims import claims_left
 from holdfast.model.book.drift import ClaimDriftFacts
+from holdfast.model.devices import Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, as_found
 from holdfast.model.dra.claims import LeavingFacts, why_driver_stays
 from holdfast.model.dra.handover import as_whole
@@ -56,6 +57,8 @@ class NodeSight(ClaimSight, Offer):
         self._core = core
         self._sources = sources
         self._cgroups = cgroups
+        self._known_in = Inventory()
+        self._known: Mapping[str, AdvertisedDevice] = {}
 
     def advertised(self) -> Sequence[AdvertisedDevice]:
         """Return what the scheduler knows of, and what claims have that it knew of before."""
@@ -69,14 +72,19 @@ class NodeSight(ClaimSight, Offer):
         before = self._sources.told(inventory, left.__contains__)
         return (*told, *(each for each in before if each.is_of(had)))
 
-    def known(self) -> Sequence[AdvertisedDevice]:
-        """Return the devices that a claim may have, whatever API serves them at present.
+    def known(self) -> Mapping[str, AdvertisedDevice]:
+        """Return the devices that a claim may have by name, whatever API serves them at present.
 
-        A claim from before a rule has them by the names that they had without it.
+        A claim from before a rule has them by the names that they had without it. They are asked
+        for once for each claim, and so told once for each inventory.
         """
         inventory = self._core.inventory.value
-        told = self._sources.told(inventory, lambda _resource: True)
-        return (*as_found(self._sources.advertised, inventory), *told)
+        if inventory is not self._known_in:
+            told = self._sources.told(inventory, lambda _resource: True)
+            found = as_found(self._sources.advertised, inventory)
+            self._known_in = inventory
+            self._known = {each.name: each for each in (*found, *told)}
+        return self._known
 
     def serves(self, resource: ResourceName) -> bool:
         """Tell whether the scheduler knows of the devices of *resource*, by patterns too."""
