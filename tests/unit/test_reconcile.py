@@ -230,6 +230,32 @@ def test_the_ids_of_a_former_plugin_are_translated(old: str) -> None:
     assert list(_after(Book(), seen(entry(X, old))).locks) == [name("d0")]
 
 
+def _swapped() -> Inventory:
+    """Return the node once each of its chips has the IOMMU group that the other had."""
+    first, second = _NODE.of(WHOLE)
+    chips = replace(first, nodes=second.nodes), replace(second, nodes=first.nodes)
+    return replace(_NODE, devices=chips)
+
+
+def test_pods_whose_old_ids_mean_each_others_devices_after_a_reboot_swap_them() -> None:
+    """Each would wait for the other for ever."""
+    view = seen(entry(X, "a"), entry(Y, "b"))
+    book = _after(Book(), view, sightings={X: _LIVING, Y: _LIVING})
+    assert (lock_of(book, "d0").pod, lock_of(book, "d1").pod) == (X, Y)
+    assert _after(book, view, boot=BootId("boot-2")).locks == book.locks
+    assert _after(book, view, node=_swapped()).locks == book.locks, "there was no reboot"
+    after = _after(book, view, node=_swapped(), boot=BootId("boot-2"))
+    assert (lock_of(after, "d0").pod, lock_of(after, "d1").pod) == (Y, X)
+    assert {each.state for each in after.locks.values()} == {LockState.HELD}
+
+
+@pytest.mark.parametrize("view", [seen(entry(X, "a", "zz")), unreadable(seen(entry(X, "a")))])
+def test_what_means_nothing_yet_after_a_reboot_takes_nothing_from_a_pod(view: KubeletView) -> None:
+    book = _after(Book(), seen(entry(X, "a")), sightings={X: _LIVING})
+    after = _after(book, view, node=_swapped(), boot=BootId("boot-2"))
+    assert lock_of(after, "d0").pod == X
+
+
 @pytest.mark.parametrize("odd", ["", "zz", "vfio", "/dev/vfio/a"])
 def test_an_id_that_nobody_knows_is_nobodys_device(odd: str) -> None:
     assert _NODE.find(WHOLE, DeviceId(odd)) is None

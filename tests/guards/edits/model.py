@@ -55,6 +55,8 @@ MODEL_EDITS = {
         Edit(
             "claim-unended", "if allocation.claim is not None:  # kubelet", "if False:  # kubelet"
         ),
+        Edit("old-ids-reboot", "if rebooted and _leads_elsewhere(", "if _leads_elsewhere("),
+        Edit("old-ids-unseen", " and None not in found.values()", ""),
     ),
     "model/book/queue.py": (
         Edit("queue-two-ways", "in_the_way == [same]", "same in in_the_way"),

@@ -175,12 +175,16 @@ class Draft:
                 self._put_lock(replace(lock, allocation=None))
 
     def withdraw(self, allocation: Allocation, evidence: str) -> None:
-        """End *allocation*; those of its locks are free at once that no container started on."""
-        unused = [lock for lock in self.locks_of(allocation) if not lock.started]
+        """End *allocation*; of its locks those are free at once that nothing started on.
+
+        What started on one before a reboot has ended.
+        """
+        locks = self.locks_of(allocation)
+        unused = [lock for lock in locks if not lock.started or lock.boot != self.boot]
         self.end(allocation, evidence)
         for lock in unused:
             if self.holdings.locks[lock.device].state is LockState.RELEASING:
-                self.move(lock.device, LockState.FREE, "it never passed the gate")
+                self.move(lock.device, LockState.FREE, "no container has started on it")
 
     def lock(
         self,

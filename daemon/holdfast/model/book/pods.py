@@ -227,6 +227,9 @@ def _end(draft: Draft, observed: Observation) -> None:
         if allocation.claim is not None:  # kubelet itself says when a claim is over
             continue
         rebooted = allocation.boot != observed.boot
+        if rebooted and _leads_elsewhere(allocation, observed):
+            draft.withdraw(allocation, "since a reboot kubelet's ids mean other devices")
+            continue
         cgroup = allocation.pod in observed.sightings
         reason = over(
             AllocationFacts(
@@ -251,6 +254,22 @@ def _end(draft: Draft, observed: Observation) -> None:
         )
         if reason is not None:
             draft.end(allocation, reason)
+
+
+def _leads_elsewhere(allocation: Allocation, observed: Observation) -> bool:
+    """Tell whether its pod, which has not started since a reboot, gets other devices at its start.
+
+    What a former plugin called a device, such as its IOMMU group, may be another's name now.
+    """
+    if allocation.pod is None or not observed.view.readable:
+        return False
+    resource = allocation.resource
+    entries = observed.view.entries_of_pod(allocation.pod)
+    names = {id_ for each in entries if each.resource == resource for id_ in each.devices}
+    found = {id_: observed.inventory.find(resource, id_) for id_ in names}
+    here = {device.name.id for device in found.values() if device is not None}
+    # One that is not here may not have been seen yet.
+    return bool(here) and None not in found.values() and not allocation.ids <= here
 
 
 def _started(allocation: Allocation, book: Book) -> bool:
