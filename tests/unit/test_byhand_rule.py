@@ -134,6 +134,14 @@ def test_an_automatic_quarantine_is_not_lifted_but_tried_again() -> None:
     assert move.evidence.startswith(f"unquarantine, {_TOLD}: reclaimed again now")
 
 
+def test_of_several_locks_on_a_device_a_person_means_the_one_that_is_shown() -> None:
+    """A pod has one half of it, and the other half could not be freed of another pod."""
+    draft = drafted(book_of(allocated(silicon(h1="A"), resource=HALF, pod=Y, active=True), _stuck))
+    whole = Target(device=name("w"), keys=keys("A", "a"))
+    assert unquarantine(draft, whole, _MARK).retry == X
+    assert "keeps it" not in quarantine(draft, whole, _MARK)
+
+
 def test_a_person_can_trust_a_device_again_that_was_unhealthy() -> None:
     draft = drafted()
     text = unquarantine(draft, _WHAT, _MARK, forgiven=("Xid 48", "Xid 64")).text

@@ -423,8 +423,13 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         self.__dict__["holdings"] = holdings
 
     def lock_on(self, keys: frozenset[HardwareKey]) -> DeviceLock | None:
-        """Return a lock that excludes any of *keys*, under any resource name, or None."""
-        return next(iter(self.holdings.locks_on(keys)), None)
+        """Return the lock that counts for *keys*, under any resource name, or None.
+
+        Of several that exclude some of them it is the first that is not HELD, else the first.
+        """
+        locks = self.holdings.locks_on(keys)
+        ending = (lock for lock in locks if lock.state is not LockState.HELD)
+        return next(ending, locks[0] if locks else None)
 
     def locks_on(self, keys: frozenset[HardwareKey]) -> list[DeviceLock]:
         """Return every lock that excludes any of *keys*, under any resource name."""

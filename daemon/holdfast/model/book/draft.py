@@ -256,7 +256,7 @@ class Draft:
 
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record in the history of *device* what a person asked for; its lock does not change."""
-        lock = next(iter(self.holdings.locks_on(keys)), None)
+        lock = self.book.lock_on(keys)
         state = LockState.FREE if lock is None else lock.state
         self._note_move(device, lock, state, evidence=evidence, fence=self._next_fence())
 

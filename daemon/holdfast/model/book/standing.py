@@ -46,7 +46,7 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
     they are; otherwise a pod or claim has the name from before, or it is a shared card as a whole.
     `by_claims`: the scheduler hands it out, by DRA, and not kubelet.
 
-    `lock` is the lock that excludes it, under any name: the first that is not HELD, else the first.
+    `lock` is the lock that excludes it, under any name: see `Book.lock_on`.
     `owner` names who has that lock, and `said` is what people read about it. `since` is when the
     lock was first seen in its state, and `kept_since` since when the device is `kept`, or is not:
     both by this daemon, in seconds since the boot. `kept`: its lock keeps it from others without
@@ -358,7 +358,7 @@ def _standing(
     pods, awaited = _needing(name, given, facts.view)
     own = book.locks.get(name)
     keys = device.keys if device is not None else frozenset() if own is None else own.keys
-    lock = _lock_on(book, keys)
+    lock = book.lock_on(keys)
     by_claims = name.resource in facts.by_claims
     kept = lock is not None and _is_kept(name, lock, device, book, by_claims=by_claims)
     went_on = before if before is not None and before.kept is kept else None
@@ -403,12 +403,6 @@ def _said(name: DeviceName, lock: DeviceLock, facts: NodeFacts) -> FilledMessage
     blocked = facts.obstacles.get(lock.device)
     said = of_lock(name, lock, blocked, facts.book)
     return replace(said, message=Message.HAS) if lock.state is LockState.HELD else said
-
-
-def _lock_on(book: Book, keys: frozenset[HardwareKey]) -> DeviceLock | None:
-    locks = book.locks_on(keys)
-    ending = (lock for lock in locks if lock.state is not LockState.HELD)
-    return next(ending, locks[0] if locks else None)
 
 
 def _is_same(one: DeviceLock | None, other: DeviceLock | None) -> bool:
