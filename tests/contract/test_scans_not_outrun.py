@@ -613,6 +613,38 @@ def test_a_device_that_is_handed_on_by_fork_is_never_seen_as_nobodys(
         chain.wait()
 
 
+_HOP_WITH_A_MESSAGE = """
+import os, socket, sys, time
+one, other = socket.socketpair()
+kept = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
+socket.send_fds(other, [b"!"], [kept])
+os.close(kept)
+print(flush=True)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.02)
+    if os.fork():
+        os._exit(0)
+"""
+
+
+def test_a_device_in_a_message_that_is_handed_on_by_fork_is_never_seen_as_nobodys(
+    terminal: Terminal, start: Start, tmp_path: Path
+) -> None:
+    """Who has the sockets next was not born when all were listed."""
+    stop = tmp_path / "stop"
+    holders = holder_scan(HostRoot.under())
+    before = set(holders.scan([terminal.target]).gaps)
+    chain = start(_HOP_WITH_A_MESSAGE, terminal.path, str(stop))
+    assert chain.stdout is not None
+    assert chain.stdout.readline() == "\n"
+    try:
+        for _ in range(_SCANS):
+            assert set(holders.scan([terminal.target], hidden=True).gaps) - before
+    finally:
+        stop.touch()
+        chain.stdout.read()  # until nobody of the chain is left
+
+
 _RELAY = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -290,6 +290,11 @@ HOST_EDITS = {
         Edit("look-born-since", "            if not new:\n", "            if self.processes:\n"),
         Edit("look-handed-on", "            if not ended:\n", "            if True:\n"),
         Edit(
+            "look-in-flight-handed-on",
+            "for pid, each in self._hiding.items() if each.in_flight",
+            "for pid in ()",
+        ),
+        Edit(
             "look-ended-in-sight",
             "                return self._ended(pid, use)\n",
             "                return None\n",
@@ -300,7 +305,7 @@ HOST_EDITS = {
         Edit("look-no-longer", "(now > self._latest or ", "("),
         Edit("look-exits", "self._refused(pid, _EXITING)", "pass"),
         Edit("look-settles", "        for pid in new:\n", "        for pid in ():\n"),
-        Edit("look-settles", "        for each in ended:\n", "        for each in ():\n"),
+        Edit("look-settles", "        for pid in ended:\n", "        for pid in ():\n"),
         Edit("look-too-much", "self._refused(pid, _TOO_MUCH)", "pass"),
         Edit(
             "look-too-much", "_ProcessLook(unseen=_TOO_MUCH if self._extra else _NO_TIME)", "None"

@@ -293,10 +293,11 @@ class Survey(Struct, kw_only=True, dict=True):
     def look_at_all(self) -> None:
         """Look at every process, and again at all where one that has a device has ended since.
 
-        Whoever inherits what another has open is born before that one ends. So all are listed
+        Or one that had files in messages: who has its sockets now can take them. Whoever inherits
+        what another has open is born before that one ends. So all are listed
         until nobody is new, and one that ended may have handed on what it had to anybody.
         """
-        ended: list[Uses] = []
+        ended: dict[int, str] = {}
         for _ in range(_MOST_ROUNDS):
             self.found.clear()
             self._searches.clear()
@@ -308,14 +309,12 @@ class Survey(Struct, kw_only=True, dict=True):
             self._look_closer()
             if not settled:
                 return
-            ended = [each for each in self.found.values() if self._has_ended(each)]
+            ended = self._ended()
             if not ended:
                 return
         # It had the device a moment ago, so for this look it is in use.
-        for each in ended:
-            self.gaps.add(
-                each.process.pid, each.command, "it ended, and may have handed on what it had open"
-            )
+        for pid in ended:
+            self.gaps.add(pid, ended[pid], "it ended, and may have handed on what it had open")
 
     def uses(self, process: ProcessId, command: str, cgroup: str, use: ProcessUse) -> Uses:
         """Return *use* of a process in few bytes: thousands may have the same devices open."""
@@ -432,6 +431,15 @@ class Survey(Struct, kw_only=True, dict=True):
 
     def _begin(self) -> _Observer:
         return _Observer(self, self.search(), extra=False)
+
+    def _ended(self) -> dict[int, str]:
+        """Return who has ended since, with its command, that had a device, or files in messages."""
+        ended = {pid: each.command for pid, each in self.found.items() if self._has_ended(each)}
+        for pid in (pid for pid, each in self._hiding.items() if each.in_flight):
+            facts = self.procfs.process(pid)
+            if facts is None or not facts.can_act:
+                ended[pid] = "ended"
+        return ended
 
     def _has_ended(self, uses: Uses) -> bool:
         try:
