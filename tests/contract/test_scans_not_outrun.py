@@ -776,7 +776,11 @@ if ring < 0:
 files = (ctypes.c_int * 1)(os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY))
 done = libc.syscall(427, ring, 2, files, 1)
 os.close(files[0])
-if sys.argv[2:]:
+if sys.argv[2:3] == ["map"]:
+    libc.mmap(None, 4096, 3, 1, ring, 0)
+    for number in map(int, sys.argv[3:]):
+        os.close(number)
+elif sys.argv[2:]:
     os.chroot(sys.argv[2])
 print(done, flush=True)
 sys.stdin.read()
@@ -798,6 +802,16 @@ def test_a_device_that_an_io_uring_has_registered_is_seen(terminal: Terminal, st
     scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid])
     assert _pids(scan) == [child.pid]
     assert scan.holders[ONE][0].grips == {Grip.NODE}
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_device_of_a_ring_that_is_mapped_and_has_no_number_is_a_gap(
+    terminal: Terminal, start: Start, *, closed: bool
+) -> None:
+    child = _ring(start, terminal.path, "map", *(["3"] if closed else []))
+    scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid], maps=True)
+    gaps = [gap.endswith("that it has mapped alone cannot be read") for gap in _of(scan, child.pid)]
+    assert (_pids(scan), gaps) == (([], [True]) if closed else ([child.pid], []))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can change its root")

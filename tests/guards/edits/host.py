@@ -70,7 +70,8 @@ HOST_EDITS = {
             "open-thread-heirs", "                    ended = True\n", "                    pass\n"
         ),
         Edit("open-same-table", "if same and self._folder(other) == inode and", "if same and"),
-        Edit("open-ring-roots", "if use.has_rings or inode is None:", "if inode is None:"),
+        Edit("open-ring-roots", "if use.rings or inode is None:", "if inode is None:"),
+        Edit("mapped-ring", "if found.rings - use.rings:", "if False:"),
         Edit(
             "open-refused", '            if text.startswith(b"/dev/"):\n', "            if False:\n"
         ),

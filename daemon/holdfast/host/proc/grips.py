@@ -62,8 +62,8 @@ class ProcessUse:
         """How many device fds belong to each target, or other group, whose node is open."""
         self.unseen = ""
         """What of it could not be seen, and why."""
-        self.has_rings = False
-        """Whether it has an io_uring, whose files are told apart by the process's own root."""
+        self.rings: set[int] = set()
+        """The inodes of its io_urings, whose files are told apart by the process's own root."""
         self.in_flight = False
         """Whether files are in messages to its unix sockets; which files, nobody is told."""
         self.exiting = False
@@ -186,7 +186,7 @@ class GripSearch:
     def _keep(self, pid: int, use: ProcessUse) -> None:
         """Keep the open files of *pid*: others may share its table, as all of a gVisor sandbox."""
         inode = self._folder(pid)
-        if use.has_rings or inode is None:
+        if use.rings or inode is None:
             return
         if pid not in self._read and len(self._read) >= _TABLES:
             del self._read[next(iter(self._read))]
@@ -350,6 +350,8 @@ class GripSearch:
         if text == VFIO_DEVICE:
             self._device_fd(f"{folder}info/{name.decode()}", use)
         elif text == RING:
+            ring = stat_or_none(f"{folder}/{name.decode()}")
+            use.rings.add(0 if ring is None else ring.st_ino)
             self._ring(f"{folder}info/{name.decode()}", folder, use)
         elif text.startswith(_PIDFDS):
             use.takes = self.hidden
@@ -365,7 +367,6 @@ class GripSearch:
 
     def _ring(self, info: str, folder: str, use: ProcessUse) -> None:
         """Look at the files that an io_uring has, of which no number need be open any more."""
-        use.has_rings = True
         files = registered_files(info)
         if files is None:
             use.unseen = "what its io_uring has registered cannot be read"
@@ -419,6 +420,8 @@ class GripSearch:
             return
         if found.vfio:
             use.unnamed.add(Grip.MAPPED)
+        if found.rings - use.rings:
+            use.unseen = "what an io_uring has registered that it has mapped alone cannot be read"
         for rdev in found.rdevs:
             for target in self._by_rdev[rdev]:
                 use.grips[target.device].add(Grip.MAPPED)

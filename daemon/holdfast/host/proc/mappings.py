@@ -2,11 +2,13 @@
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import Struct
 
 from holdfast.host.files.paths import DeviceNumbers, in_own_root
+from holdfast.host.proc.openfiles import RING
 from holdfast.host.root import HostRoot
 
 VFIO_DEVICE = b"anon_inode:[vfio-device]"
@@ -54,9 +56,13 @@ class Mapping(Struct, frozen=True, kw_only=True):
 
 
 class ProcessMappings(Struct, frozen=True, kw_only=True):
-    """What one process has mapped: whether any VFIO device, and which devices by number."""
+    """What one process has mapped: whether any VFIO device, and which devices by number.
+
+    `rings` are the inodes of the io_urings.
+    """
 
     vfio: bool
+    rings: frozenset[int]
     rdevs: frozenset[int]
 
 
@@ -80,16 +86,17 @@ class MappedDevices:
 
         It can hang. *beat* is called after each part.
         """
-        shown, vfio = False, False
+        shown = False
         seen: set[tuple[bytes, bytes, bytes]] = set()
+        inodes: dict[bytes, set[int]] = defaultdict(set)
         rdevs: set[int] = set()
         doubtful: dict[bytes, tuple[Mapping, int]] = {}
         for lines in _whole_lines(f"{folder}/maps"):
             shown = True
             beat()
             for each in _mapped_files(lines, seen):
-                if each.path == VFIO_DEVICE:
-                    vfio = True
+                if each.path in {VFIO_DEVICE, RING}:
+                    inodes[each.path].add(each.inode)
                     continue
                 if each.removed and self._is_memory(each):
                     continue
@@ -107,7 +114,8 @@ class MappedDevices:
                 if rdev not in self._wanted:
                     self._leave_unexplained(pid, each.path)
         wanted = frozenset(rdev for rdev in rdevs if rdev in self._wanted)
-        return ProcessMappings(vfio=vfio, rdevs=wanted) if shown else None
+        vfio, rings = bool(inodes[VFIO_DEVICE]), frozenset(inodes[RING])
+        return ProcessMappings(vfio=vfio, rings=rings, rdevs=wanted) if shown else None
 
     def _device(self, folder: str, mapping: Mapping) -> tuple[int, bool]:
         """Return the mapped device's number, 0 for none, and whether that is certain."""
@@ -161,7 +169,7 @@ def _mapped_files(maps: bytes, seen: set[tuple[bytes, bytes, bytes]]) -> Iterato
     """Yield the file behind each mapping that can be a device's, unless it was *seen* before."""
     for line in _lines_with_a_sign(maps):
         match = _LINE.fullmatch(line)
-        if match is None or not (match["path"] == VFIO_DEVICE or match["path"].startswith(b"/")):
+        if match is None or not match["path"].startswith((b"/", VFIO_DEVICE, RING)):
             continue
         path = match["path"].removesuffix(_REMOVED)
         removed = path != match["path"]
