@@ -457,3 +457,13 @@ def test_a_gpu_was_granted_to_the_pods_of_the_locks_on_its_hardware(
     of: Device, locks: dict[DeviceName, DeviceLock], expected: GpuOwners
 ) -> None:
     assert granted_on(of.keys, locks) == expected
+
+
+def test_of_many_that_have_a_gpu_open_or_end_on_it_a_few_are_named() -> None:
+    """What is told of a release is kept in the history."""
+    many = tuple((holder(pod=OTHER, pid=pid), Bystander.ONLOOKER) for pid in range(2000))
+    open_ = GpuSight(memory=5, bystanders=many).judge(looked=True, gaps=())
+    assert open_.freedom is FREE
+    assert open_.reason.endswith(", which has it open and does not use it and 1992 more")
+    ends = GpuSight(memory=5, ended=tuple(range(2000))).judge(looked=True, gaps=())
+    assert "what pid 0, 1, 2, 3, 4, 5, 6, 7 and 1992 more had on it" in ends.reason

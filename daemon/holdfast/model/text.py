@@ -23,14 +23,14 @@ def printable(text: str, most: int = MOST_SHOWN) -> str:
     return shown if rest <= 0 else f"{shown}... ({rest} more characters)"
 
 
-def some(names: Sequence[str], most: int = 3) -> str:
+def some(names: Sequence[str], most: int = 3, between: str = ", ") -> str:
     """Return *names* as a list in a text, the first *most* of them.
 
     >>> some(("a", "b", "c"), 2)
     'a, b and 1 more'
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return between.join(names[:most]) + more
 
 
 def sized(count: int) -> str:

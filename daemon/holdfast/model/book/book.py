@@ -23,6 +23,7 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
+from holdfast.model.text import some
 
 MOST_NAMED = 3
 """Pods that a text names of a claim: up to 256 may share one."""
@@ -486,9 +487,8 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
             return name(each.pod)
         left = isinstance(each, DeviceLock) and claim.had_before(each)
         pods = sorted(claim.pods) if claim.over_at is None and not left else [each.pod]
-        named = " and ".join(name(pod) for pod in pods[:most])
-        more = f" and {len(pods) - most} more" if len(pods) > most else ""
-        return f"{named}{more} by claim {claim.ref.namespace}/{claim.ref.name}"
+        named = some([name(pod) for pod in pods], most, " and ")
+        return f"{named} by claim {claim.ref.namespace}/{claim.ref.name}"
 
 
 def named_pod(lock: DeviceLock) -> frozenset[PodUid]:

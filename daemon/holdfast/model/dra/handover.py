@@ -16,6 +16,7 @@ from holdfast.model.gate.cdi import spec_text
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey, ResourceName
+from holdfast.model.text import some
 
 _VERSION = "0.5.0"
 _MODE = 0o666
@@ -31,8 +32,6 @@ Grant = Callable[[ResourceName, tuple[Device, ...]], ContainerGrant]
 """Returns what a container gets for devices that are all of one resource."""
 Grants = Mapping[str, ContainerGrant]
 """What containers get of each device of a claim, by its label in ResourceSlices."""
-_MOST_TOLD = 3
-"""Replicas of which a text says who has them."""
 
 
 def kind(driver: str) -> str:
@@ -243,11 +242,10 @@ def _is_left(device: Device, book: Book, claim: ClaimUid, *, prepared: bool) -> 
 
 def _why_none(given: ResultDevices, book: Book) -> Obstacle:
     told = list(dict.fromkeys(_who(each, book) for each in given.devices))
-    more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
     share = given.result.device
     names = {"share": share, "reason": _who_first(given.devices, book)}
     return Obstacle(
-        text=f"no share of {share} is left: {'; '.join(told[:_MOST_TOLD])}{more}",
+        text=f"no share of {share} is left: {some(told, between='; ')}",
         said=FilledMessage(message=Message.NO_SHARE, names=names),
     )
 

@@ -11,8 +11,9 @@ from holdfast.model.cards import card_of, clash, id_of, is_part, shares, whole_o
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
+from holdfast.model.text import some
 from holdfast.model.use.free import Verdict, free, in_use, unknown
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import MOST_NAMED, Grip, Holder
 
 MOST_RISE = 4
 """By how many times the slack the idle level may rise above the least that was ever seen."""
@@ -367,7 +368,7 @@ def _judge(sight: GpuSight, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
     if sight.problem:
         return unknown(sight.problem, final=True)
     if sight.ended:
-        pids = ", ".join(str(pid) for pid in sight.ended)
+        pids = some([str(pid) for pid in sight.ended], MOST_NAMED)
         reason = f"in use: what pid {pids} had on it is still being taken down (NVML names it)"
         return in_use(reason)
     if sight.above:
@@ -384,7 +385,8 @@ def _judge(sight: GpuSight, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
     back = _back(sight)
     # Neighbours can be many, and are what a shared GPU is for.
     others = (each for each in sight.bystanders if each[1] is not Bystander.NEIGHBOUR)
-    beside = "".join(f"; beside it {who}, {role.value}" for who, role in others)
+    named = some([f"{who}, {role.value}" for who, role in others], MOST_NAMED, "; beside it ")
+    beside = f"; beside it {named}" if named else ""
     if gaps:
         return unknown(
             f"NVML names no process and {back}, but not every process can be seen: {gaps[0]}"

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from holdfast.model.devices import DeviceKind
 from holdfast.model.ids import PciAddress, PodUid
-from holdfast.model.use.holders import Holder, Sandbox, held_by
+from holdfast.model.text import some
+from holdfast.model.use.holders import MOST_NAMED, Holder, Sandbox, held_by
 
 _WHOSE = (
     "; if that is the virtual machine of this very pod (Kata, with cold_plug_vfio), set "
@@ -263,7 +264,7 @@ def kept_only_by(facts: ReleaseFacts, others: Collection[PodUid]) -> bool:
 def _living(pod: FormerPod) -> str:
     if not pod.processes:
         return "its pod's cgroup is populated: processes of it still live, whose pids were not seen"
-    pids = ", ".join(str(pid) for pid in pod.processes[:5])
+    pids = some([str(pid) for pid in pod.processes], MOST_NAMED)
     return f"processes of its pod still live: pid {pids}"
 
 
