@@ -33,7 +33,7 @@ _REEXEC = "exe"
 """The name of a program that was started through /proc/self/exe, such as gVisor's sentry."""
 _SOON = 0.25
 _NAMING = 1.0
-"""How long one read of arguments may take, and all of one scan together, in seconds."""
+"""How long one read of arguments may take, and all of one look together, in seconds."""
 _MOST_ALIKE = 64
 """Of one device: a pod may have it open in thousands of processes."""
 
@@ -110,13 +110,15 @@ class HolderScan:
             cpu_seconds=time.process_time() - worked,
         )
 
-    def named(self, pid: int) -> Holder | None:
-        """Return *pid* as a holder without devices; None if it has ended, reaped or not."""
-        cgroup, facts = self._cgroups.of_process(pid), self._procfs.process(pid)
-        if facts is None or not facts.can_act:
-            return None
+    def named(self, pids: Iterable[int]) -> dict[int, Holder]:
+        """Return those of *pids* that have not ended, reaped or not, as holders without devices."""
         roles = SandboxRoles(self._procfs, seconds=_NAMING)
-        return self._describe(facts.process, facts.comm, cgroup, roles)
+        found: dict[int, Holder] = {}
+        for pid in pids:
+            cgroup, facts = self._cgroups.of_process(pid), self._procfs.process(pid)
+            if facts is not None and facts.can_act:
+                found[pid] = self._describe(facts.process, facts.comm, cgroup, roles)
+        return found
 
     @property
     def hanging(self) -> frozenset[int]:

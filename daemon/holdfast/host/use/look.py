@@ -134,15 +134,11 @@ class Look:
         found = await self._lane.run(lambda: self._scan(wanted, locks, pids))
         if not answers:
             return found
-        named = await self._lane.run(lambda: self._named(answers.values()))
+        told = frozenset[int]().union(*(each.pids for each in answers.values()))
+        named = await self._lane.run(lambda: self._holders.named(told))
         for name, answer in answers.items():
             found[name] = answer.seen_in(found[name], named=named, locks=locks)
         return found
-
-    def _named(self, answers: Iterable[DriverAnswer]) -> dict[int, Holder]:
-        pids = frozenset[int]().union(*(each.pids for each in answers))
-        found = {pid: self._holders.named(pid) for pid in pids}
-        return {pid: holder for pid, holder in found.items() if holder is not None}
 
     async def open(self, device: Device) -> OpenOutcome:
         """Open and close each group node of *device* exclusively; return the kernel's answer."""

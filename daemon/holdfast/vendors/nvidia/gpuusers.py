@@ -1,7 +1,7 @@
 """Looks at one GPU, and keeps how much memory GPUs need while nobody uses them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import structlog
@@ -57,8 +57,8 @@ class GpuUsers(Struct, frozen=True, kw_only=True):
     The MPS server, a display and monitoring agents stay when the work is over.
     """
 
-    named: Callable[[int], Holder | None]
-    """Describes a pid, and blocks; None where nothing is known of it."""
+    named: Callable[[Iterable[int]], Mapping[int, Holder]]
+    """Describes pids, and blocks; those of which nothing is known are left out."""
     book: Callable[[], Book]
     rules: Watched[GpuRules]
 
@@ -69,10 +69,12 @@ class GpuUsers(Struct, frozen=True, kw_only=True):
         kinds: dict[int, set[str]] = defaultdict(set)
         for each in use.processes:
             kinds[each.pid].add(each.kind)
-        return frozenset(pid for pid, ways in kinds.items() if self._works(pid, ways, to))
+        named = self.named(kinds)
+        return frozenset(
+            pid for pid, ways in kinds.items() if self._works(named.get(pid), ways, to)
+        )
 
-    def _works(self, pid: int, ways: set[str], to: GpuOwners) -> bool:
-        holder = self.named(pid)
+    def _works(self, holder: Holder | None, ways: set[str], to: GpuOwners) -> bool:
         if holder is None:
             return True
         return bystander(replace(holder, grips=grips_of(ways)), to, self.rules.value) is None
