@@ -1,6 +1,7 @@
 """Keeps the DRA driver registered with kubelet, whatever happens to either side's sockets."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,6 @@ log = structlog.get_logger(__name__)
 
 _Call = aio.ServicerContext[Any, Any]
 
-_LONG = 3600.0
 _STOP_GRACE = 0.001
 
 
@@ -252,7 +252,7 @@ class DriverRegistrar:
             ):
                 if not folder.state.value.has(server):
                     return f"our socket {server.path} was removed; serving and registering again"
-            await changes.wait(_LONG if registered else left)
+            await changes.wait(math.inf if registered else left)
 
     def _not_asked(self, *, asked: bool) -> str:
         if asked:

@@ -38,7 +38,6 @@ from holdfast.names import LONGEST_SOCKET_PATH
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Changes, Watched
 
-_LONG = 3600.0
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
@@ -82,7 +81,7 @@ class Offering(DeviceLists):
     async def ready(self) -> None:
         """Return once something is offered, or nothing is to come."""
         while not (self.offers.value.devices or self.silent):
-            await Changes([self.offers, self.standings.latest]).wait(_LONG)
+            await Changes([self.offers, self.standings.latest]).wait()
 
     def resend(self) -> None:
         """Send the lists once more, unchanged or not, so that kubelet writes its checkpoint."""
@@ -119,7 +118,7 @@ class Offering(DeviceLists):
         while True:
             changes = Changes([self.standings.latest, self.inventory])
             self.refresh()
-            await changes.wait(_LONG)
+            await changes.wait()
 
 
 def _line(each: Standing) -> OfferedDevice:
@@ -275,7 +274,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
                 sent = latest
                 yield api_pb2.ListAndWatchResponse(devices=[_device(each) for each in latest[0]])
             else:
-                await changes.wait(_LONG)
+                await changes.wait()
 
     async def GetPreferredAllocation(  # noqa: N802
         self,

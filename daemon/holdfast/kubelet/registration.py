@@ -1,6 +1,7 @@
 """Keeps each resource registered with kubelet, whatever happens to either side's sockets."""
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
 
 import structlog
@@ -25,7 +26,6 @@ log = structlog.get_logger(__name__)
 
 _API_VERSION = "v1beta1"
 """The one version of the API that any kubelet takes."""
-_LONG = 3600.0
 
 
 class RegistrationTimes(Struct, frozen=True, kw_only=True):
@@ -243,7 +243,7 @@ class _OneResource:
                 return "claims serve it: kubelet need not call before starts; registering again"
             if not state.has(socket):
                 return f"our socket {socket.path} was removed; serving and registering again"
-            await changes.wait(_LONG if streams.opened else left)
+            await changes.wait(math.inf if streams.opened else left)
 
     async def _pause(self, seconds: float, tried: FolderState) -> None:
         """Return after *seconds*, or as soon as there is another kubelet to try."""

@@ -39,7 +39,6 @@ from holdfast.settings.sections import ReclaimSettings
 
 _LOOK = 1.0
 """Seconds between two looks while a start is held up."""
-_IDLE = 3600.0
 
 
 class LeakedSandboxes(Struct, frozen=True, kw_only=True):
@@ -72,7 +71,7 @@ class LeakedSandboxes(Struct, frozen=True, kw_only=True):
             for start in sorted(starts, key=lambda each: (each.pod, each.device)):
                 await self._consider(start)
             await changes.wait(
-                min(_LOOK, self.settings.value.leak_grace or _LOOK) if starts else _IDLE
+                min(_LOOK, self.settings.value.leak_grace or _LOOK) if starts else math.inf
             )
 
     async def ask(self) -> KubeletView:

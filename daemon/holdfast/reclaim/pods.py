@@ -1,6 +1,7 @@
 """The processes of a pod: what each is, and the end of all of them as one."""
 
 import asyncio
+import math
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,6 @@ _FREEZE_TIME = 0.2
 """Seconds in which a cgroup is frozen, unless a process in it sleeps in the kernel."""
 _THAW_AGAIN = 2.0
 """Seconds after which a cgroup that could not be thawed is tried again."""
-_LONG = 3600.0
 
 MayEnd = Callable[[tuple[Member, ...]], bool]
 """Judges all of a pod's processes; it may be called from any thread."""
@@ -194,7 +194,7 @@ class Pods:
         while True:
             changes = Changes([self.ledger.book])
             await self.thaw()
-            await changes.wait(_THAW_AGAIN if self._frozen.value else _LONG)
+            await changes.wait(_THAW_AGAIN if self._frozen.value else math.inf)
 
     def _kill(
         self, pod: PodUid, path: str, inode: int, may_end: MayEnd, as_one: MayEnd

@@ -1,6 +1,7 @@
 """Published values: the latest counts, anybody may follow it or wait for the first of several."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -94,7 +95,7 @@ class Changes:
         """Take the present versions of *values* as seen."""
         self._seen = [(value, value.version) for value in values]
 
-    async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - the end of the wait is no error
+    async def wait(self, timeout: float = math.inf) -> bool:  # noqa: ASYNC109 - its end is no error
         """Return at the first change since construction, or after *timeout* seconds.
 
         Tell whether there was one.

@@ -1,5 +1,6 @@
 """Keeps the node labels up to date: what the adapters know about their hardware, in one file."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +34,6 @@ _GOOD_FOR = 24 * 3600.0
 """Seconds after which node-feature-discovery drops the labels if no daemon writes them again."""
 _WRITTEN, _REMOVED = "node labels written", "node labels removed"
 _DEADLINE = 5.0
-_LONG = 3600.0
 
 
 @dataclass(eq=False)
@@ -73,7 +73,7 @@ class LabelWatch:
             wanted = self.settings.value.enabled
             changes = Changes([self.settings, self.inventory] if wanted else [self.settings])
             await self.refresh()
-            await changes.wait(_LOOK if self._concerned else _LONG)
+            await changes.wait(_LOOK if self._concerned else math.inf)
 
     async def refresh(self) -> None:
         """Let the file say what is known now. Never raises for what its folder does."""

@@ -48,7 +48,6 @@ _FIRST_RETRY = 1.0
 _LAST_RETRY = 60.0
 _OVERDUE = 5.0
 """How much longer than asked a wait may take before nothing can be said to be heard, in seconds."""
-_LONG = 3600.0
 
 
 class EventSubscription(Struct, frozen=True, kw_only=True):
@@ -311,7 +310,7 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         """Judge what is known again whenever a setting changes."""
         while True:
             changes = Changes([self.checks, self.times])
-            await changes.wait(_LONG)
+            await changes.wait()
             now, checks = self.clock.uptime(), self.checks.value
             self._states = {
                 uuid: restored(state, self.boot, now, checks)
