@@ -20,6 +20,7 @@ _MOST_SHOWN = 60
 _PART = 1 << 16
 _PATIENCE = 5_000
 """Milliseconds that a pipe may keep its reader waiting: nobody may ever write to it."""
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
@@ -106,6 +107,9 @@ class _Loader(yaml.SafeLoader):
             return node
         if alias:
             raise _refused("it contains itself", node)
+        if node.tag in _NUMBERS and ":" in node.value:
+            # To YAML 1.1 a number to base 60. To YAML 1.2, and so to Helm, it is text.
+            node.tag = self.DEFAULT_SCALAR_TAG
         size = 1 + sum(self._sizes[each] for each in _children(node))
         if size > _MOST_VALUES:
             raise _refused(f"it has more than {_MOST_VALUES} values", node)
