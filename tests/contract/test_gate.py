@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from fakes.allocators import allocator
 from fakes.books import entry, seen
 from fakes.doors import WatchedNode, gate_over
 from fakes.inuse import CountedLook, NoDrivers, SlowLook, chip, device_use
@@ -17,6 +18,7 @@ from fakes.ledgers import ledger_in
 from fakes.opener import opener
 from fakes.watchers import KnownKubelet
 from holdfast.allocation.gate import Gate
+from holdfast.discovery.source import Sources
 from holdfast.errors import GateRefusedError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState
@@ -180,6 +182,27 @@ async def test_a_start_is_not_the_former_pods_because_the_checkpoint_gives_no_an
     await at.ledger.apply(allocated)
     at.reader.stuck = True
     assert "it cannot be read whose container it is" in await _start(at, at.gate())
+
+
+async def test_a_start_is_not_the_former_pods_because_its_allocate_could_not_be_recorded(
+    at: AtTheGate,
+) -> None:
+    """A restart of the former pod's container still is, as long as nothing was allocated."""
+    at.counted((OTHER, 0))
+    gate, device = at.gate(), at.devices[0]
+    assert await _start(at, gate) == ""
+    at.reader.view.set(replace(at.reader.view.value, readable=False))
+    assert await _start(at, gate) == ""
+    inventory = Watched(Inventory(generation=1, resources=(TPU,), devices=at.devices))
+    door = allocator(at.ledger, inventory, Sources(), at.lane, unrecorded=gate.unrecorded)
+    sqlite = at.ledger.store._db
+    await at.ledger.lane.run(lambda: sqlite.execute("PRAGMA query_only = ON"))
+    await door.allocate(TPU, (device.name.id,))
+    assert "cannot be recorded" in await _start(at, gate)
+    await at.ledger.lane.run(lambda: sqlite.execute("PRAGMA query_only = OFF"))
+    assert f"held by pod {OTHER}" in await _start(at, gate)
+    assert [each.pod for each in at.ledger.book.value.queue()] == [OTHER, None]
+    assert not gate.unrecorded
 
 
 async def test_a_start_behind_a_lock_has_kubelet_asked_once_and_not_at_each_look(

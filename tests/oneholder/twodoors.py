@@ -15,7 +15,7 @@ from hypothesis.stateful import invariant, precondition, rule
 from msgspec.structs import replace
 
 from fakes.doors import why_claim_waits
-from holdfast.errors import ClaimRefusedError
+from holdfast.errors import ClaimRefusedError, LedgerError
 from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, share
 from holdfast.model.dra.claims import ClaimResult
@@ -210,7 +210,7 @@ class TwoDoors(OneHolder):
             if not self._is_free_for(claim):
                 return
             reason = self._commit(partial(enter, wish=wish, evidence="prepared"), then)
-        except Killed:
+        except (Killed, LedgerError):
             return  # kubelet hears an error, and asks again
         except ClaimRefusedError:
             # Its Unprepare was committed, and kubelet has not heard the answer.
@@ -265,7 +265,7 @@ class TwoDoors(OneHolder):
         claim = first.claim
         assert claim is not None
         self._unprepare(claim, None)
-        for pod in claim.former:
+        for pod in [] if claim.users else claim.former:
             if data.draw(st.booleans()):
                 self._all_exit(pod)
         for _ in range(data.draw(st.integers(0, 3))):
@@ -278,7 +278,7 @@ class TwoDoors(OneHolder):
         end = partial(end_claim, claim=claim.ref.uid, evidence="over", kubelet=ProcessId(7, 7))
         try:
             self._commit(end, crash)
-        except Killed:
+        except (Killed, LedgerError):
             return  # kubelet asks again, for as long as it gets no answer
         claim.former += claim.users
         claim.users = []
@@ -325,7 +325,12 @@ class TwoDoors(OneHolder):
         pod.alive = True
         for container in pod.containers:
             container.passed = container.known = True
-        self._commit(partial(share, claim=claim.ref.uid, pods=[pod.uid]), None)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        for claim in self.claims:
+            users = [each.uid for each in claim.users]
+            self._commit_or_log(partial(share, claim=claim.ref.uid, pods=users), None)
 
     def _users(self) -> list[_ClaimPod]:
         return [pod for claim in self.claims for pod in claim.users]

@@ -7,8 +7,10 @@ must be the book before that commit or the book after it."""
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +27,7 @@ from msgspec.structs import replace
 
 from fakes.books import HALF, NOW, WHOLE, breaches, inventory, silicon, unlocked
 from fakes.doors import why_wait
+from holdfast.errors import LedgerError
 from holdfast.ledger.disk import FILE, SEAL
 from holdfast.ledger.store import Store
 from holdfast.model.book.book import ENDING, Book, DeviceLock, LockState, Move, Phase
@@ -35,7 +38,7 @@ from holdfast.model.book.pods import Observation, PodSighting, changes_with_time
 from holdfast.model.book.queue import settle
 from holdfast.model.cards import card_of, replica_key, replica_of, shares
 from holdfast.model.devices import Device, Identity, pci_key
-from holdfast.model.gate.gate import Passage, arrive, enter, who_calls
+from holdfast.model.gate.gate import Caller, Passage, arrive, enter, who_calls
 from holdfast.model.ids import (
     BootId,
     CheckpointId,
@@ -136,6 +139,26 @@ CRASH = st.one_of(st.none(), st.none(), st.integers(0, 30))
 """At which statement of the next commit the daemon is killed."""
 
 
+class Look(Enum):
+    """What becomes of a look at kubelet's checkpoint."""
+
+    READ = "read"
+    UNREADABLE = "it cannot be read"
+    STUCK = "the read does not return, and what was read before is all that is known"
+
+
+class Disk(Enum):
+    """How much the disk of the ledger still takes."""
+
+    ROOM = "everything"
+    FULL = "what is kept for releases"
+    NOTHING = "nothing"
+
+
+_DISKS = st.sampled_from([Disk.ROOM, *Disk])
+_LOOKS = st.sampled_from([Look.READ, Look.READ, Look.READ, Look.READ, Look.UNREADABLE, Look.STUCK])
+
+
 def devices_of(
     resource: ResourceName, ids: frozenset[DeviceId]
 ) -> dict[DeviceId, frozenset[HardwareKey]]:
@@ -178,6 +201,10 @@ class Container:
     opened: bool = False
     known: bool = False
     """Whether the book learned whose start it was. Where it never did, the kernel alone tells."""
+    waits_as: PodUid | None = None
+    """Whose start it is, for the call that waits at the gate."""
+    forgotten: bool = False
+    """Whether its Allocate was not recorded before the daemon was killed: nothing tells of it."""
 
     @property
     def keys(self) -> frozenset[HardwareKey]:
@@ -224,13 +251,24 @@ class OneHolder(RuleBasedStateMachine):
         self.pods: list[Pod] = []
         self.writes = 0
         self.checkpoint: tuple[CheckpointEntry, ...] = ()
-        self.readable = True
+        self.writes_checkpoint = True
+        """Whether kubelet's disk has room for its checkpoint; without it the old one stays."""
+        self.look = Look.READ
+        self.view = KubeletView()
+        self.disk = Disk.ROOM
+        self.unrecorded: set[tuple[ResourceName, frozenset[DeviceId]]] = set()
+        """What was allocated since the daemon was started, and could not be recorded."""
+        self.out_of_turn = False
+        """Whether anything ever was."""
+        self.met: Counter[str] = Counter()
+        """How often the faults met something that they matter to."""
         self.stranger: frozenset[HardwareKey] = frozenset()
         self.moves: list[Move] = []
         self.store = Store(self._folder())
         self.book = self.store.read()
 
     def teardown(self) -> None:
+        self.disk = Disk.ROOM
         try:
             self._everybody_who_waits_can_start_in_the_end()
         finally:
@@ -240,9 +278,24 @@ class OneHolder(RuleBasedStateMachine):
     def _everybody_who_waits_can_start_in_the_end(self) -> None:
         """When the dead are gone and kubelet can be asked, no queue stands still.
 
-        Pods end after they have started, as they do, so that the next can.
+        Pods end after they have started, as they do, so that the next can. Where an Allocate could
+        not be recorded the book learns of it out of turn, when a younger pod may have started on
+        one thing and wait for another. Then a person deletes it.
         """
         self._calm()
+        self._all_start_and_end()
+        started = [pod for pod in self.pods if pod.counted and pod.passed]
+        while self.out_of_turn and started:
+            started.pop().counted = False
+            self._write_checkpoint()
+            self._all_start_and_end()
+            started = [pod for pod in started if pod.counted]
+            self.met["a pod that a person had to delete"] += 1
+        assert not [pod.uid for pod in self.pods if pod.counted], (
+            f"a pod waits for ever: {self.book}"
+        )
+
+    def _all_start_and_end(self) -> None:
         idle = 0
         for _ in range(3 * len(self.pods)):
             idle += not any(pod.counted for pod in self.pods)
@@ -257,18 +310,15 @@ class OneHolder(RuleBasedStateMachine):
                 self.the_watcher_beats(None)
             for pod in [each for each in self.pods if each.counted]:
                 for each in pod.containers:
-                    self._start(pod, each, None, readable=True)
+                    self._start(pod, each, None)
                 if all(each.passed for each in pod.containers):
                     pod.counted = False
                     self._write_checkpoint()
-        assert not [pod.uid for pod in self.pods if pod.counted], (
-            f"a pod waits for ever: {self.book}"
-        )
 
     def _calm(self) -> None:
         """Let nobody be in the way, and everything that was to take its time have had it."""
         self.stranger = frozenset()
-        self.readable = True
+        self.look, self.writes_checkpoint = Look.READ, True
         self.now += 1000
         self._write_checkpoint()
 
@@ -295,21 +345,21 @@ class OneHolder(RuleBasedStateMachine):
         self.folder = folder
         return folder
 
-    def _view(self) -> KubeletView:
-        if not self.readable:
-            return self._unreadable()
-        return KubeletView(
-            entries=self.checkpoint,
-            readable=True,
-            file=self._file,
-            read_at=self.now,
-            kubelet=ProcessId(7, 7),
-            answered=True,
-            asked_at=self.now,
-        )
-
-    def _unreadable(self) -> KubeletView:
-        return KubeletView(file=self._file, read_at=self.now)
+    def _read(self, look: Look, *, asks: bool) -> None:
+        """Let the daemon look at the checkpoint, once it has had kubelet write it if it *asks*."""
+        was = replace(self.view, file=self._file, read_at=self.now)
+        answered = asks and self.writes_checkpoint
+        if look is Look.READ:
+            self.view = replace(
+                was,
+                entries=self.checkpoint,
+                readable=True,
+                kubelet=ProcessId(7, 7),
+                answered=answered or (was.answered and was.entries == self.checkpoint),
+                asked_at=self.now if answered else was.asked_at,
+            )
+        elif look is Look.UNREADABLE:
+            self.view = replace(was, readable=False, answered=False)
 
     @property
     def _file(self) -> CheckpointId:
@@ -317,6 +367,9 @@ class OneHolder(RuleBasedStateMachine):
 
     def _write_checkpoint(self) -> None:
         self.now += 1
+        if not self.writes_checkpoint:
+            self.met["a checkpoint that kubelet could not write"] += 1
+            return
         self.writes += 1
         self.checkpoint = tuple(
             CheckpointEntry(pod=pod.uid, container=str(n), resource=each.resource, devices=each.ids)
@@ -357,15 +410,40 @@ class OneHolder(RuleBasedStateMachine):
             return answer
         wreck = _Wreck(self.folder, self.root / "wreck", crash)
         self.store._db.set_trace_callback(wreck.statement)
-        self.store.write(before, after, draft.moves)
+        refused = self._write(before, after, draft.moves)
         self.store._db.set_trace_callback(None)
         wreck.finish()
-        assert self.store.read() == after
+        assert self.store.read() == (before if refused else after)
         if crash is not None:
             self._rise_from(wreck, before, after, draft.moves)
             raise Killed
+        if refused:
+            raise refused
         self._committed(after, draft.moves)
         return answer
+
+    def _write(self, before: Book, after: Book, moves: tuple[Move, ...]) -> LedgerError | None:
+        """Write as far as the disk takes it; return why it did not."""
+        self.store._reserve.full = self.disk is not Disk.ROOM
+        if self.disk is Disk.NOTHING:
+            self.store._db.execute("PRAGMA query_only = ON")
+        try:
+            self.store.write(before, after, moves)
+        except LedgerError as error:
+            assert self.disk is not Disk.ROOM
+            self.met[f"a commit on a disk that takes {self.disk.value}"] += 1
+            return error
+        finally:
+            self.store._db.execute("PRAGMA query_only = OFF")
+        return None
+
+    def _commit_or_log(self, decide: Callable[[Draft], object], crash: int | None) -> bool:
+        """Do as Ledger does for those who try again; return whether it was committed."""
+        try:
+            self._commit(decide, crash)
+        except LedgerError:
+            return False
+        return True
 
     def _rise_from(
         self, wreck: "_Wreck", before: Book, after: Book, moves: tuple[Move, ...]
@@ -374,14 +452,23 @@ class OneHolder(RuleBasedStateMachine):
         for cut in wreck.cuts():
             found = self._look_into(cut)
             assert found in ((before, len(self.moves)), (after, len(self.moves) + len(moves)))
-        self.store.close()
-        shutil.copytree(wreck.copy, self._folder(), dirs_exist_ok=True)
-        self.store = Store(self.folder)
+        self._begin_again(wreck)
         book = self.store.read()
         assert book in (before, after), "the ledger shows a book that never was"
         if book == after:
             self._committed(after, moves)
         self._check_history()
+
+    def _begin_again(self, wreck: "_Wreck") -> None:
+        self.store.close()
+        shutil.copytree(wreck.copy, self._folder(), dirs_exist_ok=True)
+        self.store = Store(self.folder)
+        self.view = KubeletView()
+        for pod in self.pods:
+            for each in pod.containers:
+                each.waits_as = None
+                each.forgotten |= (each.resource, each.ids) in self.unrecorded
+        self.unrecorded.clear()
 
     def _look_into(self, folder: Path) -> tuple[Book, int]:
         store = Store(folder)
@@ -429,14 +516,21 @@ class OneHolder(RuleBasedStateMachine):
         self._admit(wished, None)
         self._start_last_pod(data)
 
-    @rule(data=st.data())
+    @rule(data=st.data(), disk=_DISKS, look=_LOOKS)
     @precondition(lambda self: any(pod.counted for pod in self.pods))
-    def a_pod_is_followed_at_once_by_the_next(self, data: st.DataObject) -> None:
-        """Kubelet thinks that the devices are free; what is left of the former pod may not."""
+    def a_pod_is_followed_at_once_by_the_next(
+        self, data: st.DataObject, disk: Disk, look: Look
+    ) -> None:
+        """Kubelet thinks that the devices are free; what is left of the former pod may not.
+
+        The disk may have no room for a moment.
+        """
         former = data.draw(st.sampled_from([each for each in self.pods if each.counted]))
         former.counted = False
         self._write_checkpoint()
+        until, self.disk = self.disk, disk
         self._admit([(each.resource, each.ids) for each in former.containers], None)
+        self.disk, self.look = until, look
         self._start_last_pod(data)
 
     def _start_last_pod(self, data: st.DataObject) -> None:
@@ -444,7 +538,7 @@ class OneHolder(RuleBasedStateMachine):
             self.the_watcher_beats(None)
         for pod in self.pods[-1:]:
             for container in pod.containers if pod.counted else ():
-                self._start(pod, container, None, readable=self.readable)
+                self._start(pod, container, None)
                 container.opened = container.passed and data.draw(st.booleans())
 
     def _admit(
@@ -467,47 +561,89 @@ class OneHolder(RuleBasedStateMachine):
                 continue
             taken |= {(resource, id_) for id_ in ids}
             try:
-                self._commit(partial(_record, resource=resource, ids=ids, file=self._file), crash)
+                self._call_allocate(resource, ids, crash)
             except Killed:
                 return  # Allocate failed, and with it the admission
+            if not self.writes_checkpoint:
+                return  # and so it does where kubelet cannot write that down
             pod.containers.append(Container(resource, ids))
             if admitted:
                 if pod not in self.pods:
                     self.pods.append(pod)
                 self._write_checkpoint()
 
-    @rule(data=st.data(), crash=CRASH, readable=MOSTLY)
+    def _call_allocate(
+        self, resource: ResourceName, ids: frozenset[DeviceId], crash: int | None
+    ) -> None:
+        """Allocate is answered though it cannot be recorded: the gate commits before it passes."""
+        record = partial(_record, resource=resource, ids=ids, file=self._file)
+        if self.look is Look.STUCK or not self._commit_or_log(record, crash):
+            self.unrecorded.add((resource, ids))
+            self.out_of_turn = True
+            self.met["an Allocate that was not recorded"] += 1
+        else:
+            self.unrecorded.discard((resource, ids))
+
+    @rule(data=st.data(), crash=CRASH, look=_LOOKS)
     @precondition(lambda self: any(pod.counted for pod in self.pods))
-    def a_container_starts(self, data: st.DataObject, crash: int | None, readable: bool) -> None:
+    def a_container_starts(self, data: st.DataObject, crash: int | None, look: Look) -> None:
+        """Or the call that waits at the gate is looked at again."""
         if data.draw(MOSTLY):
             self.the_watcher_beats(None)
         pod = data.draw(st.sampled_from([each for each in self.pods if each.counted]))
         container = data.draw(st.sampled_from(pod.containers))
-        self._start(pod, container, crash, readable=readable)
+        if data.draw(st.booleans()):
+            container.waits_as = None
+        self._start(pod, container, crash, look)
 
-    def _start(self, pod: Pod, container: Container, crash: int | None, *, readable: bool) -> None:
+    def _start(
+        self, pod: Pod, container: Container, crash: int | None, look: Look | None = None
+    ) -> None:
         passage = Passage(
             resource=container.resource,
             asked=container.ids,
             devices=devices_of(container.resource, container.ids),
         )
-        view = self._view() if readable else self._unreadable()
-        caller = who_calls(passage, view, self.book)
-        if view.unreadable:
-            self._commit(lambda draft: arrive(draft, passage, caller), None)
-        if len(caller.pods) > 1 or why_wait(passage, caller, self.book) is not None:
+        caller = self._identified(pod, container, passage, look or self.look)
+        if caller is None or why_wait(passage, caller, self.book) is not None:
             return
         facts = KernelFacts(holders=self._holders(passage.keys))
         if judge_kernel(facts).freedom is not Freedom.FREE:
             return
         try:
             reason = self._commit(lambda draft: enter(draft, passage, caller, "passed"), crash)
-        except Killed:
+        except (Killed, LedgerError):
             return  # kubelet hears an error, and asks again later
         if reason is None:
+            container.waits_as = None
+            self.unrecorded.discard((passage.resource, passage.asked))
             self._nobody_else_has(container.keys, [pod])
             container.passed = pod.alive = True
             container.known = caller.pod == pod.uid
+
+    def _identified(
+        self, pod: Pod, container: Container, passage: Passage, look: Look
+    ) -> Caller | None:
+        """Return whose start it is taken for, None where it waits for that."""
+        known, asked = container.waits_as, (passage.resource, passage.asked)
+        self._read(look, asks=False)
+        if look is not Look.READ:
+            self.met[f"a start, and of the checkpoint: {look.value}"] += 1
+        if look is Look.STUCK and known is None:
+            return None
+        view = replace(self.view, readable=False) if look is Look.STUCK else self.view
+        unrecorded = asked in self.unrecorded
+        caller = who_calls(passage, view, self.book, known=known, unrecorded=unrecorded)
+        container.waits_as = caller.pod
+        if container.forgotten and caller.pod not in {None, pod.uid}:
+            self.met["a start that is taken for a former pod's"] += 1
+            return None  # as docs/lock-states.md says; that pod's own process may open it again
+        if self.view.unreadable:
+            arrived = partial(arrive, passage=passage, caller=caller, unrecorded=unrecorded)
+            if not self._commit_or_log(arrived, None):
+                return None
+            self.unrecorded.discard(asked)
+        return caller if len(caller.pods) <= 1 and caller.gone is None else None
 
     @rule(data=st.data())
     @precondition(lambda self: any(pod.alive for pod in self.pods))
@@ -541,7 +677,7 @@ class OneHolder(RuleBasedStateMachine):
         """A kubelet that lost its checkpoint for a moment; or a static pod that comes back."""
         pod = data.draw(st.sampled_from([each for each in self.pods if not each.counted]))
         wished = [(each.resource, each.ids) for each in pod.containers]
-        if any(
+        if not self.writes_checkpoint or any(
             each.resource == resource and each.ids & ids
             for other in self.pods
             if other.counted
@@ -551,7 +687,7 @@ class OneHolder(RuleBasedStateMachine):
             return
         if allocates:
             for resource, ids in wished:
-                self._commit(partial(_record, resource=resource, ids=ids, file=self._file), None)
+                self._call_allocate(resource, ids, None)
         pod.counted = True
         self._write_checkpoint()
 
@@ -563,10 +699,17 @@ class OneHolder(RuleBasedStateMachine):
         )
         self._all_exit(pod)
 
-    @rule(readable=MOSTLY, seconds=st.sampled_from([1, 70, 700]))
-    def time_passes(self, readable: bool, seconds: int) -> None:
+    @rule(look=_LOOKS, seconds=st.sampled_from([1, 70, 700]))
+    def time_passes(self, look: Look, seconds: int) -> None:
         self.now += seconds
-        self.readable = readable
+        self.look = look
+
+    @rule(disk=_DISKS, writes_checkpoint=MOSTLY)
+    def a_disk_fills_or_is_cleared(self, disk: Disk, writes_checkpoint: bool) -> None:
+        """The ledger's, kubelet's, or both."""
+        self.disk = disk
+        self.writes_checkpoint = writes_checkpoint
+        self._write_checkpoint()
 
     @rule(seconds=st.sampled_from([3600, -3600, -86400]))
     def the_clock_is_set(self, seconds: int) -> None:
@@ -597,19 +740,25 @@ class OneHolder(RuleBasedStateMachine):
             for pod in self._everybody()
             if pod.live
         }
+        self._read(self.look, asks=True)
         around = Observation(
             pending_timeout=60.0,
-            view=self._view(),
+            view=self.view,
             inventory=_NODE,
             boot=BootId(f"boot-{self.boots}"),
             sightings=sightings,
         )
         try:
-            self._commit(lambda draft: reconcile(draft, around), crash)
+            ends = replace(around, adopts=False)
+            before = self.book
+            if self.disk is not Disk.ROOM:
+                self._commit_or_log(lambda draft: reconcile(draft, ends), crash)
+            if self.book is before:
+                self._commit_or_log(lambda draft: reconcile(draft, around), crash)
             self._agrees_at_any_time(around)
             for device in _NODE.devices:
                 if self.book.lock_on(device.keys) is None and self._holders(device.keys):
-                    self._commit(partial(_withhold, device=device), crash)
+                    self._commit_or_log(partial(_withhold, device=device), crash)
             self._free_what_is_free(crash)
         except Killed:
             return
@@ -636,15 +785,15 @@ class OneHolder(RuleBasedStateMachine):
                 ).freedom
                 is Freedom.FREE
             ):
-                self._commit(partial(release, lock=lock, evidence="free"), crash)
+                self._commit_or_log(partial(release, lock=lock, evidence="free"), crash)
 
     def _former(self, lock: DeviceLock) -> FormerPod | None:
         pod = next((each for each in self._everybody() if each.uid == lock.pod), None)
         if pod is None:
             return None
         return FormerPod(
-            counted=self._view().counts(pod.uid) if self.readable else None,
-            unreadable=not self.readable,
+            counted=self.view.counts(pod.uid) if self.view.readable else None,
+            unreadable=self.view.unreadable,
             populated=pod.alive,
             processes=(1,) if pod.alive else () if pod.counted else None,
             cgroup_seen=True,
@@ -661,7 +810,8 @@ class OneHolder(RuleBasedStateMachine):
             LockState.QUARANTINED: LockState.RECLAIMING,
         }[lock.state]
         try:
-            self._commit(lambda draft: draft.move(lock.device, following, "still held"), crash)
+            move = partial(Draft.move, device=lock.device, state=following, evidence="still held")
+            self._commit_or_log(move, crash)
         except Killed:
             return
 
@@ -685,9 +835,7 @@ class OneHolder(RuleBasedStateMachine):
         old = self.folder
         wreck = _Wreck(old, self.root / "wreck", 0)
         wreck.finish()
-        self.store.close()
-        shutil.copytree(wreck.copy, self._folder(), dirs_exist_ok=True)
-        self.store = Store(self.folder)
+        self._begin_again(wreck)
         assert self.store.read() == self.book
         self._check_history()
 

@@ -141,6 +141,8 @@ class Allocator(Struct, frozen=True, kw_only=True):
     lane: Lane
     clock: Clock
     commit_timeout: Watched[float]
+    unrecorded: set[tuple[ResourceName, frozenset[DeviceId]]]
+    """The gate's: see there."""
 
     async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
         """Record the Allocation, durably, and return what the container is given.
@@ -154,10 +156,12 @@ class Allocator(Struct, frozen=True, kw_only=True):
         if reason := self.granting.refuses(granted):
             raise AllocationRefusedError(refusal(f"allocate {resource}", reason))
         keys = {device.name.id: device.keys for device in granted}
+        asked = (resource, frozenset(ids))
         try:
             if keys:
                 await self._record(resource, granted, keys)
         except (LedgerError, LaneStuckError) as error:
+            self.unrecorded.add(asked)
             log.warning(
                 "Allocate answered without a record in the ledger",
                 resource=resource,
@@ -166,6 +170,7 @@ class Allocator(Struct, frozen=True, kw_only=True):
                 next="no container starts on it before the ledger can commit",
             )
         else:
+            self.unrecorded.discard(asked)
             log.info("allocated", resource=resource, devices=sorted(keys))
         return self.granting.grant(resource, granted, inventory)
 

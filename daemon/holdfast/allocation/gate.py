@@ -119,6 +119,8 @@ class Gate(Struct, frozen=True, kw_only=True):
     clock: Clock
     settings: Watched[sections.GateSettings]
     observer: StartObserver
+    unrecorded: set[tuple[ResourceName, frozenset[DeviceId]]] = set()
+    """What was allocated, and could not be recorded; its start, the next, is not a former pod's."""
     _machines: OwnMachines = msgspec.field(default_factory=OwnMachines)
 
     async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
@@ -174,8 +176,10 @@ class Gate(Struct, frozen=True, kw_only=True):
     async def enlist(self, start: Start, /) -> Obstacle | None:
         """Put a start into the book while the checkpoint is silent: an Allocate did so before."""
         if start.doubt:
-            passage, caller = start.passage, start.caller
-            await self.entry.record(partial(arrive, passage=passage, caller=caller))
+            passage, caller, unrecorded = start.passage, start.caller, self._is_unrecorded(start)
+            arrived = partial(arrive, passage=passage, caller=caller, unrecorded=unrecorded)
+            await self.entry.record(arrived)
+            self._recorded(start)
         return None
 
     def rights(self, start: Start, book: Book, /) -> Rights:
@@ -204,7 +208,14 @@ class Gate(Struct, frozen=True, kw_only=True):
         """Remember which devices nobody had; return *outcome*."""
         free = [name for name, each in shown.items() if each.freedom is not Freedom.IN_USE]
         self._machines.started(start.caller.pod, free, pods=self.ledger.book.value.pods)
+        self._recorded(start)
         return outcome
+
+    def _is_unrecorded(self, start: Start) -> bool:
+        return (start.passage.resource, start.passage.asked) in self.unrecorded
+
+    def _recorded(self, start: Start) -> None:
+        self.unrecorded.discard((start.passage.resource, start.passage.asked))
 
     def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
         found: list[Device] = []
@@ -227,8 +238,9 @@ class Gate(Struct, frozen=True, kw_only=True):
                 raise Wait(EntryOutcome.HELD, text, transient=True) from error
             view = replace(self.reader.view.value, readable=False)
         # Once known, a pod stays the caller.
-        caller = who_calls(start.passage, view, self.ledger.book.value, known=start.caller.pod)
-        book = self.ledger.book.value
+        book, unrecorded = self.ledger.book.value, self._is_unrecorded(start)
+        known = start.caller.pod
+        caller = who_calls(start.passage, view, book, known=known, unrecorded=unrecorded)
         if caller.gone is not None:
             raise Wait(
                 EntryOutcome.GONE,

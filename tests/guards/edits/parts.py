@@ -8,6 +8,11 @@ PART_EDITS = {
     ),
     "allocation/gate.py": (
         Edit("stale-caller", "if start.caller.pod is None:", "if False:"),
+        Edit(
+            "unrecorded-caller",
+            "return (start.passage.resource, start.passage.asked) in self.unrecorded",
+            "return False",
+        ),
         Edit("stale-caller", "self.reader.view.value, readable=False)", "self.reader.view.value)"),
     ),
     "allocation/entry.py": (
