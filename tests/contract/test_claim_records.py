@@ -471,6 +471,26 @@ async def test_what_the_ledger_lost_is_taken_over_before_anything_is_served(at: 
     assert at.held == [LockState.HELD]
 
 
+@pytest.mark.parametrize("runs", [X, Y])
+async def test_of_what_two_claims_had_that_of_the_pods_that_run_is_taken_over(
+    at: _Scene, runs: PodUid
+) -> None:
+    """The other pod was force-deleted, and kubelet has not unprepared its claim yet."""
+    devices = {"holdfast.dev": (RecordedDevice("node-1", "tpu-d0"),)}
+    refs = {X: _REF, Y: ClaimRef("team", ClaimUid("uid-2"), "other")}
+    write_entries(
+        at.state,
+        [
+            ClaimEntry(claim=ref, pods=frozenset({pod}), devices=devices)
+            for pod, ref in refs.items()
+        ],
+    )
+    at.sight.cgroups, at.sight.populated = {X, Y}, {runs}
+    await at.records.catch_up()
+    await at.published()
+    assert [lock.claim for lock in at.ledger.book.value.locks.values()] == [refs[runs].uid]
+
+
 @pytest.mark.parametrize("device", ["tpu-gone", ""])
 async def test_what_is_not_on_this_node_is_not_taken_over(at: _Scene, device: str) -> None:
     at.record(X, device=device)

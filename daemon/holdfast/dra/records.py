@@ -204,7 +204,10 @@ class ClaimRecords(Struct, kw_only=True):
     async def _take_over(self, state: ClaimState, *, again: bool = False) -> None:
         """Take over what the ledger lacks; *again*: ask the server what it could not say before."""
         answers = True  # the API server: kubelet waits at our start, with any number of claims
-        for entry in state.entries:
+        cgroups = await self.sight.with_cgroup({pod for each in state.entries for pod in each.pods})
+        living = frozenset(pod for pod, populated in cgroups.items() if populated)
+        # Of two that had a device one after the other it is the one's whose pods run.
+        for entry in sorted(state.entries, key=lambda each: each.pods.isdisjoint(living)):
             if entry.devices.get(self.driver):  # else it is about to ask for them
                 await self.ledger.apply_if_changing(
                     partial(share, claim=entry.claim.uid, pods=entry.pods)
@@ -212,7 +215,7 @@ class ClaimRecords(Struct, kw_only=True):
             admin = self._known_admin(entry.claim.uid)
             wanted = self._wanted(entry, admin)
             uid = entry.claim.uid
-            running = await self._running(entry)
+            running = entry.pods & living
             lacks = self._lacks(entry, wanted, running)
             if not (wanted and entry.pods and (lacks or (again and uid in self._unasked))):
                 continue
@@ -235,13 +238,6 @@ class ClaimRecords(Struct, kw_only=True):
         for record in self._live():
             if self._listed(record) is False:
                 await self.ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
-
-    async def _running(self, entry: ClaimEntry) -> frozenset[PodUid]:
-        """Return the pods of a claim that is over here in which a process may live."""
-        if entry.claim.uid not in self._over():
-            return frozenset()
-        cgroups = await self.sight.with_cgroup(entry.pods)
-        return frozenset(pod for pod, populated in cgroups.items() if populated)
 
     def _lacks(
         self, entry: ClaimEntry, wanted: Sequence[ResultDevices], running: frozenset[PodUid]

@@ -47,6 +47,11 @@ PART_EDITS = {
         Edit("claim-on-its-way", "another or self.record.joined_lately(claim.uid)", "another"),
     ),
     "dra/records.py": (
+        Edit(
+            "claim-running-first",
+            "sorted(state.entries, key=lambda each: each.pods.isdisjoint(living))",
+            "state.entries",
+        ),
         Edit("claim-traces", "gone -= frozenset(await self.sight.with_cgroup(gone))", "pass"),
         Edit(
             "claim-joined-meanwhile", "pod for pod, populated in cgroups.items() if populated", "()"
