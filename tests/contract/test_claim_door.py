@@ -27,7 +27,6 @@ from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState
 from holdfast.model.book.claims import release
-from holdfast.model.book.draft import Draft
 from holdfast.model.devices import DeviceKind, Fault, FaultKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
@@ -609,20 +608,3 @@ async def test_a_release_by_hand_after_the_end_of_a_claim_says_nothing_of_its_ne
     at.allocate("one", 0, pods=("pod-2",))
     assert not (await _one(door, claim)).error
     assert (await door.unprepare([claim]))[claim.uid], "its next end is waited for"
-
-
-async def test_a_second_call_for_the_end_ends_no_claim_that_was_joined_during_the_first(
-    at: _AtTheDoor,
-) -> None:
-    door, claim = at.door(patience=60.0), at.allocate("one", 0, pods=("pod-1",))
-    await _one(door, claim)
-    calls = [asyncio.create_task(door.unprepare([claim])) for _ in range(2)]
-    await at.ledger.book.until(lambda book: book.claims[claim.uid].over_at is not None)
-
-    def joined(draft: Draft) -> None:
-        draft.note_claim(replace(draft.book.claims[claim.uid], over_at=None))
-
-    await at.ledger.apply(joined)
-    for each in calls:
-        assert "another pod has joined it" in (await each)[claim.uid]
-    assert at.ledger.book.value.claims[claim.uid].over_at is None

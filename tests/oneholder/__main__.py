@@ -5,7 +5,7 @@ import logging
 import random
 import sys
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
@@ -52,6 +52,8 @@ class Tally:
     waits: dict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
     """The interleavings in which somebody waited, by how another had the hardware and how it was
     asked for."""
+    met: Counter[str] = field(default_factory=Counter)
+    """How often the faults met something that they matter to."""
     other_failures: int = 0
     """Such as hardware that a live pod may touch and that is locked for another, or a queue that stands still."""
 
@@ -62,6 +64,7 @@ class _Counted(OneHolder):
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         super().__init__()
+        self.met = tally.met
         tally.interleavings += 1
         tally.operations -= 1  # the look at the empty node follows no operation
 
@@ -123,11 +126,11 @@ def _try_orders(depth: int, first: int) -> bool:
     chosen = random.Random(first)
     silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=silent)  # each crash and each refusal would be told
-    plays, broken, steps = 0, 0, set()
+    plays, broken, steps, forced = 0, 0, set(), 0
     for order in orders(depth, chosen):
         steps.add(order.steps)
         tried, played = order, play(order)
-        plays += 1
+        plays, forced = plays + 1, forced + bool(played.forced)
         if not played.broken and played.points:
             tried = replace(order, crash=chosen.randint(1, played.points))
             played = play(tried)
@@ -136,7 +139,8 @@ def _try_orders(depth: int, first: int) -> bool:
             broken += 1
             print(f"{tried}: {played.broken}", flush=True)
     print(
-        f"one-holder: orders={len(steps)} plays={plays} broken promises={broken} (SEED={first})",
+        f"one-holder: orders={len(steps)} plays={plays} with a claim ended twice at once={forced} "
+        f"broken promises={broken} (SEED={first})",
         flush=True,
     )
     structlog.reset_defaults()
@@ -154,6 +158,7 @@ def _try(doors: str, world: type[_Counted], operations: int, first: int) -> bool
         f"double grants={tally.double_grants} other failures={tally.other_failures} (SEED={first})",
         flush=True,
     )
+    print("Met:", "; ".join(f"{each} {count}" for each, count in sorted(tally.met.items())))
     print("In how many interleavings somebody waited, by what another had (rows) and asked for:")
     print(f"{'':>8}", *(f"{asked:>8}" for asked in _ASKED))
     for had in _ASKED:

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 _BOOT = BootId("boot-1")
 PATIENCE = 120.0
 """`dra.unprepareWait` as it comes."""
+_READS = 6
+"""Reads of kubelet's record until it is compared: one comparison may just have begun."""
 _COMPARE = 20.0
 """Seconds after which the book is compared although nothing has changed."""
 
@@ -133,7 +135,8 @@ class PlayedDaemon:
     @property
     def calm(self) -> bool:
         """Whether it has had the time to see what there is."""
-        return self.up and self._node.loop.now >= self._calm_at
+        compared = self._node.loop.now - _READS * self._node.reads
+        return self.up and compared >= max(self._calm_at, self._node.kubelet.written_at)
 
     @property
     def locks(self) -> list[DeviceLock]:
@@ -179,7 +182,7 @@ class PlayedDaemon:
             inventory=inventory,
             sight=self,
             specs=specs,
-            lane=VirtualLane("kubelet", around=self._around),
+            lane=VirtualLane("kubelet", around=self._around, takes=node.reads),
             written=self.written,
             kubelet=lambda: self.reader.view.value.kubelet,
             clock=clock,

@@ -106,6 +106,7 @@ class PlayedKubelet:
         self.up = False
         self.workers: dict[PlayedPod, asyncio.Task[None]] = {}
         self.joined_at: dict[str, float] = {}
+        self.written_at = 0.0
         self._loops: list[asyncio.Task[None]] = []
         self.failed: BaseException | None = None
 
@@ -158,10 +159,14 @@ class PlayedKubelet:
         return frozenset() if found is None else frozenset(found.pods)
 
     def _written(self) -> None:
-        now = self._node.loop.now
-        for info in self.manager.cache.claims.values():
-            for uid in info.pods:
-                self.joined_at.setdefault(uid, now)
+        self.written_at = now = self._node.loop.now
+        known = {uid for info in self.manager.cache.claims.values() for uid in info.pods}
+        for uid in known:
+            self.joined_at.setdefault(uid, now)
+        for pod in self._node.pods:
+            # With the last pod of a claim a call came first; with any other none comes.
+            pod.prepared = pod.prepared and pod.uid in known
+            pod.given = pod.given and pod.uid in known
         daemon = self._node.daemon
         if not daemon.dying:
             daemon.written.nudge()
@@ -215,14 +220,16 @@ class PlayedKubelet:
             except DraError:
                 await asyncio.sleep(_AGAIN["unprepare"])
                 continue
-            pod.prepared = pod.given = False
             return
 
     async def _unprepare_inactive(self) -> None:
+        await asyncio.sleep(self._node.looks)
         while True:
-            await asyncio.sleep(60.0)
-            await self.manager.unprepare_inactive([pod.uid for pod in self.workers])
-            known = {uid for info in self.manager.cache.claims.values() for uid in info.pods}
+            active = {pod.uid for pod in self.workers if pod.in_api}
+            working = {pod.uid for pod in self.workers} - active
+            recorded = self.manager.cache.claims.values()
+            self._node.forced += any(info.pods & working for info in recorded)
+            await self.manager.unprepare_inactive(active)
             for pod in self._node.pods:
-                if pod not in self.workers and pod.uid not in known:
-                    pod.prepared = pod.given = pod.cgroup = False
+                pod.cgroup = pod.cgroup and pod in self.workers
+            await asyncio.sleep(60.0)

@@ -34,10 +34,24 @@ class Broken(Exception):  # noqa: N818 - a promise, not an error of the program
 class ClaimNode:
     """The node; the plays are made of its methods."""
 
-    def __init__(self, loop: VirtualLoop, root: Path, *, loses_ledger: bool) -> None:
-        """Make it below *root*; *loses_ledger*: a daemon that is killed leaves none."""
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        root: Path,
+        *,
+        loses_ledger: bool = False,
+        looks: float = 60.0,
+        reads: float = 0.0,
+    ) -> None:
+        """Make it below *root*; *loses_ledger*: a daemon that is killed leaves none.
+
+        *looks* and *reads* are those of an Order.
+        """
         self.loop = loop
         self._loses_ledger = loses_ledger
+        self.looks = looks
+        self.reads = reads
+        self.forced = 0
         self.clock = VirtualClock(loop)
         self.root = root
         self.specs = root / "cdi"
@@ -205,7 +219,7 @@ class ClaimNode:
         if self.preparing[claim]:  # kubelet asks for the pod that joined, and will hear of it
             return
         for uid in self.kubelet.recorded(claim) - set(asked_for):
-            if self.kubelet.joined_at[uid] < self.loop.now:
+            if self.kubelet.joined_at[uid] < self.loop.now - 2 * self.reads:  # it can be known
                 self._fail(f"{claim} is unprepared, although {uid} joined it")
 
     def check(self, *, calm: bool) -> None:

@@ -19,6 +19,9 @@ from oneholder.virtualtime import VirtualLoop
 
 MOST_PASSES = 30
 """A call that waits for nothing is answered after fewer."""
+LOOKS = tuple(map(float, range(5, 61, 5)))
+_READS = (0.0, 0.0, 3.0)
+"""The last is longer than a call is on its way."""
 _CLAIM, _RIVAL, _NEXT = "shared", "rival", "next"
 
 
@@ -46,17 +49,25 @@ class Pause(Enum):
 
     NONE = 0.0
     A_MOMENT = 1.5
+    WITHIN_A_CALL = 20.0
+    """Kubelet's call is under way, and the one of its look each minute may be, too."""
     ONE_CALL = 47.0
     """Kubelet's call has ended, and it has not asked again."""
     LONG = 150.0
     """The patience of an Unprepare is over."""
 
 
+_PAUSES = (*Pause, Pause.NONE, Pause.WITHIN_A_CALL)
+"""Where two calls can meet, more often."""
+
+
 class Order(Struct, frozen=True, kw_only=True):
     """One story. Of the pods that are there `ENDS` and `FORCED` take the *newest* or the oldest.
 
     `rival`: the pod of another claim wants the chip from the moment at which the scheduler has it
-    back. Before each pause all parts have their turn `passes` times. `crash` is after how many points of the daemon's work it is killed; 0: at once.
+    back. Before each pause all parts have their turn `passes` times. `crash` is after how many points
+    of the daemon's work it is killed; 0: at once. Kubelet looks for pods that are not active `looks`
+    seconds after its start, and each minute from then on; a read of its record takes `reads` seconds.
     """
 
     steps: tuple[Step, ...]
@@ -68,6 +79,8 @@ class Order(Struct, frozen=True, kw_only=True):
     passes: int = 0
     crash: int = 0
     lost: bool = False
+    looks: float = 60.0
+    reads: float = 0.0
 
     def __str__(self) -> str:
         which = f"{'newest' if self.ends_newest else 'oldest'} ends"
@@ -75,17 +88,17 @@ class Order(Struct, frozen=True, kw_only=True):
         return (
             f"{[each.name for each in self.steps]}, {which}, {forced}, leaves {self.leaves.name}, "
             f"rival {self.rival}, pause {self.pause.name}, passes {self.passes}, crash {self.crash}, "
-            f"lost {self.lost}"
+            f"lost {self.lost}, looks {self.looks:g}, reads {self.reads:g}"
         )
 
 
 def orders(depth: int, chosen: random.Random) -> Iterator[Order]:
     """Yield every order of the steps in *depth* variants, with the daemon killed at once.
 
-    The variants are *chosen* so that each comes as often as any other.
+    The variants are *chosen* so that each comes as often as its pause is among all.
     """
     either = (False, True)
-    variants = list(itertools.product(either, either, Leaves, either, Pause, either))
+    variants = list(itertools.product(either, either, Leaves, either, _PAUSES, either))
     chosen.shuffle(variants)
     following = itertools.cycle(variants)
     for steps in itertools.permutations(Step):
@@ -99,6 +112,8 @@ def orders(depth: int, chosen: random.Random) -> Iterator[Order]:
                 pause=pause,
                 passes=chosen.randrange(MOST_PASSES) if pause is Pause.NONE else 0,
                 lost=lost,
+                looks=chosen.choice(LOOKS),
+                reads=chosen.choice(_READS),
             )
 
 
@@ -107,6 +122,8 @@ class Played(Struct, frozen=True, kw_only=True):
 
     broken: str
     points: int
+    forced: int
+    """How often kubelet's look ended a claim for a pod that its worker was still to end."""
 
 
 def play(order: Order) -> Played:
@@ -122,7 +139,7 @@ def play(order: Order) -> Played:
 
 
 async def _play(order: Order, loop: VirtualLoop, root: Path) -> Played:
-    node = ClaimNode(loop, root, loses_ledger=order.lost)
+    node = ClaimNode(loop, root, loses_ledger=order.lost, looks=order.looks, reads=order.reads)
     points = 0
     try:
         await node.start()
@@ -148,7 +165,7 @@ async def _play(order: Order, loop: VirtualLoop, root: Path) -> Played:
     broken = node.broken[0] if node.broken else ""
     if failed is not None and not isinstance(failed, Broken):
         raise failed
-    return Played(broken=broken, points=points)
+    return Played(broken=broken, points=points, forced=node.forced)
 
 
 async def _do(step: Step, node: ClaimNode, order: Order) -> None:

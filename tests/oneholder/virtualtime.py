@@ -43,9 +43,12 @@ class VirtualClock:
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
+        self._asked = 0
 
     def monotonic(self) -> float:
-        return self._loop.now
+        """Return a later moment each time, as a real clock does."""
+        self._asked += 1
+        return self._loop.now + self._asked * 1e-9
 
     def uptime(self) -> float:
         return self._loop.now + _AWAKE_FOR
@@ -60,10 +63,13 @@ class VirtualClock:
 class VirtualLane(Lane):
     """Runs calls in order on the loop itself, and lets others go on before and after each."""
 
-    def __init__(self, name: str, *, around: Callable[[Callable[[], Any]], Any]) -> None:
-        """Have *around* make each call."""
+    def __init__(
+        self, name: str, *, around: Callable[[Callable[[], Any]], Any], takes: float = 0.0
+    ) -> None:
+        """Have *around* make each call, after the disk took so many seconds."""
         self.name = name
         self._around = around
+        self._takes = takes
 
     @property
     def stuck_since(self) -> float | None:
@@ -77,7 +83,7 @@ class VirtualLane(Lane):
         after: Callable[[T], None] | None = None,
     ) -> T:
         del deadline
-        await asyncio.sleep(0)
+        await asyncio.sleep(self._takes)
         answer: T = self._around(call)
         if after is not None:
             after(answer)

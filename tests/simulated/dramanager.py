@@ -211,8 +211,10 @@ class DraManager:
                 for info in infos:
                     info.pods.discard(pod)
                     info.prepared = False
-                    if not info.pods:
-                        self.cache.claims.pop((info.namespace, info.name), None)
+                    name = (info.namespace, info.name)
+                    # Two calls may have been about it, and another pod may have come since.
+                    if not info.pods and self.cache.claims.get(name) is info:
+                        del self.cache.claims[name]
             self.cache.write()
 
     def _plugin(self, driver: str) -> Plugin:
