@@ -10,12 +10,13 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from holdfast.doctor.finding import IN_MEMORY, Check, Finding, Node, unusable
+from holdfast.doctor.finding import Check, Finding, Node, unusable
 from holdfast.doctor.programs import find_program
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import device_number, list_names, names_or_empty, read_bytes
 from holdfast.host.files.paths import below
 from holdfast.host.files.specfolder import SpecFolder
+from holdfast.model.node.filesystems import IN_MEMORY
 from holdfast.model.nvidia.grant import CDI_VENDOR, DeviceList
 from holdfast.model.nvidia.names import GPU_KINDS
 from holdfast.model.text import some

@@ -11,9 +11,6 @@ from holdfast.host.root import HostRoot
 from holdfast.model.node.filesystems import CONTAINERS_OWN
 from holdfast.settings import Settings
 
-IN_MEMORY = frozenset({"tmpfs", "ramfs"})
-"""Filesystems that a reboot empties."""
-
 
 class Level(StrEnum):
     """How bad a finding is."""

@@ -15,11 +15,15 @@ from holdfast.doctor.containerd.facts import (
     table,
 )
 from holdfast.doctor.finding import Check, Finding, Node
-from holdfast.doctor.nvidia.facts import PROGRAM, LowLevel, loaded_version, low_level
+from holdfast.doctor.nvidia.facts import (
+    PROGRAM,
+    LowLevel,
+    loaded_version,
+    low_level,
+    pci_functions,
+)
 from holdfast.doctor.programs import Ask, ask_for, find_program
-from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import text_or_empty
-from holdfast.host.pci.sysfs import Sysfs
 from holdfast.model.text import is_number, some
 from holdfast.model.tpu.generations import generation_of
 from holdfast.settings import Settings
@@ -232,14 +236,10 @@ def _drivers(ask: Ask, runsc: str) -> tuple[tuple[str, ...], str]:
 
 def _tpus(node: Node) -> int:
     """Return how many TPU functions are on vfio-pci; none where the PCI bus cannot be read."""
-    try:
-        functions = Sysfs(node.host).pci_functions()
-    except HostError:
-        return 0
     return sum(
         each.driver == _VFIO
         and generation_of(each.vendor, each.device, each.subsystem_device) is not None
-        for each in functions
+        for each in pci_functions(node.host)
     )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.discovery.source import Sources
-from holdfast.doctor.finding import IN_MEMORY, Check, Finding, Node, unusable
+from holdfast.doctor.finding import Check, Finding, Node, unusable
 from holdfast.doctor.programs import ask_daemon, ask_socket, flag_of
 from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.kernelfile import list_names, read_bytes
@@ -17,6 +17,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.kubelet import claimstate
 from holdfast.kubelet.checkpoint import Contents, parse
 from holdfast.model.ids import DeviceId
+from holdfast.model.node.filesystems import IN_MEMORY
 from holdfast.model.nvidia import REPLICAS
 from holdfast.model.text import some
 from holdfast.names import CLAIM_STATE, KUBELET_CHECKPOINT, KUBELET_SOCKET

@@ -21,7 +21,7 @@ from holdfast.host.files.kernelfile import (
     text_or_empty,
 )
 from holdfast.host.nvidia.driver import MOUNTED, NvidiaFiles
-from holdfast.host.pci.sysfs import Sysfs
+from holdfast.host.pci.sysfs import PciFunction, Sysfs
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.roots import DeviceRoot, DriverFacts, device_root
@@ -224,11 +224,16 @@ def driver_tells(host: HostRoot) -> Iterator[tuple[str, str]]:
         yield address, text_or_empty(folder / address / "information")
 
 
-def _functions(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...]]:
+def pci_functions(host: HostRoot) -> tuple[PciFunction, ...]:
+    """Return the functions of the PCI bus; none where it cannot be read."""
     try:
-        found = [each for each in Sysfs(host).pci_functions() if each.vendor == _VENDOR]
+        return tuple(Sysfs(host).pci_functions())
     except HostError:
-        return {}, ()
+        return ()
+
+
+def _functions(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    found = [each for each in pci_functions(host) if each.vendor == _VENDOR]
     gpus: dict[str, str] = {
         each.address: each.driver or "" for each in found if each.class_code >> 16 == _DISPLAY
     }

@@ -1,6 +1,7 @@
 """On which kinds of filesystem a ledger must not lie."""
 
-_LOST_AT_REBOOT = frozenset({"tmpfs", "ramfs", "devtmpfs", "rootfs"})
+IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "rootfs"})
+"""Filesystems that a reboot empties."""
 CONTAINERS_OWN = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
 _OVER_A_NETWORK = frozenset(
     {
@@ -21,7 +22,7 @@ _OVER_A_NETWORK = frozenset(
 
 def unfit(kind: str) -> str:
     """Return why a ledger must not lie on a filesystem of *kind*; nothing where it may."""
-    if kind in _LOST_AT_REBOOT:
+    if kind in IN_MEMORY:
         return f"{kind} is emptied by a reboot, and the locks are lost"
     if kind in CONTAINERS_OWN:
         return f"{kind} belongs to a container: the next container would start without the ledger"
