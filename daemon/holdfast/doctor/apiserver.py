@@ -226,73 +226,71 @@ class Cluster:
 
 def cluster_findings(
     node: Node,
-    check: Check,
-    find: Callable[[Cluster], Iterator[Finding]],
+    checks: tuple[Check, Check],
+    rights: Sequence[Right],
+    find: Callable[[Cluster, str, bool], Iterator[Finding]],
     *,
+    setting: str,
+    may: str,
     unchecked: str,
-    without: str,
-    until: str,
+    undone: str,
 ) -> Iterator[Finding]:
-    """Yield whether the API server answers, as *check*, and then what *find* finds there.
+    """Yield whether the API server answers, whether the token has *rights*, and what *find* finds.
 
-    The texts say what is left *unchecked*, what the daemon lacks *without* a token and what to set,
-    and what does not happen *until* the server can be reached.
+    That is asked with the node's name and with whether the token lacks none of them. The first two
+    are *checks*. The texts say what of the chart's values brings the rights and what
+    one *may* with them, what is left *unchecked*, and what stays *undone* without the server.
     """
+    server, rbac = checks
     access = in_cluster(os.environ, Path(node.settings.dra.service_account))
     try:
         access.check()
     except ApiServerError as error:
-        yield check.warn_or_fail(
+        yield server.warn_or_fail(
             f"{error}; {unchecked} cannot be checked from here",
             remedy="run the doctor in the daemon's container: kubectl exec ... -- holdfast doctor; "
-            f"there, without a token, {without} in the chart's values",
+            f"there, without a token, {undone}: set {setting}: true in the chart's values",
             fails=bool(access.host),
         )
         return
     with closing(Cluster(access)) as cluster:
         try:
-            yield check.ok(f"the API server at {access} answers, with {cluster.version()}")
-            yield from find(cluster)
+            yield server.ok(f"the API server at {access} answers, with {cluster.version()}")
+            if lacking := cluster.lacking(rights):
+                yield rbac.fail(
+                    f"the service account may not {', '.join(map(str, lacking))}",
+                    remedy=f"set {setting}: true in the chart's values, or give it these rights: "
+                    "deploy/README.md has the reason of each",
+                )
+            else:
+                yield rbac.ok(f"the service account may {may}")
+            name = node_name(node.settings.dra.node_name, os.environ)
+            yield from find(cluster, name, not lacking)
         except ApiServerError as error:
-            yield check.fail(
+            yield server.fail(
                 str(error),
                 remedy="see whether the API server can be reached from the pod (network policy, "
-                f"proxy, KUBERNETES_SERVICE_HOST); {until} until it can",
+                f"proxy, KUBERNETES_SERVICE_HOST); {undone} until it can",
             )
 
 
 def dra_server_findings(node: Node) -> Iterator[Finding]:
     """Yield what the API server says, as the token of the service account may ask it."""
 
-    def find(cluster: Cluster) -> Iterator[Finding]:
-        yield _rights(
-            _RBAC,
-            cluster.lacking(RIGHTS),
-            setting="dra.enabled",
-            may="do what the daemon asks of the API server",
-        )
-        name = node_name(node.settings.dra.node_name, os.environ)
+    def find(cluster: Cluster, name: str, _has_all: bool) -> Iterator[Finding]:
         yield from _of_node(cluster, node.settings, name)
         yield from _of_slices(cluster, node, name)
 
     return cluster_findings(
         node,
-        _SERVER,
+        (_SERVER, _RBAC),
+        RIGHTS,
         find,
+        setting="dra.enabled",
+        may="do what the daemon asks of the API server",
         unchecked="rights and ResourceSlices",
-        without="no claim is prepared: set dra.enabled: true",
-        until="no new claim is prepared",
+        undone="no new claim is prepared",
     )
-
-
-def _rights(check: Check, lacking: Sequence[Right], *, setting: str, may: str) -> Finding:
-    if lacking:
-        return check.fail(
-            f"the service account may not {', '.join(map(str, lacking))}",
-            remedy=f"set {setting}: true in the chart's values, or give it these rights: "
-            "deploy/README.md has the reason of each",
-        )
-    return check.ok(f"the service account may {may}")
 
 
 def _of_node(cluster: Cluster, settings: Settings, name: str) -> Iterator[Finding]:
@@ -450,41 +448,34 @@ def _fields(keeps: Callable[[], SliceFields], *, shares: bool) -> Finding:
 
 def event_server_findings(node: Node) -> Iterator[Finding]:
     """Yield what the API server says, as the token of the service account may ask it."""
-
-    def find(cluster: Cluster) -> Iterator[Finding]:
-        lacking = cluster.lacking(EVENT_RIGHTS)
-        yield _rights(
-            _EVENT_RBAC,
-            lacking,
-            setting="config.events.enabled",
-            may="write Events and the status of nodes",
-        )
-        if not lacking:
-            yield _own_node(cluster, node_name(node.settings.dra.node_name, os.environ))
-
     return cluster_findings(
         node,
-        _EVENT_SERVER,
-        find,
+        (_EVENT_SERVER, _EVENT_RBAC),
+        EVENT_RIGHTS,
+        _own_node,
+        setting="config.events.enabled",
+        may="write Events and the status of nodes",
         unchecked="rights",
-        without="no Event is written: set config.events.enabled: true",
-        until="no Event is written",
+        undone="no Event is written",
     )
 
 
-def _own_node(cluster: Cluster, name: str) -> Finding:
+def _own_node(cluster: Cluster, name: str, has_rights: bool) -> Iterator[Finding]:
+    if not has_rights:
+        return
     try:
         cluster.touch_status(name)
     except ApiObjectGoneError:
-        return _NODE.fail(
+        yield _NODE.fail(
             f"the cluster has no Node {name}: Events and the condition are of another node",
             remedy="set dra.nodeName, or the variable NODE_NAME, to the name that "
             "`kubectl get nodes` shows",
         )
     except ApiRefusedError as error:
-        return _NODE.fail(
+        yield _NODE.fail(
             str(error),
             remedy="see that the ValidatingAdmissionPolicy of the chart is that of this daemon: "
             "its ServiceAccount and its node",
         )
-    return _NODE.ok(f"the condition of Node {name} can be written")
+    else:
+        yield _NODE.ok(f"the condition of Node {name} can be written")
