@@ -41,7 +41,7 @@ def target(text: str, inventory: Inventory, book: Book, *, cards: bool = False) 
 
 
 def lock_meant(what: Target, book: Book) -> DeviceLock | None:
-    """Return the lock that excludes what a person means, as is shown of it; None: there is none."""
+    """Return the lock that is shown of what a person means; None: there is none."""
     return book.lock_on(what.keys)
 
 
