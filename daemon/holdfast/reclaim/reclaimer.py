@@ -30,6 +30,16 @@ from holdfast.runtime.kept import keep_only
 
 _NEXT = 8
 """Pods of a claim whose turn comes next and that are looked at: each costs a look at /proc."""
+_PACE, _LATEST = 10.0, 5.0
+"""How many times as long as a look at a pod took it holds, and how many seconds at the most. All
+its locks share one."""
+
+
+class _LastLook(Struct, frozen=True):
+    """The processes of a pod as a look showed them that holds until a monotonic time."""
+
+    members: tuple[Member, ...]
+    until: float
 
 
 class Reclaimer(Struct, kw_only=True):
@@ -44,13 +54,14 @@ class Reclaimer(Struct, kw_only=True):
     clock: Clock
     _attempts: dict[PodUid, Attempt] = {}
     _by_hand: dict[PodUid, tuple[Grounds, float]] = {}
+    _looked: dict[PodUid, _LastLook] = {}
 
     def keep(self, pods: Collection[PodUid], devices: Collection[DeviceName]) -> None:
         """Forget all but *pods*, which are over, and *devices*, which are locked.
 
         A later end of the same UID must not skip the grace and the SIGTERM of the earlier one.
         """
-        keep_only(pods, self._attempts, self._by_hand)
+        keep_only(pods, self._attempts, self._by_hand, self._looked)
         self.evidence.keep(pods)
         self.ending.keep(devices)
 
@@ -80,7 +91,7 @@ class Reclaimer(Struct, kw_only=True):
         """Do what is due for an ending lock; *reason* says why its device is not free."""
         if lock.pod is None:
             return
-        members = await self.evidence.look(lock.pod)
+        members = await self._look(lock.pod)
         await self._look_at_next(lock, lock.pod)
         blockers = in_the_way(facts.kernel.holders or (), lock.pod, members)
         attempt = self._attempts.get(lock.pod, Attempt())
@@ -126,7 +137,20 @@ class Reclaimer(Struct, kw_only=True):
         pods = sorted(self.ledger.book.value.pods_of(lock) | {pod})
         for each in pods[pods.index(pod) + 1 :][:_NEXT]:
             with contextlib.suppress(HostError):  # what cannot be listed shows nothing
-                await self.evidence.look(each)
+                await self._look(each)
+
+    async def _look(self, pod: PodUid) -> tuple[Member, ...]:
+        """Return the processes of *pod*: of thousands not for each lock and at each beat.
+
+        Nothing is ended on that: who ends them looks again.
+        """
+        began, known = self.clock.monotonic(), self._looked.get(pod)
+        if known is not None and began < known.until:
+            return known.members
+        members = await self.evidence.look(pod)
+        now = self.clock.monotonic()
+        self._looked[pod] = _LastLook(members, now + min(_LATEST, _PACE * (now - began)))
+        return members
 
     async def _end(
         self,
@@ -146,6 +170,7 @@ class Reclaimer(Struct, kw_only=True):
             names = some([f"pid {each.process} ({each.command})" for each in blockers], MOST_NAMED)
             await self.ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"ending {names}")
             return
+        self._looked.pop(warrant.pod, None)
         if not await self.ending.end(warrant, step, self.evidence):
             return
         now = self.clock.monotonic()
