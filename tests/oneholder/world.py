@@ -523,15 +523,20 @@ class OneHolder(RuleBasedStateMachine):
     ) -> None:
         """Kubelet thinks that the devices are free; what is left of the former pod may not.
 
-        The disk may have no room for a moment.
+        The disk may have no room for a moment, and the former pod's own start wait at the gate.
         """
         former = data.draw(st.sampled_from([each for each in self.pods if each.counted]))
+        for each in former.containers:
+            self._start(former, each, None)
         former.counted = False
         self._write_checkpoint()
         until, self.disk = self.disk, disk
         self._admit([(each.resource, each.ids) for each in former.containers], None)
         self.disk, self.look = until, look
         self._start_last_pod(data)
+        for each in former.containers:
+            if each.waits_as is not None:
+                self._start(former, each, None)
 
     def _start_last_pod(self, data: st.DataObject) -> None:
         for _ in range(data.draw(st.integers(0, 2))):
@@ -585,16 +590,19 @@ class OneHolder(RuleBasedStateMachine):
             self.unrecorded.discard((resource, ids))
 
     @rule(data=st.data(), crash=CRASH, look=_LOOKS)
-    @precondition(lambda self: any(pod.counted for pod in self.pods))
+    @precondition(lambda self: bool(self._starting()))
     def a_container_starts(self, data: st.DataObject, crash: int | None, look: Look) -> None:
-        """Or the call that waits at the gate is looked at again."""
+        """Or the call that waits at the gate is looked at again, though its pod may be deleted."""
         if data.draw(MOSTLY):
             self.the_watcher_beats(None)
-        pod = data.draw(st.sampled_from([each for each in self.pods if each.counted]))
-        container = data.draw(st.sampled_from(pod.containers))
-        if data.draw(st.booleans()):
+        pod, container = data.draw(st.sampled_from(self._starting()))
+        if pod.counted and data.draw(st.booleans()):
             container.waits_as = None
         self._start(pod, container, crash, look)
+
+    def _starting(self) -> list[tuple[Pod, Container]]:
+        every = [(pod, each) for pod in self.pods for each in pod.containers]
+        return [(pod, each) for pod, each in every if pod.counted or each.waits_as is not None]
 
     def _start(
         self, pod: Pod, container: Container, crash: int | None, look: Look | None = None
@@ -750,11 +758,13 @@ class OneHolder(RuleBasedStateMachine):
         )
         try:
             ends = replace(around, adopts=False)
-            before = self.book
+            before, ended = self.book, self._over(ends)
             if self.disk is not Disk.ROOM:
                 self._commit_or_log(lambda draft: reconcile(draft, ends), crash)
             if self.book is before:
                 self._commit_or_log(lambda draft: reconcile(draft, around), crash)
+            # A disk with room for releases alone takes each end, whoever was admitted meanwhile.
+            assert self.disk is Disk.NOTHING or ended.isdisjoint(self.book.allocations)
             self._agrees_at_any_time(around)
             for device in _NODE.devices:
                 if self.book.lock_on(device.keys) is None and self._holders(device.keys):
@@ -771,6 +781,12 @@ class OneHolder(RuleBasedStateMachine):
             later = Draft(self.book, now=NOW, uptime=self.now + 1e6, boot=around.boot)
             reconcile(later, around)
             assert later.book is self.book
+
+    def _over(self, ends: Observation) -> set[int]:
+        """Return the Allocations that have ended."""
+        draft = Draft(self.book, now=NOW, uptime=self.now, boot=ends.boot)
+        reconcile(draft, ends)
+        return self.book.allocations.keys() - draft.book.allocations.keys()
 
     def _free_what_is_free(self, crash: int | None) -> None:
         for lock in list(self.book.locks.values()):
