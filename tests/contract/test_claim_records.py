@@ -592,11 +592,11 @@ async def test_specs_of_claims_that_are_over_do_not_stay(at: _Scene) -> None:
     at.record(X)
     for uid in (_REF.uid, "another"):
         (at.specs / f"holdfast.dev-claim_{uid}.json").write_text("{}")
-    (at.specs / "holdfast_google.com-tpu.json").write_text("{}")
+    (at.specs / "holdfast_google.com_tpu.json").write_text("{}")
     await at.compare()
     assert sorted(each.name for each in at.specs.iterdir()) == [
         f"holdfast.dev-claim_{_REF.uid}.json",
-        "holdfast_google.com-tpu.json",
+        "holdfast_google.com_tpu.json",
     ]
 
 

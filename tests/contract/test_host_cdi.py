@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import HostError
 from holdfast.host.files.specfolder import SpecFolder
 
-NAME = "google.com-tpu.json"
+NAME = "google.com_tpu.json"
 FILE = f"holdfast_{NAME}"
 
 
@@ -80,7 +80,7 @@ def test_a_file_that_somebody_removed_or_changed_is_written_anew(
 
 
 def test_only_our_own_files_are_removed(tmp_path: Path) -> None:
-    theirs = ["nvidia.yaml", "google.com-tpu.json", "holdfastx_a.json", "holdfast.json"]
+    theirs = ["nvidia.yaml", "google.com_tpu.json", "holdfastx_a.json", "holdfast.json"]
     for name in theirs:
         (tmp_path / name).write_text("theirs")
     folder = SpecFolder(tmp_path, prefix="holdfast")

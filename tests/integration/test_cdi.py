@@ -7,7 +7,7 @@ from fakes.stage import PATIENT, TPU, Stage, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.pods import Pod
 
-SPEC = "holdfast_google.com-tpu.json"
+SPEC = "holdfast_google.com_tpu.json"
 SWAP = {10: 11, 11: 10}
 
 

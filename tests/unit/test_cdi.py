@@ -103,7 +103,7 @@ _TWIN = _device(
 
 def test_a_spec_is_written_to_the_byte_whatever_the_order_of_the_devices() -> None:
     for inventory in (_inventory(_CHIP, _TWIN), _inventory(_TWIN, _CHIP)):
-        assert spec_files(inventory) == {"google.com-tpu.json": GOLDEN}
+        assert spec_files(inventory) == {"google.com_tpu.json": GOLDEN}
 
 
 def test_each_resource_has_a_file_and_one_without_devices_has_none() -> None:
@@ -111,14 +111,21 @@ def test_each_resource_has_a_file_and_one_without_devices_has_none() -> None:
     nvme = _device("0000:01:00.0", ("/dev/vfio/20", 1), resource=pool)
     inventory = Inventory(resources=(TPU, pool), devices=(nvme,))
 
-    assert list(spec_files(inventory)) == ["example.com-nvme.json"]
+    assert list(spec_files(inventory)) == ["example.com_nvme.json"]
+
+
+def test_no_two_resources_have_the_same_file() -> None:
+    names = [ResourceName(each) for each in ("a.com/b-c", "a.com-b/c", "a.com/b_c", "a.com-b-c/d")]
+    nodes = [_device("0000:01:00.0", ("/dev/vfio/20", 1), resource=each) for each in names]
+    inventory = Inventory(resources=tuple(names), devices=tuple(nodes))
+    assert len(spec_files(inventory)) == len(names)
 
 
 def test_a_kind_with_dots_claims_the_version_that_allows_them() -> None:
     name = ResourceName("example.com/nvme.fast")
     files = spec_files(_inventory(_device("0", ("/dev/vfio/1", 1), resource=name)))
 
-    assert json.loads(files["example.com-nvme.fast.json"])["cdiVersion"] == "0.6.0"
+    assert json.loads(files["example.com_nvme.fast.json"])["cdiVersion"] == "0.6.0"
 
 
 def test_a_chip_behind_its_own_driver_has_no_vfio_container() -> None:

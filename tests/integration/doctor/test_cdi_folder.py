@@ -44,12 +44,12 @@ def test_where_nothing_is_handed_over_by_name_the_folder_may_be_missing(node: No
 def test_a_folder_in_order_with_a_spec_that_is_true_has_nothing_to_mend(
     node_by_name: NodeTree,
 ) -> None:
-    _spec(node_by_name, "holdfast_google.com-tpu.json", _number(node_by_name))
+    _spec(node_by_name, "holdfast_google.com_tpu.json", _number(node_by_name))
 
     told = node_by_name.told(*_BY_NAME)
 
     assert told.bad("cdi") == {}
-    assert "holdfast_google.com-tpu.json" in told.of("cdi", "own-specs")["reason"]
+    assert "holdfast_google.com_tpu.json" in told.of("cdi", "own-specs")["reason"]
 
 
 def test_a_missing_folder_fails_because_holdfast_never_makes_it(node: NodeTree) -> None:
@@ -98,7 +98,7 @@ def test_a_name_that_two_files_explain_fails_with_the_file_to_remove(
 
 
 def test_a_spec_of_ours_that_names_an_old_number_fails(node_by_name: NodeTree) -> None:
-    _spec(node_by_name, "holdfast_google.com-tpu.json", "240:7")
+    _spec(node_by_name, "holdfast_google.com_tpu.json", "240:7")
 
     found = node_by_name.told(*_BY_NAME).of("cdi", "own-specs")
 
@@ -113,7 +113,7 @@ def test_a_spec_of_ours_that_names_an_old_number_fails(node_by_name: NodeTree) -
     "content", ["", "{", "[]", '{"devices": [1]}', '{"devices": {}}', "[" * 99999]
 )
 def test_a_spec_of_ours_that_makes_no_sense_fails(content: str, node_by_name: NodeTree) -> None:
-    node_by_name.write("run/cdi/holdfast_google.com-tpu.json", content)
+    node_by_name.write("run/cdi/holdfast_google.com_tpu.json", content)
 
     found = node_by_name.told(*_BY_NAME).of("cdi", "own-specs")
 

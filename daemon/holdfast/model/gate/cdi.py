@@ -91,7 +91,8 @@ def spec_files(inventory: Inventory) -> Mapping[str, str]:
     for resource in inventory.resources:
         devices = [device for device in inventory.of(resource) if can_be_named(device)]
         if devices:
-            files[f"{resource.replace('/', '-')}.json"] = _spec(resource, devices)
+            # Before the slash no resource has an underscore.
+            files[f"{resource.replace('/', '_')}.json"] = _spec(resource, devices)
     return files
 
 
