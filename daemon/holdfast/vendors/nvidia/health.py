@@ -195,7 +195,8 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         self._since = 0.0
         """Since when events are those of the present driver, in seconds since the boot."""
         self._probe: tuple[tuple[str, str, int], Nvml] | None = None
-        self._hanging = ""
+        self._asked = ""
+        """The GPU that the call on the lane is at; empty while it ends NVML."""
         self._look_wanted = asyncio.Event()
         self._save_wanted = asyncio.Event()
         self._save_wanted.set()  # what was dropped must not be back after the next restart
@@ -330,11 +331,10 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         if self._ears.overdue:
             self._heard_nothing()
         if self.lane.stuck_since is not None:
-            self._take(self._hanging, unanswered(self.clock.uptime(), self.lane.deadline))
+            self._take_no_answer()
             return
         reading = self._reading
         if reading.state is not DriverState.READY:
-            self._hanging = ""  # if this hangs, no GPU does
             try:
                 await self.lane.run(self._let_go)
             except LaneStuckError as error:
@@ -346,8 +346,7 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             try:
                 observed = await self.lane.run(partial(self._observe, reading, gpu))
             except LaneStuckError:
-                self._hanging = gpu.uuid
-                self._take(gpu.uuid, unanswered(self.clock.uptime(), self.lane.deadline))
+                self._take_no_answer()
                 return
             except HoldfastError as error:  # the library does not start: the inventory says so
                 log.debug("cannot check the health of GPUs", reason=str(error))
@@ -356,6 +355,10 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
                 return  # it is of another driver, or another layout; the next look is wanted
             self._compare(observed.driver)
             self._take(gpu.uuid, observed)
+
+    def _take_no_answer(self) -> None:
+        """Judge the GPU that gives no answer; where NVML does not end, that is none."""
+        self._take(self._asked, unanswered(self.clock.uptime(), self.lane.deadline))
 
     def _take(self, uuid: str, observed: GpuObservation) -> None:
         """Judge the GPU by *observed*, and publish and keep what changed."""
@@ -389,14 +392,18 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             load = self._loaded
         self._loaded = load
         driver = version if load is None else f"{version}/{load}"
-        return observe(
-            self._begun(reading.library, driver),
-            gpu,
-            self._states[gpu.uuid],
-            at=self.clock.uptime(),
-            driver=driver,
-            users=self.users,
-        )
+        self._asked = gpu.uuid
+        try:
+            return observe(
+                self._begun(reading.library, driver),
+                gpu,
+                self._states[gpu.uuid],
+                at=self.clock.uptime(),
+                driver=driver,
+                users=self.users,
+            )
+        finally:
+            self._asked = ""
 
     def _begin_again(self) -> None:
         """Begin with a new NVML, and listen to every GPU again."""
@@ -424,7 +431,9 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         """End NVML, so that the driver can be replaced and the library begun again."""
         former, self._probe = self._probe, None
         if former is not None:
+            asked, self._asked = self._asked, ""
             former[1].close()
+            self._asked = asked
 
     def _heard_nothing(self) -> None:
         reason = "its events cannot be received: NVML hangs in the wait for events"
