@@ -236,7 +236,8 @@ class _Stint(Generic[T]):
         """
         grace = 0.0
         while not self.wait(stall, grace=grace):
-            if self.blocked or time.monotonic() - self._since >= patience:
+            stuck = self.blocked or time.monotonic() - self._since >= patience
+            if stuck and not self._done.is_set():  # of a thread that has ended nothing is told
                 return False
             grace = stall
         return True
