@@ -556,6 +556,17 @@ class TestOnATree:
         (home / "root/new\\012line").write_text("")
         assert bool(self.scan(tree, target("one", 1), maps=True).gaps) is gap
 
+    @pytest.mark.parametrize(
+        ("state", "threads", "gap"), [("S", 1, True), ("Z", 1, False), ("Z", 2, True)]
+    )
+    def test_what_is_not_found_of_a_process_that_has_ended_since_is_no_gap(
+        self, tree: ProcTree, state: str, threads: int, *, gap: bool
+    ) -> None:
+        """Its paths lead nowhere any more; whoever inherited its mappings is looked at as well."""
+        line = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /usr/lib/gconv-modules.cache\n"
+        (tree.process(70, state=state, threads=threads) / "maps").write_text(line)
+        assert bool(self.scan(tree, target("one", 1), maps=True).gaps) is gap
+
     @pytest.mark.parametrize(("flags", "gap"), [("rd wr io pf", True), ("rd wr sd", False)])
     def test_a_node_outside_of_the_root_that_its_process_has_now_is_not_what_is_there_inside(
         self, tree: ProcTree, tmp_path: Path, flags: str, *, gap: bool

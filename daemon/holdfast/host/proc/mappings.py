@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import Struct
 
+from holdfast.errors import HostError
 from holdfast.host.files.paths import DeviceNumbers, in_own_root
 from holdfast.host.proc.openfiles import RING
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 
 VFIO_DEVICE = b"anon_inode:[vfio-device]"
@@ -111,7 +113,7 @@ class MappedDevices:
             left = [doubtful[start] for start in sorted(doubtful.keys() - plain)]
             rdevs.update(rdev for _, rdev in left)
             for each, rdev in left:
-                if rdev not in self._wanted:
+                if rdev not in self._wanted and self._may_live(pid):
                     self._leave_unexplained(pid, each.path)
         wanted = frozenset(rdev for rdev in rdevs if rdev in self._wanted)
         vfio, rings = bool(inodes[VFIO_DEVICE]), frozenset(inodes[RING])
@@ -138,6 +140,17 @@ class MappedDevices:
         if match is None:
             return False
         return match["own"] is None or self._memory in {None, mapping.filesystem}
+
+    def _may_live(self, pid: int) -> bool:
+        """Tell whether *pid* has not ended meanwhile: then nothing is at its paths any more.
+
+        Who inherited its mappings was born before that, and is looked at as well.
+        """
+        try:
+            facts = Procfs(self._root).certain(pid)
+        except HostError:  # nothing shows that it has
+            return True
+        return facts is not None and facts.can_act
 
     def _leave_unexplained(self, pid: int, path: bytes) -> None:
         name = path.decode(errors="replace")
