@@ -123,6 +123,19 @@ def test_our_file_of_a_former_prefix_is_removed_once_it_is_there_under_the_new_o
     assert left == {*others, FILE, f"folder_{NAME}"}
 
 
+@pytest.mark.parametrize("former", ["holdfast_google.com-tpu.json", f"former_{NAME}"])
+def test_a_file_of_a_former_name_is_never_there_beside_the_new_one(
+    tmp_path: Path, former: str
+) -> None:
+    """Containers that start meanwhile would get neither."""
+    (tmp_path / former).write_text(_spec(a="/dev/vfio/1"))
+    inode = (tmp_path / former).stat().st_ino
+    changed = SpecFolder(tmp_path, prefix="holdfast").hold({NAME: _spec(a="/dev/vfio/1")})
+    assert changed == (former,)
+    assert [each.name for each in tmp_path.iterdir()] == [FILE]
+    assert (tmp_path / FILE).stat().st_ino == inode, "it was renamed"
+
+
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"there is no such folder; make it on the host"):
         SpecFolder(tmp_path / "cdi", prefix="holdfast").hold({NAME: "{}"})

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -33,13 +34,21 @@ class SpecFolder:
         The folder itself is never made: in a container without the host's folder, no runtime
         would read it. Raise HostError with what to do; some files may have been changed before.
         """
+        names = list_names(self._folder) if os.path.isdir(self._folder) else []
+        left = [name for name in names if self._is_left_over(name, files)]
+        self._rename(left, files)
         changed = self.add(files)
-        changed += [
-            name
-            for name in list_names(self._folder)
-            if self._is_left_over(name, files) and self._remove(name)
-        ]
+        changed += [name for name in left if self._remove(name)]
         return tuple(changed)
+
+    def _rename(self, left: Collection[str], files: Mapping[str, str]) -> None:
+        """Give what has a former name its new one at once: of two files, runtimes use neither."""
+        for end, text in files.items():
+            path = self._folder / f"{self._prefix}{end}"
+            former = next((name for name in left if _agrees(self._folder / name, text)), None)
+            if former is not None and not os.path.lexists(path):
+                with suppress(OSError):  # then it is written, and the other removed
+                    (self._folder / former).rename(path)
 
     def _is_left_over(self, name: str, files: Mapping[str, str]) -> bool:
         """Tell whether *name* is ours and not one of *files*, or is one of them by a former prefix.
