@@ -80,7 +80,7 @@ HOST_EDITS = {
             '                    use.unseen = f"its io_uring has {name}, which is gone: it cannot be told apart"\n',
             "                    pass\n",
         ),
-        Edit("open-ring-root", "else in_own_root(home, file)", "else root + file"),
+        Edit("open-ring-root", "else inside(file)", "else root + file"),
         Edit(
             "open-ring-named",
             '                use.unseen = "its io_uring has a file with the name of a device"\n',
@@ -104,8 +104,8 @@ HOST_EDITS = {
         Edit("mapped-elsewhere", "elsewhere or mapping.removed", "mapping.removed"),
         Edit(
             "mapped-own-root",
-            "in_own_root(folder, mapping.path)",
-            'f"{folder}/root".encode() + mapping.path',
+            "own_root(folder)\n",
+            'f"{folder}/root".encode().__add__\n',
         ),
         Edit(
             "mapped-memory",

@@ -197,16 +197,19 @@ def mount_of(seen: tuple[Mount, ...], path: str) -> Mount | None:
     return max(reversed(on), key=lambda mount: len(mount.point), default=None)
 
 
-def in_own_root(folder: str, path: bytes) -> bytes | None:
-    """Return where *path* leads, as the kernel tells it of a file of the process in *folder*.
+def own_root(folder: str) -> Callable[[bytes], bytes | None]:
+    """Return what tells where a path leads that the kernel tells of the process in *folder*.
 
-    It begins at the top of that process's mounts, and the process's root may be below, by
+    Such a path begins at the top of that process's mounts, and the process's root may be below, by
     chroot(2). None for what is outside: at the same name below the root is another file.
     """
-    top = os.fsencode(link_or_none(f"{folder}/root") or "/").rstrip(b"/")
-    if not path.startswith(top + b"/"):
-        return None
-    return f"{folder}/root".encode() + path.removeprefix(top)
+    root = f"{folder}/root"
+    top = os.fsencode(link_or_none(root) or "/").rstrip(b"/")
+
+    def inside(path: bytes) -> bytes | None:
+        return root.encode() + path.removeprefix(top) if path.startswith(top + b"/") else None
+
+    return inside
 
 
 def below(root: Path, path: str) -> Path | None:

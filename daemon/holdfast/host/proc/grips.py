@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 
 from holdfast.host.files.kernelfile import stat_or_none
-from holdfast.host.files.paths import DeviceNumbers, in_own_root
+from holdfast.host.files.paths import DeviceNumbers, own_root
 from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
 from holdfast.host.proc.openfiles import (
     BEAT,
@@ -372,13 +372,13 @@ class GripSearch:
             use.unseen = "what its io_uring has registered cannot be read"
             return
         home = folder.removesuffix("/fd")
-        root = f"{home}/root".encode()
+        root, inside = f"{home}/root".encode(), own_root(home)
         for file in files:
             if file in {VFIO_DEVICE, VFIO_DEVICE.partition(b":")[2]}:
                 use.unnamed.add(Grip.DEVICE_FD)
                 use.unnamed_fds += 1
             elif file.startswith(b"/"):
-                path = None if file.endswith(_REMOVED) else in_own_root(home, file)
+                path = None if file.endswith(_REMOVED) else inside(file)
                 rdev = None if path is None else self._numbers.of(path)
                 if rdev is None:
                     name = file.decode(errors="backslashreplace").encode("unicode_escape").decode()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from msgspec import Struct
 
 from holdfast.errors import HostError
-from holdfast.host.files.paths import DeviceNumbers, in_own_root
+from holdfast.host.files.paths import DeviceNumbers, own_root
 from holdfast.host.proc.openfiles import RING
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
@@ -88,7 +88,7 @@ class MappedDevices:
 
         It can hang. *beat* is called after each part.
         """
-        shown = False
+        shown, inside = False, own_root(folder)
         seen: set[tuple[bytes, bytes, bytes]] = set()
         inodes: dict[bytes, set[int]] = defaultdict(set)
         rdevs: set[int] = set()
@@ -102,7 +102,7 @@ class MappedDevices:
                     continue
                 if each.removed and self._is_memory(each):
                     continue
-                rdev, certain = self._device(folder, each)
+                rdev, certain = self._device(inside, each)
                 if certain:
                     rdevs.add(rdev)
                 else:
@@ -119,11 +119,13 @@ class MappedDevices:
         vfio, rings = bool(inodes[VFIO_DEVICE]), frozenset(inodes[RING])
         return ProcessMappings(vfio=vfio, rings=rings, rdevs=wanted) if shown else None
 
-    def _device(self, folder: str, mapping: Mapping) -> tuple[int, bool]:
+    def _device(
+        self, inside: Callable[[bytes], bytes | None], mapping: Mapping
+    ) -> tuple[int, bool]:
         """Return the mapped device's number, 0 for none, and whether that is certain."""
         if mapping.file in self._plain:
             return 0, True
-        path = None if _NEWLINE in mapping.path else in_own_root(folder, mapping.path)
+        path = None if _NEWLINE in mapping.path else inside(mapping.path)
         at = None if path is None else self._numbers.file_at(path)
         elsewhere = at is None
         if at is None:
