@@ -16,7 +16,12 @@ from fakes.claimrecord import write_entries, write_record
 from fakes.ledgers import ledger_in
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
-from holdfast.errors import ApiServerError, ObjectGoneError, UnreadableAnswerError
+from holdfast.errors import (
+    ApiServerError,
+    LaneStuckError,
+    ObjectGoneError,
+    UnreadableAnswerError,
+)
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger
@@ -108,6 +113,7 @@ class _Sight(ClaimSight):
         self._inventory = inventory
         self.cgroups: set[PodUid] = set()
         self.populated: set[PodUid] = set()
+        self.stuck = False
 
     def known(self) -> Mapping[str, AdvertisedDevice]:
         inventory = self._inventory.value
@@ -115,6 +121,8 @@ class _Sight(ClaimSight):
         return {each.name: each for each in (*found, *map(plain, inventory.devices))}
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
+        if self.stuck:
+            raise LaneStuckError("pods")
         return {pod: pod in self.populated for pod in self.cgroups & set(pods)}
 
 
@@ -462,8 +470,13 @@ async def test_claims_are_compared_though_there_is_always_something_new(at: _Sce
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_what_the_ledger_lost_is_taken_over_before_anything_is_served(at: _Scene) -> None:
+@pytest.mark.parametrize("stuck", [False, True])
+async def test_what_the_ledger_lost_is_taken_over_before_anything_is_served(
+    at: _Scene, *, stuck: bool
+) -> None:
+    """Also while a look at the pods' cgroups gives no answer."""
     at.record(X)
+    at.sight.stuck = stuck
     await at.records.catch_up()
     await at.published()
     (allocation,) = at.ledger.book.value.allocations.values()

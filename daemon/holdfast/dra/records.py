@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,7 @@ from holdfast.errors import (
     ApiServerError,
     ClaimRefusedError,
     HoldfastError,
+    LaneStuckError,
     ObjectGoneError,
     UnreadableAnswerError,
 )
@@ -204,8 +206,7 @@ class ClaimRecords(Struct, kw_only=True):
     async def _take_over(self, state: ClaimState, *, again: bool = False) -> None:
         """Take over what the ledger lacks; *again*: ask the server what it could not say before."""
         answers = True  # the API server: kubelet waits at our start, with any number of claims
-        cgroups = await self.sight.with_cgroup({pod for each in state.entries for pod in each.pods})
-        living = frozenset(pod for pod, populated in cgroups.items() if populated)
+        living = await self._living({pod for each in state.entries for pod in each.pods})
         # Of two that had a device one after the other it is the one's whose pods run.
         for entry in sorted(state.entries, key=lambda each: each.pods.isdisjoint(living)):
             if entry.devices.get(self.driver):  # else it is about to ask for them
@@ -238,6 +239,13 @@ class ClaimRecords(Struct, kw_only=True):
         for record in self._live():
             if self._listed(record) is False:
                 await self.ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
+
+    async def _living(self, pods: Collection[PodUid]) -> frozenset[PodUid]:
+        """Return in which of *pods* a process may live; none where that cannot be told in time."""
+        cgroups: Mapping[PodUid, bool] = {}
+        with suppress(LaneStuckError):  # no reason to leave the claims of all without locks
+            cgroups = await self.sight.with_cgroup(pods)
+        return frozenset(pod for pod, populated in cgroups.items() if populated)
 
     def _lacks(
         self, entry: ClaimEntry, wanted: Sequence[ResultDevices], running: frozenset[PodUid]
