@@ -96,3 +96,6 @@ async def test_all_locks_of_a_pod_share_a_look_which_has_its_part_of_the_time() 
         clock.shift(0.2)
         assert pods.looks <= 1 + beat // 10
     assert pods.looks == 2
+    made.retry(X)
+    await made.step(locks[0], facts, "in use")
+    assert pods.looks == 3

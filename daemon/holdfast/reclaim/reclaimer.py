@@ -72,6 +72,7 @@ class Reclaimer(Struct, kw_only=True):
         than an attempt takes: they were given for what is there now.
         """
         self._attempts.pop(pod, None)
+        self._looked.pop(pod, None)
         self._by_hand[pod] = grounds, self.clock.monotonic() + self.patience
 
     def ends_after(self, lock: DeviceLock) -> tuple[float, float] | None:
