@@ -335,6 +335,7 @@ class ReclaimScene:
         )
         lock = self.ledger.book.value.locks.get(name("d0"))
         if lock is not None and lock.pod is not None:
+            self.reclaimer._looked.clear()  # which holds no longer than beats are apart
             await self.reclaimer.step(
                 lock, ReleaseFacts(kernel=kernel, unseen_grace=30.0), "it is held"
             )
