@@ -188,7 +188,7 @@ async def test_pods_start_while_the_server_is_away_and_what_was_not_written_is_c
         async def failed() -> bool:
             at.plane.server.cut_all()  # calls hang until then, or for 15 s
             _, shown = await asyncio.to_thread(served, port, "/metrics")
-            return 'about="pod",outcome="failed"' in shown
+            return 'holdfast_notices_total{about="pod",outcome="failed"} 0.0' not in shown
 
         await at.node.until(failed, "a failure to be counted")
         assert "cannot notify the cluster" in at.node.log
