@@ -32,14 +32,12 @@ from holdfast.model.ids import (
     HardwareKey,
     ResourceName,
 )
+from holdfast.model.text import some
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
-
-_MOST_NAMED = 3
-"""A refusal names at most so many devices: kubelet puts it into an event and a pod's status."""
 
 
 class GrantBuilder(Struct):
@@ -142,7 +140,7 @@ class Allocator(Struct, frozen=True, kw_only=True):
     clock: Clock
     commit_timeout: Watched[float]
     unrecorded: set[tuple[ResourceName, frozenset[DeviceId]]]
-    """The gate's: see there."""
+    """That of `Gate`, which goes by it."""
 
     async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
         """Record the Allocation, durably, and return what the container is given.
@@ -208,7 +206,8 @@ class Allocator(Struct, frozen=True, kw_only=True):
         deed = f"allocate {DeviceName(resource, id_)}"
         device = inventory.find(resource, id_)
         if device is None:
-            known = _some(inventory.of(resource))
+            # A few: kubelet puts it into an event and a pod's status.
+            known = some([each.name.id for each in inventory.of(resource)]) or "none"
             left = next((each for each in inventory.left_out if each.device.name.id == id_), None)
             why = left.reason if left is not None else "the node has no such device"
             raise AllocationRefusedError(refusal(deed, f"{why} (it has: {known})"))
@@ -225,10 +224,3 @@ class Allocator(Struct, frozen=True, kw_only=True):
         may_be = device.leaving or any(map(is_replica, device.keys))
         standings = self.standings.now() if may_be else self.standings.latest.value
         return standings.refusal(device.name)
-
-
-def _some(devices: tuple[Device, ...]) -> str:
-    """Name the first of *devices*, and say how many more there are."""
-    named = ", ".join(str(each.name.id) for each in devices[:_MOST_NAMED]) or "none"
-    more = len(devices) - _MOST_NAMED
-    return f"{named} and {more} more" if more > 0 else named

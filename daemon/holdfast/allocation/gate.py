@@ -120,7 +120,7 @@ class Gate(Struct, frozen=True, kw_only=True):
     settings: Watched[sections.GateSettings]
     observer: StartObserver
     unrecorded: set[tuple[ResourceName, frozenset[DeviceId]]] = set()
-    """What was allocated, and could not be recorded; its start, the next, is not a former pod's."""
+    """Allocates that could not be recorded: the next start of such devices is no former pod's."""
     _machines: OwnMachines = msgspec.field(default_factory=OwnMachines)
 
     async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:

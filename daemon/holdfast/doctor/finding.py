@@ -111,7 +111,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 def unusable(node: Node, folder: Path) -> tuple[str, str] | None:
-    """Return why a shared *folder*, a result of `path`, does not work, and what to do."""
+    """Return why a shared *folder*, a result of `path`, does not work, and the remedy, or None."""
     mount = node.mount(folder)
     if mount is not None and mount.kind in CONTAINERS_OWN:
         return (

@@ -25,7 +25,7 @@ from holdfast.model.ids import (
 )
 from holdfast.model.text import some
 
-MOST_NAMED = 3
+_MOST_PODS = 3
 """Pods that a text names of a claim: up to 256 may share one."""
 CARDS = "cards"
 """Under which topic the book keeps the PCI address of each card."""
@@ -473,7 +473,7 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
 
         Of a lock that is not free of its claim yet, the pod is named whose end is waited for.
         """
-        return self._whose(each, self.pod, MOST_NAMED)
+        return self._whose(each, self.pod, _MOST_PODS)
 
     def owner(self, each: "Allocation | DeviceLock") -> str:
         """Return the same in the fewest words: one pod, and no uid where a name is known."""

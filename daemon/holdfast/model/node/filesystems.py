@@ -1,4 +1,4 @@
-"""On which kinds of filesystem a ledger must not lie."""
+"""Which kinds of filesystem lose what is on them, and on which a ledger must not lie."""
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "rootfs"})
 """Filesystems that a reboot empties."""
