@@ -1,4 +1,4 @@
-"""How people are shown text of others (a command, a pod, a file, an error), sizes and history."""
+"""How people are shown text of others (a command, a pod, an error), lists, sizes and history."""
 
 from collections.abc import Sequence
 
