@@ -6,8 +6,8 @@ MODEL_EDITS = {
     "model/book/book.py": (
         Edit(
             "gpu-replicas",
-            "for side in sorted(rivals(keys, self.places)):",
-            "for side in sorted(()):",
+            "[*sorted(keys), *sorted(rivals(keys, self.places))]",
+            "[*sorted(keys)]",
         ),
         Edit(
             "claim-former",

@@ -34,6 +34,8 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _Index = dict[_Key, tuple[_Value, ...]]
 """Allocations by number, or locks by device, by something that they have in common."""
+_Mark = HardwareKey | Side
+"""By what those on some hardware are found: a key, or a side of a card."""
 
 
 class LockState(Enum):
@@ -237,14 +239,12 @@ class Holdings:
         self.places = places
         self.allocations: dict[int, Allocation] = {}
         self.locks: dict[DeviceName, DeviceLock] = {}
-        self._on_key: _Index[HardwareKey, int] = {}
-        self._on_side: _Index[Side, int] = {}
+        self._on: _Index[_Mark, int] = {}
         self._naming: _Index[tuple[ResourceName, DeviceId], int] = {}
         self._of_pod: _Index[PodUid, int] = {}
         self._of_claim: _Index[ClaimUid, int] = {}
-        self._lock_on: dict[HardwareKey, DeviceName] = {}
-        self._locks_on_side: _Index[Side, DeviceName] = {}
-        self._rivals_of: dict[frozenset[HardwareKey], set[Side]] = {}
+        self._locked: _Index[_Mark, DeviceName] = {}
+        self._excluded: dict[frozenset[HardwareKey], frozenset[_Mark]] = {}
         for allocation in allocations:
             self.put(allocation)
         for lock in locks:
@@ -279,27 +279,22 @@ class Holdings:
         """Add *lock*, in place of the one on its device."""
         before = self.locks.get(lock.device)
         if before is not None:
-            self._forget_keys(before)
+            self._index_lock(before, _without)
         self.locks[lock.device] = lock
-        for key in lock.keys:
-            self._lock_on[key] = lock.device
-        for side in sides_of(lock.keys, self.places):
-            _with(self._locks_on_side, side, lock.device)
+        self._index_lock(lock, _with)
 
     def drop_lock(self, device: DeviceName) -> None:
         """Take out the lock on *device*."""
-        self._forget_keys(self.locks.pop(device))
+        self._index_lock(self.locks.pop(device), _without)
 
     def on(self, keys: Iterable[HardwareKey]) -> list[Allocation]:
         """Return the Allocations of one of *keys*."""
-        return self._numbered({each for key in keys for each in self._on_key.get(key, ())})
+        return self._numbered({each for key in keys for each in self._on.get(key, ())})
 
     def contending(self, keys: Collection[HardwareKey]) -> list[Allocation]:
         """Return the Allocations that exclude one of *keys*: on it, or on its card otherwise."""
-        found = {each for key in keys for each in self._on_key.get(key, ())}
-        sides = rivals(keys, self.places)
-        found.update(each for side in sides for each in self._on_side.get(side, ()))
-        return self._numbered(found)
+        marks: tuple[_Mark, ...] = (*keys, *rivals(keys, self.places))
+        return self._numbered({each for mark in marks for each in self._on.get(mark, ())})
 
     def naming(self, resource: ResourceName, ids: Iterable[DeviceId]) -> list[Allocation]:
         """Return the Allocations of *resource* that name one of *ids*."""
@@ -330,23 +325,16 @@ class Holdings:
         They are on the same hardware, or one is on a replica of a card and the other on the card,
         or one is on a card and the other on the PCI function that is the card.
         """
-        on = self._lock_on
-        found = [key for key in keys if key in on]
-        if len(found) > 1:
-            found.sort()
-        devices = dict.fromkeys(on[key] for key in found)
-        for side in sorted(rivals(keys, self.places)):
-            devices |= dict.fromkeys(sorted(self._locks_on_side.get(side, ())))
-        return [self.locks[device] for device in devices]
+        marks: list[_Mark] = [*sorted(keys), *sorted(rivals(keys, self.places))]
+        found = (device for mark in marks for device in sorted(self._locked.get(mark, ())))
+        return [self.locks[device] for device in dict.fromkeys(found)]
 
     def are_locked(self, keys: frozenset[HardwareKey]) -> bool:
         """Tell whether a lock excludes any of *keys*, the keys of a device, under any resource."""
-        if not self._lock_on.keys().isdisjoint(keys):
-            return True
-        sides = self._rivals_of.get(keys)
-        if sides is None:
-            sides = self._rivals_of[keys] = rivals(keys, self.places)
-        return not self._locks_on_side.keys().isdisjoint(sides)
+        excluded = self._excluded.get(keys)
+        if excluded is None:
+            excluded = self._excluded[keys] = keys | rivals(keys, self.places)
+        return not self._locked.keys().isdisjoint(excluded)
 
     def concern(self, name: DeviceName, keys: frozenset[HardwareKey]) -> bool:
         """Tell whether an Allocation or a lock is on the device called *name*, or on its *keys*."""
@@ -359,10 +347,8 @@ class Holdings:
         return (min(own, default=allocation.id), allocation.id)
 
     def _index(self, allocation: Allocation, change: "_Change") -> None:
-        for key in allocation.keys:
-            change(self._on_key, key, allocation.id)
-        for side in sides_of(allocation.keys, self.places):
-            change(self._on_side, side, allocation.id)
+        for mark in self._marks(allocation.keys):
+            change(self._on, mark, allocation.id)
         for id_ in allocation.devices:
             change(self._naming, (allocation.resource, id_), allocation.id)
         if allocation.pod is not None:
@@ -373,11 +359,13 @@ class Holdings:
     def _numbered(self, numbers: Collection[int]) -> list[Allocation]:
         return [self.allocations[each] for each in sorted(numbers)]
 
-    def _forget_keys(self, lock: DeviceLock) -> None:
-        for key in lock.keys:
-            del self._lock_on[key]
-        for side in sides_of(lock.keys, self.places):
-            _without(self._locks_on_side, side, lock.device)
+    def _index_lock(self, lock: DeviceLock, change: "_Change") -> None:
+        for mark in self._marks(lock.keys):
+            change(self._locked, mark, lock.device)
+
+    def _marks(self, keys: frozenset[HardwareKey]) -> Iterator[_Mark]:
+        yield from keys
+        yield from sides_of(keys, self.places)
 
 
 def _with(index: _Index[_Key, _Value], key: _Key, value: _Value) -> None:
