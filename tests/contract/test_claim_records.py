@@ -534,6 +534,30 @@ async def test_what_another_pod_has_by_now_is_not_taken_from_it(at: _Scene) -> N
     assert [each.phase for each in book.holdings.of_claim(ClaimUid("uid-2"))] == [Phase.PENDING]
 
 
+async def test_what_another_pod_had_is_the_claims_once_that_is_over(at: _Scene) -> None:
+    """Until then it has not started on it; from then on its end is that of its pods."""
+    await at.prepare(X)
+    other = ClaimUid("uid-2")
+    at.record(Y, ref=replace(_REF, uid=other))
+    await at.records.catch_up()
+    await at.published()
+    await at.ledger.apply(partial(end_claim, claim=_REF.uid, evidence="its pod is over"))
+    with capture_logs() as logs:
+        for _ in range(2):
+            await at.records.catch_up()
+    await at.published()
+    (lock,) = at.ledger.book.value.locks.values()
+    assert lock.claim == _REF.uid
+    await at.ledger.apply(partial(release, lock=lock, evidence="nobody uses it"))
+    await at.records.catch_up()
+    await at.published()
+
+    book = at.ledger.book.value
+    assert [(lock.claim, lock.started) for lock in book.locks.values()] == [(other, True)]
+    assert [each.phase for each in book.holdings.of_claim(other)] == [Phase.ACTIVE]
+    assert logs == []
+
+
 async def test_hardware_that_comes_late_brings_its_claim(at: _Scene) -> None:
     at.inventory.set(replace(_NODE, devices=()))
     at.record(X)

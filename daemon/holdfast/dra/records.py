@@ -23,7 +23,7 @@ from holdfast.errors import (
 from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import ClaimState, read
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.book import ClaimRecord
+from holdfast.model.book.book import ClaimRecord, Phase
 from holdfast.model.book.claims import Wish, adopt, end_claim, forget, joined_after_end, part, share
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import clash
@@ -250,14 +250,18 @@ class ClaimRecords(Struct, kw_only=True):
     def _lacks(
         self, entry: ClaimEntry, wanted: Sequence[ResultDevices], running: frozenset[PodUid]
     ) -> bool:
-        """Tell whether the ledger has less of a claim than kubelet: some hardware comes late."""
+        """Tell whether the ledger has less of a claim prepared than kubelet.
+
+        Some hardware comes late, and some another had when the claim was taken over.
+        """
         book, claim = self.ledger.book.value, entry.claim.uid
         record = book.claims.get(claim)
         if record is not None and record.over_at is not None:
             kubelet, boot = self.kubelet(), self.ledger.boot
             pods = entry.pods
             return bool(joined_after_end(book, claim, pods, kubelet, boot, running=running))
-        had = [each.keys for each in book.holdings.of_claim(claim)]
+        mine = book.holdings.of_claim(claim)
+        had = [each.keys for each in mine if each.phase is Phase.ACTIVE]
         had += record.admin.values() if record is not None else ()
         given = placed(wanted, book, claim, prepared=True)
         if isinstance(given, Obstacle):

@@ -201,8 +201,8 @@ def adopt(
     """Put a claim into the book that *kubelet* has prepared, and the book has not: its pods run.
 
     In those that are *running* a process may live; they count where the claim is over here.
-    Return False where it has to wait for what it had before. Raises ClaimRefusedError as `enlist`
-    does.
+    Return whether that changes the book: a claim that waits for what another had, or for what it
+    had before, is tried again. Raises ClaimRefusedError as `enlist` does.
     """
     uid, pods = wish.ref.uid, wish.pods.keys()
     if joined_after_end(draft.book, uid, pods, kubelet, draft.boot, running=running):
@@ -214,7 +214,7 @@ def adopt(
         if could_have_started(allocation, draft.holdings):
             draft.activate(allocation)
     settle(draft, near=wish.keys)  # who has not started on it has to give it back
-    return True
+    return draft.book is not draft.before
 
 
 def joined_after_end(
