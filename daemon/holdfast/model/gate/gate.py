@@ -127,10 +127,9 @@ def who_calls(
         return Caller(pods=tuple(sorted(pods)))
     if known is not None:
         return Caller(pods=(known,), remembered=True)
-    same = _allocations_of(passage, book)
-    if unrecorded or len(same) != 1:
+    only = None if unrecorded else _only(passage, book)
+    if only is None:
         return Caller()
-    only = same[0]
     return Caller(pods=() if only.pod is None else (only.pod,), allocation=only.id)
 
 
@@ -240,14 +239,13 @@ def rights_of_start(
     passage: Passage, caller: Caller, book: Book, *, queued: tuple[Allocation, ...] | None = None
 ) -> Rights:
     """Return what *caller* has; *queued* is its place, where it has taken that already."""
-    others = _others(passage, caller, book) if caller.pod is None else []
     locks = book.locks_on(passage.keys)
     return Rights(
         keys=passage.keys,
         own=frozenset(each.device for each in locks if _own(each, passage, caller, book)),
         started=_started(passage, caller, book),
         queued=queued,
-        yields_to=next(iter(others), None),
+        yields_to=None if caller.pod is not None else _first_other(passage, caller, book),
     )
 
 
@@ -328,29 +326,32 @@ def _own(lock: DeviceLock, passage: Passage, caller: Caller, book: Book) -> bool
         return False
     if same_pod(lock.pod, caller.pod):
         return True
-    owner = book.allocations.get(lock.allocation) if lock.allocation is not None else None
-    if owner is None or owner.pod is not None or caller.remembered:
-        return False
-    # Its pod is not known. It can only be this very start's, if ids and resource are the same.
-    alone = len(_allocations_of(passage, book)) == 1
-    return owner.resource == passage.resource and owner.ids == set(passage.devices) and alone
+    # Where its pod is not known, it can only be this very start's.
+    only = None if caller.remembered else _only(passage, book)
+    return only is not None and only.pod is None and only.id == lock.allocation
 
 
 def _started(passage: Passage, caller: Caller, book: Book) -> frozenset[HardwareKey]:
     """Return what *caller*'s pod has started on; nothing where that is not certain."""
     if caller.pod is None:
-        same = _allocations_of(passage, book)
-        mine = same if len(same) == 1 and _fits(same[0], caller) else []
+        only = _only(passage, book)
+        mine = [only] if only is not None and _fits(only, caller) else []
     else:
         mine = book.holdings.of_pod(caller.pod)
     return frozenset().union(*(book.started(each) for each in mine))
 
 
-def _others(passage: Passage, caller: Caller, book: Book) -> list[Allocation]:
-    same = _allocations_of(passage, book)
-    own = same[0].id if len(same) == 1 else caller.allocation
+def _first_other(passage: Passage, caller: Caller, book: Book) -> Allocation | None:
+    only = _only(passage, book)
+    own = caller.allocation if only is None else only.id
     others = (each for each in book.holdings.contending(passage.keys) if each.id != own)
-    return sorted(others, key=book.rank)
+    return min(others, key=book.rank, default=None)
+
+
+def _only(passage: Passage, book: Book) -> Allocation | None:
+    """Return the one live Allocation of exactly these devices; None where there are others."""
+    same = _allocations_of(passage, book)
+    return same[0] if len(same) == 1 else None
 
 
 def _allocations_of(passage: Passage, book: Book) -> list[Allocation]:
