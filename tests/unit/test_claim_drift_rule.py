@@ -10,13 +10,16 @@ from holdfast.model.book.drift import (
     ClaimDriftFacts,
     Disagreement,
     Drift,
+    DriftFacts,
     claim_disagreements,
-    claims_undecided,
+    undecided,
 )
+from holdfast.model.book.offers import Offers
 from holdfast.model.cards import replica_key
+from holdfast.model.devices import Inventory
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import BootId, ClaimRef, ClaimUid, DeviceId, DeviceName, ResourceName
-from holdfast.model.kubelet import ClaimEntry, RecordedDevice
+from holdfast.model.kubelet import ClaimEntry, KubeletView, RecordedDevice
 
 _REF = ClaimRef("team", ClaimUid("claim-1"), "one")
 _WISH = Wish(ref=_REF, pods={X: "train"}, devices={WHOLE: silicon(d0="a")})
@@ -137,11 +140,18 @@ def test_both_sides_and_what_to_do_are_told() -> None:
 
 def test_a_record_that_cannot_be_read_ends_no_disagreement() -> None:
     (found,) = claim_disagreements(replace(_AGREED, entries=()))
-    assert claims_undecided(found, replace(_AGREED, entries=None))
-    assert not claims_undecided(found, _AGREED)
-    assert not claims_undecided(found, None)
+    unread = DriftFacts(
+        book=Book(),
+        view=KubeletView(),
+        inventory=Inventory(),
+        offers=Offers(),
+        lock_patience=60.0,
+    )
+    assert undecided(found, unread, replace(_AGREED, entries=None))
+    assert not undecided(found, unread, _AGREED)
+    assert not undecided(found, unread, None)
     other = replace(found, kind=Drift.HELD_BY_ANOTHER.value)
-    assert not claims_undecided(other, replace(_AGREED, entries=None))
+    assert not undecided(other, unread, replace(_AGREED, entries=None))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from holdfast.model.book.drift import (
     Disagreement,
     DriftFacts,
     claim_disagreements,
-    claims_undecided,
     disagreements,
     undecided,
 )
@@ -112,8 +111,7 @@ class DriftWatch(Struct, kw_only=True):
         if claims is not None:
             found += claim_disagreements(claims)
         for each, seen in self._seen.items():
-            unclear = undecided(each, facts) or claims_undecided(each, claims)
-            if each not in found and unclear:
+            if each not in found and undecided(each, facts, claims):
                 self._seen[each] = _Period(first=seen.first + elapsed, last=seen.last + elapsed)
         for each in found:
             first = self._seen[each].first if each in self._seen else now

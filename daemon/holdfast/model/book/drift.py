@@ -51,8 +51,7 @@ class Drift(Enum):
 _OF_CLAIMS = frozenset(
     {Drift.CLAIM_NOT_RECORDED.value, Drift.CLAIM_UNKNOWN.value, Drift.CLAIM_OTHER_DEVICES.value}
 )
-_WITHOUT_CHECKPOINT = _OF_CLAIMS | {Drift.HELD_BY_ANOTHER.value}
-"""The kinds of which kubelet's checkpoint is no side."""
+"""The kinds of which kubelet's record of claims is a side, and not its checkpoint."""
 
 
 class Disagreement(Struct, frozen=True, kw_only=True, order=True):
@@ -110,15 +109,6 @@ def disagreements(facts: DriftFacts) -> tuple[Disagreement, ...]:
 def comparable(view: KubeletView) -> bool:
     """Return whether *view* is a complete answer of kubelet, and nothing was written since."""
     return view.readable and view.answered
-
-
-def undecided(each: Disagreement, facts: DriftFacts) -> bool:
-    """Return whether *facts* neither confirm a disagreement nor show that it has ended."""
-    if each.kind in _WITHOUT_CHECKPOINT:
-        return False
-    if each.kind == Drift.NOT_OUR_LIST.value and not facts.list_answered:
-        return True
-    return not comparable(facts.view)
 
 
 def _stale_accounting(facts: DriftFacts) -> Iterator[Disagreement]:
@@ -333,9 +323,13 @@ def claim_disagreements(facts: ClaimDriftFacts) -> tuple[Disagreement, ...]:
     return tuple(sorted(found))
 
 
-def claims_undecided(each: Disagreement, facts: ClaimDriftFacts | None) -> bool:
-    """Return whether *facts* neither confirm a disagreement nor show that it has ended."""
-    return each.kind in _OF_CLAIMS and facts is not None and facts.entries is None
+def undecided(each: Disagreement, facts: DriftFacts, claims: ClaimDriftFacts | None) -> bool:
+    """Return whether the facts neither confirm a disagreement nor show that it has ended."""
+    if each.kind in _OF_CLAIMS:
+        return claims is not None and claims.entries is None
+    if each.kind == Drift.NOT_OUR_LIST.value and not facts.list_answered:
+        return True
+    return each.kind != Drift.HELD_BY_ANOTHER.value and not comparable(facts.view)
 
 
 def _not_recorded(
