@@ -26,15 +26,9 @@ from holdfast.errors import (
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
-from holdfast.model.book.claims import (
-    Wish,
-    end_claim,
-    locks_of,
-    said_of_not_free,
-    why_not_free,
-)
+from holdfast.model.book.claims import Wish, end_claim, locks_of, why_not_free
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.messages import Demand, Message, of_reason, refusal, sentence
+from holdfast.model.book.messages import Demand, Message, of_lock, of_reason, refusal, sentence
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import makes_no_group
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
@@ -388,7 +382,9 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
                 )
                 return ""
             if now >= until:
-                return self._told(book, claim, reason)
+                log.warning("claim not unprepared", claim=str(claim), reason=reason)
+                seen = self.watcher.obstacle(left[0].device)
+                return sentence(of_lock(left[0].device, left[0], seen, book), _asked(claim))
             await changes.wait(min(_POLL, until - now, patience))
             book = self.ledger.book.value
 
@@ -436,11 +432,6 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
     def _by_whom(self, book: Book, claim: ClaimRef) -> str:
         known = [self.watcher.obstacle(lock.device) for lock in locks_of(book, claim.uid)]
         return "".join(f"; {each}" for each in known if each is not None)
-
-    def _told(self, book: Book, claim: ClaimRef, reason: str) -> str:
-        log.warning("claim not unprepared", claim=str(claim), reason=reason)
-        said = said_of_not_free(book, claim.uid, self.watcher.obstacle)
-        return sentence(said or of_reason(Message.OTHER, "its devices are not free"), _asked(claim))
 
 
 def _asked(claim: ClaimRef) -> Demand:

@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import asdict
 
 from holdfast.model.book.book import Allocation, Book, ClaimRecord, DeviceLock, LockState, Move
-from holdfast.model.book.claims import ClaimPhase, locks_of, phase_of, said_of_not_free
+from holdfast.model.book.claims import ClaimPhase, locks_of, phase_of
 from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.marks import Marks
-from holdfast.model.book.messages import BlockReason, sentence
+from holdfast.model.book.messages import BlockReason, of_lock, sentence
 from holdfast.model.book.queue import missing
 from holdfast.model.book.standing import FreeFor, Standing, Standings
 from holdfast.model.devices import Device, ExcludedDevice, Inventory, told_of
@@ -100,8 +100,11 @@ def _what_for(
     mine = book.holdings.of_claim(record.ref.uid)
     if waits := next(filter(None, (told_queued(book, each, seen) for each in mine)), None):
         return waits
-    said = said_of_not_free(book, record.ref.uid, seen.get)
-    return None if said is None else sentence(said)
+    locks = locks_of(book, record.ref.uid)
+    left = next((each for each in locks if each.state is not LockState.HELD), None)
+    if left is None:
+        return None
+    return sentence(of_lock(left.device, left, seen.get(left.device), book))
 
 
 def _pods(record: ClaimRecord, book: Book) -> list[str]:

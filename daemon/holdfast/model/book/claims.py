@@ -4,7 +4,7 @@ A claim has one Allocation for each resource, and so the same queue and the same
 that come by the device plugin.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct, field
@@ -21,7 +21,6 @@ from holdfast.model.book.book import (
     PodRecord,
 )
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.messages import BlockReason, FilledMessage, of_lock
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
 from holdfast.model.book.standing import belongs_to
@@ -86,24 +85,8 @@ def locks_of(book: Book, claim: ClaimUid) -> list[DeviceLock]:
 
 def why_not_free(book: Book, claim: ClaimUid) -> str | None:
     """Return who has the first device that *claim* has to give back; None: it has none to give."""
-    lock = _first_left(book, claim)
-    return None if lock is None else belongs_to(lock, book)
-
-
-def said_of_not_free(
-    book: Book, claim: ClaimUid, seen: Callable[[DeviceName], BlockReason | None]
-) -> FilledMessage | None:
-    """Return the same as people are told it; *seen* is what was last seen on a device."""
-    lock = _first_left(book, claim)
-    return None if lock is None else of_lock(lock.device, lock, seen(lock.device), book)
-
-
-def _first_left(book: Book, claim: ClaimUid) -> DeviceLock | None:
-    return next((each for each in locks_of(book, claim) if _is_left(each)), None)
-
-
-def _is_left(lock: DeviceLock) -> bool:
-    return lock.state is not LockState.HELD
+    left = (each for each in locks_of(book, claim) if each.state is not LockState.HELD)
+    return next((belongs_to(each, book) for each in left), None)
 
 
 def admins_on(book: Book, keys: frozenset[HardwareKey]) -> frozenset[PodUid]:
@@ -138,14 +121,15 @@ def enlist(draft: Draft, wish: Wish) -> DeviceLock | None:
     ref, book = wish.ref, draft.book
     _refuse_late(draft, wish)
     # What it had before, and is not to have now, keeps nobody but others waiting.
-    left = [each for each in book.locks.values() if each.claim == ref.uid and _is_left(each)]
+    mine = (each for each in book.locks.values() if each.claim == ref.uid)
+    left = [each for each in mine if each.state is not LockState.HELD]
     for each in left:
         if clash(each.keys, wish.keys):
             return each
     _give_up_locks(draft, wish)
-    mine = draft.holdings.of_claim(ref.uid)
+    had = draft.holdings.of_claim(ref.uid)
     wanted = {(resource, id_) for resource, ids in wish.devices.items() for id_ in ids}
-    if stray := {(each.resource, id_) for each in mine for id_ in each.ids} - wanted:
+    if stray := {(each.resource, id_) for each in had for id_ in each.ids} - wanted:
         names = ", ".join(sorted(f"{resource}/{id_}" for resource, id_ in stray))
         raise ClaimRefusedError(
             f"it was given {names}, and is now allocated others; delete the pods that use it "
@@ -166,7 +150,7 @@ def enlist(draft: Draft, wish: Wish) -> DeviceLock | None:
     for resource, devices in wish.devices.items():
         keys = frozenset[HardwareKey]().union(*devices.values())
         # A group can get another function later: then the claim gets one more Allocation.
-        if not any(each.resource == resource and each.keys >= keys for each in mine):
+        if not any(each.resource == resource and each.keys >= keys for each in had):
             draft.allocate(resource, devices, pod=min(pods), claim=ref.uid)
     settle(draft, near=wish.keys)
     return None
