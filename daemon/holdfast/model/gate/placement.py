@@ -1,6 +1,6 @@
 """Which devices kubelet should pick, when it may choose: free ones, close together, in a box."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import combinations, islice
 
 from msgspec import Struct, field
@@ -66,7 +66,7 @@ class _Board(Struct, frozen=True, kw_only=True):
     ids: tuple[DeviceId, ...]
     nodes: tuple[int, ...]
     place: dict[DeviceId, int]
-    pairs: tuple[tuple[int, int], ...] = field(default=())
+    pairs: tuple[tuple[int, int], ...]
     """For each step from a block to one of double size: its shift, and where blocks may start."""
 
     @classmethod
@@ -82,13 +82,21 @@ class _Board(Struct, frozen=True, kw_only=True):
             ids=ids,
             nodes=nodes,
             place={name: place for place, name in enumerate(ids)},
-            pairs=tuple(_doublings(len(ids))),
+            pairs=tuple(
+                (block // 2, sum(1 << start for start in range(0, len(ids), block)))
+                for block in HOST_SHAPES[1:]
+            ),
         )
 
     def choose(self, everything: Ids, items: Ids, fixed: Ids, size: int) -> Ids:
         """Return the best *size* of *items* with all of *fixed*; both are possible."""
         every, some, sure = map(self._mask, (everything, items, fixed))
-        return frozenset(self.ids[place] for place in _places(self._best(every, some, sure, size)))
+        width = 1 << max(len(self.ids) - 1, 0).bit_length()
+        picks = [
+            _Picker(board=self, items=some & nodes, fixed=sure).pick(0, width, size)
+            for nodes in self._node_sets(some, sure, size)
+        ]
+        return frozenset(self.ids[place] for place in _places(self.neatest(picks, every)))
 
     def _mask(self, names: Ids) -> int:
         """Return the places of *names*."""
@@ -104,47 +112,24 @@ class _Board(Struct, frozen=True, kw_only=True):
             count -= mask.bit_count()
         return count
 
-    def _best(self, everything: int, items: int, fixed: int, size: int) -> int:
-        best: tuple[int, int, int] | None = None
-        chosen = 0
-        for nodes in self._node_sets(items, fixed, size):
-            here = items & nodes
-            picked = _Picker(board=self, items=here, fixed=fixed).pick(0, self._width(), size)
-            score = (self.blocks(picked), self.blocks(everything & ~picked), picked)
-            if best is None or score < best:
-                best, chosen = score, picked
-        return chosen
+    def neatest(self, picks: Iterable[int], here: int) -> int:
+        """Return which of *picks* is of the fewest blocks, then leaves the fewest of *here*."""
+        return min(picks, key=lambda mask: (self.blocks(mask), self.blocks(here & ~mask), mask))
 
-    def _width(self) -> int:
-        return 1 << max(len(self.ids) - 1, 0).bit_length()
-
-    def _node_sets(self, items: int, fixed: int, size: int) -> Iterator[int]:
-        """Yield the places of each smallest set of NUMA nodes that has *size* of *items*."""
+    def _node_sets(self, items: int, fixed: int, size: int) -> list[int]:
+        """Return the places of each smallest set of NUMA nodes that has *size* of *items*."""
         room: dict[int, int] = {}
         for place in _places(items):
             room[self.nodes[place]] = room.get(self.nodes[place], 0) | 1 << place
-        needed = [node for node, places in room.items() if places & fixed]
-        base = 0
-        for node in needed:
-            base |= room[node]
-        if base.bit_count() >= size:
-            yield base
-            return
-        others = sorted(
-            (node for node in room if node not in needed),
-            key=lambda node: (-room[node].bit_count(), node),
-        )
-        reach, more = base.bit_count(), 0
-        while reach < size and more < len(others):
-            reach += room[others[more]].bit_count()
-            more += 1
-        # The first set tried is always the roomiest one, so the limit never leaves us without.
-        for nodes in islice(combinations(others, more), _MOST_NODE_SETS):
-            places = base
-            for node in nodes:
-                places |= room[node]
-            if places.bit_count() >= size:
-                yield places
+        needed = {node for node, places in room.items() if places & fixed}
+        others = sorted(room.keys() - needed, key=lambda node: (-room[node].bit_count(), node))
+        for more in range(len(others) + 1):
+            # The first set tried is always the roomiest one, so the limit never leaves us without.
+            tried = islice(combinations(others, more), _MOST_NODE_SETS)
+            every = (sum(room[node] for node in (*needed, *nodes)) for nodes in tried)
+            if found := [places for places in every if places.bit_count() >= size]:
+                return found
+        return []
 
 
 class _Picker(Struct, frozen=True, kw_only=True):
@@ -170,11 +155,7 @@ class _Picker(Struct, frozen=True, kw_only=True):
                 | self.pick((low + high) // 2, high, size - left)
                 for left in self._shares(low, high, size)
             ]
-            blocks = self.board.blocks
-            self.known[key] = min(
-                options,
-                key=lambda mask: (blocks(mask), blocks(here & ~mask), mask),
-            )
+            self.known[key] = self.board.neatest(options, here)
         return self.known[key]
 
     def _shares(self, low: int, high: int, size: int) -> set[int]:
@@ -186,15 +167,6 @@ class _Picker(Struct, frozen=True, kw_only=True):
         if len(self.board.ids) > _MOST_SHAPED:
             return {least, most}
         return {least, most, *(shape for shape in HOST_SHAPES if least < shape < most)}
-
-
-def _doublings(places: int) -> Iterator[tuple[int, int]]:
-    width = 1 << max(places - 1, 0).bit_length()
-    for block in HOST_SHAPES[1:]:
-        if block > width:
-            return
-        starts = sum(1 << start for start in range(0, width, block))
-        yield block // 2, starts
 
 
 def _span(low: int, high: int) -> int:
