@@ -29,7 +29,7 @@ from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.messages import FilledMessage, Message, of_reason
 from holdfast.model.book.offers import kept_back
 from holdfast.model.book.queue import settle
-from holdfast.model.book.standing import said_of_withheld
+from holdfast.model.book.standing import why_withheld
 from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.gate.gate import Caller, Passage, enter, rights_of_start, who_calls, why_not_yet
 
@@ -60,7 +60,7 @@ _Step = Callable[[Draft], object]
 def test_who_waits_for_a_person_is_told_what_was_marked(
     marks: Marks, expected: FilledMessage | None
 ) -> None:
-    assert said_of_withheld(Book(marks=marks), keys("a"), frozenset()) == expected
+    assert why_withheld(Book(marks=marks), keys("a")) == expected
 
 
 def _marked(marks: Marks, *steps: _Step) -> Book:

@@ -214,6 +214,10 @@ class FilledMessage(Struct, frozen=True, kw_only=True):
     device: DeviceName | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        """Return what it says, with each name in full, for the log and for `-o json`."""
+        return self.message.value.says.format_map({**self.names, "device": self.device})
+
 
 class BlockReason(Struct, frozen=True, kw_only=True):
     """What was last seen to keep a device from its next pod: its holders, or another reason.

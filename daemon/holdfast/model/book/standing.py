@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState, Phase
-from holdfast.model.book.marks import Mark, Quarantine
+from holdfast.model.book.marks import Quarantine
 from holdfast.model.book.messages import (
     BlockReason,
     FilledMessage,
@@ -390,7 +390,7 @@ def _standing(
         unstarted=any(each.phase is Phase.PENDING for each in given),
         counted=lock is not None and lock.pod is not None and facts.view.counts(lock.pod),
         crowded="" if by_claims else crowded,  # the scheduler counts the shares of claims
-        withheld=why_withheld(book, keys) or "",
+        withheld=str(why_withheld(book, keys) or ""),
         quarantined=next((each.device for each in quarantines_on(book, keys)), None),
         drained=book.marks.drain is not None,
         uncommitted=facts.uncommitted_for > patience,
@@ -496,34 +496,17 @@ def quarantines_on(book: Book, keys: frozenset[HardwareKey]) -> tuple[Quarantine
 
 def why_withheld(
     book: Book, keys: frozenset[HardwareKey], started: frozenset[HardwareKey] = frozenset()
-) -> str | None:
+) -> FilledMessage | None:
     """Return why a start on *keys* has to wait for a person, or None when it has not.
 
     *started* is the hardware that a container of the same pod has started on before. A pod that
     runs is not stopped by either mark: its containers may start again on what they had, and under
     a drain the rest of its containers may follow.
     """
-    found = _withheld(book, keys, started)
-    if isinstance(found, Quarantine):
-        return f"{found.device} is quarantined by hand: {found.mark}"
-    return None if found is None else f"holdfast is draining: {found}"
-
-
-def said_of_withheld(
-    book: Book, keys: frozenset[HardwareKey], started: frozenset[HardwareKey]
-) -> FilledMessage | None:
-    """Return the same as it is told to who waits."""
-    found = _withheld(book, keys, started)
-    if isinstance(found, Quarantine):
-        return of_reason(Message.QUARANTINED, str(found.mark), found.device)
-    return None if found is None else of_reason(Message.DRAINING, str(found))
-
-
-def _withheld(
-    book: Book, keys: frozenset[HardwareKey], started: frozenset[HardwareKey]
-) -> Quarantine | Mark | None:
-    quarantined = next(iter(quarantines_on(book, keys - started)), None)
-    return quarantined or (None if started else book.marks.drain)
+    for each in quarantines_on(book, keys - started):
+        return of_reason(Message.QUARANTINED, str(each.mark), each.device)
+    drain = None if started else book.marks.drain
+    return None if drain is None else of_reason(Message.DRAINING, str(drain))
 
 
 def belongs_to(lock: DeviceLock, book: Book, keys: frozenset[HardwareKey] = frozenset()) -> str:

@@ -268,5 +268,5 @@ def _who(device: Device, book: Book) -> str:
         return belongs_to(lock, book)
     for allocation in book.holdings.on(device.keys):
         return f"{device.name} is waited for by {book.holder(allocation)}"
-    withheld = why_withheld(book, device.keys)
-    return withheld or f"{device.name} is given to another share of the same claim"
+    given = f"{device.name} is given to another share of the same claim"
+    return str(why_withheld(book, device.keys) or given)

@@ -24,7 +24,7 @@ from holdfast.model.book.messages import (
     sentence,
 )
 from holdfast.model.book.queue import first_before, missing, settle
-from holdfast.model.book.standing import belongs_to, said_of_withheld, why_withheld
+from holdfast.model.book.standing import belongs_to, why_withheld
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.use.free import Freedom, Verdict
@@ -172,8 +172,7 @@ def why_not_yet(rights: Rights, book: Book) -> Obstacle | None:
         return None
     withheld = why_withheld(book, rights.keys, rights.started)
     if withheld is not None:
-        said = said_of_withheld(book, rights.keys, rights.started)
-        return Obstacle(text=withheld, withheld=True, said=said)
+        return Obstacle(text=str(withheld), withheld=True, said=withheld)
     locks = book.locks_on(rights.keys)
     others = tuple(lock for lock in locks if lock.device not in rights.own)
     if others:
