@@ -321,19 +321,19 @@ def of_lock(
     # The same hardware may be locked by another name.
     whose = owner if lock.device == device else f"{owner} as {lock.device}"
     names = {"owner": whose}
-    holders, ends_after = ((), None) if blocked is None else (blocked.holders, blocked.ends_after)
+    seen = blocked or BlockReason(device=device)
     if lock.state is LockState.HELD:
         return FilledMessage(message=Message.HELD, device=device, names=names)
     pods = book.pods_of(lock)
-    left = tuple(each for each in holders if each.pod in pods)
-    if lock.state is LockState.FOREIGN or (holders and not left):
-        return _of_strangers(device, holders, book)
-    reason = "" if blocked is None else blocked.brief or blocked.reason
+    left = tuple(each for each in seen.holders if each.pod in pods)
+    if lock.state is LockState.FOREIGN or (seen.holders and not left):
+        return _of_strangers(device, seen.holders, book)
+    reason = seen.brief or seen.reason
     if left:
         names |= _program(left)
         message = _ENDED[lock.state]
-        if ends_after is not None:
-            names["after"] = _seconds(ends_after, left)
+        if seen.ends_after is not None:
+            names["after"] = _seconds(seen.ends_after, left)
         elif message is Message.LEFT_OPEN:
             message = Message.LEFT_OBSERVED
     elif lock.state is LockState.QUARANTINED:
