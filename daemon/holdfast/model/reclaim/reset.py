@@ -49,14 +49,12 @@ def reset_method(methods: tuple[str, ...] | None) -> str | None:
     A bus or slot reset, and what the firmware does (acpi), may reach other functions.
     """
     told = methods or ()
-    for place, method in enumerate(told):
+    for method in told:
         if method in _CERTAIN:
             return told[0]
         if method not in _OWN:
             return None
-        if place == len(told) - 1:
-            return method
-    return None
+    return told[-1] if told else None
 
 
 def why_not_reset(
