@@ -62,8 +62,8 @@ MODEL_EDITS = {
         Edit("queue-two-ways", "in_the_way == [same]", "same in in_the_way"),
         Edit(
             "gpu-replicas-in-line",
-            "if all(same_holder(each, allocation) for each in rival):",
-            "if True:",
+            "for each in before.contending(lacks)",
+            "for each in before.on(lacks)",
         ),
     ),
     "model/book/standing.py": (

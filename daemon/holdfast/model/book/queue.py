@@ -13,7 +13,6 @@ from holdfast.model.book.book import (
 )
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.standing import why_withheld
-from holdfast.model.cards import Side, rivals, sides_of
 from holdfast.model.ids import DeviceName, HardwareKey
 
 
@@ -30,21 +29,19 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
         holdings,
         holdings.allocations.values() if near is None else holdings.connected(near),
     )
-    wanted: set[HardwareKey] = set()
-    sides: dict[Side, list[Allocation]] = {}
+    before = Holdings(places=holdings.places)
     for allocation in queue:
         for device, keys in allocation.names():
             lacks = missing(holdings, allocation, keys)
-            if not lacks or lacks & wanted or _is_withheld(draft, allocation, lacks):
+            if not lacks or _is_withheld(draft, allocation, lacks):
                 continue
-            # On the same card in another way.
-            against = rivals(lacks, holdings.places)
-            rival = (each for side in against for each in sides.get(side, ()))
-            if all(same_holder(each, allocation) for each in rival):
+            # Its own pod may be before it on the same card in another way.
+            if all(
+                same_holder(each, allocation) and each.keys.isdisjoint(lacks)
+                for each in before.contending(lacks)
+            ):
                 _lock_for(draft, allocation, device, lacks)
-        wanted |= allocation.keys
-        for side in sides_of(allocation.keys, holdings.places):
-            sides.setdefault(side, []).append(allocation)
+        before.put(allocation)
 
 
 def missing(
