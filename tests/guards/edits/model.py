@@ -41,16 +41,11 @@ MODEL_EDITS = {
     "model/book/pods.py": (
         Edit("entry-by-id", "elif keys := inventory.keys_of(id_):", "elif keys := frozenset():"),
         Edit("same-kubelet-to-the-end", "if record.counted_by != view.kubelet:", "if False:"),
-        Edit(
-            "after-a-list",
-            "asked = view.answered and view.kubelet is not None",
-            "asked = view.kubelet is not None",
-        ),
-        Edit("claim-living", "    if has_claim:\n", "    if False:\n"),
+        Edit("after-a-list", "(view.readable and view.answered)", "view.readable"),
         Edit(
             "claim-living",
-            "if has_claim or view.counts(record.uid):",
-            "if view.counts(record.uid):",
+            "counted = has_claim or (view.readable and view.counts(record.uid))",
+            "counted = view.readable and view.counts(record.uid)",
         ),
         Edit(
             "claim-unended", "if allocation.claim is not None:  # kubelet", "if False:  # kubelet"

@@ -109,17 +109,13 @@ def _with_count(
     """
     if record.counted_boot not in {None, boot}:
         record = replace(record, counted_by=None, let_go_at=None, counted_boot=None)
-    asked = view.answered and view.kubelet is not None
-    if has_claim:
+    counted = has_claim or (view.readable and view.counts(record.uid))
+    if counted:  # seen at any time, it starts the evidence over
         record = replace(record, let_go_at=None)
-    if not view.readable:
+    if not (view.readable and view.answered) or view.kubelet is None:
         return record
-    if has_claim or view.counts(record.uid):  # seen at any time, it starts the evidence over
-        if asked:
-            record = replace(record, counted_by=view.kubelet, counted_boot=boot)
-        return replace(record, let_go_at=None)
-    if not asked:
-        return record
+    if counted:
+        return replace(record, counted_by=view.kubelet, counted_boot=boot)
     if record.counted_by != view.kubelet:
         return replace(record, let_go_at=None)
     if record.let_go_at is None:
