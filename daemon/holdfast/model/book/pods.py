@@ -208,13 +208,12 @@ def _name(draft: Draft, allocations: Sequence[Allocation], pod: PodUid, *, conta
     Kubelet allocates once for each of its *containers*. What is older was a pod's that kubelet did
     not admit: it has no right to a place in the queue, which *pod* would inherit.
     """
-    for allocation in allocations[:-containers]:
-        if allocation.phase is Phase.PENDING:
+    latest = allocations[-containers:]
+    for allocation in allocations:
+        if allocation.phase is Phase.PENDING and allocation not in latest:
             draft.withdraw(allocation, f"its devices were allocated again, to pod {pod}")
         else:
             draft.identify(allocation, pod)
-    for allocation in allocations[-containers:]:
-        draft.identify(allocation, pod)
 
 
 def _end(draft: Draft, observed: Observation) -> None:
