@@ -417,8 +417,7 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         Of several that exclude some of them it is the first that is not HELD, else the first.
         """
         locks = self.holdings.locks_on(keys)
-        ending = (lock for lock in locks if lock.state is not LockState.HELD)
-        return next(ending, locks[0] if locks else None)
+        return min(locks, key=lambda lock: lock.state is LockState.HELD, default=None)
 
     def locks_on(self, keys: frozenset[HardwareKey]) -> list[DeviceLock]:
         """Return every lock that excludes any of *keys*, under any resource name."""
