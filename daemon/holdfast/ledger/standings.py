@@ -15,7 +15,8 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Changes, Watched
 
 _LOOK_AGAIN = 1.0
-"""Seconds between two looks while a patience may run out, or the ledger fails."""
+"""Seconds between two looks at whether a patience has run out, or the ledger has begun to fail:
+nobody announces that."""
 _MOST_SETTLING = 3.0
 """Seconds for which a device may be kept before the scheduler hears of it: unlike Unhealthy devices
 of a device plugin, a tainted one fails no pod that is on its way."""
@@ -93,13 +94,7 @@ class DeviceStandings(Struct, kw_only=True):
         while True:
             changes = Changes(self._sources())
             self.now()
-            if self._depend_on_time():
-                await changes.wait(_LOOK_AGAIN)
-                continue
-            # That the ledger begins to fail is announced by nobody; it has to be seen in good time.
-            pause = max(_LOOK_AGAIN, self._settle_after / 4)
-            while not await changes.wait(pause) and not self._depend_on_time():
-                pass
+            await changes.wait(_LOOK_AGAIN)
 
     def _sources(self) -> tuple[Watched[Any], ...]:
         return (
@@ -114,10 +109,6 @@ class DeviceStandings(Struct, kw_only=True):
     def _depend_on_time(self) -> bool:
         """Tell whether they may change although none of their sources does."""
         return self.ledger.failing_since is not None or self.latest.value.depend_on_time
-
-    @property
-    def _settle_after(self) -> float:
-        return min(self.withhold_after.value, _MOST_SETTLING)
 
     def _facts(self) -> NodeFacts:
         inventory, book = self.inventory.value, self.ledger.book.value
@@ -134,6 +125,6 @@ class DeviceStandings(Struct, kw_only=True):
             inherited=self._inherited,
             uncommitted_for=0.0 if failing is None else self.clock.monotonic() - failing,
             withhold_after=self.withhold_after.value,
-            settle_after=self._settle_after,
+            settle_after=min(self.withhold_after.value, _MOST_SETTLING),
             now=self.clock.uptime(),
         )
