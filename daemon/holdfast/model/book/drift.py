@@ -19,7 +19,7 @@ from holdfast.model.ids import (
     PodUid,
     ResourceName,
 )
-from holdfast.model.kubelet import ClaimEntry, KubeletView, ListedPod
+from holdfast.model.kubelet import CheckpointEntry, ClaimEntry, KubeletView, ListedPod
 from holdfast.model.use.holders import Holder, named
 
 
@@ -114,15 +114,15 @@ def comparable(view: KubeletView) -> bool:
 def _stale_accounting(facts: DriftFacts) -> Iterator[Disagreement]:
     """Yield pods whose devices kubelet counts, while its own list of pods lacks them."""
     listed = {(pod.namespace, pod.name) for pod in facts.view.pods}
-    for uid, resource, ids in _entries(facts):
-        record = facts.book.pods.get(uid)
+    for entry in _entries(facts):
+        record = facts.book.pods.get(entry.pod)
         # The name was learned from that list: without it nothing could be compared.
         if not facts.view.pods or record is None or not record.name:
             continue
         if (record.namespace, record.name) not in listed:
             yield Disagreement(
                 kind=Drift.STALE_ACCOUNTING.value,
-                subject=_devices(resource, ids),
+                subject=_devices(entry.resource, entry.devices),
                 one=f"kubelet's checkpoint gives them to pod {record}",
                 other="kubelet's PodResources does not list that pod",
                 advice="pods wait in vain for these devices: restart kubelet if it stays so",
@@ -177,9 +177,7 @@ def _lost_books(facts: DriftFacts) -> Iterator[Disagreement]:
 
 
 def _never_granted(facts: DriftFacts) -> Iterator[Disagreement]:
-    for entry in facts.view.entries:
-        if entry.resource not in facts.inventory.resources:
-            continue
+    for entry in _entries(facts):
         devices = {id_: facts.inventory.find(entry.resource, id_) for id_ in entry.devices}
         promised = set(entry.promised)
         strange = {
@@ -200,11 +198,11 @@ def _never_granted(facts: DriftFacts) -> Iterator[Disagreement]:
 
 def _counted_twice(facts: DriftFacts) -> Iterator[Disagreement]:
     owners: dict[DeviceName, set[PodUid]] = {}
-    for uid, resource, ids in _entries(facts):
-        for id_ in ids:
-            device = facts.inventory.find(resource, id_)
+    for entry in _entries(facts):
+        for id_ in entry.devices:
+            device = facts.inventory.find(entry.resource, id_)
             if device is not None:
-                owners.setdefault(device.name, set()).add(uid)
+                owners.setdefault(device.name, set()).add(entry.pod)
     for name, pods in owners.items():
         if len(pods) > 1:
             lock = facts.book.locks.get(name)
@@ -278,11 +276,9 @@ def _held_by_another(facts: DriftFacts) -> Iterator[Disagreement]:
             )
 
 
-def _entries(facts: DriftFacts) -> Iterator[tuple[PodUid, ResourceName, frozenset[DeviceId]]]:
+def _entries(facts: DriftFacts) -> Iterator[CheckpointEntry]:
     """Yield the checkpoint's entries for what we advertise."""
-    for entry in facts.view.entries:
-        if entry.resource in facts.inventory.resources:
-            yield entry.pod, entry.resource, entry.devices
+    return (each for each in facts.view.entries if each.resource in facts.inventory.resources)
 
 
 def _has_any(pod: ListedPod, inventory: Inventory) -> bool:
