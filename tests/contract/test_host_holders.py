@@ -481,6 +481,19 @@ class TestOnATree:
         )
         assert grips(self.scan(tree, target("one", rdev), maps=True), "one") == {70: {Grip.MAPPED}}
 
+    def test_a_node_that_is_mapped_amid_many_mappings_of_one_file_is_seen(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        home = tree.process(70)
+        (home / "root/dev").mkdir(parents=True)
+        (home / "root/dev/accel0").symlink_to(path)
+        memory = "7f5c8a000000-7f5c8a100000 {}s {:08x} 00:01 7   /dev/zero (deleted)\n"
+        many = "".join(memory.format(("rw-", "r-x")[each % 2], each) for each in range(40))
+        device = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
+        (home / "maps").write_text(f"{many}{device}{many}")
+        assert grips(self.scan(tree, target("one", rdev), maps=True), "one") == {70: {Grip.MAPPED}}
+
     def test_a_mapping_of_a_removed_node_makes_the_scan_incomplete(self, tree: ProcTree) -> None:
         (tree.process(70) / "maps").write_text(
             "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel9 (deleted)\n"

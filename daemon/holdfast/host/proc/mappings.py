@@ -21,10 +21,13 @@ _REMOVED = b" (deleted)"
 _SIGNS = (b"-s ", b"xs ", b"/dev/", _REMOVED)
 """Device memory is mapped shared. Most mappings are private: those count only below /dev, and where
 their file was removed. So only lines with one of these, which are few, are taken apart."""
-_LINE = re.compile(
-    rb"(?P<start>[0-9a-f]+)-[0-9a-f]+ ..."
-    rb"(?P<kind>[sp]) [0-9a-f]+ (?P<filesystem>\S+) (?P<inode>\d+) +(?P<path>\S.*)"
+_RUN = re.compile(
+    rb"(?P<start>[0-9a-f]+)-[0-9a-f]+ ...(?P<kind>[sp]) [0-9a-f]+ "
+    rb"(?P<file>(?P<filesystem>\S+) (?P<inode>\d+) +(?P<path>\S.*))"
+    rb"(?:\n\S+ ...(?P=kind) \S+ (?P=file)$)*+",
+    re.MULTILINE,
 )
+"""A mapping and those after it of the same file: a gVisor sandbox maps its memory in thousands."""
 _MEMORY = re.compile(
     rb"/(?:(?P<own>dev/zero|memfd:.*|SYSV.*)|dev/(?:shm|hugepages)/.*|\[aio\]|anon_hugepage)"
 )
@@ -182,9 +185,8 @@ def _filesystem_of_memory() -> int | None:
 
 def _mapped_files(maps: bytes, seen: set[tuple[bytes, bytes, bytes]]) -> Iterator[Mapping]:
     """Yield the file behind each mapping that can be a device's, unless it was *seen* before."""
-    for line in _lines_with_a_sign(maps):
-        match = _LINE.fullmatch(line)
-        if match is None or not match["path"].startswith((b"/", VFIO_DEVICE, RING)):
+    for match in _runs_with_a_sign(maps):
+        if not match["path"].startswith((b"/", VFIO_DEVICE, RING)):
             continue
         path = match["path"].removesuffix(_REMOVED)
         removed = path != match["path"]
@@ -203,14 +205,14 @@ def _mapped_files(maps: bytes, seen: set[tuple[bytes, bytes, bytes]]) -> Iterato
             )
 
 
-def _lines_with_a_sign(maps: bytes) -> Iterator[bytes]:
+def _runs_with_a_sign(maps: bytes) -> Iterator[re.Match[bytes]]:
     for sign in _SIGNS:
         at = maps.find(sign)
         while at >= 0:
-            end = maps.find(b"\n", at)
-            end = len(maps) if end < 0 else end
-            yield maps[maps.rfind(b"\n", 0, at) + 1 : end]
-            at = maps.find(sign, end)
+            match = _RUN.match(maps, maps.rfind(b"\n", 0, at) + 1)
+            if match is not None:
+                yield match
+            at = maps.find(sign, maps.find(b"\n", at) if match is None else match.end())
 
 
 def _plain_files(parts: Iterable[bytes], starts: Collection[bytes]) -> frozenset[bytes]:
