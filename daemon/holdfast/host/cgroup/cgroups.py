@@ -31,6 +31,8 @@ _SEARCH_PAUSE, _SEARCH_AGAIN = 5.0, 60.0
 # Version 1 has one tree for each controller, and kubelet makes the pods' folders in all of them.
 # Every kernel that runs containers has the first ones.
 _V1_TREES = ("pids", "memory", "cpu,cpuacct", "cpu", "cpuset", "freezer", "devices", "systemd")
+_CHILDLESS = 2
+"""How many links a cgroup has without any below it; one more for each. Other filesystems have 1."""
 _SMALL = 4096
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
 
@@ -233,7 +235,7 @@ class Cgroups:
     def _search(self, depth: int) -> None:
         seen = dict.fromkeys(root for root in self._kubepods if root.is_dir())
         for tree in self._trees():
-            seen.update(dict.fromkeys(_roots(tree, depth)))
+            seen.update(dict.fromkeys(_roots(str(tree), depth)))
         self._kubepods = tuple(seen)
 
     def _known(self, uid: PodUid) -> Path | None:
@@ -301,17 +303,20 @@ def cgroup_of(text: str) -> str:
     return next(named, longest)
 
 
-def _roots(folder: Path, depth: int) -> Iterator[Path]:
+def _roots(folder: str, depth: int) -> Iterator[Path]:
     """Yield each cgroup below *folder* in which kubelet keeps its pods."""
     try:
-        names = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+        if os.stat(folder).st_nlink == _CHILDLESS:  # a third of what it costs to list one
+            return
+        with os.scandir(folder) as entries:
+            below = [each for each in entries if each.is_dir(follow_symlinks=False)]
     except OSError:
         return
-    for name in names:
-        if is_root(name):
-            yield folder / name
+    for each in below:
+        if is_root(each.name):
+            yield Path(each.path)
         elif depth > 1:
-            yield from _roots(folder / name, depth - 1)
+            yield from _roots(each.path, depth - 1)
 
 
 def _pod_below(root: Path, uid: PodUid) -> Path | None:
