@@ -151,6 +151,7 @@ HOST_EDITS = {
             'return _facts(read_bytes(f"{self._proc}/{pid}/stat"), pid)',
             'return process_at(f"{self._proc}/{pid}", pid)',
         ),
+        Edit("look-empty-list", "        if not found:\n", "        if False:\n"),
         Edit("young-parent", " or parent.process.start_ticks > child.process.start_ticks", ""),
         Edit(
             "machine",
@@ -227,7 +228,7 @@ HOST_EDITS = {
         Edit("look-sight", "gaps=(*self._sight.hides, *failed,", "gaps=(*failed,"),
         Edit(
             "look-removed-mapped",
-            "*of_unread, *dict.fromkeys(survey.unexplained)),",
+            "*of_unread, *unexplained),",
             "*of_unread),",
         ),
         Edit("look-alike", "alike = (device, each, where, kind)", "alike = (device, each)"),
@@ -297,7 +298,7 @@ HOST_EDITS = {
         ),
         Edit(
             "look-ended-in-sight",
-            "                return self._ended(pid, use)\n",
+            '                return _ProcessLook(uses=self._survey.uses(ended, "ended", "/", use))\n',
             "                return None\n",
         ),
         Edit("look-in-flight", "self._refused(pid, _IN_FLIGHT)", "pass"),
@@ -311,7 +312,6 @@ HOST_EDITS = {
         Edit(
             "look-too-much", "_ProcessLook(unseen=_TOO_MUCH if self._extra else _NO_TIME)", "None"
         ),
-        Edit("look-empty-list", "        if not now:\n", "        if False:\n"),
         Edit("look-pid-anew", "if self._known.get(pid) != inode)", "if pid not in self._known)"),
         Edit("look-born-last", "        self._chase()\n", ""),
         Edit("look-lists", "_MOST_PASSES = 16", "_MOST_PASSES = 10**9"),

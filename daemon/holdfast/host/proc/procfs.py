@@ -82,16 +82,23 @@ class Procfs:
         self._visits = Visits(self.start_ticks, patience=patience)
 
     def pids(self) -> list[int]:
-        """Return the pids that exist now; raise HostError if /proc cannot be listed.
+        """Return the pids that exist now; raise HostError as `inodes` does."""
+        return sorted(self.inodes())
 
-        A missing or empty folder is no kernel's /proc: to see no process in it proves nothing.
+    def inodes(self) -> dict[int, int]:
+        """Return the inode of each process's folder by its pid; raise HostError if none is listed.
+
+        An empty folder is no kernel's /proc: to see no process in it proves nothing.
         """
-        names = list_names(self._proc)
-        if not names:
-            raise HostError(
-                f"cannot list {self._proc}: there is nothing in it; mount the host's /proc"
-            )
-        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+        advice = "mount the host's /proc"
+        try:
+            with os.scandir(self._proc) as entries:
+                found = {int(each.name): each.inode() for each in entries if each.name.isdecimal()}
+        except OSError as error:
+            raise HostError(f"cannot list {self._proc}: {error.strerror}; {advice}") from error
+        if not found:
+            raise HostError(f"cannot list {self._proc}: there is nothing in it; {advice}")
+        return found
 
     def own_pid(self) -> int:
         """Return the pid that this process has in this /proc."""

@@ -5,6 +5,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, partial
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -98,11 +99,12 @@ class HolderScan:
         except HostError as error:  # a holder met by then has the device all the same
             failed = (str(error),)
         kept, of_unread = self._kept(survey), tuple(survey.gaps.texts())
+        unexplained = dict.fromkeys(chain(*survey.unexplained))
         return Scan(
             holders={device: tuple(found) for device, found in kept.holders.items()},
             unattributed=tuple(kept.unattributed),
             more=dict(kept.more),
-            gaps=(*self._sight.hides, *failed, *of_unread, *dict.fromkeys(survey.unexplained)),
+            gaps=(*self._sight.hides, *failed, *of_unread, *unexplained),
             unread=survey.gaps.pids,
             of_unread=of_unread,
             processes=survey.processes,

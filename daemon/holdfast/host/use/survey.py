@@ -2,11 +2,11 @@
 
 import errno
 import math
-import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -220,13 +220,10 @@ class _Observer:
             if not use:
                 return self._answer(use, None)
             cgroup, facts = self._survey.cgroups.of_process(pid), self._survey.procfs.process(pid)
-            if facts is None or not same():
-                return self._ended(pid, use)
+            if facts is None or not same():  # it may have handed on what it had
+                ended = ProcessId(pid, _UNKNOWN)
+                return _ProcessLook(uses=self._survey.uses(ended, "ended", "/", use))
         return self._answer(use, self._survey.uses(facts.process, facts.comm, cgroup, use))
-
-    def _ended(self, pid: int, had: ProcessUse) -> _ProcessLook:
-        """Answer for one that ended while it was looked at, and may have handed on what it had."""
-        return _ProcessLook(uses=self._survey.uses(ProcessId(pid, _UNKNOWN), "ended", "/", had))
 
     def _answer(self, use: ProcessUse, uses: Uses | None) -> _ProcessLook | None:
         answer = _ProcessLook(
@@ -264,7 +261,8 @@ class Survey(Struct, kw_only=True, dict=True):
     def __post_init__(self) -> None:
         self._own = self.procfs.own_pid()
         self._known: dict[object, tuple[tuple[DeviceName, frozenset[Grip]], ...]] = {}
-        self._searches: list[GripSearch] = []
+        self.unexplained: list[list[str]] = []
+        """Of each search the mappings of removed files that might have been a device, as texts."""
         self._hiding: dict[int, _ProcessLook] = {}
         self._tables: dict[int, tuple[SocketTable, ...]] = {}
         self._waits = self.visits.waits(self._may_take)
@@ -277,18 +275,11 @@ class Survey(Struct, kw_only=True, dict=True):
         self.found: dict[int, Uses] = {}
         self.gaps = Gaps(self.sight)
 
-    @property
-    def unexplained(self) -> Iterator[str]:
-        """Yield the mappings of removed files that might have been a device, as texts."""
-        for search in self._searches:
-            yield from search.unexplained
-
     def look_at(self, pids: Iterable[int]) -> None:
         """Look at *pids* once; whoever has ended is gone."""
         self._pass([pid for pid in pids if pid != self._own])
         self._look_closer()
-        for pid in [each for each in self.found if self._has_ended(self.found[each])]:
-            del self.found[pid]
+        self.found = {pid: had for pid, had in self.found.items() if not self._has_ended(had)}
 
     def look_at_all(self) -> None:
         """Look at every process, and again at all where one that has a device has ended since.
@@ -300,7 +291,7 @@ class Survey(Struct, kw_only=True, dict=True):
         ended: dict[int, str] = {}
         for _ in range(_MOST_ROUNDS):
             self.found.clear()
-            self._searches.clear()
+            self.unexplained.clear()
             self._hiding.clear()
             self._tables.clear()
             self.shares = PodShares(self.cgroups, self.owners)
@@ -329,7 +320,7 @@ class Survey(Struct, kw_only=True, dict=True):
 
     def _settles(self) -> bool:
         """Look at all until nobody is new; add a gap and return False if that does not come."""
-        arrivals = _Arrivals(str(self.root.proc), self._own, self.procfs)
+        arrivals = _Arrivals(self._own, self.procfs)
         new: list[int] = []
         steady = 0
         for _ in range(_MOST_PASSES):
@@ -353,8 +344,7 @@ class Survey(Struct, kw_only=True, dict=True):
 
         One that is found tells that the device is in use, and of the others nothing.
         """
-        search = self.search()
-        looks = _Observer(self, search, extra=False)
+        looks = self._begin()
         for _ in range(_CHASES):
             pid = self._born_last()
             if pid is None:
@@ -429,8 +419,10 @@ class Survey(Struct, kw_only=True, dict=True):
     def _may_take(self, pid: int) -> float:
         return self.shares.left(pid)
 
-    def _begin(self) -> _Observer:
-        return _Observer(self, self.search(), extra=False)
+    def _begin(self, *, extra: bool = False) -> _Observer:
+        search = self.search()
+        self.unexplained.append(search.unexplained)
+        return _Observer(self, search, extra=extra)
 
     def _ended(self) -> dict[int, str]:
         """Return who has ended since, with its command, that had a device, or files in messages."""
@@ -468,12 +460,7 @@ class Survey(Struct, kw_only=True, dict=True):
 
     def _looks(self, pids: Sequence[int], *, extra: bool) -> tuple[list[int], int]:
         """Look at *pids*; return those that have too much for that, and how many were left out."""
-
-        def begin() -> _Observer:
-            search = self.search()
-            self._searches.append(search)
-            return _Observer(self, search, extra=extra)
-
+        begin = partial(self._begin, extra=extra)
         answers, unread = self.visits.each(pids, begin, waits=self._waits)
         for pid in unread:
             self._refused(pid, _LATE)
@@ -517,25 +504,15 @@ class _Arrivals:
     left out: they have no files, nobody inherits any of them, and a node has thousands.
     """
 
-    def __init__(self, proc: str, own: int, procfs: Procfs) -> None:
-        """List the folder *proc*; the process *own* is left out."""
-        self._proc = proc
+    def __init__(self, own: int, procfs: Procfs) -> None:
+        """List by *procfs*; the process *own* is left out."""
         self._procfs = procfs
         self._known = {own: 0}
         self._own = own
 
     def new(self) -> list[int]:
         """Return who has come since the last call; raise HostError if nobody can be listed."""
-        try:
-            with os.scandir(self._proc) as entries:
-                now = {int(each.name): each.inode() for each in entries if each.name.isdecimal()}
-        except OSError as error:
-            raise HostError(f"cannot list {self._proc}: {error.strerror}") from error
-        if not now:
-            raise HostError(
-                f"cannot list {self._proc}: there is nothing in it; mount the host's /proc"
-            )
-        now[self._own] = 0
+        now = self._procfs.inodes() | {self._own: 0}
         new = sorted(pid for pid, inode in now.items() if self._known.get(pid) != inode)
         self._known = now
         return [pid for pid in new if not self._is_kernel_thread(pid)]
