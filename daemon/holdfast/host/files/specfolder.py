@@ -38,8 +38,9 @@ class SpecFolder:
         left = [name for name in names if self._is_left_over(name, files)]
         self._rename(left, files)
         changed = self.add(files)
-        changed += [name for name in left if self._remove(name)]
-        return tuple(changed)
+        for name in left:
+            _remove(self._folder / name)
+        return (*changed, *left)
 
     def _rename(self, left: Collection[str], files: Mapping[str, str]) -> None:
         """Give what has a former name its new one at once: of two files, runtimes use neither."""
@@ -83,7 +84,7 @@ class SpecFolder:
 
     def drop(self, name: str) -> None:
         """Remove our file with that end of its name, if there is one; raise HostError."""
-        self._remove(f"{self._prefix}{name}")
+        _remove(self._folder / f"{self._prefix}{name}")
 
     def names(self) -> tuple[str, ...]:
         """Return the ends of the names of our files."""
@@ -111,14 +112,6 @@ class SpecFolder:
                 names = (each for each in _names(content) if each.partition("=")[0] in kinds)
                 found |= dict.fromkeys(names, self._folder / name)
         return found
-
-    def _remove(self, name: str) -> bool:
-        path = self._folder / name
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise HostError(f"cannot remove {path}: {error.strerror}; remove it") from error
-        return True
 
 
 def _agrees(path: Path, text: str) -> bool:
@@ -148,6 +141,17 @@ def _hold(path: Path, content: bytes, temporary: str, advice: str) -> bool:
         replace_whole(path, content, temporary=path.with_name(temporary))
     except OSError as error:
         raise HostError(f"cannot write {path}: {error.strerror}; {advice}") from error
+    return True
+
+
+def _remove(path: Path) -> bool:
+    """Remove the file; tell whether there was one. Raise HostError with what to do."""
+    try:
+        path.unlink()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise HostError(f"cannot remove {path}: {error.strerror}; remove it") from error
     return True
 
 
@@ -195,10 +199,4 @@ class FeatureFile:
 
     def remove(self) -> bool:
         """Remove the file; tell whether there was one. Raise HostError with what to do."""
-        try:
-            self.path.unlink()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError as error:
-            raise HostError(f"cannot remove {self.path}: {error.strerror}; remove it") from error
-        return True
+        return _remove(self.path)
