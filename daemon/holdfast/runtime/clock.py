@@ -1,6 +1,7 @@
 """Time as something that is handed in, so that tests can move it, and turns of regular looks."""
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Hashable, Iterable, Iterator
@@ -74,24 +75,16 @@ class Turns(Generic[T]):
         self._at_most = at_most
         self._pause = pause
         self._had: dict[T, float] = {}
-        """When each had its turn, in monotonic seconds, in this order."""
+        """When each had its turn, in monotonic seconds."""
 
     def next(self, things: Iterable[T]) -> list[T]:
         """Return those of *things* whose turn it is, who waited longest first, and note it.
 
         What is not among *things* is forgotten.
         """
-        now, had, wanted = self._clock.monotonic(), self._had, dict.fromkeys(things)
-        for gone in had.keys() - wanted.keys():
-            del had[gone]
-        due: list[T] = []
-        if len(had) < len(wanted):
-            due = [each for each in wanted if each not in had][: self._at_most]
-        for each, at in had.items():
-            if len(due) >= self._at_most or now - at < self._pause:
-                break
-            due.append(each)
-        for each in due:
-            had.pop(each, None)
-            had[each] = now
+        now, wanted = self._clock.monotonic(), dict.fromkeys(things)
+        had = {each: self._had.get(each, -math.inf) for each in wanted}
+        longest = sorted(wanted, key=had.__getitem__)[: self._at_most]
+        due = [each for each in longest if now - had[each] >= self._pause]
+        self._had = had | dict.fromkeys(due, now)
         return due
