@@ -161,15 +161,20 @@ def test_only_a_pod_without_privileges_is_bound_by_its_runtimes_device_rules(
 
 
 def test_who_has_a_file_locked_is_read_from_the_kernels_list(tree: ProcTree) -> None:
-    (tree.root.proc / "locks").write_text(
-        "1: POSIX  ADVISORY  WRITE 11 fd:01:77 0 EOF\n"
-        "2: FLOCK  ADVISORY  WRITE 12 fd:01:78 0 EOF\n"
-        "2: -> FLOCK  ADVISORY  WRITE 13 fd:01:77 0 EOF\n"
+    locks = tree.root.proc / "locks"
+    found = tree.root.proc.stat()
+    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    lines = (
+        f"1: POSIX  ADVISORY  WRITE 11 {file} 0 EOF\n"
+        f"2: FLOCK  ADVISORY  WRITE 12 {file}8 0 EOF\n"
+        f"2: -> FLOCK  ADVISORY  WRITE 13 {file} 0 EOF\n"
         "3: FLOCK\n"
-        "4: FLOCK  ADVISORY  WRITE 14 fd:01:77 0 EOF\n"
     )
-    procfs = Procfs(tree.root)
-
-    assert procfs.flock_holder("fd:01:77") == 14
-    assert procfs.flock_holder("fd:01:79") is None
+    for text, holder in (
+        (f"{lines}4: FLOCK  ADVISORY  WRITE 14 {file} 0 EOF\n", 14),
+        (lines, None),
+    ):
+        locks.write_text(text)
+        assert Procfs(tree.root).flock_holder(tree.root.proc) == holder
+    assert Procfs(tree.root).flock_holder(tree.root.proc / "absent") is None
     assert mount_of((Mount(point="/var", kind="xfs"),), "/etc") is None

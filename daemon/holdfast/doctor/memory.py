@@ -7,7 +7,6 @@ from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import running
 from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.files.kernelfile import device_number, names_or_empty
-from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
@@ -61,7 +60,7 @@ def memory_findings(node: Node) -> Iterator[Finding]:
 
 
 def _own(node: Node, reader: MemoryReader) -> Iterator[Finding]:
-    pid = lock_holder(Procfs(node.host), node.path(node.settings.state_dir) / LOCK)
+    pid = Procfs(node.host).flock_holder(node.path(node.settings.state_dir) / LOCK)
     if not pid and not node.live:
         return  # our own limit says nothing about a node that was copied
     who = f"the daemon (pid {pid})" if pid else "this process"

@@ -9,7 +9,6 @@ from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import ask_daemon
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.host.files.paths import Mount
-from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.disk import FILE, LOCK, RESERVE_BYTES, kept_aside, sealed
 from holdfast.ledger.examine import examine
@@ -115,7 +114,7 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
     """Return whether a daemon uses the folder, by its socket and by the kernel's file locks."""
     if not node.live:
         return False, _DAEMON.ok("a copy of a node runs no daemon")
-    holder = lock_holder(Procfs(node.host), folder / LOCK)
+    holder = Procfs(node.host).flock_holder(folder / LOCK)
     answer, unasked = ask_daemon(node, _DAEMON)
     if unasked is not None:
         return holder is not None, unasked

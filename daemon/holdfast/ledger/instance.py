@@ -7,7 +7,6 @@ from pathlib import Path
 
 from holdfast.errors import LedgerUnusableError, SecondDaemonError
 from holdfast.host.files.kernelfile import file_identity
-from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.ledger.disk import LOCK, identity
@@ -65,7 +64,7 @@ class _Lock(ABC):
 
     def _refusal(self) -> str:
         # The kernel's own list, whatever tree of files the node is read from.
-        pid = lock_holder(Procfs(HostRoot.under()), self._path)
+        pid = Procfs(HostRoot.under()).flock_holder(self._path)
         who = f" (pid {pid})" if pid else ""
         return (
             f"cannot use {self._what}: another holdfast is running on it{who}. Stop that one, or "

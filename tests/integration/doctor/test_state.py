@@ -16,7 +16,6 @@ from fakes.nodetree import NodeTree
 from fakes.stage import stage
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.state import state_findings
-from holdfast.host.proc.pidfd import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.ledger.rows import SCHEMA_VERSION
@@ -272,7 +271,7 @@ async def test_beside_a_running_daemon_its_ledger_is_read_and_it_is_named(
 def test_who_holds_the_folder_and_answers_nobody_is_named(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if lock_holder(Procfs(HostRoot.under()), tmp_path / "lock") is None:
+        if Procfs(HostRoot.under()).flock_holder(tmp_path / "lock") is None:
             pytest.skip("this kernel names locks on this filesystem by other numbers")
         found = _live(tmp_path)["daemon"]
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import stat_or_none
 from holdfast.host.proc.procfs import Procfs
 from holdfast.model.ids import ProcessId
 
@@ -176,16 +175,3 @@ def peer_of(path: Path, procfs: Procfs) -> ProcessId | None:
         return None
     ticks = procfs.start_ticks(pid)
     return None if ticks is None else ProcessId(pid, ticks)
-
-
-def lock_holder(procfs: Procfs, lock: Path) -> int | None:
-    """Return the pid that holds *lock* by flock(2), from the kernel's list of locks.
-
-    Taking the lock to find out would change something. None if nobody holds it, or if the kernel
-    lists the file under another number. 0 stands for a process outside our pid namespace.
-    """
-    found = stat_or_none(lock)
-    if found is None:
-        return None
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    return procfs.flock_holder(device)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from itertools import islice
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -239,11 +240,17 @@ class Procfs:
                 return int(number)
         return None
 
-    def flock_holder(self, file: str) -> int | None:
-        """Return the pid that holds *file*, as ``MAJOR:MINOR:INODE``, by flock(2); None if none.
+    def flock_holder(self, lock: Path) -> int | None:
+        """Return the pid that holds *lock* by flock(2), from the kernel's list of locks.
 
-        0 stands for a process outside our pid namespace.
+        Taking the lock to find out would change something. None if nobody holds it, or if the
+        kernel lists the file under another number. 0 stands for a process outside our pid
+        namespace.
         """
+        found = stat_or_none(lock)
+        if found is None:
+            return None
+        file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
         for line in self._text("locks").splitlines():
             fields = line.split()
             # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF"; a waiting one has an arrow
