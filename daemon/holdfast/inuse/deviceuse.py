@@ -45,7 +45,7 @@ class _LastSight(Struct, frozen=True, kw_only=True):
     whole: bool
     may_open: bool = False
     to_free: bool = False
-    again: float
+    again: float = -math.inf
     cost: float = 0.0
 
     @property
@@ -174,7 +174,8 @@ class DeviceUse:
         free the device, so "nobody" must have been seen now.
         """
         seen = self._seen.get(device.name)
-        ahead = self._used_ahead(device.name)
+        ahead = device.name in self._ahead
+        self._ahead.discard(device.name)
         if ahead and seen is not None and seen.to_free and enabled == seen.facts.enabled:
             return await self.tried(device, seen.facts) if to_free else seen.facts
         if seen is not None and not self._is_due(seen, enabled, to_free=to_free):
@@ -190,9 +191,7 @@ class DeviceUse:
             began = self.clock.monotonic()
             found = (await self.look.scan([device], locks, pids=pids))[device.name]
             if _is_kept(found):
-                self._note(
-                    {device.name: _LastSight(facts=found, since=began, whole=False, again=began)}
-                )
+                self._note({device.name: _LastSight(facts=found, since=began, whole=False)})
                 return found
         found = (await self.scan([device], locks, to_free=to_free))[device.name]
         return await self.tried(device, found) if to_free else found
@@ -223,7 +222,12 @@ class DeviceUse:
         if len(devices) < 2:  # noqa: PLR2004 - one has nobody to share a look with
             return
         enabled = await self.enabled(devices)
-        due = [each for each in devices if self._is_to_be_looked_at(each, enabled[each.name])]
+        due = [
+            each
+            for each in devices
+            if (seen := self._seen.get(each.name)) is None
+            or self._is_due(seen, enabled[each.name], to_free=True)
+        ]
         if len(due) > 1:
             await self.scan(due, locks, to_free=True)
             self._ahead = {each.name for each in due}
@@ -258,12 +262,9 @@ class DeviceUse:
         """
         began = self.clock.monotonic()
         found = await self.look.scan(devices, locks, pids=pids)
-        whole = pids is None
         self._note(
             {
-                name: _LastSight(
-                    facts=facts, since=began, whole=whole, to_free=to_free, again=began
-                )
+                name: _LastSight(facts=facts, since=began, whole=pids is None, to_free=to_free)
                 for name, facts in found.items()
             }
         )
@@ -379,7 +380,6 @@ class DeviceUse:
                 since=began,
                 whole=each.name in shown,
                 may_open=may_open,
-                again=began,
             )
             for each in rest
         }
@@ -430,16 +430,6 @@ class DeviceUse:
 
     # What is remembered, and for how long.
 
-    def _used_ahead(self, device: DeviceName) -> bool:
-        """Tell whether *device* was looked at ahead, and remember that it is used now."""
-        used = device in self._ahead
-        self._ahead.discard(device)
-        return used
-
-    def _is_to_be_looked_at(self, device: Device, enabled: tuple[PciAddress, ...]) -> bool:
-        seen = self._seen.get(device.name)
-        return seen is None or self._is_due(seen, enabled, to_free=True)
-
     def _is_due(self, seen: _LastSight, enabled: tuple[PciAddress, ...], *, to_free: bool) -> bool:
         facts = seen.facts
         if enabled != facts.enabled or facts.holders is None:
@@ -460,7 +450,7 @@ class DeviceUse:
             return False
         budget = self._budget
         pause = budget.holders_to_free(seen.cost) if to_free else budget.holders
-        return self.clock.monotonic() - seen.again >= pause
+        return self.clock.monotonic() - max(seen.since, seen.again) >= pause
 
     async def _look_at_holders(
         self, wanted: Mapping[Device, _LastSight], locks: Locks
