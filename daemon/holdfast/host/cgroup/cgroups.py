@@ -258,16 +258,14 @@ class Cgroups:
         trees = (self._mount / name for name in _V1_TREES)
         return tuple(tree for tree in trees if tree.is_dir())
 
-    def _tree_of(self, folder: Path) -> Path:
-        return next((tree for tree in self._trees() if folder.is_relative_to(tree)), self._mount)
-
     def _folder(self, path: str) -> Path:
         relative = path.lstrip("/")
         folders = [tree / relative for tree in self._trees()]
         return next((folder for folder in folders if folder.is_dir()), self._mount / relative)
 
     def _name(self, folder: Path) -> str:
-        return f"/{folder.relative_to(self._tree_of(folder))}"
+        trees = (tree for tree in self._trees() if folder.is_relative_to(tree))
+        return f"/{folder.relative_to(next(trees, self._mount))}"
 
     def namespace_root(self) -> str | None:
         """Return where our own cgroup namespace begins in the host's tree, if that shows.
