@@ -56,9 +56,10 @@ class TestPidfds:
         impostor = ProcessId(process.pid, process.start_ticks + 1)
         pidfds = Pidfds(REAL)
         assert not pidfds.watch(impostor, lambda _: None)
-        assert not pidfds.hold(impostor)
-        with pytest.raises(HostError, match="no pidfd of it is held"):
-            pidfds.send(impostor, signal.SIGKILL)
+        with pidfds.holding([impostor]) as held:
+            assert not held
+            with pytest.raises(HostError, match="no pidfd of it is held"):
+                pidfds.send(impostor, signal.SIGKILL)
         assert child.poll() is None
         child.kill()
         child.wait()
@@ -68,8 +69,8 @@ class TestPidfds:
         (tmp_path / "proc" / str(os.getpid()) / "stat").mkdir(parents=True)
         pidfds, mine = Pidfds(Procfs(HostRoot.under(tmp_path))), ProcessId(os.getpid(), 1)
         before = set(Path("/proc/self/fd").iterdir())
-        with pytest.raises(HostError, match="cannot read"):
-            pidfds.hold(mine)
+        with pytest.raises(HostError, match="cannot read"), pidfds.holding([mine]):
+            pass
         with pytest.raises(HostError, match="cannot read"):
             pidfds.watch(mine, lambda _process: None)
         assert len(set(Path("/proc/self/fd").iterdir())) == len(before)
@@ -77,12 +78,13 @@ class TestPidfds:
     async def test_a_signal_goes_through_the_pidfd_that_is_held(self) -> None:
         child, process = sleeper()
         pidfds = Pidfds(REAL)
-        assert pidfds.hold(process)
-        assert pidfds.send(process, signal.SIGTERM) == "sent"
-        assert child.wait() == -signal.SIGTERM
-        assert pidfds.send(process, signal.SIGKILL) == "gone"
-        pidfds.release(process)
-        assert not pidfds.hold(process)
+        with pidfds.holding([process]) as held:
+            assert held == {process}
+            assert pidfds.send(process, signal.SIGTERM) == "sent"
+            assert child.wait() == -signal.SIGTERM
+            assert pidfds.send(process, signal.SIGKILL) == "gone"
+        with pidfds.holding([process]) as held:
+            assert not held
 
     async def test_one_that_two_hold_is_held_until_both_have_let_go(self) -> None:
         child, process = sleeper()
@@ -101,8 +103,8 @@ class TestPidfds:
         pidfds, heard = Pidfds(REAL), list[ProcessId]()
         before = len(list(Path("/proc/self/fd").iterdir()))
         pidfds.watch(process, heard.append)
-        pidfds.hold(process)
-        pidfds.close()
+        with pidfds.holding([process]):
+            pidfds.close()
         assert len(list(Path("/proc/self/fd").iterdir())) == before
         child.kill()
         child.wait()
@@ -122,9 +124,9 @@ class TestPidfds:
         thread = next(int(each.name) for each in tasks.iterdir() if each.name != str(child.pid))
         ticks = REAL.start_ticks(thread)
         assert ticks is not None
-        held = Pidfds(REAL).hold(ProcessId(thread, ticks))
-        child.kill()
-        child.wait()
+        with Pidfds(REAL).holding([ProcessId(thread, ticks)]) as held:
+            child.kill()
+            child.wait()
         assert not held
 
 

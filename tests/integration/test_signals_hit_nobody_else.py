@@ -344,9 +344,10 @@ async def test_a_pid_that_was_given_to_another_process_is_not_signalled(tmp_path
         pidfds = Pidfds(Procfs(tree.root))
         former = replace(now, start_ticks=now.start_ticks - 1)
         try:
-            assert not pidfds.hold(former)
-            with pytest.raises(HostError, match="no pidfd of it is held"):
-                pidfds.send(former, signal.SIGKILL)
+            with pidfds.holding([former]) as held:
+                assert not held
+                with pytest.raises(HostError, match="no pidfd of it is held"):
+                    pidfds.send(former, signal.SIGKILL)
         finally:
             assert victim.lives
             pidfds.close()

@@ -178,7 +178,7 @@ class MemoryPidfds(Pidfds):
     """Pidfds that refer to the very process that had the pid when they were opened."""
 
     def __init__(self, kernel: Kernel, meanwhile: Callable[[], None], *, checks: bool) -> None:
-        """Let *meanwhile* happen before each `hold`; *checks* start times, as it should."""
+        """Let *meanwhile* happen before each pidfd is opened; *checks* start times, as it should."""
         self._kernel = kernel
         self._meanwhile = meanwhile
         self._checks = checks
@@ -199,14 +199,14 @@ class MemoryPidfds(Pidfds):
     def unwatch(self, process: ProcessId) -> None:
         self._exits.pop(process, None)
 
-    def hold(self, process: ProcessId) -> bool:
+    def _hold(self, process: ProcessId) -> bool:
         self._meanwhile()
         each = self._find(process)
         if each is not None:
             self._open_on[process] = each
         return each is not None
 
-    def release(self, process: ProcessId) -> None:
+    def _release(self, process: ProcessId) -> None:
         self._open_on.pop(process, None)
 
     def send(self, process: ProcessId, number: signal.Signals) -> str:

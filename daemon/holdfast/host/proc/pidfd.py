@@ -7,8 +7,8 @@ import os
 import signal
 import socket
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import HostError
@@ -20,12 +20,6 @@ _PATIENCE = 1.0
 """How long a socket may take to be connected to, in seconds."""
 
 
-@dataclass(slots=True)
-class _SharedPidfd:
-    fd: int
-    times: int = 0
-
-
 class Pidfds:
     """Open pidfds, each checked against the start time of its process."""
 
@@ -33,7 +27,7 @@ class Pidfds:
         """Check start times through *procfs*."""
         self._procfs = procfs
         self._watched: dict[ProcessId, int] = {}
-        self._held: dict[ProcessId, _SharedPidfd] = {}
+        self._held: dict[ProcessId, list[int]] = defaultdict(list)
 
     @property
     def watched(self) -> frozenset[ProcessId]:
@@ -69,42 +63,28 @@ class Pidfds:
 
     @contextlib.contextmanager
     def holding(self, processes: Iterable[ProcessId]) -> Iterator[frozenset[ProcessId]]:
-        """Hold *processes* meanwhile; yield those that are not gone.
+        """Hold *processes* for `send` meanwhile; yield those that are not gone.
 
-        Raise HostError if the kernel gives no pidfd.
+        Several callers may hold one process. Raise HostError if the kernel gives no pidfd.
         """
         held: list[ProcessId] = []
         try:
-            held.extend(each for each in processes if self.hold(each))
+            held.extend(each for each in processes if self._hold(each))
             yield frozenset(held)
         finally:
             for each in held:
-                self.release(each)
+                self._release(each)
 
-    def hold(self, process: ProcessId) -> bool:
-        """Open a pidfd for `send`; return False if the process is gone.
+    def _hold(self, process: ProcessId) -> bool:
+        fd = self._open(process)
+        if fd is not None:
+            self._held[process].append(fd)
+        return fd is not None
 
-        Several callers may hold one process; each releases it once. Raise HostError if the kernel
-        gives no pidfd.
-        """
-        held = self._held.get(process)
-        if held is None:
-            fd = self._open(process)
-            if fd is None:
-                return False
-            held = self._held[process] = _SharedPidfd(fd)
-        held.times += 1
-        return True
-
-    def release(self, process: ProcessId) -> None:
-        """Close what `hold` opened, unless another caller still holds the process."""
-        held = self._held.get(process)
-        if held is None:
-            return
-        held.times -= 1
-        if not held.times:
+    def _release(self, process: ProcessId) -> None:
+        os.close(self._held[process].pop())
+        if not self._held[process]:
             del self._held[process]
-            os.close(held.fd)
 
     def send(self, process: ProcessId, number: signal.Signals) -> str:
         """Signal a held process; return ``sent``, ``gone``, or ``refused``.
@@ -115,7 +95,7 @@ class Pidfds:
         if held is None:
             raise HostError(f"cannot signal pid {process}: no pidfd of it is held")
         try:
-            signal.pidfd_send_signal(held.fd, number)
+            signal.pidfd_send_signal(held[0], number)
         except ProcessLookupError:
             return "gone"
         except PermissionError:
@@ -123,12 +103,9 @@ class Pidfds:
         return "sent"
 
     def close(self) -> None:
-        """Close everything."""
+        """Stop watching all."""
         for process in list(self._watched):
             self.unwatch(process)
-        while self._held:
-            _, held = self._held.popitem()
-            os.close(held.fd)
 
     def _open(self, process: ProcessId) -> int | None:
         try:
