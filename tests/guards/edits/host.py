@@ -247,14 +247,14 @@ HOST_EDITS = {
         ),
         Edit(
             "look-accel-mapped",
-            "        if device.kind is DeviceKind.ACCEL:\n            return True\n",
-            "",
+            "            if device.kind is DeviceKind.ACCEL\n            or (",
+            "            if (",
         ),
         Edit("look-maps-gaps", "            seen.update(dict.fromkeys(names, scan))\n", ""),
         Edit(
             "look-busy-maps",
-            "return device.name in busy and not holders.get(device.name)",
-            "return False",
+            "            or (device.name in busy and not holders.get(device.name))\n",
+            "",
         ),
         Edit("look-busy-unread", "if each.above or each.unread)", "if each.above)"),
         Edit("look-hidden", "hidden=maps,", "hidden=False,"),
@@ -277,7 +277,7 @@ HOST_EDITS = {
         ),
         Edit(
             "look-open-idle",
-            "if not self._enabling(device).above or not are_groups",
+            "if not above or not are_groups",
             "if not are_groups",
         ),
         Edit("look-open-group", " or not are_groups(self._root, device.nodes):", ":"),

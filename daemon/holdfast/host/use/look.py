@@ -5,7 +5,6 @@ from typing import Protocol
 
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.pci.vfio import (
-    EnabledFunctions,
     EnableLevels,
     are_groups,
     exclusive_open,
@@ -117,7 +116,7 @@ class Look:
         """Return each device's functions that are enabled, which for VFIO means in use."""
         wanted = tuple(devices)
         return await self._lane.run(
-            lambda: {device.name: self._enabling(device).above for device in wanted}
+            lambda: {device.name: self._levels.of(device.functions).above for device in wanted}
         )
 
     async def scan(
@@ -142,7 +141,9 @@ class Look:
 
     async def open(self, device: Device) -> OpenOutcome:
         """Open and close each group node of *device* exclusively; return the kernel's answer."""
-        return await self._lane.run(lambda: self._open(device))
+        if device.kind is not DeviceKind.VFIO:
+            return OpenOutcome.UNAVAILABLE
+        return await self._lane.run(lambda: exclusive_open(self._root, device.nodes))
 
     async def open_idle(self, device: Device, *, learn: bool) -> OpenOutcome:
         """Do as `open` for a device that is enabled although no process seems to have it.
@@ -152,16 +153,13 @@ class Look:
         """
         return await self._lane.run(lambda: self._open_idle(device, learn=learn))
 
-    def _enabling(self, device: Device) -> EnabledFunctions:
-        return self._levels.of(device.functions)
-
     def _scan(
         self,
         devices: tuple[Device, ...],
         locks: Mapping[DeviceName, DeviceLock],
         pids: Sequence[int] | None,
     ) -> dict[DeviceName, KernelFacts]:
-        enabled = {device.name: self._enabling(device) for device in devices}
+        enabled = {device.name: self._levels.of(device.functions) for device in devices}
         # A device whose `enable` cannot be read may be in use.
         busy = frozenset(name for name, each in enabled.items() if each.above or each.unread)
         keys = frozenset[HardwareKey]().union(*(device.keys for device in devices))
@@ -184,7 +182,12 @@ class Look:
         worked = scan.cpu_seconds
         # A mapping without an open file is rare, and reading all maps is expensive: do it only if
         # nothing else explains the use, or if nothing else would show it.
-        puzzling = [device for device in devices if self._puzzles(device, busy, holders)]
+        puzzling = [
+            device
+            for device in devices
+            if device.kind is DeviceKind.ACCEL
+            or (device.name in busy and not holders.get(device.name))
+        ]
         if puzzling and not maps:
             targets = [self._target(device) for device in puzzling]
             # Of other kinds `enable` or the driver tells of what is hidden.
@@ -217,16 +220,6 @@ class Look:
             for device in devices
         }
 
-    @staticmethod
-    def _puzzles(
-        device: Device,
-        busy: frozenset[DeviceName],
-        holders: Mapping[DeviceName, tuple[Holder, ...]],
-    ) -> bool:
-        if device.kind is DeviceKind.ACCEL:
-            return True
-        return device.name in busy and not holders.get(device.name)
-
     def _target(self, device: Device) -> ScanTarget:
         rdevs = {node.rdev for node in (*device.nodes, *device.other_nodes)}
         for address in device.functions:
@@ -235,13 +228,9 @@ class Look:
             device=device.name, rdevs=frozenset(rdevs), addresses=frozenset(device.functions)
         )
 
-    def _open(self, device: Device) -> OpenOutcome:
-        if device.kind is not DeviceKind.VFIO:
-            return OpenOutcome.UNAVAILABLE
-        return exclusive_open(self._root, device.nodes)
-
     def _open_idle(self, device: Device, *, learn: bool) -> OpenOutcome:
-        if not self._enabling(device).above or not are_groups(self._root, device.nodes):
+        above = self._levels.of(device.functions).above
+        if not above or not are_groups(self._root, device.nodes):
             return OpenOutcome.UNAVAILABLE
         with holding(self._root, device.nodes) as opened:
             if opened is OpenOutcome.SUCCEEDED and learn:  # nobody else has it before it is closed
