@@ -117,13 +117,9 @@ class MemoryReader:
             # In a container our path may not be below the mount: then its top is our own cgroup.
             place = "/"
         inside = PurePosixPath(place.lstrip("/"))
-        lowest = None
-        for folder in (inside, *inside.parents):
-            name = "/" if folder == PurePosixPath() else f"/{folder}"
-            found = _read(tree / folder, name, files)
-            yield found
-            limits = [each for each in (lowest, found.limit) if each is not None]
-            lowest = min(limits, default=None)
+        found = [_read(tree, folder, files) for folder in (inside, *inside.parents)]
+        yield from found
+        lowest = min((each.limit for each in found if each.limit is not None), default=None)
         beyond = _number(field_of(text_or_empty(tree / inside / "memory.stat"), _V1_HIERARCHY))
         if beyond is not None and (lowest is None or beyond < lowest):
             yield CgroupMemory(path=UNSEEN, limit=beyond)
@@ -154,13 +150,14 @@ class MemoryReader:
         return text_or_empty(self._root.proc / name)
 
 
-def _read(folder: Path, name: str, files: _Files) -> CgroupMemory:
+def _read(tree: Path, cgroup: PurePosixPath, files: _Files) -> CgroupMemory:
     """Return what one cgroup says; it has no such files if the controller is off."""
+    folder = tree / cgroup
     used = _number(text_or_empty(folder / files.usage))
     stat = text_or_empty(folder / "memory.stat")
     cache = sum(_number(field_of(stat, each)) or 0 for each in files.cache)
     return CgroupMemory(
-        path=name,
+        path=str("/" / cgroup),
         limit=_number(text_or_empty(folder / files.limit)) or None,
         high=_number(text_or_empty(folder / files.high)) if files.high else None,
         usage=None if used is None else max(0, used - cache),
