@@ -6,6 +6,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from holdfast.errors import HostError
@@ -51,7 +52,6 @@ class Cgroups:
         self._is_v2 = (root.cgroup / "cgroup.controllers").exists()
         self._kubepods: tuple[Path, ...] = ()
         self._search_again = 0.0
-        self._own: str | None = None
 
     @property
     def is_private(self) -> bool:
@@ -146,7 +146,7 @@ class Cgroups:
             below = path.split("/")
             at = next(i for i, part in enumerate(below) if pod_of("/".join(below[: i + 1]))[0])
             return "/".join((self._name(folder), *below[at + 1 :]))
-        own = self.namespace_root()
+        own = self.namespace_root
         return path if own is None else os.path.normpath(f"{own}{path}")
 
     def kill(self, path: str, inode: int) -> None:
@@ -267,25 +267,22 @@ class Cgroups:
         trees = (tree for tree in self._trees() if folder.is_relative_to(tree))
         return f"/{folder.relative_to(next(trees, self._mount))}"
 
+    @cached_property
     def namespace_root(self) -> str | None:
-        """Return where our own cgroup namespace begins in the host's tree, if that shows.
+        """Where our own cgroup namespace begins in the host's tree, if that shows.
 
-        Until it is found, each call walks through the tree.
+        To find it walks through the tree.
         """
-        if self._own is not None:
-            return self._own
         try:
-            text = read_text(self._proc / "self/cgroup")
+            inside = cgroup_of(read_text(self._proc / "self/cgroup") or "").rstrip("/")
             pid = int(os.path.basename(os.path.realpath(self._proc / "self")))
         except (HostError, ValueError):
             return None
-        inside = cgroup_of(text or "")
         for tree in self._trees():
             folder = _folder_with(tree, pid)
             name = None if folder is None else self._name(folder)
-            if name is not None and name.endswith(inside.rstrip("/")):
-                self._own = name.removesuffix(inside.rstrip("/"))
-                return self._own
+            if name is not None and name.endswith(inside):
+                return name.removesuffix(inside)
         return None
 
 

@@ -55,7 +55,6 @@ class MemoryReader:
         """Read *root*'s proc and cgroup folders."""
         self._root = root
         self._cgroups = Cgroups(root)
-        self._own: str | None = None
 
     def own(self) -> Memory:
         """Return what this process may use.
@@ -141,10 +140,7 @@ class MemoryReader:
 
     def _namespace(self) -> str:
         """Return where our own cgroup namespace begins; empty if it is the host's."""
-        if self._own is None:  # searched once, because that walks through the tree
-            private = self._cgroups.is_private
-            self._own = (self._cgroups.namespace_root() if private else None) or ""
-        return self._own
+        return (self._cgroups.namespace_root if self._cgroups.is_private else None) or ""
 
     def _text(self, name: str) -> str:
         return text_or_empty(self._root.proc / name)
