@@ -17,12 +17,12 @@ from holdfast.host.proc.openfiles import (
     FileTables,
     OpenFiles,
     SocketTable,
-    fdinfo,
     files_in_flight,
     has_more,
     is_procfs,
     open_files,
     registered_files,
+    told,
     without,
 )
 from holdfast.host.proc.procfs import process_at
@@ -401,12 +401,12 @@ class GripSearch:
                 use.groups[target.device] = len(target.addresses) or 1
 
     def _device_fd(self, info: str, use: ProcessUse) -> None:
-        for line in fdinfo(info):
-            if line.startswith(_SYSPATH):
-                address = PciAddress(line.rpartition(b"/")[2].strip().decode(errors="replace"))
-                for device in self._by_address.get(address, ()):
-                    use.grips[device].add(Grip.DEVICE_FD)
-                return
+        path = told(info, _SYSPATH)
+        if path is not None:
+            address = PciAddress(path.rpartition(b"/")[2].decode(errors="replace"))
+            for device in self._by_address.get(address, ()):
+                use.grips[device].add(Grip.DEVICE_FD)
+            return
         use.unnamed.add(Grip.DEVICE_FD)
         use.unnamed_fds += 1
 
@@ -444,8 +444,5 @@ def _text(folder: int, name: bytes) -> bytes | None:
 
 def _is_reference(info: str) -> bool:
     """Tell whether a file was opened with O_PATH, which the driver never sees."""
-    for line in fdinfo(info):
-        if line.startswith(b"flags:"):
-            digits = line.partition(b":")[2].strip()
-            return digits.isdigit() and bool(int(digits, 8) & os.O_PATH)
-    return False
+    digits = told(info, b"flags:") or b""
+    return digits.isdigit() and bool(int(digits, 8) & os.O_PATH)

@@ -159,6 +159,13 @@ def fdinfo(path: str) -> list[bytes]:
         return []
 
 
+def told(path: str, name: bytes) -> bytes | None:
+    """Return what an fdinfo file says on the line that begins with *name*; None without one."""
+    lines = (each for each in fdinfo(path) if each.startswith(name))
+    line = next(lines, None)
+    return None if line is None else line.removeprefix(name).strip()
+
+
 class SocketTable(Struct, frozen=True):
     """Open files of which some are unix sockets: by those others can come and go.
 
@@ -184,10 +191,8 @@ def files_in_flight(folder: str, name: bytes) -> int | None:
 
     Only unix sockets count. *folder* is of the open files, *name* the socket's number there.
     """
-    for line in fdinfo(f"{folder}info/{name.decode()}"):
-        if line.startswith(_IN_FLIGHT):
-            return int(line.partition(b":")[2])
-    return None
+    count = told(f"{folder}info/{name.decode()}", _IN_FLIGHT)
+    return None if count is None else int(count)
 
 
 class FileTables:
@@ -198,7 +203,8 @@ class FileTables:
 
     def __init__(self, root: HostRoot) -> None:
         """Compare threads as *root*'s proc folder numbers them."""
-        self.usable = _numbers_are_ours(root) and os.uname().machine in _KCMP
+        ours = is_procfs(root) and link_or_none(root.proc / "self") == str(os.getpid())
+        self.usable = ours and os.uname().machine in _KCMP
         if self.usable:
             self._syscall = ctypes.CDLL(None, use_errno=False).syscall
             self._number = _KCMP[os.uname().machine]
@@ -214,8 +220,3 @@ def is_procfs(root: HostRoot) -> bool:
     """Tell whether *root* has procfs itself."""
     found = stat_or_none(root.proc)
     return found is not None and found.st_ino == _PROC_ROOT
-
-
-def _numbers_are_ours(root: HostRoot) -> bool:
-    """Tell whether *root* has procfs itself, with the pids of our own namespace."""
-    return is_procfs(root) and link_or_none(root.proc / "self") == str(os.getpid())
