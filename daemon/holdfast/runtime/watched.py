@@ -100,7 +100,7 @@ class Changes:
 
         Tell whether there was one.
         """
-        if self._any():
+        if any(value.version != seen for value, seen in self._seen):
             await asyncio.sleep(0)  # whoever changes a value in each turn leaves others theirs
             return True
         loop = asyncio.get_running_loop()
@@ -114,9 +114,6 @@ class Changes:
             timer.cancel()
             for value, _ in self._seen:
                 value.waiting.discard(first)
-
-    def _any(self) -> bool:
-        return any(value.version != seen for value, seen in self._seen)
 
 
 def _answer(waiting: "asyncio.Future[bool]", *, changed: bool) -> None:
