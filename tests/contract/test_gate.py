@@ -32,7 +32,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.use.free import Freedom, judge_kernel
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -327,7 +327,7 @@ async def test_a_node_that_hangs_from_the_beginning_is_told_with_what_is_known(
     let_go = threading.Event()
     hung = asyncio.create_task(at.lane.run(lambda: let_go.wait(GENEROUS)))
     told = await _start(at, at.gate())
-    seen = Holder(process=ProcessId(7, 1), command="python", grips=frozenset({Grip.NODE}))
+    seen = Holder(process=ProcessId(7, 1), command="python", access=frozenset({DeviceAccess.NODE}))
     at.watch.holders = (seen,)
     with_holder = await _start(at, at.gate())
     assert not hung.done()

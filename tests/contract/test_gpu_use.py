@@ -15,7 +15,7 @@ from fakes.onegpu import MIB, POD, OneGpu, gpu_uses, gpus_on, opened_nvml
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.model.devices import DeviceKind
 from holdfast.model.use.free import Freedom, OpenOutcome, judge_kernel
-from holdfast.model.use.holders import Grip
+from holdfast.model.use.holders import DeviceAccess
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from simulated.nvml import GIB, Slice, cards, uuid
@@ -50,10 +50,10 @@ async def test_a_process_that_nvml_names_is_found_with_its_pod_although_no_node_
         gpus.show(cards(1, used=GIB, processes=(("compute", pid, GIB),))[0])
         facts = await gpus.facts(device)
     (holder,) = facts.holders or ()
-    assert (holder.process.pid, holder.pod, holder.grips) == (
+    assert (holder.process.pid, holder.pod, holder.access) == (
         pid,
         POD,
-        frozenset({Grip.COMPUTES}),
+        frozenset({DeviceAccess.COMPUTES}),
     )
 
 

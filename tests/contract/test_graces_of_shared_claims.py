@@ -21,7 +21,7 @@ from holdfast.model.book.pods import PodSighting
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId
 from holdfast.model.use.free import Freedom, KernelFacts, ReleaseFacts, judge_release
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 from holdfast.reclaim.watcher import Watcher
 from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Interval
@@ -128,7 +128,7 @@ class _HeldBy:
             Holder(
                 process=ProcessId(number, 1),
                 command="train",
-                grips=frozenset({Grip.NODE}),
+                access=frozenset({DeviceAccess.NODE}),
                 pod=pod,
             )
             for number, pod in enumerate(pods, start=41)

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from fakes.books import name
 from fakes.children import Start, ready
 from fakes.inuse import holder_scan
-from holdfast.host.proc.grips import GripSearch
+from holdfast.host.proc.access import AccessSearch
 from holdfast.host.proc.openfiles import FileTables, TooMuchError
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import _HolderSample
 from holdfast.host.use.survey import Uses
 from holdfast.model.ids import PciAddress, ProcessId
-from holdfast.model.use.holders import Grip, Holder, Scan, ScanTarget
+from holdfast.model.use.holders import DeviceAccess, Holder, Scan, ScanTarget
 from simulated.proctree import ProcTree
 from waiting import wait_until
 
@@ -83,12 +83,12 @@ def target(device: str, rdev: int, *addresses: PciAddress) -> ScanTarget:
     return ScanTarget(device=name(device), rdevs=frozenset({rdev}), addresses=frozenset(addresses))
 
 
-def grips(scan: Scan, device: str) -> dict[int, set[Grip]]:
-    return {each.process.pid: set(each.grips) for each in scan.holders.get(name(device), ())}
+def access(scan: Scan, device: str) -> dict[int, set[DeviceAccess]]:
+    return {each.process.pid: set(each.access) for each in scan.holders.get(name(device), ())}
 
 
-def loose(scan: Scan) -> dict[int, set[Grip]]:
-    return {each.process.pid: set(each.grips) for each in scan.unattributed}
+def loose(scan: Scan) -> dict[int, set[DeviceAccess]]:
+    return {each.process.pid: set(each.access) for each in scan.unattributed}
 
 
 class TestOnRealProcesses:
@@ -98,7 +98,7 @@ class TestOnRealProcesses:
         path, rdev = terminals.make()
         child = hold(f"kept = open({path!r}, 'rb')")
         scan = holder_scan(HostRoot.under()).scan([target("a", rdev)])
-        assert grips(scan, "a") == {child.pid: {Grip.NODE}}
+        assert access(scan, "a") == {child.pid: {DeviceAccess.NODE}}
         (holder,) = scan.holders[name("a")]
         assert holder.process.start_ticks == Procfs(HostRoot.under()).start_ticks(child.pid)
         assert holder.uid == os.getuid()
@@ -112,7 +112,7 @@ class TestOnRealProcesses:
         (tmp_path / "innocent").symlink_to(path)
         child = hold(f"kept = open({str(tmp_path / 'innocent')!r}, 'rb')")
         scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
-        assert grips(scan, "a") == {child.pid: {Grip.NODE}}
+        assert access(scan, "a") == {child.pid: {DeviceAccess.NODE}}
 
     def test_a_child_that_inherited_the_file_is_a_holder_too(
         self, terminals: Terminals, hold: Start
@@ -123,7 +123,7 @@ class TestOnRealProcesses:
         )
         forked = int(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()[0])
         scan = holder_scan(HostRoot.under()).scan([target("a", rdev)])
-        assert set(grips(scan, "a")) == {child.pid, forked}
+        assert set(access(scan, "a")) == {child.pid, forked}
         child.kill()
         child.wait()
         os.kill(forked, signal.SIGKILL)
@@ -156,7 +156,7 @@ class TestOnRealProcesses:
         assert facts is not None
         assert facts.can_act
         scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
-        assert grips(scan, "a") == {child.pid: {Grip.NODE}}
+        assert access(scan, "a") == {child.pid: {DeviceAccess.NODE}}
 
     @pytest.mark.parametrize("compares", [True, False])
     def test_a_thread_with_a_file_table_of_its_own_is_found_by_any_look(
@@ -193,7 +193,7 @@ ready.wait()
         elif not FileTables(root).usable:
             pytest.skip("this kernel does not compare file tables here")
         scan = holder_scan(root).scan([target("a", rdev)], pids=[child.pid])
-        assert set(grips(scan, "a")) == {child.pid}
+        assert set(access(scan, "a")) == {child.pid}
 
     def test_threads_that_share_one_file_table_are_told_to_and_others_not_to(self) -> None:
         tables = FileTables(HostRoot.under())
@@ -237,13 +237,13 @@ if not ctypes.CDLL(None).syscall(clone, {_CLONE_FILES | signal.SIGCHLD}, 0, 0, 0
         children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
         apart, sharing = (int(each) for each in children)
         try:
-            search = GripSearch(root, [target("a", rdev)], None, tables, maps=False, hidden=False)
-            assert search.at(child.pid).grips == {name("a"): {Grip.NODE}}
-            assert search.at(sharing, most=0).grips == {name("a"): {Grip.NODE}}
+            search = AccessSearch(root, [target("a", rdev)], None, tables, maps=False, hidden=False)
+            assert search.at(child.pid).access == {name("a"): {DeviceAccess.NODE}}
+            assert search.at(sharing, most=0).access == {name("a"): {DeviceAccess.NODE}}
             with pytest.raises(TooMuchError):
                 search.at(apart, most=0)
             scan = holder_scan(root).scan([target("a", rdev)], pids=[child.pid, apart, sharing])
-            assert set(grips(scan, "a")) == {child.pid, sharing}
+            assert set(access(scan, "a")) == {child.pid, sharing}
         finally:
             os.kill(apart, signal.SIGKILL)
             os.kill(sharing, signal.SIGKILL)
@@ -266,7 +266,7 @@ high = open("file", "w")
             [link.readlink() for link in links]
         scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
         assert not scan.gaps
-        assert grips(scan, "a") == {child.pid: {Grip.NODE}}
+        assert access(scan, "a") == {child.pid: {DeviceAccess.NODE}}
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a /dev")
     def test_a_plain_file_that_is_called_like_a_device_and_removed_makes_no_look_incomplete(
@@ -298,7 +298,7 @@ os.close(made)
             "import mmap\nkept = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096, flags=mmap.MAP_PRIVATE)\nos.closerange(3, 10)"
         )
         scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid], maps=True)
-        assert grips(scan, "a") == {child.pid: {Grip.MAPPED}}
+        assert access(scan, "a") == {child.pid: {DeviceAccess.MAPPED}}
         assert not scan.gaps
 
     def test_memory_that_the_kernel_makes_files_of_is_no_gap(self, hold: Start) -> None:
@@ -312,7 +312,9 @@ kept = [mmap.mmap(memory, 4096), mmap.mmap(os.open("/dev/zero", os.O_RDWR), 4096
         assert "/memfd:accel0 (deleted)" in told
         assert "/dev/zero (deleted)" in told
         root = HostRoot.under()
-        search = GripSearch(root, [target("a", 1)], None, FileTables(root), maps=True, hidden=False)
+        search = AccessSearch(
+            root, [target("a", 1)], None, FileTables(root), maps=True, hidden=False
+        )
         assert not search.at(child.pid)
         assert not search.unexplained
 
@@ -396,8 +398,8 @@ class TestOnATree:
             info="vfio-device-syspath: /sys/devices/pci0000:00/0000:00:1f.0\n",
         )
         scan = self.scan(tree, target("one", 1, ONE), target("two", 2, TWO))
-        assert grips(scan, "two") == {70: {Grip.DEVICE_FD}}
-        assert not grips(scan, "one")
+        assert access(scan, "two") == {70: {DeviceAccess.DEVICE_FD}}
+        assert not access(scan, "one")
         assert not scan.unattributed
 
     def test_a_device_fd_beside_one_group_node_is_that_groups(
@@ -408,14 +410,14 @@ class TestOnATree:
         tree.open_file(home, 3, path)
         tree.open_file(home, 7, "anon_inode:[vfio-device]")
         scan = self.scan(tree, target("one", rdev, ONE), target("two", 2, TWO))
-        assert grips(scan, "one") == {70: {Grip.NODE, Grip.DEVICE_FD}}
+        assert access(scan, "one") == {70: {DeviceAccess.NODE, DeviceAccess.DEVICE_FD}}
         assert not scan.unattributed
 
     def test_a_device_fd_without_any_node_is_unattributed(self, tree: ProcTree) -> None:
         tree.open_file(tree.process(70), 7, "anon_inode:[vfio-device]")
         scan = self.scan(tree, target("one", 1, ONE))
         assert not scan.holders
-        assert loose(scan) == {70: {Grip.DEVICE_FD}}
+        assert loose(scan) == {70: {DeviceAccess.DEVICE_FD}}
 
     def test_more_device_fds_than_the_open_nodes_explain_stay_unattributed(
         self, tree: ProcTree, terminals: Terminals
@@ -426,8 +428,8 @@ class TestOnATree:
         for number in (7, 8):
             tree.open_file(home, number, "anon_inode:[vfio-device]")
         scan = self.scan(tree, target("one", rdev, ONE))
-        assert 70 in grips(scan, "one")
-        assert loose(scan) == {70: {Grip.DEVICE_FD}}
+        assert 70 in access(scan, "one")
+        assert loose(scan) == {70: {DeviceAccess.DEVICE_FD}}
 
     def test_a_device_of_two_functions_explains_two_device_fds(
         self, tree: ProcTree, terminals: Terminals
@@ -456,7 +458,9 @@ class TestOnATree:
             "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:0f 1060 anon_inode:[vfio-device]\n"
         )
         assert not self.scan(tree, target("one", 1, ONE)).unattributed
-        assert loose(self.scan(tree, target("one", 1, ONE), maps=True)) == {70: {Grip.MAPPED}}
+        assert loose(self.scan(tree, target("one", 1, ONE), maps=True)) == {
+            70: {DeviceAccess.MAPPED}
+        }
 
     def test_a_mapped_node_is_told_by_its_number(
         self, tree: ProcTree, terminals: Terminals
@@ -468,7 +472,9 @@ class TestOnATree:
         (home / "maps").write_text(
             "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
         )
-        assert grips(self.scan(tree, target("one", rdev), maps=True), "one") == {70: {Grip.MAPPED}}
+        assert access(self.scan(tree, target("one", rdev), maps=True), "one") == {
+            70: {DeviceAccess.MAPPED}
+        }
 
     def test_a_mapped_node_is_looked_for_on_the_node_where_the_processs_root_does_not_show_it(
         self, tree: ProcTree, terminals: Terminals
@@ -479,7 +485,9 @@ class TestOnATree:
         (tree.process(70) / "maps").write_text(
             "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
         )
-        assert grips(self.scan(tree, target("one", rdev), maps=True), "one") == {70: {Grip.MAPPED}}
+        assert access(self.scan(tree, target("one", rdev), maps=True), "one") == {
+            70: {DeviceAccess.MAPPED}
+        }
 
     def test_a_node_that_is_mapped_amid_many_mappings_of_one_file_is_seen(
         self, tree: ProcTree, terminals: Terminals
@@ -492,7 +500,9 @@ class TestOnATree:
         many = "".join(memory.format(("rw-", "r-x")[each % 2], each) for each in range(40))
         device = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
         (home / "maps").write_text(f"{many}{device}{many}")
-        assert grips(self.scan(tree, target("one", rdev), maps=True), "one") == {70: {Grip.MAPPED}}
+        assert access(self.scan(tree, target("one", rdev), maps=True), "one") == {
+            70: {DeviceAccess.MAPPED}
+        }
 
     def test_a_mapping_of_a_removed_node_makes_the_scan_incomplete(self, tree: ProcTree) -> None:
         (tree.process(70) / "maps").write_text(
@@ -519,7 +529,7 @@ class TestOnATree:
             f"{line}Size: 1024 kB\nVmFlags: {flags} \n"
         )
         scan = self.scan(tree, target("one", rdev), maps=True)
-        assert set(grips(scan, "one")) == found
+        assert set(access(scan, "one")) == found
         assert not scan.gaps
 
     def test_device_memory_of_a_removed_node_is_a_gap_and_is_told_in_plain_letters(
@@ -598,7 +608,9 @@ class TestOnATree:
         jail.mkdir()
         (jail / "x").symlink_to(path)
         (_maps(tree, f"{jail}/x", "rd wr io pf") / "root").symlink_to(jail)
-        assert grips(self.scan(tree, target("one", rdev), maps=True), "one") == {70: {Grip.MAPPED}}
+        assert access(self.scan(tree, target("one", rdev), maps=True), "one") == {
+            70: {DeviceAccess.MAPPED}
+        }
 
     def test_what_cannot_be_looked_into_is_a_gap_only_where_something_can_act(
         self, tree: ProcTree
@@ -656,7 +668,9 @@ class TestOnATree:
         (tree.thread(70, 71) / "maps").write_text(
             "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:0f 1060 anon_inode:[vfio-device]\n"
         )
-        assert loose(self.scan(tree, target("one", 1, ONE), maps=True)) == {70: {Grip.MAPPED}}
+        assert loose(self.scan(tree, target("one", 1, ONE), maps=True)) == {
+            70: {DeviceAccess.MAPPED}
+        }
 
     def test_entries_that_vanish_or_make_no_sense_are_passed_over(self, tree: ProcTree) -> None:
         home = tree.process(70)
@@ -676,7 +690,7 @@ class TestOnATree:
         tree.open_file(tree.root.proc / "74", 7, "anon_inode:[vfio-device]")
         scan = self.scan(tree, target("one", 1, ONE), maps=True)
         assert scan.gaps
-        assert loose(scan) == {74: {Grip.DEVICE_FD}}
+        assert loose(scan) == {74: {DeviceAccess.DEVICE_FD}}
 
     def test_a_foreign_pid_namespace_is_a_gap(self, tmp_path: Path) -> None:
         tree = ProcTree(tmp_path)
@@ -694,7 +708,7 @@ class TestOnATree:
         tree.kernel_thread(2)
         scan = self.scan(tree, target("a", rdev))
         assert not scan.gaps
-        assert grips(scan, "a") == {70: {Grip.NODE}}
+        assert access(scan, "a") == {70: {DeviceAccess.NODE}}
 
     def test_a_proc_that_cannot_be_listed_is_a_gap_and_no_error(self, tmp_path: Path) -> None:
         (tmp_path / "proc").write_text("")
@@ -715,7 +729,7 @@ def test_however_many_of_a_pod_have_a_device_another_pods_holder_is_told_of() ->
         process=ProcessId(7, 7),
         command="python",
         cgroup=f"/kubepods/pod{UID}",
-        grips=((name("a"), frozenset({Grip.NODE})),),
+        access=((name("a"), frozenset({DeviceAccess.NODE})),),
         unnamed=frozenset(),
     )
     for _ in range(100):
@@ -736,7 +750,7 @@ def test_who_has_exited_has_nothing_of_what_another_had_that_has_exited_too(
     path, rdev = terminals.make()
     had = hold(f"kept = [os.open({path!r}, os.O_RDONLY) for _ in range(100)]")
     other = hold("")
-    search = GripSearch(root, [target("a", rdev)], None, tables, maps=False, hidden=False)
+    search = AccessSearch(root, [target("a", rdev)], None, tables, maps=False, hidden=False)
     assert search.at(had.pid)
     for each in (had, other):
         each.kill()
@@ -765,9 +779,9 @@ def _many_open(tree: ProcTree, pid: int, *more: str, info: str = "") -> Path:
     return home
 
 
-def _search(tree: ProcTree, rdev: int) -> GripSearch:
+def _search(tree: ProcTree, rdev: int) -> AccessSearch:
     tables = _AlwaysTheSame()
-    return GripSearch(tree.root, [target("a", rdev)], None, tables, maps=False, hidden=False)
+    return AccessSearch(tree.root, [target("a", rdev)], None, tables, maps=False, hidden=False)
 
 
 def test_what_a_process_had_is_not_that_of_one_that_shares_files_with_the_next_of_its_pid(
@@ -797,7 +811,7 @@ def test_the_files_of_a_ring_are_told_apart_in_each_processs_own_root(
         (home / "root/node").symlink_to(leads)
     search = _search(tree, rdev)
     assert not search.at(60)
-    assert dict(search.at(61).grips) == {name("a"): {Grip.NODE}}
+    assert dict(search.at(61).access) == {name("a"): {DeviceAccess.NODE}}
 
 
 def test_a_process_of_which_nothing_can_be_read_is_a_gap(
@@ -812,7 +826,7 @@ def test_a_process_of_which_nothing_can_be_read_is_a_gap(
     def none_left(*_: object, **__: object) -> list[bytes]:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("holdfast.host.proc.grips.open_files", none_left)
+    monkeypatch.setattr("holdfast.host.proc.access.open_files", none_left)
     scan = holder_scan(tree.root).scan([], pids=[70])
     assert [each for each in scan.gaps if "pid 70" in each], scan.gaps
     assert "Too many open files" in scan.gaps[-1]

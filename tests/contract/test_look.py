@@ -45,7 +45,7 @@ from holdfast.model.use.free import (
     is_foreign,
     judge_kernel,
 )
-from holdfast.model.use.holders import Grip
+from holdfast.model.use.holders import DeviceAccess
 from holdfast.reclaim.users import Users
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -216,8 +216,8 @@ async def test_who_only_has_it_mapped_is_looked_for_where_a_device_may_be_in_use
         child.close_one()
         _only_mapped(on, child.pid, NODES[0])
         found = (await on.facts()).holders or ()
-    assert [(each.process.pid, each.grips) for each in found] == [
-        (child.pid, frozenset({Grip.MAPPED}))
+    assert [(each.process.pid, each.access) for each in found] == [
+        (child.pid, frozenset({DeviceAccess.MAPPED}))
     ]
 
 
@@ -315,8 +315,8 @@ async def test_a_holder_of_a_functions_own_vfio_node_is_a_holder_of_the_device(o
     (entry / "dev").write_text(f"{os.major(rdev)}:{os.minor(rdev)}\n")
     with stranger(on.node, "/dev/vfio/vfio0") as holder:
         holders = (await on.facts()).holders or ()
-    found = [(each.process.pid, each.grips) for each in holders]
-    assert found == [(holder.pid, frozenset({Grip.NODE}))]
+    found = [(each.process.pid, each.access) for each in holders]
+    assert found == [(holder.pid, frozenset({DeviceAccess.NODE}))]
 
 
 async def test_a_holder_of_another_node_of_the_same_hardware_is_a_holder_of_the_device(
@@ -330,8 +330,8 @@ async def test_a_holder_of_another_node_of_the_same_hardware_is_a_holder_of_the_
     assert not (await on.facts()).holders
     with stranger(on.node, "/dev/dri/renderD128") as holder:
         holders = (await on.facts()).holders or ()
-    found = [(each.process.pid, each.grips) for each in holders]
-    assert found == [(holder.pid, frozenset({Grip.NODE}))]
+    found = [(each.process.pid, each.access) for each in holders]
+    assert found == [(holder.pid, frozenset({DeviceAccess.NODE}))]
 
 
 @pytest.mark.parametrize("busy", NODES)

@@ -17,7 +17,7 @@ from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.own import give_back_memory
 from holdfast.model.book.book import Book
 from holdfast.model.ids import DeviceId, DeviceName, ProcessId, ResourceName
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 from holdfast.runtime.lane import Lane
 from holdfast.telemetry.gauges import Readings
 from holdfast.telemetry.metrics import Metrics
@@ -62,7 +62,7 @@ class Rig:
         return Holder(
             process=ProcessId(pid, STARTED),
             command="train",
-            grips=frozenset({Grip.NODE}),
+            access=frozenset({DeviceAccess.NODE}),
             cgroup=f"/{cgroup}",
         )
 
@@ -150,7 +150,7 @@ async def test_what_nobody_holds_any_more_is_not_shown(rig: Rig) -> None:
 
 
 async def test_of_a_holder_that_is_gone_or_out_of_sight_nothing_is_shown(rig: Rig) -> None:
-    gone = Holder(process=ProcessId(4711, 1), command="gone", grips=frozenset({Grip.NODE}))
+    gone = Holder(process=ProcessId(4711, 1), command="gone", access=frozenset({DeviceAccess.NODE}))
 
     await rig.watch.refresh({ONE: (gone,)})
 
@@ -175,7 +175,7 @@ async def test_a_holder_is_reported_with_limit_usage_headroom_and_memlock(rig: R
 
 
 async def test_of_a_holder_that_is_gone_nothing_is_reported(rig: Rig) -> None:
-    gone = Holder(process=ProcessId(4711, 1), command="gone", grips=frozenset({Grip.NODE}))
+    gone = Holder(process=ProcessId(4711, 1), command="gone", access=frozenset({DeviceAccess.NODE}))
 
     (row,) = holder_reports({ONE: (gone,)}, Book(), await rig.watch.of_holders({ONE: (gone,)}))
 

@@ -22,14 +22,14 @@ from fakes.faultydisk import not_here
 from fakes.inuse import holder_scan
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.own import visibility
-from holdfast.host.proc.grips import GripSearch, ProcessUse
+from holdfast.host.proc.access import AccessSearch, ProcessUse
 from holdfast.host.proc.openfiles import FileTables, SocketTable, has_more, open_files
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import Visits
 from holdfast.host.root import HostRoot
 from holdfast.host.use.survey import Survey
 from holdfast.model.ids import PodUid
-from holdfast.model.use.holders import Grip, Scan, ScanTarget
+from holdfast.model.use.holders import DeviceAccess, Scan, ScanTarget
 from simulated.proctree import ProcTree
 from waiting import wait_until
 
@@ -227,7 +227,7 @@ def test_one_that_lives_is_the_same_process_when_the_kernel_drops_its_folder(
     terminal: Terminal,
 ) -> None:
     root = HostRoot.under()
-    search = GripSearch(root, [terminal.target], None, FileTables(root), maps=False, hidden=False)
+    search = AccessSearch(root, [terminal.target], None, FileTables(root), maps=False, hidden=False)
     drops = Path("/proc/sys/vm/drop_caches")
     with search.following(os.getpid()) as same:
         try:
@@ -512,9 +512,9 @@ def test_a_pid_that_is_another_processs_since_the_others_were_listed_is_looked_a
     assert _pids(scan) == [60]
 
 
-def _search(tree: ProcTree, terminal: Terminal) -> GripSearch:
+def _search(tree: ProcTree, terminal: Terminal) -> AccessSearch:
     tables = FileTables(tree.root)
-    return GripSearch(tree.root, [terminal.target], None, tables, maps=False, hidden=False)
+    return AccessSearch(tree.root, [terminal.target], None, tables, maps=False, hidden=False)
 
 
 def test_a_file_that_is_never_where_it_was_listed_is_a_gap(
@@ -555,7 +555,7 @@ def test_a_file_that_moves_on_while_a_list_is_made_is_in_the_next_one(
             step()
 
     use = _search(tree, terminal).at(60, beat=go_on)
-    assert use.grips == {ONE: {Grip.NODE}}
+    assert use.access == {ONE: {DeviceAccess.NODE}}
 
 
 def test_a_file_whose_name_is_that_of_a_removed_one_is_not_what_a_ring_has(
@@ -760,10 +760,10 @@ def test_a_file_that_moves_to_a_number_that_a_list_has_passed_is_seen_by_the_cou
             moved.append(answers.readline())
 
     root = HostRoot.under()
-    search = GripSearch(root, [terminal.target], None, FileTables(root), maps=False, hidden=False)
+    search = AccessSearch(root, [terminal.target], None, FileTables(root), maps=False, hidden=False)
     use = search.at(child.pid, beat=move)
     assert moved == ["\n"]
-    assert use.grips == {ONE: {Grip.NODE}}
+    assert use.access == {ONE: {DeviceAccess.NODE}}
 
 
 _RING = """
@@ -801,7 +801,7 @@ def test_a_device_that_an_io_uring_has_registered_is_seen(terminal: Terminal, st
     child = _ring(start, terminal.path)
     scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid])
     assert _pids(scan) == [child.pid]
-    assert scan.holders[ONE][0].grips == {Grip.NODE}
+    assert scan.holders[ONE][0].access == {DeviceAccess.NODE}
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -879,7 +879,7 @@ def test_a_name_with_a_carriage_return_hides_no_file_that_a_ring_has_after_it(
     (home / "fdinfo/3").write_bytes(text.encode())
     target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
     found = holder_scan(tree.root).scan([target]).unattributed
-    assert [each.grips for each in found] == [{Grip.DEVICE_FD}]
+    assert [each.access for each in found] == [{DeviceAccess.DEVICE_FD}]
 
 
 @pytest.mark.parametrize("text", ["anon_inode:[vfio-device]", "[vfio-device]"])
@@ -888,7 +888,7 @@ def test_a_device_fd_that_a_ring_has_is_one(tree: ProcTree, text: str) -> None:
     _ring_at(tree, f"UserFiles:\t1\n    0: {text}\n")
     target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
     found = holder_scan(tree.root).scan([target]).unattributed
-    assert [each.grips for each in found] == [{Grip.DEVICE_FD}]
+    assert [each.access for each in found] == [{DeviceAccess.DEVICE_FD}]
 
 
 def test_the_last_part_of_a_devices_name_is_all_that_old_kernels_tell(
@@ -1007,10 +1007,10 @@ class _Slow:
         self._root, self._seconds = root, seconds
         self.longest = 0.0
 
-    def search(self) -> GripSearch:
+    def search(self) -> AccessSearch:
         outer = self
 
-        class Search(GripSearch):
+        class Search(AccessSearch):
             def at(
                 self,
                 pid: int,
@@ -1036,7 +1036,7 @@ class _Slow:
 
 
 def _looked_at(
-    search: Callable[[], GripSearch], root: HostRoot, *pids: int, owners: Collection[PodUid] = ()
+    search: Callable[[], AccessSearch], root: HostRoot, *pids: int, owners: Collection[PodUid] = ()
 ) -> Survey:
     """Look at *pids*, at all without, while *owners* have the device."""
     procfs = Procfs(root)
@@ -1075,7 +1075,7 @@ class _Then:
         self._child = child
         self._took = False
 
-    def search(self) -> GripSearch:
+    def search(self) -> AccessSearch:
         return _Handed(self, HostRoot.under(), self._terminal.target)
 
     def take(self) -> None:
@@ -1089,7 +1089,7 @@ class _Then:
         self._child.stdout.readline()
 
 
-class _Handed(GripSearch):
+class _Handed(AccessSearch):
     def __init__(self, then: _Then, root: HostRoot, target: ScanTarget) -> None:
         super().__init__(root, [target], None, FileTables(root), maps=False, hidden=True)
         self._then = then
@@ -1116,7 +1116,7 @@ def test_who_has_a_socket_and_one_more_file_than_when_it_was_looked_at_is_looked
     if not has_more(f"/proc/{child.pid}/fd", []):
         pytest.skip("the kernel counts open files since Linux 6.2 only")
     survey = _looked_at(_Then(terminal, child).search, HostRoot.under(), child.pid)
-    assert [dict(each.grips) for each in survey.found.values()] == [{ONE: {Grip.NODE}}]
+    assert [dict(each.access) for each in survey.found.values()] == [{ONE: {DeviceAccess.NODE}}]
 
 
 _POD = f"/kubepods/pod{UID}/1"
@@ -1180,7 +1180,7 @@ class _Bears(_Slow):
         self._tree = tree
         self.born = [100]
 
-    def search(self) -> GripSearch:
+    def search(self) -> AccessSearch:
         self._tree.process(self.born[-1], cgroup=_POD)
         self.born.append(self.born[-1] + 1)
         return super().search()

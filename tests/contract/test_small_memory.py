@@ -26,7 +26,7 @@ from holdfast.host.root import HostRoot
 from holdfast.kubelet import checkpoint
 from holdfast.model.ids import PodUid
 from holdfast.model.text import MOST_MOVES
-from holdfast.model.use.holders import Grip, Scan, ScanTarget
+from holdfast.model.use.holders import DeviceAccess, Scan, ScanTarget
 from simulated.proctree import ProcTree
 from waiting import wait_until
 
@@ -121,7 +121,7 @@ def test_a_mapping_is_found_wherever_the_parts_of_the_file_end(tmp_path: Path) -
         (home / "maps").write_text(before + filler + line + other)
         target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
         found = holder_scan(tree.root).scan([target], maps=True)
-        assert [each.grips for each in found.unattributed] == [frozenset({Grip.MAPPED})]
+        assert [each.access for each in found.unattributed] == [frozenset({DeviceAccess.MAPPED})]
 
 
 def test_of_very_many_riddles_a_few_are_told(tmp_path: Path) -> None:

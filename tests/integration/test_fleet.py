@@ -361,7 +361,7 @@ async def test_what_a_process_calls_itself_does_not_control_the_terminal(cluster
         "command": "\x1b[2Jpython\n",
         "pod": None,
         "cause": "",
-        "grips": ["node open"],
+        "access": ["node open"],
     }
     cluster.answers("node-1", json.dumps([row]))
     done = await _ask(cluster, "holders")

@@ -90,7 +90,7 @@ _STATUS = {
 }
 _ROW = {"resource": _HOSTILE, "id": _HOSTILE, "model": _HOSTILE, "reasons": [_HOSTILE, _HOSTILE]}
 _LOCK = {"device": _HOSTILE, "state": _HOSTILE, "pod": _HOSTILE, "reason": _HOSTILE}
-_HOLDER = {"device": _HOSTILE, "pid": 1, "command": _HOSTILE, "grips": [_HOSTILE]}
+_HOLDER = {"device": _HOSTILE, "pid": 1, "command": _HOSTILE, "access": [_HOSTILE]}
 _MOVE = {"at": 0, "device": _HOSTILE, "from": "free", "to": "held", "evidence": _HOSTILE}
 
 

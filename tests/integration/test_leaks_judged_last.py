@@ -21,7 +21,7 @@ from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.reclaim.leak import WaitingStart
 from holdfast.model.use.free import KernelFacts
-from holdfast.model.use.holders import Grip, Holder, Sandbox
+from holdfast.model.use.holders import DeviceAccess, Holder, Sandbox
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
@@ -56,13 +56,13 @@ class _Look:
     ) -> dict[DeviceName, KernelFacts]:
         if pids is None:
             self.looks()
-        works = frozenset({Grip.NODE, Grip.DEVICE_FD})
-        leaks = frozenset({Grip.DEVICE_FD})
+        works = frozenset({DeviceAccess.NODE, DeviceAccess.DEVICE_FD})
+        leaks = frozenset({DeviceAccess.DEVICE_FD})
         holders = tuple(
             Holder(
                 process=each.process,
                 command=each.command,
-                grips=leaks,
+                access=leaks,
                 pod=X,
                 sandbox=each.sandbox,
             )
@@ -70,7 +70,7 @@ class _Look:
         )
         return {
             device: KernelFacts(
-                holders=tuple(replace(each, grips=works) for each in holders)
+                holders=tuple(replace(each, access=works) for each in holders)
                 if device == self.at_work
                 else holders,
                 gaps=self.gaps,

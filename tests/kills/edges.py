@@ -21,7 +21,7 @@ from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
 from holdfast.model.node.cgroup_names import pod_of
 from holdfast.model.reclaim.ending import RuntimeState
 from holdfast.model.use.free import KernelFacts, OpenOutcome
-from holdfast.model.use.holders import Grip, Holder, Scan
+from holdfast.model.use.holders import DeviceAccess, Holder, Scan
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from kills.kernel import INIT, NODE, Kernel, Process
@@ -258,7 +258,7 @@ class MemoryPaths(PathWatcher):
 
 
 class MemoryLook(Look):
-    """Sees every process's grips, and what the kernel alone has enabled."""
+    """Sees every process's access, and what the kernel alone has enabled."""
 
     def __init__(self, kernel: Kernel, procfs: MemoryProcfs) -> None:
         self._kernel = kernel
@@ -302,25 +302,25 @@ class MemoryLook(Look):
         holders: dict[DeviceName, tuple[Holder, ...]] = {}
         loose: list[Holder] = []
         for each in list(self._kernel.processes.values()):
-            if not each.grips or (pids is not None and each.id.pid not in pids):
+            if not each.access or (pids is not None and each.id.pid not in pids):
                 continue
-            for device, grips in each.grips.items():
-                if Grip.NODE not in grips:
-                    loose.append(self._holder(each, grips))
+            for device, access in each.access.items():
+                if DeviceAccess.NODE not in access:
+                    loose.append(self._holder(each, access))
                 elif device in names:
-                    holders[device] = (*holders.get(device, ()), self._holder(each, grips))
+                    holders[device] = (*holders.get(device, ()), self._holder(each, access))
         return Scan(
             holders=holders,
             unattributed=tuple(loose),
             gaps=("pid 7 (secret) cannot be inspected",) if self._kernel.blind else (),
         )
 
-    def _holder(self, process: Process, grips: frozenset[Grip]) -> Holder:
+    def _holder(self, process: Process, access: frozenset[DeviceAccess]) -> Holder:
         pod, container = pod_of(process.cgroup)
         return Holder(
             process=process.id,
             command=process.command,
-            grips=grips,
+            access=access,
             cgroup=process.cgroup,
             pod=pod,
             container=container,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from holdfast.model.ids import DeviceName, ProcessId
-from holdfast.model.use.holders import Grip
+from holdfast.model.use.holders import DeviceAccess
 from manual_clock import ManualClock
 
 INIT = 1
@@ -32,7 +32,7 @@ class Process:
     """It is a subreaper, as shims and conmon are: who loses its parent below it becomes its child."""
     machine: bool = False
     """It has a virtual machine of KVM's."""
-    grips: dict[DeviceName, frozenset[Grip]] = field(default_factory=dict)
+    access: dict[DeviceName, frozenset[DeviceAccess]] = field(default_factory=dict)
     deaf: bool = False
     """It takes no notice of SIGTERM."""
     stuck: bool = False
@@ -181,7 +181,7 @@ class Kernel:
         )
 
     def holders(self, device: DeviceName) -> list[Process]:
-        return [each for each in self.processes.values() if device in each.grips]
+        return [each for each in self.processes.values() if device in each.access]
 
     def signal(self, process: Process, number: signal.Signals, how: str) -> None:
         """Deliver holdfast's signal, and write down whose work it hit."""

@@ -7,15 +7,15 @@ from enum import Enum
 
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.reclaim.ending import RuntimeState
-from holdfast.model.use.holders import Grip
+from holdfast.model.use.holders import DeviceAccess
 from kills.edges import PODS
 from kills.kernel import INIT, NODE, Kernel, Process
 
 TPU = ResourceName("google.com/tpu")
 CLAIMED = ResourceName("example.com/claimed")
 """What comes by claims alone; TPU comes by the device plugin."""
-_OPEN = frozenset({Grip.NODE, Grip.DEVICE_FD})
-_LEAKED = frozenset({Grip.DEVICE_FD})
+_OPEN = frozenset({DeviceAccess.NODE, DeviceAccess.DEVICE_FD})
+_LEAKED = frozenset({DeviceAccess.DEVICE_FD})
 _SYSTEM = "/system.slice/containerd.service"
 
 
@@ -183,10 +183,10 @@ class Runtime:
             return
         for name in container.names:
             if all(each is opener for each in kernel.holders(name)):
-                opener.grips[name] = _OPEN
+                opener.access[name] = _OPEN
                 for each in container.processes:
                     if rng.random() < 0.4:
-                        each.grips[name] = _OPEN
+                        each.access[name] = _OPEN
 
     def _programs(self, pod: Pod, container: Container) -> list[Process]:
         """Start the processes of a container, and the conmon of one of CRI-O's."""
@@ -232,13 +232,13 @@ class Runtime:
         kept = self.rng.choice(left) if leaks and left and pod.kind not in SANDBOXED else None
         sentry = pod.sentry
         for name in container.names:
-            grips = sentry.grips.pop(name, None) if sentry is not None else None
-            if grips is not None and leaks and sentry is not None:
-                sentry.grips[name] = _LEAKED
+            access = sentry.access.pop(name, None) if sentry is not None else None
+            if access is not None and leaks and sentry is not None:
+                sentry.access[name] = _LEAKED
         if kept is not None:
             for name in container.names:
                 if all(each in left for each in self.kernel.holders(name)):
-                    kept.grips[name] = _OPEN
+                    kept.access[name] = _OPEN
             kept.deaf = self.rng.random() < 0.5
             kept.stuck = self.rng.random() < 0.05
         for each in left:
@@ -253,7 +253,7 @@ class Runtime:
             self.stop(pod, container, leaks=leaks and self.rng.random() < 0.7)
         if pod.pause is not None:
             self.kernel.exit(pod.pause)
-        leaking = leaks and pod.sentry is not None and bool(pod.sentry.grips)
+        leaking = leaks and pod.sentry is not None and bool(pod.sentry.access)
         if pod.sentry is not None and not leaking:
             self.kernel.exit(pod.sentry)
         if not (leaking and self.rng.random() < 0.3):

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from holdfast.model.ids import DeviceName
-from holdfast.model.use.holders import Grip
+from holdfast.model.use.holders import DeviceAccess
 from kills.kernel import Kernel, Process
 
 
@@ -41,6 +41,8 @@ class Strangers:
         if names:
             place = self._rng.choice(("/user.slice/session-1.scope", "/machine.slice/vm"))
             process = self._kernel.spawn("qemu-system-x86", place, lambda: "it is the host's")
-            process.grips[self._rng.choice(names)] = frozenset({Grip.NODE, Grip.DEVICE_FD})
+            process.access[self._rng.choice(names)] = frozenset(
+                {DeviceAccess.NODE, DeviceAccess.DEVICE_FD}
+            )
             self._foreign.append(process)
             self._kernel.say(f"pid {process.id} on the host opens a device")

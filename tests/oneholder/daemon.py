@@ -45,7 +45,7 @@ from holdfast.model.use.free import (
     is_foreign,
     judge_release,
 )
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 from holdfast.runtime.watched import Nudges, Watched
 from oneholder.pods import CHIP, DRIVER, POOL, TPU
 from oneholder.virtualtime import VirtualLane
@@ -79,7 +79,7 @@ class _Use(DeviceUse):
             Holder(
                 process=ProcessId(100 + number, 1),
                 command="work",
-                grips=frozenset({Grip.NODE}),
+                access=frozenset({DeviceAccess.NODE}),
                 pod=PodUid(pod.uid),
             )
             for number, pod in enumerate(self._node.pods)

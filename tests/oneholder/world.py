@@ -61,7 +61,7 @@ from holdfast.model.use.free import (
     judge_kernel,
     judge_release,
 )
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 
 T = TypeVar("T")
 
@@ -385,7 +385,7 @@ class OneHolder(RuleBasedStateMachine):
             Holder(
                 process=ProcessId(100 + n, 1),
                 command="work",
-                grips=frozenset({Grip.NODE}),
+                access=frozenset({DeviceAccess.NODE}),
                 pod=pod.uid,
             )
             for n, pod in enumerate(self._everybody())
@@ -393,7 +393,7 @@ class OneHolder(RuleBasedStateMachine):
         ]
         if is_on(self.stranger, keys):
             found.append(
-                Holder(process=ProcessId(9, 1), command="dd", grips=frozenset({Grip.NODE}))
+                Holder(process=ProcessId(9, 1), command="dd", access=frozenset({DeviceAccess.NODE}))
             )
         return tuple(found)
 

@@ -7,13 +7,13 @@ from fakes.books import X, Y, Z, device_lock, name
 from holdfast.model.book.book import DeviceLock
 from holdfast.model.book.proof import attribute
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
-from holdfast.model.use.holders import Grip, Holder, Scan
+from holdfast.model.use.holders import DeviceAccess, Holder, Scan
 
 _D0, _D1, _D2 = name("d0"), name("d1"), name("d2")
 
 
-def _holder(pid: int, pod: PodUid | None, grip: Grip = Grip.DEVICE_FD) -> Holder:
-    return Holder(process=ProcessId(pid, 1), command="python", grips=frozenset({grip}), pod=pod)
+def _holder(pid: int, pod: PodUid | None, access: DeviceAccess = DeviceAccess.DEVICE_FD) -> Holder:
+    return Holder(process=ProcessId(pid, 1), command="python", access=frozenset({access}), pod=pod)
 
 
 def _locks(**pods: PodUid | None) -> dict[DeviceName, DeviceLock]:
@@ -25,7 +25,7 @@ def _locks(**pods: PodUid | None) -> dict[DeviceName, DeviceLock]:
 
 _FD = _holder(1, X)
 _STRANGER = _holder(2, None)
-_NODE = _holder(3, Y, Grip.NODE)
+_NODE = _holder(3, Y, DeviceAccess.NODE)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ _NODE = _holder(3, Y, Grip.NODE)
             {_D0: (_STRANGER,), _D1: (_STRANGER,)},
         ),
         (
-            Scan(holders={_D0: (_holder(1, X, Grip.NODE),)}, unattributed=(_FD,)),
+            Scan(holders={_D0: (_holder(1, X, DeviceAccess.NODE),)}, unattributed=(_FD,)),
             {_D0},
             _locks(d0=X),
-            {_D0: (replace(_FD, grips=frozenset({Grip.NODE, Grip.DEVICE_FD})),)},
+            {_D0: (replace(_FD, access=frozenset({DeviceAccess.NODE, DeviceAccess.DEVICE_FD})),)},
         ),
     ],
     ids=[

@@ -45,7 +45,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.use.free import Freedom, Verdict
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 
 _REF = ClaimRef("team", ClaimUid("uid-1"), "claim")
 _RESULT = ClaimResult(request="chips", driver="holdfast.dev", pool="node-1", device="tpu-0")
@@ -157,7 +157,12 @@ def test_of_what_a_claim_is_to_have_itself_its_lock_counts_and_not_its_admin_acc
 
 def _held(*pods: PodUid | None) -> Verdict:
     holders = tuple(
-        Holder(process=ProcessId(100 + n, 1), command="work", grips=frozenset({Grip.NODE}), pod=pod)
+        Holder(
+            process=ProcessId(100 + n, 1),
+            command="work",
+            access=frozenset({DeviceAccess.NODE}),
+            pod=pod,
+        )
         for n, pod in enumerate(pods)
     )
     return Verdict(freedom=Freedom.IN_USE, reason="held by work", holders=holders)

@@ -26,7 +26,7 @@ from holdfast.model.book.queue import settle
 from holdfast.model.book.standing import Standings
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 
 _FIRST = ClaimRef("team", ClaimUid("uid-1"), "first")
 _SECOND = ClaimRef("team", ClaimUid("uid-2"), "second")
@@ -117,7 +117,9 @@ def test_of_many_pods_that_share_a_claim_three_are_named() -> None:
 
 
 def test_a_process_is_told_with_the_claim_that_its_pod_shares_and_no_other() -> None:
-    holder = Holder(process=ProcessId(7, 1), command="python", grips=frozenset({Grip.NODE}), pod=Y)
+    holder = Holder(
+        process=ProcessId(7, 1), command="python", access=frozenset({DeviceAccess.NODE}), pod=Y
+    )
     held = {name("d0"): (holder, replace(holder, pod=Z, process=ProcessId(8, 1)))}
     rows = holder_reports(held, _two_claims().book)
     assert [row["claim"] for row in rows] == ["team/first (uid-1)", None]

@@ -347,14 +347,14 @@ def test_a_reader_that_leaves_early_is_no_error_worth_a_traceback() -> None:
 
 def test_a_table_is_aligned_and_shows_absence_truth_lists_and_times() -> None:
     rows: Rows = [
-        {"id": "a", "pod": None, "offered": True, "grips": ["fd", "map"], "since": 0.0},
-        {"id": "longer", "pod": "p", "offered": False, "grips": [], "since": 86400},
+        {"id": "a", "pod": None, "offered": True, "access": ["fd", "map"], "since": 0.0},
+        {"id": "longer", "pod": "p", "offered": False, "access": [], "since": 86400},
     ]
 
-    lines = table(rows, ["id", "pod", "offered", "grips"]).splitlines()
+    lines = table(rows, ["id", "pod", "offered", "access"]).splitlines()
 
     assert lines == [
-        "ID      POD  OFFERED  GRIPS",
+        "ID      POD  OFFERED  ACCESS",
         "a       -    yes      fd, map",
         "longer  p    no       -",
     ]

@@ -29,7 +29,7 @@ from holdfast.model.book.drift import Drift, DriftFacts, disagreements
 from holdfast.model.book.offers import OfferedDevice, Offers, kept_back
 from holdfast.model.ids import BootId, ClaimRef, ClaimUid, DeviceId, PodUid, ProcessId, ResourceName
 from holdfast.model.kubelet import KubeletView, ListedPod
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 
 CHIPS = silicon(d0="a", d1="b")
 NODE = inventory({WHOLE: CHIPS})
@@ -48,7 +48,9 @@ def _listed(called: str, *devices: str) -> ListedPod:
 
 
 def _holder(pod: PodUid | None) -> Holder:
-    return Holder(process=ProcessId(42, 1), command="python", grips=frozenset({Grip.NODE}), pod=pod)
+    return Holder(
+        process=ProcessId(42, 1), command="python", access=frozenset({DeviceAccess.NODE}), pod=pod
+    )
 
 
 HELD_BY_X = book_of(allocated(silicon(d0="a"), pod=X, active=True), _named(X, "x"))

@@ -188,7 +188,7 @@ def test_kubelets_word_is_good_for_less_than_a_second(
 
 def test_what_is_in_the_way_is_what_holds_the_device_or_lives_on_of_this_pod() -> None:
     def holder(pid: int, pod: PodUid | None) -> Holder:
-        return Holder(process=ProcessId(pid, 1), command="hold", grips=frozenset(), pod=pod)
+        return Holder(process=ProcessId(pid, 1), command="hold", access=frozenset(), pod=pod)
 
     found = in_the_way([holder(5, X), holder(6, Y), holder(7, None)], X, [ORPHAN])
     assert [each.process.pid for each in found] == [ORPHAN.process.pid, 5]

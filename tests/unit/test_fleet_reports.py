@@ -157,7 +157,7 @@ def test_a_process_of_no_pod_is_worth_a_look(changes: dict[str, Any], state: Sta
         "command": "python",
         "pod": "u",
         "cause": "",
-        "grips": ["fd"],
+        "access": ["fd"],
     }
 
     assert _state("holders", [{**holder, **changes}]) is state
@@ -337,7 +337,7 @@ def test_no_table_of_any_command_is_wider_than_100_columns(text: str, number: in
         "status": _status(checks=[{"name": text, "passes": False, "reason": text}]),
         "locks": rows,
         "holders": [
-            {"device": text, "pid": 7, "command": text, "pod": text, "cause": text, "grips": []}
+            {"device": text, "pid": 7, "command": text, "pod": text, "cause": text, "access": []}
         ],
         "history": [
             {

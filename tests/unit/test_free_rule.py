@@ -18,13 +18,13 @@ from holdfast.model.use.free import (
     judge_kernel,
     judge_release,
 )
-from holdfast.model.use.holders import Grip, Holder, Sandbox
+from holdfast.model.use.holders import DeviceAccess, Holder, Sandbox
 
 _FREE, _IN_USE, _UNKNOWN = Freedom.FREE, Freedom.IN_USE, Freedom.UNKNOWN
 _ENABLED = (PciAddress("0000:00:05.0"),)
 _GAPS = ("cannot read /proc/77/fd: permission denied",)
 _HOLDER = Holder(
-    process=ProcessId(77, 5), command="python", grips=frozenset({Grip.DEVICE_FD}), pod=X
+    process=ProcessId(77, 5), command="python", access=frozenset({DeviceAccess.DEVICE_FD}), pod=X
 )
 
 

@@ -42,13 +42,13 @@ from holdfast.model.use.free import (
     judge_release,
     kept_by_driver,
 )
-from holdfast.model.use.holders import Grip, Holder, Sandbox
+from holdfast.model.use.holders import DeviceAccess, Holder, Sandbox
 
 MIB = 1 << 20
 FREE, IN_USE, UNKNOWN = Freedom.FREE, Freedom.IN_USE, Freedom.UNKNOWN
-NODE = frozenset({Grip.NODE})
-COMPUTES = frozenset({Grip.COMPUTES})
-DRAWS = frozenset({Grip.DRAWS})
+NODE = frozenset({DeviceAccess.NODE})
+COMPUTES = frozenset({DeviceAccess.COMPUTES})
+DRAWS = frozenset({DeviceAccess.DRAWS})
 MINE, OTHER = PodUid("pod-mine"), PodUid("pod-other")
 TO_MINE = GpuOwners(pods=frozenset({MINE}), unowned=False)
 TO_NOBODY = GpuOwners()
@@ -59,27 +59,29 @@ GAPS = ("pid 9 (x) cannot be inspected",)
 
 def holder(
     command: str = "python",
-    grips: frozenset[Grip] = NODE,
+    access: frozenset[DeviceAccess] = NODE,
     pod: PodUid | None = None,
     pid: int = 77,
     sandbox: Sandbox | None = None,
 ) -> Holder:
-    return Holder(process=ProcessId(pid, 1), command=command, grips=grips, pod=pod, sandbox=sandbox)
+    return Holder(
+        process=ProcessId(pid, 1), command=command, access=access, pod=pod, sandbox=sandbox
+    )
 
 
 WHO = [
     # The former pod's processes are always in the way, whatever they are called.
-    (holder(grips=NODE, pod=MINE), TO_MINE, None),
-    (holder(grips=COMPUTES, pod=MINE), TO_MINE, None),
+    (holder(access=NODE, pod=MINE), TO_MINE, None),
+    (holder(access=COMPUTES, pod=MINE), TO_MINE, None),
     (holder("dcgm-exporter", pod=MINE), TO_MINE, None),
     (holder("nvidia-cuda-mps", COMPUTES, MINE), TO_MINE, None),
     (holder("Xorg", DRAWS, MINE), TO_MINE, None),
     (holder("exe", NODE | COMPUTES, MINE, sandbox=Sandbox.SENTRY), TO_MINE, None),
     # Nobody else may compute, in a pod or out of it.
-    (holder(grips=COMPUTES, pod=OTHER), TO_MINE, None),
-    (holder(grips=COMPUTES), TO_MINE, None),
-    (holder(grips=COMPUTES), TO_NOBODY, None),
-    (holder(grips=DRAWS, pod=OTHER), TO_MINE, None),
+    (holder(access=COMPUTES, pod=OTHER), TO_MINE, None),
+    (holder(access=COMPUTES), TO_MINE, None),
+    (holder(access=COMPUTES), TO_NOBODY, None),
+    (holder(access=DRAWS, pod=OTHER), TO_MINE, None),
     (holder("dcgm-exporter", NODE | COMPUTES, OTHER), TO_MINE, None),
     # In a pod anybody may be called like the MPS server.
     (holder("nvidia-cuda-mps", COMPUTES, OTHER), TO_MINE, None),
@@ -102,17 +104,17 @@ WHO = [
     (holder("telegraf", NODE, OTHER), TO_UNKNOWN, None),
     # The node of a slice is its GPU's: a pod may have it for its other slice.
     (
-        holder(grips=NODE, pod=MINE),
+        holder(access=NODE, pod=MINE),
         replace(TO_MINE, elsewhere=frozenset({MINE})),
         Bystander.ONLOOKER,
     ),
-    (holder(grips=NODE | COMPUTES, pod=MINE), replace(TO_MINE, elsewhere=frozenset({MINE})), None),
-    (holder(grips=NODE, pod=MINE), replace(TO_MINE, elsewhere=frozenset({OTHER})), None),
+    (holder(access=NODE | COMPUTES, pod=MINE), replace(TO_MINE, elsewhere=frozenset({MINE})), None),
+    (holder(access=NODE, pod=MINE), replace(TO_MINE, elsewhere=frozenset({OTHER})), None),
     # A pod with adminAccess keeps nobody from the GPU, unless the GPU was granted to it as well.
-    (holder(grips=COMPUTES, pod=OTHER), TO_ADMIN, Bystander.ADMIN),
-    (holder(grips=NODE, pod=OTHER), replace(TO_ADMIN, pods=frozenset({None})), Bystander.ADMIN),
-    (holder(grips=COMPUTES), TO_ADMIN, None),
-    (holder(grips=COMPUTES, pod=PodUid("a third one")), TO_ADMIN, None),
+    (holder(access=COMPUTES, pod=OTHER), TO_ADMIN, Bystander.ADMIN),
+    (holder(access=NODE, pod=OTHER), replace(TO_ADMIN, pods=frozenset({None})), Bystander.ADMIN),
+    (holder(access=COMPUTES), TO_ADMIN, None),
+    (holder(access=COMPUTES, pod=PodUid("a third one")), TO_ADMIN, None),
 ]
 
 
@@ -125,15 +127,15 @@ def test_who_is_in_the_way_on_a_gpu_is_told_by_what_they_do_and_whose_they_are(
 
 def test_a_pod_that_was_given_the_gpu_is_in_the_way_all_the_same() -> None:
     both = replace(TO_ADMIN, pods=frozenset({OTHER}))
-    assert bystander(holder(grips=COMPUTES, pod=OTHER), both, RULES) is None
-    assert bystander(holder(grips=NODE, pod=OTHER), both, RULES) is None
+    assert bystander(holder(access=COMPUTES, pod=OTHER), both, RULES) is None
+    assert bystander(holder(access=NODE, pod=OTHER), both, RULES) is None
 
 
 def test_whom_nvml_names_and_proc_has_no_more_is_still_being_taken_down() -> None:
     use = GpuUse(processes=(GpuProcess(pid=5, kind="compute"), GpuProcess(pid=6, kind="mps")))
     found = sort(use, (), {6: holder(pid=6)}, TO_MINE, RULES)
     assert found.sight.ended == (5,)
-    assert [(each.process.pid, each.grips) for each in found.holders] == [(6, NODE | COMPUTES)]
+    assert [(each.process.pid, each.access) for each in found.holders] == [(6, NODE | COMPUTES)]
 
 
 def test_the_memory_of_bystanders_is_not_counted() -> None:
@@ -167,8 +169,8 @@ JUDGED = [
     (replace(IDLE, utilization=None, restless=True), (), (), (FREE, False), "its memory is back"),
     (replace(IDLE, idle=None), (), (), (FREE, False), "only processes count"),
     (replace(IDLE, memory=None), (), (), (FREE, False), "does not report its memory"),
-    (IDLE, (holder(grips=COMPUTES),), (), (IN_USE, False), "pid 77 (python)"),
-    (IDLE, (holder(grips=COMPUTES),), GAPS, (IN_USE, False), "pid 77 (python)"),
+    (IDLE, (holder(access=COMPUTES),), (), (IN_USE, False), "pid 77 (python)"),
+    (IDLE, (holder(access=COMPUTES),), GAPS, (IN_USE, False), "pid 77 (python)"),
     (replace(IDLE, ended=(5,)), (), (), (IN_USE, False), "what pid 5 had on it"),
     (replace(IDLE, problem="NVML cannot tell"), (), (), (UNKNOWN, True), "NVML cannot tell"),
     (replace(IDLE, problem="x"), (holder(),), (), (IN_USE, False), "pid 77"),
@@ -258,8 +260,8 @@ def test_a_gpu_of_an_unknown_pod_that_works_for_nobody_is_free_once_every_proces
 @pytest.mark.parametrize(
     ("facts", "foreign"),
     [
-        (gpu(IDLE, holders=(holder(grips=COMPUTES),)), True),
-        (gpu(IDLE, holders=(holder(grips=COMPUTES),), gaps=GAPS), False),
+        (gpu(IDLE, holders=(holder(access=COMPUTES),)), True),
+        (gpu(IDLE, holders=(holder(access=COMPUTES),), gaps=GAPS), False),
         (gpu(replace(IDLE, memory=500 * MIB)), False),
         (gpu(replace(IDLE, ended=(5,))), False),
         (gpu(replace(IDLE, problem="x")), False),

@@ -6,18 +6,18 @@ from msgspec.structs import replace
 from fakes.books import X, Y
 from holdfast.model.ids import ProcessId
 from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
-from holdfast.model.use.holders import Grip, Holder, Sandbox, cause, held_by, leaking_pods
+from holdfast.model.use.holders import DeviceAccess, Holder, Sandbox, cause, held_by, leaking_pods
 
 _SENTRY = Holder(
     process=ProcessId(42, 1),
     command="runsc-sandbox",
-    grips=frozenset({Grip.DEVICE_FD}),
+    access=frozenset({DeviceAccess.DEVICE_FD}),
     pod=X,
     sandbox=Sandbox.SENTRY,
 )
 _STUB = replace(_SENTRY, process=ProcessId(41, 2), command="exe", sandbox=Sandbox.STUB)
 _GOFER = replace(_SENTRY, process=ProcessId(43, 2), sandbox=Sandbox.GOFER)
-_IN_USE = replace(_SENTRY, grips=frozenset({Grip.DEVICE_FD, Grip.NODE}))
+_IN_USE = replace(_SENTRY, access=frozenset({DeviceAccess.DEVICE_FD, DeviceAccess.NODE}))
 _PROGRAM = replace(_SENTRY, process=ProcessId(44, 2), command="python", sandbox=None)
 
 
@@ -40,9 +40,12 @@ def test_of_a_crowd_of_holders_the_first_are_named_and_the_others_counted() -> N
         ((_SENTRY, replace(_PROGRAM, pod=Y)), {X}),
         # The group is open somewhere in the pod: it is in use.
         ((_IN_USE,), set()),
-        ((_SENTRY, replace(_GOFER, grips=frozenset({Grip.NODE}))), set()),
+        ((_SENTRY, replace(_GOFER, access=frozenset({DeviceAccess.NODE}))), set()),
         ((_IN_USE, _STUB), set()),
-        ((replace(_SENTRY, grips=frozenset({Grip.DEVICE_FD, Grip.MAPPED})),), set()),
+        (
+            (replace(_SENTRY, access=frozenset({DeviceAccess.DEVICE_FD, DeviceAccess.MAPPED})),),
+            set(),
+        ),
         # Not gVisor, or not it alone, or of no pod.
         ((_PROGRAM,), set()),
         ((_SENTRY, _PROGRAM), set()),

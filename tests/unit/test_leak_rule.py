@@ -10,7 +10,7 @@ from holdfast.model.book.book import LockState, PodRecord
 from holdfast.model.ids import ProcessId
 from holdfast.model.reclaim.ending import Member, RuntimeState
 from holdfast.model.reclaim.leak import LeakFacts, WaitingStart, held_up, why_keep
-from holdfast.model.use.holders import Grip, Holder, Sandbox
+from holdfast.model.use.holders import DeviceAccess, Holder, Sandbox
 
 _SENTRY = Member(
     process=ProcessId(42, 1),
@@ -26,7 +26,7 @@ _PROGRAM = replace(_SENTRY, process=ProcessId(44, 1), command="python", sandbox=
 _HOLDS = Holder(
     process=_SENTRY.process,
     command="runsc-sandbox",
-    grips=frozenset({Grip.DEVICE_FD}),
+    access=frozenset({DeviceAccess.DEVICE_FD}),
     pod=X,
     sandbox=Sandbox.SENTRY,
 )
@@ -94,15 +94,25 @@ def test_an_idle_sandbox_that_only_leaks_and_stands_in_its_own_pods_way_is_ended
         ),
         # A device of the pod is in use: some program in the sandbox has its group open.
         (
-            {"holders": (_HOLDS, replace(_HOLDS, grips=frozenset({Grip.NODE})))},
+            {"holders": (_HOLDS, replace(_HOLDS, access=frozenset({DeviceAccess.NODE})))},
             "held by more than a leaked fd",
         ),
         (
-            {"holders": (replace(_HOLDS, grips=frozenset({Grip.NODE, Grip.DEVICE_FD})),)},
+            {
+                "holders": (
+                    replace(_HOLDS, access=frozenset({DeviceAccess.NODE, DeviceAccess.DEVICE_FD})),
+                )
+            },
             "held by more than a leaked fd",
         ),
         (
-            {"holders": (replace(_HOLDS, grips=frozenset({Grip.MAPPED, Grip.DEVICE_FD})),)},
+            {
+                "holders": (
+                    replace(
+                        _HOLDS, access=frozenset({DeviceAccess.MAPPED, DeviceAccess.DEVICE_FD})
+                    ),
+                )
+            },
             "held by more than a leaked fd",
         ),
         # Somebody is at work in the pod.

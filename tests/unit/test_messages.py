@@ -60,7 +60,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.use.free import Freedom, Verdict
-from holdfast.model.use.holders import Grip, Holder, Sandbox
+from holdfast.model.use.holders import DeviceAccess, Holder, Sandbox
 
 _REPOSITORY = Path(__file__).parents[2]
 _DAEMON = _REPOSITORY / "daemon/holdfast"
@@ -86,7 +86,7 @@ def holder(
     return Holder(
         process=ProcessId(pid, 1),
         command=command,
-        grips=frozenset({Grip.NODE if sandbox is None else Grip.DEVICE_FD}),
+        access=frozenset({DeviceAccess.NODE if sandbox is None else DeviceAccess.DEVICE_FD}),
         pod=pod,
         sandbox=sandbox,
     )

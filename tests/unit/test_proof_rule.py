@@ -21,7 +21,7 @@ from holdfast.model.book.proof import hand_to_true_owner, true_owner
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.use.free import KernelFacts
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 
 _D0 = silicon(d0="a")
 _BOTH = silicon(d0="a", d1="b")
@@ -34,7 +34,7 @@ def _held_by(*pods: PodUid | None) -> KernelFacts:
             Holder(
                 process=ProcessId(40 + n, 1),
                 command="python",
-                grips=frozenset({Grip.NODE}),
+                access=frozenset({DeviceAccess.NODE}),
                 pod=pod,
             )
             for n, pod in enumerate(pods)

@@ -64,7 +64,7 @@ from holdfast.model.nvidia.mig import MigStrategy, lay_out
 from holdfast.model.nvidia.placement import GpuTopology, SlicePolicy
 from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.use.free import Freedom
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.specs import GpuPreference
 
@@ -168,7 +168,9 @@ _BUSY = GpuUse(
     memory_used=900 * MIB,
     utilization=99,
 )
-_WORKS = Holder(process=ProcessId(7, 1), command="python", grips=frozenset({Grip.NODE}), pod=X)
+_WORKS = Holder(
+    process=ProcessId(7, 1), command="python", access=frozenset({DeviceAccess.NODE}), pod=X
+)
 NEIGHBOURS = [
     ("runs on another replica", [_lock("replica/G/0", pod=X)], True),
     # What it left behind keeps its own replica, and no other.

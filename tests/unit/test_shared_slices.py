@@ -43,7 +43,7 @@ from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuProcess, GpuReading, 
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
 from holdfast.model.nvidia.placement import GpuTopology, SlicePolicy
 from holdfast.model.nvidia.sharing import why_too_many
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import DeviceAccess, Holder
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.specs import GpuPreference
 
@@ -112,7 +112,9 @@ def _lock(of: str, pod: PodUid | None, state: LockState = LockState.HELD) -> Dev
     return device_lock(name(of), of, state=state, pod=pod)
 
 
-_WORKS = Holder(process=ProcessId(7, 1), command="python", grips=frozenset({Grip.NODE}), pod=X)
+_WORKS = Holder(
+    process=ProcessId(7, 1), command="python", access=frozenset({DeviceAccess.NODE}), pod=X
+)
 _COMPUTES = GpuUse(processes=(GpuProcess(pid=7, kind="compute", memory=1 << 30),), memory_used=2)
 _HAS_IT_OPEN = GpuUse(memory_used=2)
 NEIGHBOURS = [

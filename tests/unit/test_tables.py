@@ -52,7 +52,7 @@ def _answers(draw: st.DrawFn) -> dict[str, Any]:
                 "state": ("held", "queued", "releasing")[number % 3],
                 "pid": number,
                 "command": command,
-                "grips": ["node open", "mapped"],
+                "access": ["node open", "mapped"],
                 "cause": f"left by {owner}: {evidence}",
                 "headroom": number << 30,
                 "pod": uid,

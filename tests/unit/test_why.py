@@ -48,7 +48,7 @@ _BUSY = Answers(
         ),
     ],
     holders=[
-        {"device": _A, "pid": 7, "command": "python", "grips": ["node open"], "pod": "uid-a"}
+        {"device": _A, "pid": 7, "command": "python", "access": ["node open"], "pod": "uid-a"}
         | {"podName": "team/a", "cause": "left behind"}
     ],
 )

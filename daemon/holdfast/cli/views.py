@@ -23,7 +23,7 @@ DEVICES = (
 )
 LOCKS = ("device", "state", "pod", "podName", *_CLAIM, "since", "fence", "until", "reason")
 HOLDERS = (
-    *("device", "pid", "command", "uid", "grips", "pod", "podName", *_CLAIM, "container"),
+    *("device", "pid", "command", "uid", "access", "pod", "podName", *_CLAIM, "container"),
     *("cause", "limit", "usage", "headroom", "memlock"),
 )
 HISTORY = ("at", "device", "from", "to", "lasted", "pod", "podName", "claim", "fence", "evidence")
@@ -91,7 +91,7 @@ def holder_lines(rows: Rows) -> list[str]:
     names = Names(rows)
     columns: list[Column] = [
         ("DEVICE", names.device),
-        *((name.upper(), field(name)) for name in ("pid", "command", "grips")),
+        *((name.upper(), field(name)) for name in ("pid", "command", "access")),
         ("POD", names.pod),
         *names.claim_column(rows),
         ("HEADROOM", field("headroom")),

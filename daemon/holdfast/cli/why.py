@@ -158,8 +158,8 @@ def _owner(row: Row) -> str:
 
 def _process(row: Row) -> str:
     of = f" of {_owner({**row, 'claim': None})}" if row.get("pod") else ""
-    grips = ", ".join(row.get("grips") or ())
-    told = "; ".join(filter(None, (grips, row.get("cause"))))
+    access = ", ".join(row.get("access") or ())
+    told = "; ".join(filter(None, (access, row.get("cause"))))
     return f"pid {row['pid']} ({row['command']}){of}: {told}"
 
 

@@ -276,7 +276,7 @@ def _holders(content: Iterable[Row], _: float) -> Iterator[Line]:
             {
                 **_texts(row, "device", "pid", "command", "cause"),
                 "pod": whose,
-                "grips": ", ".join(row["grips"]),
+                "access": ", ".join(row["access"]),
             },
         )
 
@@ -391,7 +391,7 @@ VIEWS = {
     "holders": View(
         _columns("device", "pid", "command", "pod", texts=("cause",)),
         _holders,
-        _columns(texts=("grips",)),
+        _columns(texts=("access",)),
     ),
     "history": View(
         _columns("ago", "device", "change", "pod", texts=("why",)), _history, _columns("at")

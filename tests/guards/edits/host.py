@@ -25,7 +25,7 @@ HOST_EDITS = {
             "gpu-hangs", 'GpuUse(problem=f"NVML does not answer who uses it: {reason}")', "GpuUse()"
         ),
     ),
-    "host/proc/grips.py": (
+    "host/proc/access.py": (
         Edit("look-io-uring", "elif text == RING:", "elif False:"),
         Edit("look-exited-table", " and self._has_files(pid)", ""),
         Edit(
@@ -88,11 +88,15 @@ HOST_EDITS = {
         ),
         Edit(
             "open-device-fd",
-            "        use.unnamed.add(Grip.DEVICE_FD)\n        use.unnamed_fds += 1\n\n    def _mappings",
+            "        use.unnamed.add(DeviceAccess.DEVICE_FD)\n        use.unnamed_fds += 1\n\n    def _mappings",
             "        use.unnamed_fds += 1\n\n    def _mappings",
         ),
         Edit("open-more-fds", "if self.unnamed_fds <= sum(self.groups.values()):", "if True:"),
-        Edit("mapped-vfio", "            use.unnamed.add(Grip.MAPPED)\n", "            pass\n"),
+        Edit(
+            "mapped-vfio",
+            "            use.unnamed.add(DeviceAccess.MAPPED)\n",
+            "            pass\n",
+        ),
         Edit(
             "mapped-exited",
             "        if found is None:  # the leader has exited",

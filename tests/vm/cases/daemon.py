@@ -32,17 +32,17 @@ def case_daemon_allocate_hold_exit_free(node: GuestNode) -> str:
 
 @case(daemon=OBSERVE, deadline=90)
 def case_daemon_holder_with_only_the_device_fd(node: GuestNode) -> str:
-    return _waits_for_orphan(node, LEAK, grip="device fd")
+    return _waits_for_orphan(node, LEAK, access="device fd")
 
 
 @case(daemon=OBSERVE, deadline=90)
 def case_daemon_holder_that_only_maps_the_bar(node: GuestNode) -> str:
-    return _waits_for_orphan(node, MAPPED, grip="mapped")
+    return _waits_for_orphan(node, MAPPED, access="mapped")
 
 
 @case(daemon=OBSERVE, deadline=90)
 def case_daemon_thread_group_leader_that_exited(node: GuestNode) -> str:
-    return _waits_for_orphan(node, ZOMBIE_LEADER, grip="node open")
+    return _waits_for_orphan(node, ZOMBIE_LEADER, access="node open")
 
 
 @case(daemon=OBSERVE, deadline=90)
@@ -155,14 +155,14 @@ def orphaned(node: GuestNode, steps: Sequence[str]) -> tuple[PodOnStage, Holding
     return pod, orphan, device.address
 
 
-def _waits_for_orphan(node: GuestNode, steps: Sequence[str], *, grip: str) -> str:
+def _waits_for_orphan(node: GuestNode, steps: Sequence[str], *, access: str) -> str:
     pod, orphan, device = orphaned(node, steps)
     following = node.submit("next", chips=CHIPS)
     told = following.await_refusal(f"pid {orphan.pid}")
     assert pod.is_named_in(told)
     rows = node.stage.await_holders(device, orphan.pid)
     (row,) = [each for each in rows if each["pid"] == orphan.pid]
-    assert grip in row["grips"]
+    assert access in row["access"]
     orphan.release()
     return f"told: {_short(told)}; {_starts(node, following, device)}"
 

@@ -11,7 +11,7 @@ from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName
 from holdfast.model.tpu.generations import TPU_RESOURCE
-from holdfast.model.use.holders import Grip, ScanTarget
+from holdfast.model.use.holders import DeviceAccess, ScanTarget
 from vm.cases.daemon import CHIPS
 from vm.catalogue import case
 from vm.guest.holding import ALL, IN_FLIGHT, NODE_ONLY
@@ -117,7 +117,7 @@ def case_a_look_sees_a_thread_with_a_file_table_of_its_own(node: GuestNode) -> s
         rdevs = frozenset({chip.node.stat().st_rdev})
         target = ScanTarget(device=name, rdevs=rdevs, addresses=frozenset())
         (holder,) = HolderScan(HostRoot.under(), patience=PATIENCE).scan([target]).holders[name]
-        assert (holder.process.pid, holder.grips) == (process.pid, frozenset({Grip.NODE}))
+        assert (holder.process.pid, holder.access) == (process.pid, frozenset({DeviceAccess.NODE}))
         process.kill()
     wait_until(lambda: node.open(chip) == "ok", what="the group to be closed")
     return f"enable=0, open=EBUSY: {holder}"

@@ -17,7 +17,7 @@ from holdfast.host.use.holders import HolderScan
 from holdfast.model.devices import Device, DeviceNode, FaultKind, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.tpu.generations import TPU_RESOURCE
-from holdfast.model.use.holders import Grip, Scan, ScanTarget
+from holdfast.model.use.holders import DeviceAccess, Scan, ScanTarget
 from holdfast.model.vfio import PoolSpec
 from holdfast.vendors.vfio.adapter import Pools
 from vm.catalogue import case
@@ -132,8 +132,8 @@ def case_the_scan_names_every_holder_that_has_a_trace(node: GuestNode) -> str:
         holder = node.hold(steps, chip)
         if name == "zombie":
             holder.await_dead_leader()
-        grips = _grips(_scan(chip), holder.pid)
-        told.append(f"{name}: {'+'.join(sorted(grip.name for grip in grips))}")
+        access = _access(_scan(chip), holder.pid)
+        told.append(f"{name}: {'+'.join(sorted(each.name for each in access))}")
         holder.release()
     assert told == [
         "group: NODE",
@@ -145,15 +145,15 @@ def case_the_scan_names_every_holder_that_has_a_trace(node: GuestNode) -> str:
     forked = node.hold(FORKED, chip)
     forked.release()
     assert forked.child is not None
-    assert Grip.NODE in _grips(_scan(chip), forked.child)
+    assert DeviceAccess.NODE in _access(_scan(chip), forked.child)
     return ", ".join(told) + ", forked: the child"
 
 
 def case_a_mapping_under_a_dead_leader_is_found(node: GuestNode) -> str:
     holder = node.hold((*MAPPED, "leader-exit"), node.chips[1])
     holder.await_dead_leader()
-    grips = _grips(_scan(node.chips[1]), holder.pid)
-    assert grips == {Grip.MAPPED}
+    access = _access(_scan(node.chips[1]), holder.pid)
+    assert access == {DeviceAccess.MAPPED}
     return "a thread's mapping is found although the leader's maps file is empty"
 
 
@@ -257,6 +257,6 @@ def _scan(function: Function) -> Scan:
     return done[-1]
 
 
-def _grips(scan: Scan, pid: int) -> set[Grip]:
+def _access(scan: Scan, pid: int) -> set[DeviceAccess]:
     holders = [*scan.unattributed, *(h for found in scan.holders.values() for h in found)]
-    return {grip for holder in holders if holder.process.pid == pid for grip in holder.grips}
+    return {each for holder in holders if holder.process.pid == pid for each in holder.access}

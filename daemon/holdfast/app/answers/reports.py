@@ -190,7 +190,7 @@ def holder_reports(
             "pid": holder.process.pid,
             "command": holder.command,
             "uid": holder.uid,
-            "grips": sorted(grip.value for grip in holder.grips),
+            "access": sorted(each.value for each in holder.access),
             "pod": holder.pod,
             "podName": pod_name(holder.pod, book),
             "container": holder.container,

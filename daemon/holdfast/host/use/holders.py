@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.own import visibility
-from holdfast.host.proc.grips import GripSearch
+from holdfast.host.proc.access import AccessSearch
 from holdfast.host.proc.openfiles import FileTables
 from holdfast.host.proc.procfs import Procfs, SandboxRoles
 from holdfast.host.proc.visits import Visits
@@ -23,7 +23,7 @@ from holdfast.model.node.cgroup_names import pod_of
 from holdfast.model.node.privileges import Visibility
 from holdfast.model.use.holders import (
     SANDBOXES,
-    Grip,
+    DeviceAccess,
     Holder,
     Sandbox,
     Scan,
@@ -76,7 +76,7 @@ class HolderScan:
         survey = Survey(
             root=self._root,
             search=partial(
-                GripSearch,
+                AccessSearch,
                 self._root,
                 targets,
                 self._procfs.char_major("vfio"),
@@ -142,8 +142,8 @@ class HolderScan:
             if not wanted:
                 continue
             holder = self._describe(uses.process, uses.command, uses.cgroup, roles)
-            for device, grips in wanted:
-                kept.add(device, replace(holder, grips=grips))
+            for device, access in wanted:
+                kept.add(device, replace(holder, access=access))
         return kept
 
     def _describe(self, process: ProcessId, comm: str, cgroup: str, roles: SandboxRoles) -> Holder:
@@ -159,7 +159,7 @@ class HolderScan:
             process=process,
             # Thousands of processes of one pod may have a device open: equal strings are shared.
             command=sys.intern(program or comm),
-            grips=frozenset(),
+            access=frozenset(),
             cgroup=sys.intern(cgroup),
             pod=None if pod is None else PodUid(sys.intern(pod)),
             container=None if container is None else sys.intern(container),
@@ -187,15 +187,15 @@ class _HolderSample:
         self.more: Counter[DeviceName] = Counter()
         self._alike: Counter[object] = Counter()
 
-    def wanted(self, uses: Uses) -> list[tuple[DeviceName | None, frozenset[Grip]]]:
+    def wanted(self, uses: Uses) -> list[tuple[DeviceName | None, frozenset[DeviceAccess]]]:
         """Return what of a process is to be kept; None stands for what is unattributed."""
         command = uses.command
         kind = command if command in SANDBOXES or command.startswith("qemu-") else ""
         where = pod_of(uses.cgroup) if "pod" in uses.cgroup else (None, None)
-        had: list[tuple[DeviceName | None, frozenset[Grip]]] = [*uses.grips]
+        had: list[tuple[DeviceName | None, frozenset[DeviceAccess]]] = [*uses.access]
         if uses.unnamed:
             had.append((None, uses.unnamed))
-        wanted: list[tuple[DeviceName | None, frozenset[Grip]]] = []
+        wanted: list[tuple[DeviceName | None, frozenset[DeviceAccess]]] = []
         for device, each in had:
             alike = (device, each, where, kind)
             self._alike[alike] += 1

@@ -13,14 +13,14 @@ from msgspec import Struct
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.kernelfile import read_bytes, stat_or_none
-from holdfast.host.proc.grips import GripSearch, ProcessUse
+from holdfast.host.proc.access import AccessSearch, ProcessUse
 from holdfast.host.proc.openfiles import SocketTable, TooMuchError
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import Visitor, Visits
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
 from holdfast.model.node.privileges import Visibility
-from holdfast.model.use.holders import Grip
+from holdfast.model.use.holders import DeviceAccess
 
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR})
 _MOST_PASSES = 16
@@ -120,8 +120,8 @@ class Uses(Struct, frozen=True, kw_only=True):
     process: ProcessId
     command: str
     cgroup: str
-    grips: tuple[tuple[DeviceName, frozenset[Grip]], ...]
-    unnamed: frozenset[Grip]
+    access: tuple[tuple[DeviceName, frozenset[DeviceAccess]], ...]
+    unnamed: frozenset[DeviceAccess]
 
 
 class _ProcessLook(Struct, frozen=True, kw_only=True):
@@ -170,7 +170,7 @@ class _Allowance:
 class _Observer:
     """Looks at processes, at each for as long as it may take; belongs to one thread."""
 
-    def __init__(self, survey: "Survey", search: GripSearch, *, extra: bool) -> None:
+    def __init__(self, survey: "Survey", search: AccessSearch, *, extra: bool) -> None:
         """Look with *search* on behalf of *survey*; *extra*: at those that have much."""
         self._survey = survey
         self._search = search
@@ -251,7 +251,7 @@ class Survey(Struct, kw_only=True, dict=True):
     """
 
     root: HostRoot
-    search: Callable[[], GripSearch]
+    search: Callable[[], AccessSearch]
     visits: Visits
     procfs: Procfs
     cgroups: Cgroups
@@ -260,7 +260,7 @@ class Survey(Struct, kw_only=True, dict=True):
 
     def __post_init__(self) -> None:
         self._own = self.procfs.own_pid()
-        self._known: dict[object, tuple[tuple[DeviceName, frozenset[Grip]], ...]] = {}
+        self._known: dict[object, tuple[tuple[DeviceName, frozenset[DeviceAccess]], ...]] = {}
         self.unexplained: list[list[str]] = []
         """Of each search the mappings of removed files that might have been a device, as texts."""
         self._hiding: dict[int, _ProcessLook] = {}
@@ -309,12 +309,12 @@ class Survey(Struct, kw_only=True, dict=True):
 
     def uses(self, process: ProcessId, command: str, cgroup: str, use: ProcessUse) -> Uses:
         """Return *use* of a process in few bytes: thousands may have the same devices open."""
-        shared = tuple((device, frozenset(each)) for device, each in use.grips.items())
+        shared = tuple((device, frozenset(each)) for device, each in use.access.items())
         return Uses(
             process=process,
             command=sys.intern(command),
             cgroup=sys.intern(cgroup),
-            grips=self._known.setdefault(shared, shared),
+            access=self._known.setdefault(shared, shared),
             unnamed=frozenset(use.unnamed),
         )
 

@@ -48,7 +48,7 @@ def attribute(
         for device in granted or unexplained:
             known = found.setdefault(device, {})
             same = known.get(holder.process, holder)
-            known[holder.process] = replace(same, grips=same.grips | holder.grips)
+            known[holder.process] = replace(same, access=same.access | holder.access)
     return {device: tuple(holders.values()) for device, holders in found.items()}
 
 

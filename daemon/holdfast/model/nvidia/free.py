@@ -13,7 +13,7 @@ from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
 from holdfast.model.text import some
 from holdfast.model.use.free import Verdict, free, in_use, unknown
-from holdfast.model.use.holders import MOST_NAMED, Grip, Holder
+from holdfast.model.use.holders import MOST_NAMED, DeviceAccess, Holder
 
 MOST_RISE = 4
 """By how many times the slack the idle level may rise above the least that was ever seen."""
@@ -25,8 +25,8 @@ _MPS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 _COMM = 15
 """How many characters of a command the kernel keeps."""
 _MIB = 1 << 20
-_GRIPS: Mapping[str, Grip] = {"graphics": Grip.DRAWS}
-_USES = frozenset({Grip.COMPUTES, Grip.DRAWS})
+_ACCESS: Mapping[str, DeviceAccess] = {"graphics": DeviceAccess.DRAWS}
+_USES = frozenset({DeviceAccess.COMPUTES, DeviceAccess.DRAWS})
 
 
 class IdleMemory(Struct, frozen=True, kw_only=True):
@@ -279,9 +279,9 @@ def sort(
     for each in use.processes:
         holder = known.get(each.pid) or named.get(each.pid)
         if holder is not None:
-            known[each.pid] = replace(holder, grips=holder.grips | grips_of((each.kind,)))
+            known[each.pid] = replace(holder, access=holder.access | access_of((each.kind,)))
     roles = {pid: bystander(holder, to, rules) for pid, holder in known.items()}
-    at_work = any(role and known[pid].grips & _USES for pid, role in roles.items())
+    at_work = any(role and known[pid].access & _USES for pid, role in roles.items())
     theirs = [each.memory for each in use.processes if roles.get(each.pid) is not None]
     shared = Bystander.NEIGHBOUR in roles.values()
     told = use.memory_used is not None and None not in theirs and not shared
@@ -302,9 +302,9 @@ def sort(
     )
 
 
-def grips_of(kinds: Iterable[str]) -> frozenset[Grip]:
+def access_of(kinds: Iterable[str]) -> frozenset[DeviceAccess]:
     """Return what a process does on a GPU, from the kinds of NVML's lists that name it."""
-    return frozenset(_GRIPS.get(kind, Grip.COMPUTES) for kind in kinds)
+    return frozenset(_ACCESS.get(kind, DeviceAccess.COMPUTES) for kind in kinds)
 
 
 def bystander(holder: Holder, to: GpuOwners, rules: GpuRules) -> Bystander | None:
@@ -314,11 +314,11 @@ def bystander(holder: Holder, to: GpuOwners, rules: GpuRules) -> Bystander | Non
     that it computes in any other. A pod with adminAccess may compute on what others have; one to
     which the GPU was granted as well has to end on it as any other has.
     """
-    uses = holder.grips & _USES
+    uses = holder.access & _USES
     if holder.pod is not None and holder.pod in to.neighbours:
         return Bystander.NEIGHBOUR
     if holder.pod is not None and holder.pod in to.pods:
-        only_node = holder.grips == {Grip.NODE}
+        only_node = holder.access == {DeviceAccess.NODE}
         return Bystander.ONLOOKER if only_node and holder.pod in to.elsewhere else None
     if holder.pod is not None and holder.pod in to.admins:
         return Bystander.ADMIN
@@ -327,7 +327,7 @@ def bystander(holder: Holder, to: GpuOwners, rules: GpuRules) -> Bystander | Non
         return Bystander.MPS
     if may_watch and _is(holder, rules.monitors):
         return Bystander.MONITOR
-    if uses == {Grip.DRAWS} and holder.pod is None and _is(holder, rules.displays):
+    if uses == {DeviceAccess.DRAWS} and holder.pod is None and _is(holder, rules.displays):
         return Bystander.DISPLAY
     # Of a pod that was never identified, any pod's process may be.
     if holder.pod is not None and None in to.pods:

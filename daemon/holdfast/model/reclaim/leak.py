@@ -7,7 +7,7 @@ from msgspec import Struct
 from holdfast.model.book.book import DeviceLock, LockState, PodRecord
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.reclaim.ending import Member, RuntimeState, why_observe, why_unproven
-from holdfast.model.use.holders import GVISOR, Grip, Holder, Sandbox
+from holdfast.model.use.holders import GVISOR, DeviceAccess, Holder, Sandbox
 
 
 class WaitingStart(Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ def _leak(facts: LeakFacts) -> str | None:
     for holder in facts.holders:
         if holder.process not in sandbox:
             return f"another process holds it as well: {holder}"
-        if holder.grips != {Grip.DEVICE_FD}:
+        if holder.access != {DeviceAccess.DEVICE_FD}:
             return f"a device of the pod is held by more than a leaked fd: {holder}"
     return None
 

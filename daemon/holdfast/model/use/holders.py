@@ -82,7 +82,7 @@ def _gvisor_command(program: Program) -> Sandbox | None:
     return Sandbox.GOFER if "gofer" in rest else None
 
 
-class Grip(Enum):
+class DeviceAccess(Enum):
     """One way in which a process keeps a device in use."""
 
     NODE = "node open"
@@ -106,7 +106,7 @@ class Holder(Struct, frozen=True, kw_only=True):
 
     process: ProcessId
     command: str
-    grips: frozenset[Grip]
+    access: frozenset[DeviceAccess]
     cgroup: str = ""
     pod: PodUid | None = None
     container: str | None = None
@@ -117,9 +117,9 @@ class Holder(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """Return the words a person needs to find it: pid, command and pod."""
-        grips = ", ".join(sorted(grip.value for grip in self.grips))
+        access = ", ".join(sorted(each.value for each in self.access))
         where = f" of pod {self.pod}" if self.pod else " outside any pod"
-        return f"pid {self.process} ({self.command}){where} [{grips}]"
+        return f"pid {self.process} ({self.command}){where} [{access}]"
 
 
 class ScanTarget(Struct, frozen=True, kw_only=True):
@@ -165,15 +165,15 @@ def leaking_pods(holders: Iterable[Holder]) -> frozenset[PodUid]:
     A program that uses a device has its group open too. The sentry of a runsc that leaks closes
     the group with the program, and keeps the device fd, and so the device, for as long as it lives.
     """
-    grips: dict[PodUid, set[Grip]] = {}
+    access: dict[PodUid, set[DeviceAccess]] = {}
     others: set[PodUid] = set()
     for holder in holders:
         if holder.pod is None:
             continue
-        grips.setdefault(holder.pod, set()).update(holder.grips)
+        access.setdefault(holder.pod, set()).update(holder.access)
         if holder.sandbox not in GVISOR:
             others.add(holder.pod)
-    return frozenset(pod for pod in grips if grips[pod] == {Grip.DEVICE_FD}) - others
+    return frozenset(pod for pod in access if access[pod] == {DeviceAccess.DEVICE_FD}) - others
 
 
 def named(holders: Sequence[Holder], more: int = 0) -> str:

@@ -17,9 +17,9 @@ from holdfast.model.nvidia.free import (
     GpuOwners,
     GpuRules,
     IdleMemory,
+    access_of,
     bystander,
     granted_on,
-    grips_of,
 )
 from holdfast.model.nvidia.gpu import Gpu, GpuCondition, GpuUse
 from holdfast.model.nvidia.health import GpuState
@@ -77,7 +77,7 @@ class GpuUsers(Struct, frozen=True, kw_only=True):
     def _works(self, holder: Holder | None, ways: set[str], to: GpuOwners) -> bool:
         if holder is None:
             return True
-        return bystander(replace(holder, grips=grips_of(ways)), to, self.rules.value) is None
+        return bystander(replace(holder, access=access_of(ways)), to, self.rules.value) is None
 
 
 def observe(

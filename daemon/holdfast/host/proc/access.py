@@ -28,7 +28,7 @@ from holdfast.host.proc.openfiles import (
 from holdfast.host.proc.procfs import process_at
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import DeviceName, PciAddress
-from holdfast.model.use.holders import Grip, ScanTarget
+from holdfast.model.use.holders import DeviceAccess, ScanTarget
 
 _ALONE = 3
 """How many links the task folder has for a process with one thread; one more for each other."""
@@ -55,8 +55,8 @@ class ProcessUse:
     """What one process has of the targets. `unnamed`: VFIO device fds of an unknown function."""
 
     def __init__(self) -> None:
-        self.grips: dict[DeviceName, set[Grip]] = defaultdict(set)
-        self.unnamed: set[Grip] = set()
+        self.access: dict[DeviceName, set[DeviceAccess]] = defaultdict(set)
+        self.unnamed: set[DeviceAccess] = set()
         self.unnamed_fds = 0
         self.groups: dict[DeviceName | int, int] = {}
         """How many device fds belong to each target, or other group, whose node is open."""
@@ -74,12 +74,12 @@ class ProcessUse:
         """Its open files, where some are unix sockets."""
 
     def __bool__(self) -> bool:
-        return bool(self.grips or self.unnamed)
+        return bool(self.access or self.unnamed)
 
     def add_files(self, other: "ProcessUse") -> None:
         """Add the open files of *other*."""
-        for device, grips in other.grips.items():
-            self.grips[device] |= grips
+        for device, access in other.access.items():
+            self.access[device] |= access
         self.unnamed |= other.unnamed
         self.unnamed_fds += other.unnamed_fds
         self.groups.update(other.groups)
@@ -97,13 +97,13 @@ class ProcessUse:
             return
         devices = [device for device in self.groups if isinstance(device, DeviceName)]
         if len(devices) == 1:
-            self.grips[devices[0]] |= self.unnamed
+            self.access[devices[0]] |= self.unnamed
         if self.unnamed_fds <= sum(self.groups.values()):
             self.unnamed.clear()
 
 
 @dataclass(eq=False)
-class GripSearch:
+class AccessSearch:
     """Looks at one process after another for the same targets. Belongs to one thread.
 
     `vfio` is the major number of VFIO's group nodes, if known. `tables` tells which threads have
@@ -375,7 +375,7 @@ class GripSearch:
         root, inside = f"{home}/root".encode(), own_root(home)
         for file in files:
             if file in {VFIO_DEVICE, VFIO_DEVICE.partition(b":")[2]}:
-                use.unnamed.add(Grip.DEVICE_FD)
+                use.unnamed.add(DeviceAccess.DEVICE_FD)
                 use.unnamed_fds += 1
             elif file.startswith(b"/"):
                 path = None if file.endswith(_REMOVED) else inside(file)
@@ -384,7 +384,7 @@ class GripSearch:
                     name = file.decode(errors="backslashreplace").encode("unicode_escape").decode()
                     use.unseen = f"its io_uring has {name}, which is gone: it cannot be told apart"
                 for target in self._by_rdev.get(rdev or 0, ()):
-                    use.grips[target.device].add(Grip.NODE)
+                    use.access[target.device].add(DeviceAccess.NODE)
             elif any(self._numbers.of(root + at + file) for at in _NAMED_BELOW):
                 use.unseen = "its io_uring has a file with the name of a device"
 
@@ -396,7 +396,7 @@ class GripSearch:
             use.groups[rdev] = 1
             return
         for target in targets:
-            use.grips[target.device].add(Grip.NODE)
+            use.access[target.device].add(DeviceAccess.NODE)
             if target.addresses or os.major(rdev) == self.vfio:
                 use.groups[target.device] = len(target.addresses) or 1
 
@@ -405,9 +405,9 @@ class GripSearch:
         if path is not None:
             address = PciAddress(path.rpartition(b"/")[2].decode(errors="replace"))
             for device in self._by_address.get(address, ()):
-                use.grips[device].add(Grip.DEVICE_FD)
+                use.access[device].add(DeviceAccess.DEVICE_FD)
             return
-        use.unnamed.add(Grip.DEVICE_FD)
+        use.unnamed.add(DeviceAccess.DEVICE_FD)
         use.unnamed_fds += 1
 
     def _mappings(self, folder: str, pid: int, use: ProcessUse, beat: Callable[[], None]) -> None:
@@ -419,12 +419,12 @@ class GripSearch:
         if found is None:
             return
         if found.vfio:
-            use.unnamed.add(Grip.MAPPED)
+            use.unnamed.add(DeviceAccess.MAPPED)
         if found.rings - use.rings:
             use.unseen = "what an io_uring has registered that it has mapped alone cannot be read"
         for rdev in found.rdevs:
             for target in self._by_rdev[rdev]:
-                use.grips[target.device].add(Grip.MAPPED)
+                use.access[target.device].add(DeviceAccess.MAPPED)
 
 
 def _text(folder: int, name: bytes) -> bytes | None:
