@@ -75,9 +75,6 @@ class FileNumbers(Struct, frozen=True):
 
     bits: bytes
 
-    def __bool__(self) -> bool:
-        return bool(self.bits)
-
     def __iter__(self) -> Iterator[bytes]:
         for byte, bits in enumerate(self.bits):
             for bit in range(8):
