@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 
 import pytest
+from structlog import get_logger
 from structlog.testing import capture_logs
 
 from fakes.inuse import holder_scan
@@ -22,8 +23,9 @@ from holdfast.model.nvidia.gpu import GpuReading
 from holdfast.model.nvidia.xids import XidChecks
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Watched
-from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep_idle
+from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep
 from holdfast.vendors.nvidia.health import GpuHealthWatch
 from waiting import until
 
@@ -67,14 +69,16 @@ def _health(ledger: Ledger) -> Coroutine[object, object, None]:
 def _idle(ledger: Ledger) -> Coroutine[object, object, None]:
     known = {"GPU-0": IdleMemory(load="1", least=5, now=5)}
     memory: Watched[Mapping[str, IdleMemory]] = Watched(known)
-    return keep_idle(memory, LedgerTopic(ledger, "nvidia/idle", IdleMemory), clock=CLOCK)
+    kept = LedgerTopic(ledger, "nvidia/idle", IdleMemory)
+    problem = Problem(get_logger(), "cannot save what is known", over="what is known saved again")
+    return keep(memory, kept, problem, CLOCK)
 
 
 @pytest.mark.parametrize(
     ("work", "lost", "back"),
     [
         (_health, "cannot save the health of GPUs", "health of GPUs saved again"),
-        (_idle, "cannot save the idle memory of GPUs", "idle memory of GPUs saved again"),
+        (_idle, "cannot save what is known", "what is known saved again"),
     ],
 )
 async def test_what_the_ledger_does_not_take_is_tried_again_and_told_once(

@@ -43,11 +43,12 @@ from holdfast.model.nvidia.placement import SlicePolicy
 from holdfast.model.nvidia.roots import NvmlRelease
 from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.nvidia.xids import XidChecks, labels_of, xid_checks
+from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings.hardware import GpuSettings
 from holdfast.vendors.context import Context
 from holdfast.vendors.nvidia.driver import DriverWatch
-from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep_idle
+from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep
 from holdfast.vendors.nvidia.health import GpuHealthWatch
 from holdfast.vendors.nvidia.specs import GpuPreference, GpuSpecs
 from holdfast.vendors.nvidia.withoutdriver import RESOURCES, WithoutDriver, is_renamed
@@ -273,8 +274,7 @@ class Gpus(WithoutDriver):
             tasks.create_task(self._follow_health(), name="health of gpus")
             tasks.create_task(self._report(), name="faults of gpus")
             tasks.create_task(self._tell_malformed(), name="settings of gpus")
-            idle = keep_idle(self._uses.idle, self._kept_idle, clock=self._on.clock)
-            tasks.create_task(idle, name="idle memory of gpus")
+            tasks.create_task(self._save_idle(), name="idle memory of gpus")
             while True:
                 changes = Changes([self._driver.facts])
                 self._on.discovery.look_again()
@@ -284,6 +284,13 @@ class Gpus(WithoutDriver):
         """Follow how the GPUs are, once there are any."""
         await self._driver.reading.until(lambda reading: reading.state is DriverState.READY)
         await self._health.run()
+
+    async def _save_idle(self) -> None:
+        """Keep how much memory GPUs need while nobody uses them: a restart must not hide a leak."""
+        problem = Problem(
+            log, "cannot save the idle memory of GPUs", over="idle memory of GPUs saved again"
+        )
+        await keep(self._uses.idle, self._kept_idle, problem, self._on.clock)
 
     async def _report(self) -> None:
         async for _ in self._health.faults.follow():

@@ -1,10 +1,9 @@
-"""Looks at one GPU, and keeps how much memory GPUs need while nobody uses them."""
+"""Looks at one GPU, and keeps in the ledger what is known of all."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -16,7 +15,6 @@ from holdfast.model.ids import HardwareKey
 from holdfast.model.nvidia.free import (
     GpuOwners,
     GpuRules,
-    IdleMemory,
     access_of,
     bystander,
     granted_on,
@@ -32,10 +30,7 @@ from holdfast.runtime.watched import Watched
 if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
 
-log = structlog.get_logger(__name__)
-
-_RETRY = 5.0
-"""Seconds between two tries to write what the ledger did not take."""
+T = TypeVar("T", bound=Struct)
 
 
 class HealthTimes(Struct, frozen=True, kw_only=True):
@@ -117,19 +112,22 @@ def _users(probe: "Nvml", gpu: Gpu, users: GpuUsers) -> Mapping[Place, frozenset
     return found
 
 
-async def keep_idle(
-    idle: Watched[Mapping[str, IdleMemory]], kept: LedgerTopic[IdleMemory], *, clock: Clock
+async def keep(
+    values: Watched[Mapping[str, T]],
+    kept: LedgerTopic[T],
+    problem: Problem,
+    clock: Clock,
+    *,
+    breath: float = 1.0,
 ) -> None:
-    """Keep each new value of *idle*, until cancelled: a restart must not hide a leak."""
-    problem = Problem(
-        log, "cannot save the idle memory of GPUs", over="idle memory of GPUs saved again"
-    )
-    async for value in idle.follow():
+    """Keep the latest of *values*, until cancelled, and note in *problem* why it cannot be.
+
+    Between two tries are *breath* seconds.
+    """
+    async for _ in values.follow():
         while True:
-            try:
-                await kept.keep(value)
-                problem.set("")
+            with problem.noting(HoldfastError):
+                await kept.keep(values.value)
+            await clock.sleep(breath)
+            if not problem.text:
                 break
-            except HoldfastError as error:
-                problem.set(str(error))
-            await clock.sleep(_RETRY)

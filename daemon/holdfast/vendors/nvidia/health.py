@@ -35,7 +35,7 @@ from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched, pause
-from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, observe, unanswered
+from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep, observe, unanswered
 
 if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
@@ -198,8 +198,8 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         self._asked = ""
         """The GPU that the call on the lane is at; empty while it ends NVML."""
         self._look_wanted = asyncio.Event()
-        self._save_wanted = asyncio.Event()
-        self._save_wanted.set()  # what was dropped must not be back after the next restart
+        # Kept from the start: what was dropped must not be back after the next restart.
+        self._to_keep: Watched[Mapping[str, GpuState]] = Watched({})
         self._ears = GpuEventThread(
             source=self.source,
             event=self.hear,
@@ -213,11 +213,15 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
 
     async def run(self) -> None:
         """Follow the GPUs until cancelled."""
+        problem = Problem(log, "cannot save the health of GPUs", over="health of GPUs saved again")
+        breath = self.times.value.breath
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._poke_now_and_then())
                 tasks.create_task(self._look_when_wanted())
-                tasks.create_task(self._save_when_wanted())
+                tasks.create_task(
+                    keep(self._to_keep, self._kept, problem, self.clock, breath=breath)
+                )
                 tasks.create_task(self._go_by_settings())
                 async for reading in self.readings.follow():
                     self._follow(reading)
@@ -239,8 +243,6 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             self._states[uuid] = after
         self._publish()
         self._look_wanted.set()  # after an Xid that is ignored, too: the driver may ask for a reset
-        if counts:
-            self._save_wanted.set()
 
     @property
     def waits_in_vain(self) -> bool:
@@ -261,7 +263,6 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         self._states[gpu] = replace(state, xids=left)
         self._publish()
         self._look_wanted.set()
-        self._save_wanted.set()
 
     def _follow(self, reading: GpuReading) -> None:
         """Take note of what GPUs there are, and of a driver that goes or is back."""
@@ -277,15 +278,11 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             self._states = {
                 uuid: replace(state, driver=NO_DRIVER) for uuid, state in self._states.items()
             }
-            self._save_wanted.set()
         uuids = tuple(gpu.uuid for gpu in reading.gpus if gpu.uuid)
         for gpu in reading.gpus:
             if gpu.uuid:
                 state = self._states.get(gpu.uuid, GpuState(uuid=gpu.uuid, boot=self.boot))
-                placed_at = gpu.pci or state.pci
-                if placed_at != state.pci:
-                    self._save_wanted.set()
-                self._states[gpu.uuid] = replace(state, pci=placed_at)
+                self._states[gpu.uuid] = replace(state, pci=gpu.pci or state.pci)
         hears = reading.state is DriverState.READY and uuids and self.checks.value.listening
         self._ears.want(
             EventSubscription(library=reading.library, uuids=uuids, generation=self._generation)
@@ -318,7 +315,6 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
                 for uuid, state in self._states.items()
             }
             self._follow(self._reading)  # whether events are listened to may have changed, too
-            self._save_wanted.set()
 
     async def _look_when_wanted(self) -> None:
         while True:
@@ -382,8 +378,6 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             self._publish()
         if before.condition.lost and observed.answered:
             self._begin_again()  # it was not listened to, or is another to the driver now
-        if before.kept != after.kept:
-            self._save_wanted.set()
 
     def _observe(self, reading: GpuReading, gpu: Gpu) -> GpuObservation:
         """Ask the GPU; on the lane."""
@@ -446,21 +440,8 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         before = self.health.value
         self.health.set(found)
         self.faults.set({uuid: health.faults for uuid, health in found.items() if health.faults})
+        self._to_keep.set({uuid: state.kept for uuid, state in self._states.items()})
         for uuid, health in found.items():
             known = before.get(uuid, GpuHealth())
             if health.faults != known.faults:
                 log.info("GPU health changed", gpu=uuid, reasons=[f.text for f in health.faults])
-
-    async def _save_when_wanted(self) -> None:
-        problem = Problem(log, "cannot save the health of GPUs", over="health of GPUs saved again")
-        while True:
-            await self._save_wanted.wait()
-            self._save_wanted.clear()
-            try:
-                await self._kept.keep({uuid: state.kept for uuid, state in self._states.items()})
-            except HoldfastError as error:
-                problem.set(str(error))
-                self._save_wanted.set()
-            else:
-                problem.set("")
-            await self.clock.sleep(self.times.value.breath)
