@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from fakes.books import BOOT
 from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following, kept_of_gpus
@@ -20,6 +21,7 @@ from fakes.inuse import holder_scan
 from fakes.ledgers import ledger_in
 from fakes.onegpu import RULES
 from forked import Template
+from holdfast.errors import HostError
 from holdfast.host.nvidia.driver import driver_load
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
@@ -33,6 +35,7 @@ from holdfast.model.nvidia.gpu import (
     GpuProcess,
     GpuReading,
     GpuUse,
+    MigSlice,
 )
 from holdfast.model.nvidia.health import NO_DRIVER
 from holdfast.model.nvidia.xids import xid_checks
@@ -40,7 +43,7 @@ from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes
-from holdfast.vendors.nvidia.health import GpuHealthWatch
+from holdfast.vendors.nvidia.health import EventSubscription, GpuEventThread, GpuHealthWatch
 from simulated.nvml import Event, Node, Slice, cards, uuid
 from waiting import until, wait_until
 
@@ -406,6 +409,33 @@ def test_a_wait_that_fails_as_nobody_thought_of_is_told_and_tried_again(
     follower.until(ill(uuid(0)), what="an Xid after it")
 
 
+class _Deaf(Nvml):
+    """It cannot be begun, for a reason that a test changes."""
+
+    why = "NVML_ERROR_UNKNOWN"
+
+    def open(self) -> None:
+        """Say why not."""
+        raise HostError(self.why)
+
+    def close(self) -> None:
+        """End it."""
+
+
+async def test_why_no_event_can_be_received_is_logged_once_however_often_it_is_tried() -> None:
+    nvml, unheard = _Deaf(), list[Mapping[str, str]]()
+    ears = GpuEventThread(
+        source=lambda _: nvml, event=lambda _event: None, heard=unheard.append, wait=60.0
+    )
+    with closing(ears), capture_logs() as logs:
+        for generation in range(4):  # another one is tried at once
+            nvml.why = f"NVML_ERROR_{generation // 2}"
+            ears.want(EventSubscription(library="", uuids=("a",), generation=generation))
+            await until(lambda: len(unheard) > generation)  # noqa: B023 - awaited here
+    told = [each["reason"] for each in logs if each["event"] == "cannot receive GPU events"]
+    assert told == ["NVML_ERROR_0", "NVML_ERROR_1"]
+
+
 def test_a_gpu_that_hangs_is_ill_and_the_others_are_heard_and_it_recovers(follow: Follow) -> None:
     one, two = cards(2)
     node = Node(cards=(one, replace(two, hangs={"nvmlDeviceGetRemappedRows": 4 * DEADLINE})))
@@ -536,6 +566,23 @@ async def test_an_xid_is_forgotten_though_a_look_finds_out_meanwhile_who_is_on_t
             watch.hear(contained)
         watch.forgive(uuid(0), overruled)
         assert bool(watch.faults.value) is again
+
+
+async def test_a_word_about_a_slice_that_is_gone_by_then_changes_nothing(tmp_path: Path) -> None:
+    """A person's word is written down before the Xid is dropped: the GPU may be divided anew."""
+    part = MigSlice(uuid="MIG-1", gi=1, ci=0, profile="1g.10gb")
+    whole = Gpu(index=0, uuid=uuid(0), mig=True)
+    readings = Watched(replace(_TWO, gpus=(replace(whole, slices=(part,)),)))
+    async with _watching(tmp_path, _Hanging(), readings, _CountingClock()) as watch:
+        await until(lambda: watch.health.value.keys() == {uuid(0), part.uuid})
+        watch.hear(GpuEvent(kind=GpuEventKind.XID, uuid=part.uuid, xid=BAD_MEMORY))
+        overruled = watch.xids_on(part.uuid)
+        assert overruled
+        readings.set(replace(_TWO, gpus=(whole,)))
+        await until(lambda: watch.health.value.keys() == {uuid(0)})
+        assert watch.xids_on(part.uuid) == ()
+        watch.forgive(part.uuid, overruled)
+        assert watch.xids_on(uuid(0)) == overruled
 
 
 def test_a_gpu_without_events_is_said_to_be_unmonitored_and_is_not_ill(follow: Follow) -> None:

@@ -108,6 +108,7 @@ class GpuEventThread(Struct, kw_only=True):
         self._changed.set()
 
     def _work(self) -> None:
+        problem = Problem(log, "cannot receive GPU events")
         retries = backoff(_FIRST_RETRY, _LAST_RETRY)
         while not self._closed:
             self._changed.clear()
@@ -118,13 +119,14 @@ class GpuEventThread(Struct, kw_only=True):
             try:
                 self._works = False
                 self._listen(wanted)
-            except Exception as error:  # a thread that ended would hear of no GPU ever again
+            except Exception as error:  # noqa: BLE001 - without the thread no GPU is ever heard again
                 foreseen = isinstance(error, HoldfastError)
                 reason = str(error) if foreseen else bug(error)
-                log.warning("cannot receive GPU events", reason=reason, exc_info=not foreseen)
-                self._tell(self.heard, dict.fromkeys(wanted.uuids, reason))
                 if self._works:
+                    problem.set("")
                     retries = backoff(_FIRST_RETRY, _LAST_RETRY)
+                problem.set(reason, exc_info=not foreseen)
+                self._tell(self.heard, dict.fromkeys(wanted.uuids, reason))
                 # A change of what is wanted is worth a new try at once.
                 self._changed.wait(next(retries))
 
@@ -257,7 +259,8 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
     def forgive(self, uuid: str, xids: Collection[object]) -> None:
         """Drop *xids* of *uuid*: only a person's word clears the gravest Xids."""
         gpu, _ = place_of(uuid, self._reading.gpus)
-        state = self._states[gpu]
+        if (state := self._states.get(gpu)) is None:
+            return  # the slice is no more
         heard = {each.heard for each in xids if isinstance(each, XidRecord)}
         left = tuple(record for record in state.xids if record.heard not in heard)
         self._states[gpu] = replace(state, xids=left)
