@@ -33,6 +33,7 @@ from holdfast.kubelet.registration import RegistrationTimes
 from holdfast.kubelet.socket import SocketServer, dial
 from holdfast.model.book.offers import Offers
 from holdfast.model.ids import ResourceName
+from holdfast.names import LONGEST_SOCKET_PATH
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from waiting import until
@@ -389,6 +390,33 @@ async def test_a_stop_of_a_socket_that_is_cut_short_is_done_where_it_is_called_a
     assert not list(short_path.iterdir())
     gc.collect()
     assert not problems
+
+
+@pytest.mark.parametrize("name", ["a*", "[ab]", "a?", "%61", "100%", "a#b", "ä b"])
+async def test_each_character_of_a_sockets_path_stands_for_itself(
+    short_path: Path, name: str
+) -> None:
+    folder = short_path / name
+    folder.mkdir()
+    (folder / ".ab-1").touch()
+    (folder / f".{name}-0").touch()
+    server = SocketServer(folder / name, hidden=f".{name}-", what="a service", advice="")
+    await server.start(lambda _: None)
+    assert {each.name for each in folder.iterdir()} == {".ab-1", name}, "only its own goes"
+    async with dial(server.path) as channel:
+        await asyncio.wait_for(channel.channel_ready(), 20.0)
+    await server.stop(0.001)
+
+
+async def test_a_socket_is_served_whenever_the_kernel_takes_its_path(short_path: Path) -> None:
+    for length in range(LONGEST_SOCKET_PATH - len(bytes(short_path))):
+        hidden = f".{'s' * length}-"
+        server = SocketServer(short_path / "s", hidden=hidden, what="a service", advice="")
+        try:
+            await server.start(lambda _: None)
+        except KubeletError as error:
+            assert "longer than the 107 bytes" in str(error)  # noqa: PT017 - only of the longest
+        await server.stop(0.001)
 
 
 async def test_whoever_is_cancelled_while_a_socket_stops_hears_of_it(short_path: Path) -> None:

@@ -6,7 +6,9 @@ import itertools
 import os
 import socket
 from collections.abc import Callable
+from glob import escape
 from pathlib import Path
+from urllib.parse import quote
 
 from grpc import aio
 
@@ -33,7 +35,15 @@ _SERIAL = itertools.count()
 
 def dial(socket: Path) -> aio.Channel:
     """Return a new channel to the unix socket at *socket* (absolute), shared with nobody."""
-    return aio.insecure_channel(f"unix://{socket}", options=_OPTIONS)
+    return aio.insecure_channel(_address(socket), options=_OPTIONS)
+
+
+def _address(socket: Path) -> str:
+    """Return the URI of *socket* (absolute) for gRPC, to which %41 is an A and ? ends a path.
+
+    With two slashes before the path gRPC takes it as two bytes longer.
+    """
+    return f"unix:{quote(str(socket))}"
 
 
 def what_went_wrong(error: aio.AioRpcError) -> str:
@@ -71,7 +81,7 @@ class SocketServer:
         add(server)
         try:
             self._sweep()
-            server.add_insecure_port(f"unix://{hidden}")
+            server.add_insecure_port(_address(hidden))
             await seen_through(server.start())
             hidden.chmod(0o600)
             hidden.rename(self.path)
@@ -115,7 +125,7 @@ class SocketServer:
             )
 
     def _sweep(self) -> None:
-        for left_by_a_crash in self.path.parent.glob(f"{self._hidden}*"):
+        for left_by_a_crash in self.path.parent.glob(f"{escape(self._hidden)}*"):
             left_by_a_crash.unlink(missing_ok=True)
 
 
