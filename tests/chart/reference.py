@@ -30,8 +30,8 @@ The column *change* says how a running daemon applies another value, after a cha
 - *pod*: mounts and probes depend on it, so a new pod is needed. Until then no change of the file is applied. A named document may not set it,
   nor `named` ([operations.md](operations.md#nodes-that-differ)).
 
-A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`. In the environment a list is YAML (`[a, b]`) or `a,b`. The
-defaults fit most nodes: to begin, set none.
+A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`; more than 100 years count as 100. In the environment a list is
+YAML (`[a, b]`) or `a,b`. The defaults fit most nodes: to begin, set none.
 """
 
 

@@ -73,6 +73,8 @@ _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _PART = re.compile(rf"({_NUMBER})(ms|s|m|h)")
 PATTERN = rf"({_NUMBER}(ms|s|m|h))+|{_NUMBER}"
 """What a duration looks like when it is text, as a regular expression."""
+_LONGEST = 100 * 365 * 86_400
+"""What a longer duration counts as, in seconds. To gRPC, a deadline in 250 years has passed."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -123,13 +125,10 @@ class Duration(float):
             raise ValueError(  # noqa: TRY004 - msgspec takes ValueError alone for bad input
                 "expected a duration such as 30s or 250ms"
             )
-        try:
-            seconds = _seconds(given) if isinstance(given, str) else float(given)
-        except OverflowError:
-            seconds = math.inf
-        if not (math.isfinite(seconds) and seconds >= 0):
+        seconds = _seconds(given) if isinstance(given, str) else given
+        if not 0 <= seconds < math.inf:
             raise ValueError(f"expected a duration such as 30s or 250ms, got {given!r}")
-        return cls(seconds)
+        return cls(min(seconds, _LONGEST))
 
 
 class Interval(Duration):
