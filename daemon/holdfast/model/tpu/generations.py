@@ -9,7 +9,6 @@ calls a TPU is a row, because a chip that is left out cannot be granted at all. 
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -22,24 +21,27 @@ TPU_RESOURCE = ResourceName("google.com/tpu")
 
 GOOGLE_VENDOR = 0x1AE0
 
-CHIP_BOUNDS: Mapping[int, tuple[int, int, int]] = MappingProxyType(
-    {1: (1, 1, 1), 2: (1, 2, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
-)
+CHIP_BOUNDS: Mapping[int, tuple[int, int, int]] = {
+    1: (1, 1, 1),
+    2: (1, 2, 1),
+    4: (2, 2, 1),
+    8: (2, 4, 1),
+}
 """The box that each host shape is, in chips."""
 
 
 class TpuGeneration(Struct, frozen=True, kw_only=True):
     """One kind of TPU chip.
 
-    `kind` is the driver its machines come with. `functions_per_chip` PCI functions make one chip.
-    `dimensions` of its topologies are two or three. A `lite` generation has one core per chip,
-    counts chips in its accelerator type, and wraps a ring only at 16 chips.
+    `kind` is the driver its machines come with, VFIO for the newer ones. `functions_per_chip` PCI
+    functions make one chip. `dimensions` of its topologies are two or three. A `lite` generation
+    has one core per chip, counts chips in its accelerator type, and wraps a ring only at 16 chips.
     """
 
     name: str
-    kind: DeviceKind
-    accelerator: str
-    """What its accelerator types begin with: ``v5litepod`` of ``v5litepod-8``."""
+    kind: DeviceKind = DeviceKind.VFIO
+    accelerator: str = ""
+    """What its accelerator types begin with, as ``v5litepod-8`` does; empty: its name."""
     gke: str = ""
     """What GKE's node label calls slices of it; empty: GKE has none."""
     hbm_gib: int | None = None
@@ -58,130 +60,95 @@ class TpuGeneration(Struct, frozen=True, kw_only=True):
 
     def accelerator_type(self, chips: int) -> str:
         """Return the name of a slice of *chips*, such as ``v4-8`` for four v4 chips."""
-        return f"{self.accelerator}-{chips if self.lite else 2 * chips}"
+        return f"{self.accelerator or self.name}-{chips if self.lite else 2 * chips}"
 
 
-GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
-    {
-        generation.name: generation
-        for generation in (
-            TpuGeneration(
-                name="v2", kind=DeviceKind.ACCEL, hbm_gib=16, accelerator="v2", dimensions=2
-            ),
-            TpuGeneration(
-                name="v3",
-                kind=DeviceKind.ACCEL,
-                hbm_gib=32,
-                accelerator="v3",
-                gke="tpu-v3-slice",
-                dimensions=2,
-            ),
-            TpuGeneration(
-                name="v4i",
-                kind=DeviceKind.ACCEL,
-                accelerator="v4lite",
-                gke="tpu-v4-lite-device",
-                lite=True,
-            ),
-            TpuGeneration(
-                name="v4",
-                kind=DeviceKind.ACCEL,
-                hbm_gib=32,
-                accelerator="v4",
-                gke="tpu-v4-podslice",
-                ici_resiliency=True,
-            ),
-            TpuGeneration(
-                name="v5p",
-                kind=DeviceKind.VFIO,
-                hbm_gib=95,
-                accelerator="v5p",
-                gke="tpu-v5p-slice",
-                ici_resiliency=True,
-            ),
-            TpuGeneration(
-                name="v5e",
-                kind=DeviceKind.VFIO,
-                hbm_gib=16,
-                accelerator="v5litepod",
-                gke="tpu-v5-lite-podslice",
-                chips_per_host=(1, 4, 8),
-                dimensions=2,
-                lite=True,
-            ),
-            TpuGeneration(
-                name="v6e",
-                kind=DeviceKind.VFIO,
-                hbm_gib=32,
-                accelerator="v6e",
-                gke="tpu-v6e-slice",
-                chips_per_host=(1, 4, 8),
-                dimensions=2,
-                lite=True,
-            ),
-            TpuGeneration(
-                name="tpu7x",
-                kind=DeviceKind.VFIO,
-                hbm_gib=192,
-                accelerator="tpu7x",
-                gke="tpu7x",
-                functions_per_chip=2,
-                metrics_ports_per_chip=2,
-                ici_resiliency=True,
-                names_single_host_worker=False,
-                names_nic_numa=True,
-            ),
-        )
-    }
-)
+GENERATIONS: Mapping[str, TpuGeneration] = {
+    generation.name: generation
+    for generation in (
+        TpuGeneration(name="v2", kind=DeviceKind.ACCEL, hbm_gib=16, dimensions=2),
+        TpuGeneration(
+            name="v3", kind=DeviceKind.ACCEL, hbm_gib=32, gke="tpu-v3-slice", dimensions=2
+        ),
+        TpuGeneration(
+            name="v4i",
+            kind=DeviceKind.ACCEL,
+            accelerator="v4lite",
+            gke="tpu-v4-lite-device",
+            lite=True,
+        ),
+        TpuGeneration(
+            name="v4",
+            kind=DeviceKind.ACCEL,
+            hbm_gib=32,
+            gke="tpu-v4-podslice",
+            ici_resiliency=True,
+        ),
+        TpuGeneration(name="v5p", hbm_gib=95, gke="tpu-v5p-slice", ici_resiliency=True),
+        TpuGeneration(
+            name="v5e",
+            hbm_gib=16,
+            accelerator="v5litepod",
+            gke="tpu-v5-lite-podslice",
+            chips_per_host=(1, 4, 8),
+            dimensions=2,
+            lite=True,
+        ),
+        TpuGeneration(
+            name="v6e",
+            hbm_gib=32,
+            gke="tpu-v6e-slice",
+            chips_per_host=(1, 4, 8),
+            dimensions=2,
+            lite=True,
+        ),
+        TpuGeneration(
+            name="tpu7x",
+            hbm_gib=192,
+            gke="tpu7x",
+            functions_per_chip=2,
+            metrics_ports_per_chip=2,
+            ici_resiliency=True,
+            names_single_host_worker=False,
+            names_nic_numa=True,
+        ),
+    )
+}
 """Every generation by its name."""
 
-
-class TpuPciId(Struct, frozen=True, kw_only=True):
-    """One PCI device id of a generation; `subsystem` None stands for any."""
-
-    device: int
-    subsystem: int | None
-    generation: str
-
-
-PCI_IDS: tuple[TpuPciId, ...] = (
-    TpuPciId(device=0x0027, subsystem=0x004E, generation="v2"),
-    TpuPciId(device=0x0027, subsystem=0x004F, generation="v3"),
+PCI_IDS: Mapping[tuple[int, int | None], str] = {
+    (0x0027, 0x004E): "v2",
+    (0x0027, 0x004F): "v3",
     # JAX takes every 0x0027 for a v3, whatever its subsystem.
-    TpuPciId(device=0x0027, subsystem=None, generation="v3"),
-    TpuPciId(device=0x0056, subsystem=None, generation="v4i"),
-    TpuPciId(device=0x005E, subsystem=None, generation="v4"),
-    TpuPciId(device=0x0062, subsystem=None, generation="v5p"),
-    TpuPciId(device=0x0063, subsystem=None, generation="v5e"),
-    TpuPciId(device=0x006F, subsystem=None, generation="v6e"),
+    (0x0027, None): "v3",
+    (0x0056, None): "v4i",
+    (0x005E, None): "v4",
+    (0x0062, None): "v5p",
+    (0x0063, None): "v5e",
+    (0x006F, None): "v6e",
     # gVisor calls 0x0075 the chip and 0x0076 its physical function; everybody else calls 0x0076
     # the chip. Both in one slot make one chip all the same.
-    TpuPciId(device=0x0075, subsystem=None, generation="tpu7x"),
-    TpuPciId(device=0x0076, subsystem=None, generation="tpu7x"),
-)
-"""First match wins."""
+    (0x0075, None): "tpu7x",
+    (0x0076, None): "tpu7x",
+}
+"""The generation by the device's id and its subsystem's; None: of all others."""
 
-NOT_CHIPS: Mapping[int, str] = MappingProxyType(
-    {
-        0x001F: "NVMe disk",
-        0x0042: "gVNIC network card",
-        0xABCD: "Airbrush",
-        # Offering the physical function beside its virtual functions would count silicon twice.
-        0x006E: "physical function of v6e chips",
-    }
-)
+NOT_CHIPS: Mapping[int, str] = {
+    0x001F: "NVMe disk",
+    0x0042: "gVNIC network card",
+    0xABCD: "Airbrush",
+    # Offering the physical function beside its virtual functions would count silicon twice.
+    0x006E: "physical function of v6e chips",
+}
 """Devices of the same vendor that are no TPU chips; a filter by vendor alone counts them."""
 
 
 def generation_of(vendor: int, device: int, subsystem: int | None) -> TpuGeneration | None:
     """Return the generation of a PCI function, or None when it is not part of a TPU chip."""
-    if vendor != GOOGLE_VENDOR or device in NOT_CHIPS:
+    if vendor != GOOGLE_VENDOR:
         return None
-    for row in PCI_IDS:
-        if row.device == device and row.subsystem in (None, subsystem):
-            return GENERATIONS[row.generation]
-    return None
+    name = PCI_IDS.get((device, subsystem)) or PCI_IDS.get((device, None))
+    return None if name is None else GENERATIONS[name]
 
 
 def slot_of(address: PciAddress) -> str:
