@@ -27,7 +27,6 @@ def test_the_file_of_a_real_host_names_its_slice() -> None:
     assert read.facts == TpuHostFacts(
         topology="4x4x8", accelerator_type="v4-256", worker_id="3", ici_resiliency=True
     )
-    assert read.values["RUNTIME_VERSION"] == "example.com/images/fake_tensorflow:latest"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from holdfast.model.text import is_number
 from holdfast.model.tpu.generations import (
@@ -29,18 +29,18 @@ _OURS, _GKE = "holdfast.dev/tpu", "cloud.google.com/gke"
 
 
 class TpuHostFacts(Struct, frozen=True, kw_only=True):
-    """What is known of the slice that this host is part of; None and empty mean unknown.
+    """What is known of the slice that this host is part of; None or empty: unknown.
 
     `topology` is the slice's, in chips: ``2x4``, ``4x4x8``. `worker_hostnames` are those of all
     hosts of the slice, in the order of their worker ids.
     """
 
-    topology: str | None = None
-    accelerator_type: str | None = None
-    worker_id: str | None = None
+    topology: str = ""
+    accelerator_type: str = ""
+    worker_id: str = ""
     worker_hostnames: tuple[str, ...] = ()
     ici_resiliency: bool | None = None
-    vbar_url: str | None = None
+    vbar_url: str = ""
     """Where the VBAR control service listens, such as ``unix:///var/run/tpu-plugin/vbar.sock``."""
 
 
@@ -91,21 +91,19 @@ def resolve(
     problems: list[str] = []
     usable: list[TpuHostFacts] = []
     for source, facts in (("the configuration", configured), ("the tpu-env file", from_file)):
-        reason = "" if facts.topology is None else _misfit(facts.topology, on_host)
+        reason = _misfit(facts.topology, on_host) if facts.topology else ""
         if reason:
             problems.append(f"topology {facts.topology!r} of {source} is not used: {reason}")
         else:
             usable.append(facts)
-    topology = next((facts.topology for facts in usable if facts.topology is not None), None)
-    of_slice = [facts for facts in usable if facts.topology in (None, topology)]
+    topology = next((facts.topology for facts in usable if facts.topology), "")
+    of_slice = [facts for facts in usable if facts.topology in {"", topology}]
     merged = TpuHostFacts(
         topology=topology or single_host_topology(generation, on_host),
-        accelerator_type=next((f.accelerator_type for f in of_slice if f.accelerator_type), None),
-        worker_id=next((f.worker_id for f in of_slice if f.worker_id), None),
+        accelerator_type=next((f.accelerator_type for f in of_slice if f.accelerator_type), ""),
+        worker_id=next((f.worker_id for f in of_slice if f.worker_id), ""),
         worker_hostnames=next((f.worker_hostnames for f in of_slice if f.worker_hostnames), ()),
-        ici_resiliency=next(
-            (f.ici_resiliency for f in of_slice if f.ici_resiliency is not None), None
-        ),
+        ici_resiliency=from_file.ici_resiliency if from_file in of_slice else None,
         vbar_url=configured.vbar_url,
     )
     return merged, tuple(problems)
@@ -127,9 +125,9 @@ def _misfit(topology: str, on_host: int) -> str:
 def _slice_variables(generation: TpuGeneration, chips: int, facts: TpuHostFacts) -> dict[str, str]:
     """Return what a worker that has all chips of its host is told about its slice."""
     variables: dict[str, str] = {}
-    sides = None if facts.topology is None else parse_topology(facts.topology)
+    sides = parse_topology(facts.topology)
     alone = False
-    if facts.topology is not None and sides is not None and not _misfit(facts.topology, chips):
+    if sides is not None and not _misfit(facts.topology, chips):
         total = math.prod(sides)
         alone = total == chips
         kind = facts.accelerator_type or generation.accelerator_type(total)
@@ -140,7 +138,7 @@ def _slice_variables(generation: TpuGeneration, chips: int, facts: TpuHostFacts)
             variables |= _torus_variables(generation, CHIP_BOUNDS[chips], _padded(sides), facts)
     elif facts.accelerator_type:
         variables["TPU_ACCELERATOR_TYPE"] = facts.accelerator_type
-    if facts.worker_id is not None:
+    if facts.worker_id:
         variables["TPU_WORKER_ID"] = facts.worker_id
     if facts.worker_hostnames:
         variables["TPU_WORKER_HOSTNAMES"] = ",".join(facts.worker_hostnames)
@@ -207,8 +205,7 @@ def _commas(numbers: Iterable[int]) -> str:
 class TpuEnvFile(Struct, frozen=True, kw_only=True):
     """What the file says. `problems` name each line or value that could not be used."""
 
-    values: Mapping[str, str] = field(default_factory=dict)
-    facts: TpuHostFacts = field(default_factory=TpuHostFacts)
+    facts: TpuHostFacts = TpuHostFacts()
     problems: tuple[str, ...] = ()
 
 
@@ -233,18 +230,18 @@ def parse_tpu_env(text: str) -> TpuEnvFile:
         accelerator_type=_checked(values, problems, "ACCELERATOR_TYPE", _ACCELERATOR.fullmatch),
         worker_id=_checked(values, problems, "WORKER_ID", is_number),
         worker_hostnames=tuple(hostnames.split(",")) if hostnames else (),
-        ici_resiliency=None if resilient is None else resilient.lower() == "true",
+        ici_resiliency=resilient.lower() == "true" if resilient else None,
     )
     if len(problems) > _MOST_PROBLEMS:
         more = len(problems) - _MOST_PROBLEMS
         problems[_MOST_PROBLEMS:] = [f"tpu-env has {more} more lines or values that are odd"]
-    return TpuEnvFile(values=values, facts=facts, problems=tuple(problems))
+    return TpuEnvFile(facts=facts, problems=tuple(problems))
 
 
 def _unquoted(value: str) -> str | None:
     """Return *value* without its quotes; None when a quote is not closed or text follows it."""
     quote = value[:1]
-    if quote not in ("'", '"') or not quote:
+    if quote not in {"'", '"'}:
         return value if value.isprintable() else None
     inner = value[1:-1]
     if len(value) == 1 or value[-1] != quote or quote in inner or not inner.isprintable():
@@ -254,15 +251,15 @@ def _unquoted(value: str) -> str | None:
 
 def _checked(
     values: Mapping[str, str], problems: list[str], key: str, sound: Callable[[str], object]
-) -> str | None:
-    """Return the value of *key*, also written with TPU_ before it; empty counts as absent."""
-    usable = None
+) -> str:
+    """Return the value of *key*, also written with TPU_ before it; empty where there is none."""
+    usable = ""
     for name in (f"TPU_{key}", key):
         value = values.get(name, "")
         if value and not sound(value):
             problems.append(f"{name} of tpu-env cannot be used: {_shown(value)}")
-        elif value and usable is None:
-            usable = value
+        else:
+            usable = usable or value
     return usable
 
 
@@ -281,7 +278,7 @@ def tpu_labels(
     labels = {f"{_OURS}.generation": generation.name, f"{_OURS}.count": str(chips)}
     if generation.hbm_gib is not None:
         labels[f"{_OURS}.memory"] = str(generation.hbm_gib << 10)
-    sides = parse_topology(facts.topology or "")
+    sides = parse_topology(facts.topology)
     topology = "x".join(map(str, sides or ()))
     if sides is not None:
         labels[f"{_OURS}.topology"] = topology

@@ -167,13 +167,11 @@ def parse_topology(text: str) -> tuple[int, ...] | None:
     return sides if math.prod(sides) else None
 
 
-def single_host_topology(generation: TpuGeneration, chips: int) -> str | None:
-    """Return the topology of a slice that is one host of *chips*, or None when there is none.
+def single_host_topology(generation: TpuGeneration, chips: int) -> str:
+    """Return the topology of a slice that is one host of *chips*, empty where there is none.
 
     >>> single_host_topology(GENERATIONS["v5e"], 8)
     '2x4'
     """
-    bounds = CHIP_BOUNDS.get(chips)
-    if bounds is None:
-        return None
+    bounds = CHIP_BOUNDS.get(chips, ())
     return "x".join(str(side) for side in bounds[: generation.dimensions])

@@ -67,7 +67,7 @@ def _shapes(chips: Sequence[tuple[Device, TpuGeneration]]) -> Iterator[Advertise
                     **texts(
                         type=_SHAPE_TYPE,
                         resource=resource,
-                        shape=shape or "",
+                        shape=shape,
                         generation=generation.name,
                     ),
                     **numbers(chips=size),
