@@ -18,7 +18,7 @@ from holdfast.allocation.specwriter import SpecWriter
 from holdfast.discovery.scanner import with_found
 from holdfast.discovery.source import Source, Sources
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.devices import Device, Inventory
+from holdfast.model.devices import Inventory
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane, Lanes
@@ -114,7 +114,7 @@ class _Lanes(Lanes):
 
 
 class _Alone:
-    """Stands in for discovery and its rules where there is but one adapter."""
+    """Stands in for discovery where there is but one adapter."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -127,9 +127,6 @@ class _Alone:
 
     def replace(self, source: Source) -> None:
         pass
-
-    def taken(self, device: Device) -> bool:
-        return False
 
 
 async def _read(
@@ -148,8 +145,8 @@ async def _read(
             specs=partial(SpecWriter, node.root.run, lane=opened.open_lane("cdi", Watched(5.0))),
             view=Watched(KubeletView()),
             discovery=alone,
-            rules=alone,
-            observer=Unobserved(),
+            taken=lambda _device: False,
+            count=Unobserved().happened,
         )
     )
     async with asyncio.TaskGroup() as group:

@@ -20,7 +20,6 @@ from holdfast.model.nvidia.gpu import (
     GpuTraits,
     GpuUse,
 )
-from holdfast.model.nvidia.grant import Imex
 from holdfast.model.nvidia.mig import MigStrategy
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -97,7 +96,8 @@ async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
         look=Watched(5.0),
         strategy=MigStrategy.NONE,
         rescan=Watched(30.0),
-        imex=Imex.UNWANTED,
+        imex=False,
+        imex_required=False,
         known={},
     )
     yield Driver(tmp_path / "proc/driver/nvidia", library, source, clock)

@@ -34,22 +34,6 @@ class DiscoveryRequests(Protocol):
         ...
 
 
-class RemovalRules(Protocol):
-    """The rules of the settings that take devices out of their resources."""
-
-    def taken(self, device: Device) -> bool:
-        """Tell whether a rule takes *device* out of its resource."""
-        ...
-
-
-class HardwareObserver(Protocol):
-    """Hears of events of the hardware, for metrics."""
-
-    def happened(self, kind: str, code: str, clears: str) -> None:
-        """Count an event: its kind, its code, and what clears it."""
-        ...
-
-
 class Context(Struct, frozen=True, kw_only=True):
     """The parts of the daemon that an adapter may use."""
 
@@ -66,8 +50,10 @@ class Context(Struct, frozen=True, kw_only=True):
     view: Watched[KubeletView]
     """What kubelet's checkpoint says of every container."""
     discovery: DiscoveryRequests
-    rules: RemovalRules
-    observer: HardwareObserver
+    taken: Callable[[Device], bool]
+    """Tells whether a rule of the settings takes a device out of its resource."""
+    count: Callable[[str, str, str], None]
+    """Counts an event of the hardware, for metrics: its kind, its code, and what clears it."""
 
 
 Vendor = Callable[[Context], Source]

@@ -115,8 +115,8 @@ class DiscoveryParts:
             specs=writer,
             view=core.view,
             discovery=self.scanner,
-            rules=core.naming,
-            observer=core.metrics,
+            taken=core.naming.taken,
+            count=core.metrics.happened,
         )
         self.scanner.adopt(vendor(context) for vendor in vendors)
         self.look = Look(

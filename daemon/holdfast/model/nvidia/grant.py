@@ -41,16 +41,6 @@ class DeviceIds(Enum):
     INDEX = "index"
 
 
-class Imex(Enum):
-    """Whether containers are given IMEX channel 0, by which GPUs of several nodes share memory."""
-
-    UNWANTED = "unwanted"
-    WANTED = "wanted"
-    """Where the node has it."""
-    REQUIRED = "required"
-    """A node that has it not offers no GPU."""
-
-
 class GpuGrantRules(Struct, frozen=True, kw_only=True):
     """What the operator chose, under the names of NVIDIA's plugin.
 

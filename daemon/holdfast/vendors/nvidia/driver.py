@@ -14,7 +14,6 @@ from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import DeviceId, PciAddress
 from holdfast.model.nvidia.devices import GpuFacts, gpu_topology
 from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuReading
-from holdfast.model.nvidia.grant import Imex
 from holdfast.model.nvidia.mig import GpuLayout, MigStrategy, lay_out, with_known
 from holdfast.model.nvidia.placement import GpuTopology
 from holdfast.model.nvidia.roots import DriverFacts, NvmlRelease, RootFacts, device_root, leave
@@ -53,7 +52,7 @@ class DriverWatch(Struct, kw_only=True):
 
     `make` makes an NVML of the path that was found, empty for the one the loader knows. `known` are
     the GPUs that a former daemon saw, by UUID, and where; `left` is why NVML was let go for good,
-    by that one at first. `imex` says whether channel 0 is handed over, and whether nothing starts
+    by that one at first. `imex`: channel 0 is handed over; `imex_required`: and nothing starts
     without it. Seconds: `look` between looks for a driver that is absent, `rescan` between
     readings.
     """
@@ -65,7 +64,8 @@ class DriverWatch(Struct, kw_only=True):
     look: Watched[float]
     strategy: MigStrategy
     rescan: Watched[float]
-    imex: Imex
+    imex: bool
+    imex_required: bool
     known: Mapping[str, PciAddress]
     left: NvmlRelease | None = None
     load: str = ""
@@ -192,7 +192,7 @@ class DriverWatch(Struct, kw_only=True):
         reading = with_known(self._placed(reading), last, on_driver=self.files.is_on_driver)
         uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
         nodes, root, no_nodes = self._nodes(driver, reading)
-        imex = self.files.imex(root) if root and self.imex is not Imex.UNWANTED else ""
+        imex = self.files.imex(root) if root and self.imex else ""
         layout = lay_out(reading, self.strategy)
         others = _tells_more(reading, last)
         facts = GpuFacts(
@@ -206,7 +206,7 @@ class DriverWatch(Struct, kw_only=True):
             version=reading.driver_version,
             traits=library.traits(uuids) if others else {},
             imex=imex,
-            no_imex=_NO_IMEX if self.imex is Imex.REQUIRED and not imex else "",
+            no_imex=_NO_IMEX if self.imex and self.imex_required and not imex else "",
         )
         links = library.links(uuids) if others else None
         return _DriverLook(reading=reading, facts=facts, links=links)

@@ -33,7 +33,6 @@ from holdfast.model.nvidia.grant import (
     DeviceList,
     GpuGrantRules,
     GrantedGpu,
-    Imex,
     gpu_grant,
 )
 from holdfast.model.nvidia.health import GpuState
@@ -101,7 +100,8 @@ class Gpus(WithoutDriver):
             look=live.part(lambda now: now.look),
             strategy=MigStrategy(gpu.mig_strategy),
             rescan=live.part(lambda now: now.rescan),
-            imex=_imex(gpu),
+            imex=bool(gpu.imex_channel_ids),
+            imex_required=gpu.imex_required,
             known={uuid: state.pci for uuid, state in kept.items() if state.pci is not None},
             left=self._kept_leave.value.get(on.boot) if drained else None,
         )
@@ -135,7 +135,7 @@ class Gpus(WithoutDriver):
         if not driver.ever_read:
             return DeviceListing(unseen=RESOURCES)
         locks = {name: lock.keys for name, lock in self._on.ledger.book.value.locks.items()}
-        devices = gpu_devices(driver.facts.value, locks, self._shared.value, self._on.rules.taken)
+        devices = gpu_devices(driver.facts.value, locks, self._shared.value, self._on.taken)
         # Pods may still have some under a name that nothing is advertised by any more.
         former = {each.resource for each in locks if is_renamed(each.resource)}
         names = sorted({each.name.resource for each in devices} | former)
@@ -339,7 +339,7 @@ def _health(
             rules=rules,
         ),
         times=live.part(lambda now: HealthTimes(beat=now.health_beat, quiet=now.health_quiet)),
-        count=lambda event, condemns: on.observer.happened(*labels_of(event, condemns=condemns)),
+        count=lambda event, condemns: on.count(*labels_of(event, condemns=condemns)),
     )
 
 
@@ -376,12 +376,6 @@ def _tell_of_features(gpu: GpuSettings) -> None:
                 reason=reason,
                 where="gpu.cdiFeatureFlags",
             )
-
-
-def _imex(gpu: GpuSettings) -> Imex:
-    if not gpu.imex_channel_ids:
-        return Imex.UNWANTED
-    return Imex.REQUIRED if gpu.imex_required else Imex.WANTED
 
 
 def _described(on: Context, files: NvidiaFiles, rules: GpuGrantRules, facts: GpuFacts) -> NodeSpecs:
