@@ -3,11 +3,11 @@
 from itertools import combinations
 
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
-from holdfast.model.nvidia.gpu import GPU_RESOURCE, GpuLinks, Link
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey
+from holdfast.model.nvidia import GPU
+from holdfast.model.nvidia.gpu import GpuLinks, Link
 from holdfast.model.nvidia.placement import GpuTopology
 
-_GPU = ResourceName(GPU_RESOURCE)
 _DOUBLE = {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)}
 _SINGLE = {(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)}
 
@@ -31,7 +31,7 @@ def switch_pairs(gpus: int) -> GpuNode:
 def _node(gpus: int) -> Inventory:
     devices = tuple(
         Device(
-            name=DeviceName(_GPU, DeviceId(_id(place))),
+            name=DeviceName(GPU, DeviceId(_id(place))),
             kind=DeviceKind.DRIVER,
             source="nvidia",
             keys=frozenset({HardwareKey(f"card/{_id(place)}")}),
@@ -41,7 +41,7 @@ def _node(gpus: int) -> Inventory:
         )
         for place in range(gpus)
     )
-    return Inventory(generation=1, resources=(_GPU,), devices=devices)
+    return Inventory(generation=1, resources=(GPU,), devices=devices)
 
 
 def _pci(gpus: int) -> dict[tuple[str, str], Link]:

@@ -19,7 +19,7 @@ from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
-from holdfast.model.nvidia.free import GpuRules, IdleRules
+from holdfast.model.nvidia.free import GpuRules
 from holdfast.model.use.free import KernelFacts, Verdict, judge_kernel
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -32,9 +32,8 @@ MIB = 1 << 20
 RULES = GpuRules(
     monitors=GpuSettings().monitors,
     displays=GpuSettings().displays,
-    idle=IdleRules(
-        slack=GpuSettings().memory_slack_mib * MIB, deadline=GpuSettings().memory_deadline
-    ),
+    slack=GpuSettings().memory_slack_mib * MIB,
+    deadline=GpuSettings().memory_deadline,
 )
 """What holds unless it is set otherwise."""
 PATH = "/dev/vfio/10"

@@ -16,22 +16,22 @@ from holdfast.ledger.standings import DeviceStandings
 from holdfast.model.book.byhand import Target, quarantine
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
-from holdfast.model.nvidia.gpu import GPU_RESOURCE, GpuLinks
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid
+from holdfast.model.nvidia import GPU
+from holdfast.model.nvidia.gpu import GpuLinks
 from holdfast.model.nvidia.placement import GpuTopology, SlicePolicy
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.specs import GpuPreference
 
-_GPU = ResourceName(GPU_RESOURCE)
 A, B, C, D = (DeviceId(f"GPU-{letter}") for letter in "abcd")
 
 
 def _inventory(*ids: DeviceId) -> Inventory:
     devices = tuple(
-        device_of(name(each, _GPU), f"card/{each}", kind=DeviceKind.DRIVER) for each in ids
+        device_of(name(each, GPU), f"card/{each}", kind=DeviceKind.DRIVER) for each in ids
     )
-    return Inventory(resources=(_GPU,), devices=devices)
+    return Inventory(resources=(GPU,), devices=devices)
 
 
 def _linked(one: DeviceId, other: DeviceId) -> GpuTopology:
@@ -64,17 +64,17 @@ async def test_a_topology_or_inventory_that_changes_changes_what_is_preferred(
     preference = Preference(
         standings=_standings(ledger, inventory), inventory=inventory, sources=_by(topology)
     )
-    assert preference.preferred(_GPU, (A, B, C), (), 2) == (B, C)
+    assert preference.preferred(GPU, (A, B, C), (), 2) == (B, C)
     topology.set(_linked(A, C))
-    assert preference.preferred(_GPU, (A, B, C), (), 2) == (A, C)
+    assert preference.preferred(GPU, (A, B, C), (), 2) == (A, C)
     inventory.set(_inventory(D, C, B, A))
     topology.set(_linked(A, D))
-    assert preference.preferred(_GPU, (A, B, C, D), (), 2) == (D, A)
+    assert preference.preferred(GPU, (A, B, C, D), (), 2) == (D, A)
 
 
 async def test_a_gpu_in_quarantine_is_preferred_last_however_near_it_is(ledger: Ledger) -> None:
     mark = Mark(asker=Asker(uid=0, pid=1), at=0.0, reason="it is sick")
-    what = Target(device=DeviceName(_GPU, B), keys=frozenset({HardwareKey(f"card/{B}")}))
+    what = Target(device=DeviceName(GPU, B), keys=frozenset({HardwareKey(f"card/{B}")}))
     await ledger.apply(lambda draft: quarantine(draft, what, mark))
     inventory = Watched(_inventory(A, B, C))
     preference = Preference(
@@ -82,7 +82,7 @@ async def test_a_gpu_in_quarantine_is_preferred_last_however_near_it_is(ledger: 
         inventory=inventory,
         sources=_by(Watched(_linked(B, C))),
     )
-    assert preference.preferred(_GPU, (A, B, C), (), 2) == (A, C)
+    assert preference.preferred(GPU, (A, B, C), (), 2) == (A, C)
 
 
 async def test_a_gpu_that_is_to_leave_is_preferred_only_where_too_few_stay(ledger: Ledger) -> None:
@@ -97,12 +97,12 @@ async def test_a_gpu_that_is_to_leave_is_preferred_only_where_too_few_stay(ledge
         sources=_by(Watched(_linked(B, C))),
     )
     await ledger.apply(
-        lambda draft: draft.allocate(_GPU, {A: keys(f"card/{A}")}, pod=PodUid("has not ended yet"))
+        lambda draft: draft.allocate(GPU, {A: keys(f"card/{A}")}, pod=PodUid("has not ended yet"))
     )
-    assert preference.preferred(_GPU, (A, B), (), 1) == (A,), "that one can be waited for"
-    assert set(preference.preferred(_GPU, (A, B, C), (), 2)) == {A, C}
-    assert preference.preferred(_GPU, (B, C), (B,), 1) == (B,)
-    assert set(preference.preferred(_GPU, (B, C), (), 2)) == {B, C}
+    assert preference.preferred(GPU, (A, B), (), 1) == (A,), "that one can be waited for"
+    assert set(preference.preferred(GPU, (A, B, C), (), 2)) == {A, C}
+    assert preference.preferred(GPU, (B, C), (B,), 1) == (B,)
+    assert set(preference.preferred(GPU, (B, C), (), 2)) == {B, C}
 
 
 async def test_without_a_topology_gpus_are_preferred_all_the_same(ledger: Ledger) -> None:
@@ -112,7 +112,7 @@ async def test_without_a_topology_gpus_are_preferred_all_the_same(ledger: Ledger
         inventory=inventory,
         sources=_by(Watched(GpuTopology())),
     )
-    assert preference.preferred(_GPU, (A, B), (B,), 1) == (B,)
+    assert preference.preferred(GPU, (A, B), (B,), 1) == (B,)
 
 
 async def test_slices_are_spread_over_the_gpus_unless_they_are_to_be_packed(ledger: Ledger) -> None:
@@ -127,5 +127,5 @@ async def test_slices_are_spread_over_the_gpus_unless_they_are_to_be_packed(ledg
         sources=_by(topology, SlicePolicy.PACKED),
     )
 
-    assert spreading.preferred(_GPU, (B, C, D), (), 1) == (C,)
-    assert packing.preferred(_GPU, (B, C, D), (), 1) == (B,)
+    assert spreading.preferred(GPU, (B, C, D), (), 1) == (C,)
+    assert packing.preferred(GPU, (B, C, D), (), 1) == (B,)

@@ -17,11 +17,11 @@ from holdfast.model.nvidia.free import (
     Bystander,
     GpuHolders,
     GpuOwners,
+    GpuRules,
     GpuSight,
     IdleLevel,
     IdleLook,
     IdleMemory,
-    IdleRules,
     bystander,
     follow,
     granted_on,
@@ -153,7 +153,7 @@ def test_where_the_memory_of_a_bystander_is_not_told_what_is_left_is_not_known()
     assert found.sight.memory is None
 
 
-IDLE = GpuSight(memory=5 * MIB, idle=5 * MIB, slack=RULES.idle.slack)
+IDLE = GpuSight(memory=5 * MIB, idle=5 * MIB, slack=RULES.slack)
 JUDGED = [
     (IDLE, (), (), (FREE, False), "its memory is back (5 MiB"),
     (replace(IDLE, memory=69 * MIB), (), (), (FREE, False), "its memory is back"),
@@ -287,7 +287,6 @@ def test_nvml_alone_keeps_a_gpu_and_nothing_else() -> None:
 
 
 DEADLINE, LATER = 60.0, 600.0
-IDLE_RULES = RULES.idle
 HUGE = 70 << 30
 SETTLED = IdleLevel(idle=5 * MIB, least=5 * MIB)
 
@@ -346,11 +345,11 @@ LEVELS = [
 def test_idle_memory_is_the_least_that_was_seen_while_nobody_had_the_gpu_and_small_rises(
     level: IdleLevel, look: IdleLook | None, now: float, then: IdleLevel
 ) -> None:
-    assert follow(level, look, now=now, rules=IDLE_RULES) == then
+    assert follow(level, look, now=now, rules=RULES) == then
 
 
 def test_the_slack_can_be_set() -> None:
-    wide = IdleRules(slack=1 << 30, deadline=DEADLINE)
+    wide = GpuRules(slack=1 << 30, deadline=DEADLINE)
     assert follow(SETTLED, at(900 * MIB, owned=True), now=0, rules=wide) == SETTLED
     found = with_level(GpuHolders(sight=GpuSight(memory=900 * MIB)), SETTLED, now=0, rules=wide)
     assert not found.sight.above
@@ -361,11 +360,11 @@ def test_many_small_leaks_end_in_one_that_is_told() -> None:
     for _ in range(20):
         memory += 66 * MIB
         for _ in range(2):
-            level = follow(level, at(memory, owned=True), now=now, rules=IDLE_RULES)
+            level = follow(level, at(memory, owned=True), now=now, rules=RULES)
             now += LATER
     assert level.idle is not None
     assert level.idle <= 5 * MIB + 4 * 64 * MIB
-    found = with_level(GpuHolders(sight=GpuSight(memory=memory)), level, now=now, rules=IDLE_RULES)
+    found = with_level(GpuHolders(sight=GpuSight(memory=memory)), level, now=now, rules=RULES)
     verdict = judge_kernel(gpu(found.sight))
     assert verdict.freedom is IN_USE
     assert "not freed" in verdict.reason
@@ -397,7 +396,7 @@ def test_nothing_is_learned_of_a_gpu_while_somebody_is_on_it_or_may_be(found: Gp
 def test_memory_that_stays_is_overdue_after_the_deadline_and_not_before() -> None:
     level = IdleLevel(idle=5, least=5, above_since=3, busy_since=3)
     found = GpuHolders(sight=GpuSight(memory=99 * MIB))
-    looks = [with_level(found, level, now=now, rules=IDLE_RULES) for now in (62, 63)]
+    looks = [with_level(found, level, now=now, rules=RULES) for now in (62, 63)]
     assert [each.sight.overdue for each in looks] == [False, True]
     assert [each.sight.restless for each in looks] == [False, True]
     assert {each.sight.idle for each in looks} == {5}

@@ -91,9 +91,8 @@ class GpuUses(Struct, kw_only=True):
         locks: Mapping[DeviceName, DeviceLock],
     ) -> KernelFacts:
         """Return *facts* of *device*, with only those holders that block its release."""
-        to, now, every = self._granted(device, locks), self.monotonic(), self.rules.value
-        rules = every.idle
-        found = sort(use, facts.holders or (), named, to, every)
+        to, now, rules = self._granted(device, locks), self.monotonic(), self.rules.value
+        found = sort(use, facts.holders or (), named, to, rules)
         level = follow(self._level(device), unused(found, to), now=now, rules=rules)
         self._remember(device, level)
         found = with_level(found, level, now=now, rules=rules)
@@ -111,7 +110,7 @@ class GpuUses(Struct, kw_only=True):
             self._unknown_since.pop(device.name, None)
             return to
         now = self.monotonic()
-        if now - self._unknown_since.setdefault(device.name, now) < self.rules.value.idle.deadline:
+        if now - self._unknown_since.setdefault(device.name, now) < self.rules.value.deadline:
             return to
         return replace(to, pods=to.pods - {None})
 

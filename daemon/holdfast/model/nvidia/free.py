@@ -61,9 +61,14 @@ class IdleLevel(Struct, frozen=True, kw_only=True):
         return IdleMemory(load=load, least=self.least, now=self.idle)
 
 
-class IdleRules(Struct, frozen=True, kw_only=True):
-    """What can be set: the slack in bytes, and how many seconds memory may take to come back."""
+class GpuRules(Struct, frozen=True, kw_only=True):
+    """What can be set: commands as /proc shows them, and what counts as idle.
 
+    `slack` is in bytes, `deadline` how many seconds memory may take to come back.
+    """
+
+    monitors: tuple[str, ...] = ()
+    displays: tuple[str, ...] = ()
     slack: int
     deadline: float
 
@@ -86,7 +91,7 @@ def restored(kept: IdleMemory | None, load: str) -> IdleLevel:
     return IdleLevel(idle=kept.now, least=kept.least)
 
 
-def follow(level: IdleLevel, look: IdleLook | None, *, now: float, rules: IdleRules) -> IdleLevel:
+def follow(level: IdleLevel, look: IdleLook | None, *, now: float, rules: GpuRules) -> IdleLevel:
     """Return what is known after one more look; None: somebody is on it, or nobody can tell.
 
     The idle level is the least that was seen while the GPU was granted to nobody. A small rise that
@@ -120,14 +125,6 @@ def _since(before: float | None, now: float, *, so: bool) -> float | None:
     if not so:
         return None
     return now if before is None else before
-
-
-class GpuRules(Struct, frozen=True, kw_only=True):
-    """What can be set: commands as /proc shows them, and what counts as idle."""
-
-    monitors: tuple[str, ...] = ()
-    displays: tuple[str, ...] = ()
-    idle: IdleRules
 
 
 class Bystander(Enum):
@@ -347,7 +344,7 @@ def unused(found: GpuHolders, to: GpuOwners) -> IdleLook | None:
     return IdleLook(memory=sight.memory, utilization=sight.utilization, unowned=to.unowned)
 
 
-def with_level(found: GpuHolders, level: IdleLevel, *, now: float, rules: IdleRules) -> GpuHolders:
+def with_level(found: GpuHolders, level: IdleLevel, *, now: float, rules: GpuRules) -> GpuHolders:
     """Return *found* with what is known of the GPU when nobody uses it."""
 
     def is_over(since: float | None) -> bool:

@@ -8,8 +8,6 @@ from msgspec import Struct, field
 from holdfast.model.cards import card_key, part_key
 from holdfast.model.ids import HardwareKey, PciAddress
 
-GPU_RESOURCE = "nvidia.com/gpu"
-
 NOWHERE = -1
 """The index of a GPU that NVML does not list."""
 

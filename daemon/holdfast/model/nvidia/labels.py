@@ -7,8 +7,9 @@ from msgspec import Struct, field
 
 from holdfast.model.cards import NOT_SHARED, Shared, Sharing
 from holdfast.model.ids import DeviceId, ResourceName
+from holdfast.model.nvidia import GPU
 from holdfast.model.nvidia.devices import GpuFacts
-from holdfast.model.nvidia.gpu import GPU_RESOURCE, DriverState, Gpu, MigSlice
+from holdfast.model.nvidia.gpu import DriverState, Gpu, MigSlice
 from holdfast.model.nvidia.mig import GpuPart, MigStrategy, resource_of
 
 _STATUS, _HAS_LIST = 0x06, 0x10
@@ -19,7 +20,7 @@ _SIGNATURE, _RECORDS = b"VF", 5
 _DRIVER, _HEADER, _LENGTH = 0, 2, 10
 """The kind of the record with the host's driver; a kind and a length are before each record's data,
 and both of its texts have this length."""
-_CUDA, _GPU = "nvidia.com/cuda", ResourceName(GPU_RESOURCE)
+_CUDA = "nvidia.com/cuda"
 _VGPU = "nvidia.com/vgpu"
 _PARTS = (("major", "major"), ("minor", "minor"), ("revision", "rev"))
 """The parts of a version: in the names of labels, and in NVIDIA's older names of the same."""
@@ -181,7 +182,7 @@ def _of_node(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
 def _of_fabric(gpus: Sequence[Gpu]) -> dict[str, str]:
     """Return the clique that GPUs of this node are in; nothing where they are in several."""
     cliques = {gpu.clique for gpu in gpus if gpu.clique}
-    return {f"{_GPU}.clique": cliques.pop()} if len(cliques) == 1 else {}
+    return {f"{GPU}.clique": cliques.pop()} if len(cliques) == 1 else {}
 
 
 def _of_hypervisor(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
@@ -216,18 +217,18 @@ def _of_gpus(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
     model, count = models.most_common(1)[0]
     alike = [gpu for gpu in gpus if gpu.name == model]
     whole = not all(gpu.mig for gpu in alike)
-    sharing = known.sharing.get(_GPU, NOT_SHARED) if whole else _NOT_GRANTED
-    labels = _of_resource(_GPU, model, count, sharing)
+    sharing = known.sharing.get(GPU, NOT_SHARED) if whole else _NOT_GRANTED
+    labels = _of_resource(GPU, model, count, sharing)
     memory = next((gpu.memory for gpu in alike if gpu.memory), None)
     if memory is not None:
-        labels[f"{_GPU}.memory"] = str(memory >> 20)
+        labels[f"{GPU}.memory"] = str(memory >> 20)
     traits = (known.facts.traits.get(gpu.uuid) for gpu in alike)
     capability = next((each.capability for each in traits if each and each.capability), "")
     if capability:
         major, _, minor = capability.partition(".")
-        labels[f"{_GPU}.family"] = _LATER.get(capability) or _FAMILIES.get(major, "undefined")
-        labels[f"{_GPU}.compute.major"] = major
-        labels[f"{_GPU}.compute.minor"] = minor
+        labels[f"{GPU}.family"] = _LATER.get(capability) or _FAMILIES.get(major, "undefined")
+        labels[f"{GPU}.compute.major"] = major
+        labels[f"{GPU}.compute.minor"] = minor
     return labels
 
 
@@ -258,8 +259,8 @@ def _of_slices(
         labels |= _of_resource(resource, product, len(found), sharing)
         labels |= {f"{resource}.{name}": str(value) for name, value in _amounts(piece).items()}
     if known.strategy is MigStrategy.SINGLE and not parts and any(gpu.mig for gpu in gpus):
-        labels = _of_resource(_GPU, f"{gpus[0].name} MIG INVALID", 0, _NOT_GRANTED)
-        labels[f"{_GPU}.memory"] = "0"
+        labels = _of_resource(GPU, f"{gpus[0].name} MIG INVALID", 0, _NOT_GRANTED)
+        labels[f"{GPU}.memory"] = "0"
     return labels
 
 

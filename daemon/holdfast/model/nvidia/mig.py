@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.nvidia.gpu import GPU_RESOURCE, NOWHERE, Gpu, GpuProblem, GpuReading, MigSlice
+from holdfast.model.nvidia import GPU, SLICES
+from holdfast.model.nvidia.gpu import NOWHERE, Gpu, GpuProblem, GpuReading, MigSlice
 
-_PREFIX = "nvidia.com/mig-"
 _LONGEST_NAME = 63
 _PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.\d+gb(?:[.+-][a-z0-9]+)*")
 _LAYOUT = frozenset({"handle", "MIG mode", "MIG devices"})
@@ -51,7 +51,7 @@ class GpuPart(Struct, frozen=True, kw_only=True):
     def every_name(self) -> tuple[DeviceName, ...]:
         """Return what it is called under any strategy."""
         mixed = None if self.slice is None else resource_of(self.slice)
-        resources = (ResourceName(GPU_RESOURCE), *(() if mixed is None else (mixed,)))
+        resources = (GPU, *(() if mixed is None else (mixed,)))
         return tuple(DeviceName(each, self.name.id) for each in resources)
 
     @property
@@ -79,7 +79,7 @@ class GpuLayout(Struct, frozen=True, kw_only=True):
     def resources(self) -> tuple[ResourceName, ...]:
         """Return the names, each once; whole GPUs' is always among them."""
         names = (part.name.resource for part in self.parts)
-        return tuple(dict.fromkeys([ResourceName(GPU_RESOURCE), *sorted(names)]))
+        return tuple(dict.fromkeys([GPU, *sorted(names)]))
 
 
 def lay_out(reading: GpuReading, strategy: MigStrategy) -> GpuLayout:
@@ -119,7 +119,7 @@ def resource_of(piece: MigSlice) -> ResourceName | None:
 
     ``1g.10gb+me`` is ``nvidia.com/mig-1g.10gb.me``. A name over 63 characters is none.
     """
-    name = _PREFIX + piece.profile.replace("+", ".")
+    name = SLICES + piece.profile.replace("+", ".")
     fits = _PROFILE.fullmatch(piece.profile) and len(name) <= _LONGEST_NAME
     return ResourceName(name) if fits else None
 
@@ -180,13 +180,13 @@ def _silent(gpu: Gpu) -> bool:
 
 
 def _whole(gpu: Gpu) -> GpuPart:
-    return GpuPart(name=DeviceName(ResourceName(GPU_RESOURCE), DeviceId(gpu.uuid)), gpu=gpu)
+    return GpuPart(name=DeviceName(GPU, DeviceId(gpu.uuid)), gpu=gpu)
 
 
 def _there(gpu: Gpu) -> Iterable[GpuPart]:
     if not gpu.mig:
         return (_whole(gpu),)
-    return (_part(gpu, piece, ResourceName(GPU_RESOURCE)) for piece in _pieces(gpu))
+    return (_part(gpu, piece, GPU) for piece in _pieces(gpu))
 
 
 def _part(gpu: Gpu, piece: MigSlice, resource: ResourceName) -> GpuPart:
@@ -250,13 +250,12 @@ def _single(gpus: Sequence[Gpu]) -> tuple[list[GpuPart], list[str]]:
     chosen = min(votes, key=rank)
     parts: list[GpuPart] = []
     problems: list[str] = []
-    resource = ResourceName(GPU_RESOURCE)
     for gpu in gpus:
         if _unsure(gpu) or (not gpu.mig and chosen == _WHOLE):
             parts.append(_whole(gpu))
             continue
         fitting = [piece for piece in _pieces(gpu) if _kind(piece) == chosen]
-        parts += [_part(gpu, piece, resource) for piece in fitting]
+        parts += [_part(gpu, piece, GPU) for piece in fitting]
         if others := sorted({_told(kind) for kind in _kinds(gpu) if kind != chosen}):
             problems.append(
                 f"{', '.join(others)} of GPU {gpu.index} ({gpu.uuid}) not advertised: strategy "

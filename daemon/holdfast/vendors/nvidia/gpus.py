@@ -24,7 +24,7 @@ from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
-from holdfast.model.nvidia.free import GpuRules, IdleMemory, IdleRules
+from holdfast.model.nvidia.free import GpuRules, IdleMemory
 from holdfast.model.nvidia.gpu import DriverState
 from holdfast.model.nvidia.grant import (
     CDI_VENDOR,
@@ -347,7 +347,8 @@ def _use_rules(gpu: GpuSettings) -> GpuRules:
     return GpuRules(
         monitors=gpu.monitors,
         displays=gpu.displays,
-        idle=IdleRules(slack=gpu.memory_slack_mib << 20, deadline=gpu.memory_deadline),
+        slack=gpu.memory_slack_mib << 20,
+        deadline=gpu.memory_deadline,
     )
 
 

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.discovery.source import DeviceListing, Source
 from holdfast.model.ids import ResourceName
-from holdfast.model.nvidia import REPLICAS
+from holdfast.model.nvidia import GPU, REPLICAS, SLICES
 from holdfast.vendors.context import Context
 
-_GPU, _SLICES = "nvidia.com/gpu", "nvidia.com/mig-"
-RESOURCES = frozenset(map(ResourceName, (_GPU, f"{_GPU}{REPLICAS.suffix}", f"{_SLICES}*")))
+RESOURCES = frozenset({GPU, REPLICAS.renamed(GPU), ResourceName(f"{SLICES}*")})
 """All under which GPUs, slices and their replicas are advertised."""
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -17,7 +16,7 @@ _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 def is_renamed(resource: ResourceName) -> bool:
     """Tell whether *resource* is a name that only replicas of GPUs or slices have."""
     whole = REPLICAS.unshared(resource)
-    return whole != resource and (whole == _GPU or whole.startswith(_SLICES))
+    return whole != resource and (whole == GPU or whole.startswith(SLICES))
 
 
 class WithoutDriver(Source):
