@@ -45,7 +45,7 @@ SharedName = Annotated[
 class ServedResources(msgspec.Struct, frozen=True, kw_only=True):
     """What a section of hardware serves: its resources, and the API by which pods get them.
 
-    `beginning` is how further names begin, empty for none. Names of hardware that is not `enabled`
+    `beginnings` are how further names begin. Names of hardware that is not `enabled`
     are still its own: pods may have some of it.
 
     `functions`: its devices are whole PCI functions, which no driver of its own hands over. Their
@@ -55,14 +55,12 @@ class ServedResources(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool
     api: Api
     names: frozenset[str]
-    beginning: str = ""
+    beginnings: tuple[str, ...] = ()
     functions: bool = False
 
     def has(self, resource: str) -> bool:
         """Tell whether *resource* is one of its names."""
-        return resource in self.names or (
-            self.beginning != "" and resource.startswith(self.beginning)
-        )
+        return resource in self.names or resource.startswith(self.beginnings)
 
 
 @runtime_checkable
@@ -255,7 +253,7 @@ class GpuSettings(Section, frozen=True):
         """Return the resources of GPUs, of their replicas and of MIG slices."""
         names = frozenset({GPU_NAME, GPU_NAME + SHARED})
         return ServedResources(
-            enabled=self.enabled, api=self.api, names=names, beginning=SLICE_NAMES
+            enabled=self.enabled, api=self.api, names=names, beginnings=(SLICE_NAMES,)
         )
 
 

@@ -461,10 +461,7 @@ class Settings(Section, frozen=True, dict=True):
 
     def hardware_api(self, resource: str) -> Api | None:
         """Return by which API hardware of this name is served, None where no section has it."""
-        for each in self.served:
-            if each.has(resource):
-                return each.api
-        return None
+        return next((each.api for each in self.served if each.has(resource)), None)
 
     def api_of(self, resource: str) -> Api | None:
         """Return by which API *resource* is served, None where no section and no rule has it."""

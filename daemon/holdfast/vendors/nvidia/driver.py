@@ -191,18 +191,19 @@ class DriverWatch(Struct, kw_only=True):
             return _DriverLook(reading=reading)
         reading = with_known(self._placed(reading), last, on_driver=self.files.is_on_driver)
         uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
-        nodes, root, no_nodes = self._nodes(driver, reading)
+        chosen = device_root(driver)
+        root = chosen.root
         imex = self.files.imex(root) if root and self.imex else ""
         layout = lay_out(reading, self.strategy)
         others = _tells_more(reading, last)
         facts = GpuFacts(
             state=DriverState.READY,
             layout=layout,
-            nodes=nodes,
+            nodes=self._nodes(root, reading) if root is not None else {},
             drm={gpu.uuid: self.files.drm_nodes(gpu.pci) for gpu in reading.gpus if gpu.pci},
             caps=_caps(layout, self.files.mig_caps(), root.host if root is not None else "/dev"),
             control=self.files.control(root) if root is not None else (),
-            no_nodes=no_nodes,
+            no_nodes=chosen.reason,
             version=reading.driver_version,
             traits=library.traits(uuids) if others else {},
             imex=imex,
@@ -247,21 +248,13 @@ class DriverWatch(Struct, kw_only=True):
         if former is not None:
             former[1].close()
 
-    def _nodes(
-        self, driver: DriverFacts, reading: GpuReading
-    ) -> tuple[Mapping[int, DeviceNode], RootFacts | None, str]:
-        chosen = device_root(driver)
-        if chosen.root is None:
-            return {}, None, chosen.reason
-        root = chosen.root
+    def _nodes(self, root: RootFacts, reading: GpuReading) -> Mapping[int, DeviceNode]:
         minors = [gpu.minor for gpu in reading.gpus if gpu.minor is not None]
-        found = {minor: self.files.rdev(root, minor) for minor in minors}
-        nodes = {
+        return {
             minor: DeviceNode(path=f"{root.host}/nvidia{minor}", rdev=rdev)
-            for minor, rdev in found.items()
-            if rdev is not None
+            for minor in minors
+            if (rdev := self.files.rdev(root, minor)) is not None
         }
-        return nodes, root, ""
 
     def _placed(self, reading: GpuReading) -> GpuReading:
         """Return *reading* with the NUMA node of each GPU, which sysfs knows."""

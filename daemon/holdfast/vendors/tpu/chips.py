@@ -1,11 +1,14 @@
 """Finds the TPU chips of this host, behind VFIO groups or accel nodes."""
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from holdfast.host.pci.sysfs import PciFunction, Snapshot
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, pci_key
+from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.tpu.generations import TPU_RESOURCE, TpuGeneration, generation_of
+from holdfast.model.tpu.generations import TPU_RESOURCE, generation_of
 from holdfast.model.vfio import node_faults, removal
 from holdfast.vendors.vfio.groups import PoolFunction, unreadable, vfio_devices
 
@@ -32,26 +35,21 @@ def tpu_matches(snapshot: Snapshot) -> TpuMatches:
     How a chip is reached is what the kernel shows. Its generation decides only while the chip has
     no driver.
     """
-    found: dict[DeviceKind, list[PoolFunction]] = {DeviceKind.VFIO: [], DeviceKind.ACCEL: []}
-    for function in snapshot.functions.values():
-        generation = generation_of(function.vendor, function.device, function.subsystem_device)
-        if generation is not None:
-            found[_kind(snapshot, function, generation)].append(
-                PoolFunction(
-                    function=function,
-                    model=generation.name,
-                    chip_functions=generation.functions_per_chip,
-                )
-            )
-    return TpuMatches(vfio=tuple(found[DeviceKind.VFIO]), accel=tuple(found[DeviceKind.ACCEL]))
+    found = grouped(_matches(snapshot))
+    return TpuMatches(vfio=found.get(DeviceKind.VFIO, ()), accel=found.get(DeviceKind.ACCEL, ()))
 
 
-def _kind(snapshot: Snapshot, function: PciFunction, generation: TpuGeneration) -> DeviceKind:
-    if snapshot.grantable(function):
-        return DeviceKind.VFIO
-    if function.address in snapshot.accel:
-        return DeviceKind.ACCEL
-    return generation.kind
+def _matches(snapshot: Snapshot) -> Iterator[tuple[DeviceKind, PoolFunction]]:
+    for each in snapshot.functions.values():
+        known = generation_of(each.vendor, each.device, each.subsystem_device)
+        if known is not None:
+            kind = known.kind
+            if snapshot.grantable(each):
+                kind = DeviceKind.VFIO
+            elif each.address in snapshot.accel:
+                kind = DeviceKind.ACCEL
+            chip_functions = known.functions_per_chip
+            yield kind, PoolFunction(function=each, model=known.name, chip_functions=chip_functions)
 
 
 def _accel_device(snapshot: Snapshot, resource: ResourceName, match: PoolFunction) -> Device:

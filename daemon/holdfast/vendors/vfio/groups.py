@@ -1,5 +1,6 @@
 """Finds PCI functions that are granted through their IOMMU groups, and makes devices of them."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -57,12 +58,11 @@ def _inseparable(matches: Sequence[PoolFunction]) -> list[list[PoolFunction]]:
     sets: dict[int, tuple[set[str], list[PoolFunction]]] = {}
     set_of: dict[str, int] = {}
     for number, match in enumerate(matches):
-        ties = {f"function {match.function.address}"}
+        ties, joined = set[str](), [match]
         if match.function.iommu_group is not None:
             ties.add(f"group {match.function.iommu_group}")
         if match.chip_functions > 1:
             ties.add(f"chip {slot_of(match.function.address)}")
-        joined = [match]
         for other in {set_of[tie] for tie in ties if tie in set_of}:
             others, members = sets.pop(other)
             ties |= others
@@ -113,27 +113,19 @@ def _nodes(snapshot: Snapshot, group: int) -> tuple[DeviceNode, ...]:
 
 def incomplete_chips(matches: Sequence[PoolFunction]) -> tuple[Fault, ...]:
     """Return a fault for each chip that shows fewer functions than it is made of."""
-    found: dict[str, int] = {}
-    expected: dict[str, int] = {}
-    for match in matches:
-        slot = slot_of(match.function.address)
-        found[slot] = found.get(slot, 0) + 1
-        expected[slot] = match.chip_functions
+    expected = {slot_of(match.function.address): match.chip_functions for match in matches}
+    found = Counter(slot_of(match.function.address) for match in matches)
     return tuple(
         fault
         for slot, number in expected.items()
-        if number > 1
         for fault in chip_faults(slot, found[slot], number)
     )
 
 
 def _function_faults(snapshot: Snapshot, function: PciFunction) -> tuple[Fault, ...]:
-    group = function.iommu_group
-    node = None if group is None else snapshot.group_node(group)
-    faults = function_faults(snapshot.facts(function), node)
-    if faults or group is not None:
-        return faults
-    return (no_group(function),)
+    if (group := function.iommu_group) is not None:
+        return function_faults(snapshot.facts(function), snapshot.group_node(group))
+    return function_faults(snapshot.facts(function), None) or (no_group(function),)
 
 
 def _group_faults(
