@@ -4,7 +4,7 @@ The names are those of its v0.20. `VARIABLES` has the key of each option that me
 `OTHERS` has the rest: some of it needs nothing, some is refused with what to use instead.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from msgspec import Struct
@@ -151,29 +151,20 @@ def from_flags(given: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-class FileSettings(Struct, frozen=True, kw_only=True):
-    """What a file of NVIDIA's format sets, by path; `ignored` has a text for each idle key.
+def from_file(
+    content: Mapping[str, object], file: str, told: Callable[[str], None]
+) -> tuple[Mapping[str, str], Mapping[str, object]]:
+    """Return what a file of NVIDIA's format sets, by path; raise SettingsError.
 
-    `found` has text as in the environment, `given` has values as the file has them.
-    """
-
-    found: Mapping[str, str]
-    given: Mapping[str, object]
-    ignored: tuple[str, ...] = ()
-
-
-def from_file(content: Mapping[str, object], file: str) -> FileSettings:
-    """Return what a file of NVIDIA's format sets; raise SettingsError.
-
-    A key in the wrong section has no effect, because NVIDIA's plugin does not read it there either.
-    A key that the plugin does not have is refused.
+    First is what it has as text, as in the environment, then what is as the file has it. A key in
+    the wrong section has no effect, because NVIDIA's plugin does not read it there either: *told*
+    is called with a text for each. A key that the plugin does not have is refused.
     """
     version = content.get("version") or "v1"
     if version != "v1":
         raise SettingsError(f"cannot use {file}: version: {version!r} is not supported; use v1")
     found: dict[str, str] = {}
     given: dict[str, object] = {}
-    ignored: list[str] = []
     for path, value in _leaves(content, ""):
         where, lower = f"{path} in {file}", path.lower()
         if any(lower == each or lower.startswith(f"{each}.") for each in _ELSEWHERE):
@@ -181,10 +172,9 @@ def from_file(content: Mapping[str, object], file: str) -> FileSettings:
         if value is None and lower in _SECTIONS:
             continue
         if lower.startswith("sharing."):
-            given |= _sharing(path, value, file, ignored)
-            continue
-        if lower not in _BY_LOWER:
-            ignored.append(_misplaced(lower, where))
+            given |= _sharing(path, value, file, told)
+        elif lower not in _BY_LOWER:
+            told(_misplaced(lower, where))
         elif value is not None:
             name = _IN_FILE[_BY_LOWER[lower]]
             found |= _meaning(name, _text(name, value, where), where)
@@ -193,7 +183,7 @@ def from_file(content: Mapping[str, object], file: str) -> FileSettings:
 
     if rules := rules_from(content, file):
         given["devices"] = rules
-    return FileSettings(found=found, given=given, ignored=tuple(ignored))
+    return found, given
 
 
 def root_on_host(found: Mapping[str, str]) -> dict[str, str]:
@@ -201,8 +191,8 @@ def root_on_host(found: Mapping[str, str]) -> dict[str, str]:
     return {"gpu.driverRootOnHost": "/"} if found.get("gpu.driverRoot") else {}
 
 
-def _sharing(path: str, value: object, file: str, ignored: list[str]) -> dict[str, object]:
-    """Return what a key of the section sharing sets, by path; add to *ignored* what has no effect.
+def _sharing(path: str, value: object, file: str, told: Callable[[str], None]) -> dict[str, object]:
+    """Return what a key of the section sharing sets, by path; *told* hears what has no effect.
 
     Go ignores the case of the sections, and not that of the keys in them.
     """
@@ -218,14 +208,14 @@ def _sharing(path: str, value: object, file: str, ignored: list[str]) -> dict[st
         )
     ours = _TIME_SLICING[lower]
     if path.rpartition(".")[2] != ours.rpartition(".")[2]:
-        ignored.append(f"{called} {IDLE}: it is written {ours} there; write it so, or leave it out")
+        told(f"{called} {IDLE}: it is written {ours} there; write it so, or leave it out")
         return {}
     if value is None:
         return {}
     if isinstance(value, list):
         from holdfast.settings.nvidia_resources import shared_of  # noqa: PLC0415 - memory
 
-        value = shared_of(value, file, ignored)
+        value = shared_of(value, file, told)
     return {ours: value}
 
 

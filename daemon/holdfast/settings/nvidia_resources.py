@@ -1,6 +1,6 @@
 """Translates what NVIDIA's file names: the resources of devices, and those that are shared."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import SettingsError
@@ -63,12 +63,13 @@ def _entries(value: object, where: str) -> Iterator[tuple[str, str]]:
         yield pattern, name if "/" in name else _PREFIX + name
 
 
-def shared_of(entries: Sequence[object], file: str, ignored: list[str]) -> list[object]:
+def shared_of(entries: Sequence[object], file: str, told: Callable[[str], None]) -> list[object]:
     """Return *entries* of the resources that *file* shares as ours are written.
 
     One file is for all nodes, so what can be shared on none is left out, as NVIDIA's plugin leaves
-    out what a node does not have. Of a name that is there twice the first counts. *ignored* gets a
-    text for each that has no effect. Raise SettingsError where only some devices are to be shared.
+    out what a node does not have. Of a name that is there twice the first counts. *told* is called
+    with a text for each that has no effect. Raise SettingsError where only some devices are to be
+    shared.
     """
     found: dict[str, object] = {}
     for place, given in enumerate(entries):
@@ -80,10 +81,10 @@ def shared_of(entries: Sequence[object], file: str, ignored: list[str]) -> list[
         name = name if "/" in name else _PREFIX + name
         entry = {**given, "name": name}
         if name in found:
-            ignored.append(_idle(f"{where} in {file}", "the first entry with this name counts"))
+            told(_idle(f"{where} in {file}", "the first entry with this name counts"))
             continue
         if name.startswith(_PREFIX) and name != GPU_NAME and not name.startswith(SLICE_NAMES):
-            ignored.append(_idle(f"{where} in {file}", f"there is no {name} that can be shared"))
+            told(_idle(f"{where} in {file}", f"there is no {name} that can be shared"))
             continue
         if not isinstance(entry.get("devices", "all"), str):
             raise SettingsError(
@@ -93,7 +94,7 @@ def shared_of(entries: Sequence[object], file: str, ignored: list[str]) -> list[
             )
         if entry.pop("rename", None):
             which = "renameByDefault alone decides what replicas are called"
-            ignored.append(_idle(f"{where}.rename in {file}", which))
+            told(_idle(f"{where}.rename in {file}", which))
         found[name] = entry
     return list(found.values())
 

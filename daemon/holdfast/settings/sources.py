@@ -257,13 +257,11 @@ def known_paths(struct: type[Section] = Settings, prefix: str = "") -> Mapping[s
 def _theirs(content: Tree, name: str, told: Callable[[str], None]) -> Tree:
     """Return what the *content* of a file of NVIDIA's format sets."""
     tree: Tree = {}
-    read = from_file(content, name)
-    for path, text in read.found.items():
+    found, given = from_file(content, name, told)
+    for path, text in found.items():
         _put(tree, path, text)
-    for path, value in read.given.items():
+    for path, value in given.items():
         _at(tree, path, value)
-    for each in read.ignored:
-        told(each)
     return tree
 
 
