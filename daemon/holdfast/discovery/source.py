@@ -189,22 +189,14 @@ class Sources(Promises):
 
     def __init__(self, sources: Iterable[Source] = ()) -> None:
         """Take adapters with different names."""
-        self._sources: dict[str, Source] = {}
-        for each in sources:
-            self.add(each)
+        self._sources = {each.name: each for each in sources}
 
     def __iter__(self) -> Iterator[Source]:
         """Yield each adapter."""
         return iter(tuple(self._sources.values()))
 
-    def add(self, source: Source) -> None:
-        """Take one more adapter."""
-        if source.name in self._sources:
-            raise ValueError(f"two adapters are called {source.name!r}")
-        self._sources[source.name] = source
-
     def put(self, source: Source) -> None:
-        """Put *source* in the place of the one with its name."""
+        """Take *source*, in the place of one with its name where there is one."""
         self._sources[source.name] = source
 
     def of(self, devices: Iterable[Device]) -> Source:

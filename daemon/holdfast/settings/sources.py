@@ -322,9 +322,7 @@ def _at(tree: Tree, path: str, value: object) -> None:
 
 def _value(text: str, kind: object) -> object:
     """Return what *text* means for a key of type *kind*: YAML, but text stays text."""
-    if kind is str or get_origin(kind) is Literal:
-        return text
-    if isinstance(kind, type) and issubclass(kind, Duration):
+    if get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, str | Duration)):
         return text
     if get_origin(kind) is tuple and not text.lstrip().startswith("["):
         parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -108,11 +108,6 @@ def _dra(settings: Settings) -> Iterator[str]:
     for path in (registry, service):
         if len(bytes(path)) > LONGEST_SOCKET_PATH:
             yield f"dra.driverName: the path {path} is too long for a socket; choose a shorter name"
-    yield from _both_apis(settings)
-
-
-def _both_apis(settings: Settings) -> Iterator[str]:
-    """Yield what would be served by both APIs at once."""
     for name in dict.fromkeys(pool.resource_name for pool in settings.pools):
         if len({each.api for each in settings.served if each.enabled and each.has(name)}) > 1:
             yield f"pools: {name} is served by both APIs; give its pools the same `api`"

@@ -46,6 +46,7 @@ T = TypeVar("T")
 
 _FIRST_RETRY = 1.0
 _LAST_RETRY = 60.0
+_HANGS = "its events cannot be received: NVML hangs in the wait for events"
 _OVERDUE = 5.0
 """How much longer than asked a wait may take before nothing can be said to be heard, in seconds."""
 
@@ -296,11 +297,15 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         self._look_wanted.set()
 
     def _heard(self, unheard: Mapping[str, str]) -> None:
-        for uuid, state in self._states.items():
-            if unheard.get(uuid, "") != state.unmonitored:
-                self._states[uuid] = replace(state, unmonitored=unheard.get(uuid, ""))
-        self._publish()
+        self._take_unheard(unheard)
         self._look_wanted.set()  # what happened until now was not heard
+
+    def _take_unheard(self, unheard: Mapping[str, str]) -> None:
+        self._states = {
+            uuid: replace(state, unmonitored=unheard.get(uuid, ""))
+            for uuid, state in self._states.items()
+        }
+        self._publish()
 
     async def _poke_now_and_then(self) -> None:
         while True:
@@ -328,7 +333,7 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
 
     async def _look_at_all(self) -> None:
         if self._ears.overdue:
-            self._heard_nothing()
+            self._take_unheard(dict.fromkeys(self._states, _HANGS))
         if self.lane.stuck_since is not None:
             self._take_no_answer()
             return
@@ -431,12 +436,6 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             asked, self._asked = self._asked, ""
             former[1].close()
             self._asked = asked
-
-    def _heard_nothing(self) -> None:
-        reason = "its events cannot be received: NVML hangs in the wait for events"
-        for uuid, state in self._states.items():
-            self._states[uuid] = replace(state, unmonitored=reason)
-        self._publish()
 
     def _publish(self) -> None:
         found = healths(self._states, self._reading.gpus, conditions=self.checks.value.conditions)
