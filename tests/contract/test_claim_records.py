@@ -735,6 +735,21 @@ async def test_a_claim_that_cannot_be_read_keeps_no_administrator_from_being_kno
     assert at.ledger.book.value.claims[_REF.uid].admin == {_GPU.name: _GPU.keys}
 
 
+async def test_an_answer_that_made_no_sense_is_asked_for_again(at: _Scene) -> None:
+    """A proxy on the way may have given it; a tenant's claim can be so for good."""
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
+    at.record(X, device=plain(_GPU).name)
+    at.server.nested, at.server.admin = _REF.name, True
+    await at.compare()
+    await at.records.catch_up()
+    assert (at.server.asked, at.held) == (1, [LockState.HELD])
+    at.server.nested = ""
+    for _ in range(2):
+        await at.compare()
+    assert (at.server.asked, at.held) == (2, [])
+    assert at.ledger.book.value.claims[_REF.uid].admin == {_GPU.name: _GPU.keys}
+
+
 async def test_what_kubelet_lets_go_while_the_server_is_asked_is_not_taken_over(
     at: _Scene,
 ) -> None:

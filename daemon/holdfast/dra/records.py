@@ -88,12 +88,11 @@ class ClaimRecords(Struct, kw_only=True):
     """When that reading began, in seconds since the machine booted."""
     _since: dict[tuple[ClaimUid, PodUid], float] = {}
     """When each pod was first seen in it, in monotonic seconds."""
-    _unasked: set[ClaimUid] = set()
-    """Claims of which the API server could not say yet what they have with adminAccess."""
-    _told: dict[ClaimUid, frozenset[str]] = {}
-    """What it said of others, which stays so: a claim that is not taken over is tried often."""
-    _without_spec: set[ClaimUid] = set()
-    """Claims that are over and whose specs were removed."""
+    _told: dict[ClaimUid, frozenset[str] | None] = {}
+    """What claims have with adminAccess by the API server, which stays so; None: it did not say.
+
+    A claim that is not taken over is tried often.
+    """
     _not_taken: dict[ClaimUid, str] = {}
     """Why claims were not taken over, as the log said it last."""
     _incomparable: Problem = field(
@@ -119,7 +118,7 @@ class ClaimRecords(Struct, kw_only=True):
         """
         with self._incomparable.noting(HoldfastError):
             await self._take_over(await self._read())
-            await self._remove_specs()
+            await self._tidy()
 
     async def run(self) -> None:
         """Compare until cancelled; take over at once what kubelet wrote and new hardware brings.
@@ -151,12 +150,7 @@ class ClaimRecords(Struct, kw_only=True):
             for record in self._live():
                 await self._look_for(record)
                 await self._part(record)
-            # Kubelet prepares nothing again for a sandbox that lives: a spec that the ledger knows
-            # nothing of stays for as long as a container may be started with it.
-            state = await self._read()  # the server may have taken its time
-            if state.state is CheckpointState.READ:
-                listed = [each.claim.uid for each in state.entries]
-                await self.specs.tidy([*listed, *(each.ref.uid for each in self._live())])
+            await self._tidy()
 
     async def _read(self) -> ClaimState:
         began = self.clock.uptime()
@@ -175,29 +169,17 @@ class ClaimRecords(Struct, kw_only=True):
         self.problem = state.problem
         return state
 
-    async def _remove_specs(self) -> None:
+    async def _tidy(self) -> None:
         """Remove the specs of claims that are over, once kubelet has heard of that.
 
         It has when its record has them no more. Until then a pod that joins is given the same CDI
-        devices without another call.
+        devices without another call, and a container starts in a sandbox that lives. Prepare writes
+        a spec only after its claim is not over any more.
         """
-        over = self._over()
-        self._without_spec &= over
-        if over <= self._without_spec:
-            return
         state = await self._read()  # the server may have taken its time
-        if state.state is not CheckpointState.READ:
-            return
-        listed = {each.claim.uid for each in state.entries}
-        for claim in over - listed - self._without_spec:
-            # Prepare writes a spec only after the claim is not over any more.
-            if claim in self._over():
-                await self.specs.remove(claim)
-                self._without_spec.add(claim)
-
-    def _over(self) -> set[ClaimUid]:
-        claims = self.ledger.book.value.claims
-        return {uid for uid, record in claims.items() if record.over_at is not None}
+        if state.state is CheckpointState.READ:
+            listed = [each.claim.uid for each in state.entries]
+            await self.specs.tidy([*listed, *(each.ref.uid for each in self._live())])
 
     def _live(self) -> list[ClaimRecord]:
         claims = self.ledger.book.value.claims
@@ -213,28 +195,18 @@ class ClaimRecords(Struct, kw_only=True):
                 await self.ledger.apply_if_changing(
                     partial(share, claim=entry.claim.uid, pods=entry.pods)
                 )
-            admin = self._known_admin(entry.claim.uid)
-            wanted = self._wanted(entry, admin)
-            uid = entry.claim.uid
-            running = entry.pods & living
+            wanted, uid, running = self._wanted(entry), entry.claim.uid, entry.pods & living
             lacks = self._lacks(entry, wanted, running)
-            if not (wanted and entry.pods and (lacks or (again and uid in self._unasked))):
+            unsaid = self._told.get(uid, frozenset()) is None
+            if not (wanted and entry.pods and (lacks or (again and unsaid))):
                 continue
-            self._unasked.discard(uid)
-            try:
-                if answers:
-                    admin |= await self._admin(entry.claim, wanted)
-                else:
-                    self._unasked.add(uid)
-            except (ObjectGoneError, UnreadableAnswerError):
-                self._told[uid] = frozenset()  # that says nothing of other claims
-            except ApiServerError:
-                answers = False
-                self._unasked.add(uid)
-            if lacks or uid not in self._unasked:
-                await self._adopt(entry, self._wanted(entry, admin), running)
+            shared = any(may_be_shared(device) for each in wanted for device in each.devices)
+            if shared and (uid not in self._told or (again and unsaid)):
+                self._told[uid] = None
+                answers = answers and await self._ask(entry.claim)
+            if lacks or self._told.get(uid):
+                await self._adopt(entry, running)
         listed = {each.claim.uid for each in state.entries}
-        self._unasked &= listed
         keep_only(listed, self._told, self._not_taken)
         for record in self._live():
             if self._listed(record) is False:
@@ -269,9 +241,8 @@ class ClaimRecords(Struct, kw_only=True):
         keys = (device.keys for each in given for device in each.devices)
         return not frozenset().union(*keys) <= frozenset().union(*had)
 
-    async def _adopt(
-        self, entry: ClaimEntry, wanted: Sequence[ResultDevices], running: frozenset[PodUid]
-    ) -> None:
+    async def _adopt(self, entry: ClaimEntry, running: frozenset[PodUid]) -> None:
+        wanted = self._wanted(entry)
         now = await self._read()  # the server may have taken its time
         listed = {each.claim.uid for each in now.entries}
         if now.state is CheckpointState.READ and entry.claim.uid not in listed:
@@ -294,11 +265,9 @@ class ClaimRecords(Struct, kw_only=True):
         if taken:
             log.warning("claim taken over from kubelet's record", claim=str(entry.claim))
 
-    def _wanted(self, entry: ClaimEntry, admin: Collection[str]) -> tuple[ResultDevices, ...]:
-        """Return which of our devices a claim of kubelet's has, as Prepare was answered.
-
-        *admin* are the scheduler's names of what it has with adminAccess.
-        """
+    def _wanted(self, entry: ClaimEntry) -> tuple[ResultDevices, ...]:
+        """Return which of our devices a claim of kubelet's has, as Prepare was answered."""
+        admin = self._admin(entry.claim.uid)
         inventory, book = self.inventory.value, self.ledger.book.value
         known = self.sight.known()
         found: list[ResultDevices] = []
@@ -333,28 +302,34 @@ class ClaimRecords(Struct, kw_only=True):
         count = sum(each.name == name and each.share_id != "" for each in recorded)
         return self.inventory.value.names.replicas(card, count)
 
-    def _known_admin(self, claim: ClaimUid) -> frozenset[str]:
-        """Return what the ledger says that *claim* has with adminAccess."""
+    def _admin(self, claim: ClaimUid) -> frozenset[str]:
+        """Return the scheduler's names of what *claim* is known to have with adminAccess."""
         record = self.ledger.book.value.claims.get(claim)
         known = record.admin.keys() if record is not None else frozenset()
         told = map(as_whole, self.sight.known().values())
-        return frozenset(each.name for each in told if known and known >= set(each.devices))
+        recorded = {each.name for each in told if known and known >= set(each.devices)}
+        return (self._told.get(claim) or frozenset()) | recorded
 
-    async def _admin(self, claim: ClaimRef, wanted: Sequence[ResultDevices]) -> frozenset[str]:
-        """Return what the API server says of that: kubelet's record does not.
+    async def _ask(self, claim: ClaimRef) -> bool:
+        """Ask the API server what *claim* has with adminAccess: kubelet's record does not say.
 
-        Raise ApiServerError where it says nothing. Then it is none that the ledger does not know:
-        one lock too many ends no work.
+        Tell whether it answers at all. Where it does not say, it is none that the ledger does not
+        know: one lock too many ends no work.
         """
-        if not any(may_be_shared(device) for each in wanted for device in each.devices):
-            return frozenset()
-        if claim.uid not in self._told:
+        try:
             found = await self.claims.claim(claim.namespace, claim.name)
-            its = (found.results or ()) if found.ref.uid == claim.uid else ()
-            ours = [each for each in its if each.driver == self.driver]
-            locked = {each.device for each in ours if not each.admin_access}
-            self._told[claim.uid] = frozenset(each.device for each in ours) - locked
-        return self._told[claim.uid]
+        except ObjectGoneError:
+            self._told[claim.uid] = frozenset()
+            return True
+        except UnreadableAnswerError:  # that says nothing of other claims
+            return True
+        except ApiServerError:
+            return False
+        its = (found.results or ()) if found.ref.uid == claim.uid else ()
+        ours = [each for each in its if each.driver == self.driver]
+        locked = {each.device for each in ours if not each.admin_access}
+        self._told[claim.uid] = frozenset(each.device for each in ours) - locked
+        return True
 
     async def _look_for(self, record: ClaimRecord) -> None:
         sight = self.sight
@@ -378,8 +353,7 @@ class ClaimRecords(Struct, kw_only=True):
             end_claim(draft, record.ref.uid, f"claim {record.ref} is over: {reason}")
             return True
 
-        if await self.ledger.apply_or_log(end):
-            await self.specs.remove(record.ref.uid)
+        await self.ledger.apply_or_log(end)
 
     async def _part(self, record: ClaimRecord) -> None:
         """Forget the pods that used a claim which others use still: a tenant can bring thousands.

@@ -1,10 +1,10 @@
 """The CDI spec files of claims: written before each answer, removed when the claim is over."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.kernelfile import device_number
@@ -13,6 +13,7 @@ from holdfast.host.root import HostRoot
 from holdfast.model.dra.handover import Grants, file_name, spec
 from holdfast.model.ids import ClaimUid
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +28,9 @@ class ClaimSpecs(Struct, frozen=True):
     driver: str
     root: HostRoot
     lane: Lane
+    _kept: Problem = field(
+        default_factory=lambda: Problem(log, "cannot remove CDI specs of claims")
+    )
 
     async def write(self, claim: ClaimUid, devices: Grants) -> None:
         """Let the file of *claim* be on disk, as it is to be for *devices*.
@@ -39,17 +43,13 @@ class ClaimSpecs(Struct, frozen=True):
 
     async def remove(self, claim: ClaimUid) -> None:
         """Remove the file of *claim*; what fails is tried again by `tidy`."""
-        await self._remove(partial(self.folder.drop, file_name(claim)))
+        with self._kept.noting(HostError, LaneStuckError):
+            await self.lane.run(partial(self.folder.drop, file_name(claim)))
 
     async def tidy(self, claims: Collection[ClaimUid]) -> None:
-        """Remove the files of all claims but *claims*."""
-        await self._remove(partial(self._tidy, frozenset(map(file_name, claims))))
-
-    async def _remove(self, work: Callable[[], None]) -> None:
-        try:
-            await self.lane.run(work)
-        except (HostError, LaneStuckError) as error:
-            log.warning("cannot remove CDI specs of claims", reason=str(error))
+        """Remove the files of all claims but *claims*; what fails is told, never raised."""
+        with self._kept.noting(HostError, LaneStuckError):
+            await self.lane.run(partial(self._tidy, frozenset(map(file_name, claims))))
 
     def _write(self, claim: ClaimUid, devices: Grants) -> list[str]:
         paths = {node.host_path for grant in devices.values() for node in grant.nodes}
