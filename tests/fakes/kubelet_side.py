@@ -55,7 +55,7 @@ def chips(*ids: str, unhealthy: str = "") -> tuple[OfferedDevice, ...]:
 
 
 @dataclass
-class Deciding(DeviceDoor):
+class Deciding:
     """Allocator, gate and preference; each can be told to fail, to be slow, or to wait."""
 
     fail: Exception | None = None
@@ -102,6 +102,12 @@ class Deciding(DeviceDoor):
         if self.fail is not None:
             raise self.fail
         return available[:size]
+
+    @property
+    def door(self) -> DeviceDoor:
+        return DeviceDoor(
+            allocate=self.allocate, pre_start=self.pre_start, preferred=self.preferred
+        )
 
 
 class _Lists(DeviceLists):
@@ -198,7 +204,7 @@ async def kubelet_side(
     registrar = Registrar(
         plugins=PluginParts(
             offers=offers,
-            door=deciding,
+            door=deciding.door,
             traffic=traffic,
             emptied=EmptyPods(),
             calls=Unobserved(),
@@ -286,7 +292,7 @@ def bare_plugin(deciding: Deciding, traffic: Traffic | None = None) -> DevicePlu
         TPU,
         PluginParts(
             offers=Watched(Offers()),
-            door=deciding,
+            door=deciding.door,
             traffic=traffic or Traffic(),
             emptied=EmptyPods(),
             calls=Unobserved(),

@@ -126,28 +126,21 @@ def _line(each: Standing) -> OfferedDevice:
     return OfferedDevice(id=each.name.id, healthy=each.offered, numa_node=numa)
 
 
-class DeviceDoor(Protocol):
-    """Decides what kubelet's calls are answered; see `app.wiring.parts.PluginDoor`."""
+class DeviceDoor(Struct, frozen=True, kw_only=True):
+    """Decides what kubelet's calls are answered."""
 
-    async def allocate(self, resource: ResourceName, ids: Ids) -> ContainerGrant:
-        """Return what the container is given, within milliseconds.
+    allocate: Callable[[ResourceName, Ids], Coroutine[Any, Any, ContainerGrant]]
+    """Returns what the container is given, within milliseconds.
 
-        Raise AllocationRefusedError only for what can never work: the pod is then lost.
-        """
-        ...
+    Raises AllocationRefusedError only for what can never work: the pod is then lost.
+    """
+    pre_start: Callable[[ResourceName, Ids], Coroutine[Any, Any, None]]
+    """Returns when the container may start; raises GateRefusedError when it may not yet.
 
-    async def pre_start(self, resource: ResourceName, ids: Ids) -> None:
-        """Return when the container may start; raise GateRefusedError when it may not yet.
-
-        It is cancelled when kubelet gives up, and must leave nothing half done then.
-        """
-        ...
-
-    def preferred(
-        self, resource: ResourceName, available: Ids, must_include: Ids, size: int
-    ) -> Ids:
-        """Return *size* ids of *available*, with all of *must_include*."""
-        ...
+    It is cancelled when kubelet gives up, and must leave nothing half done then.
+    """
+    preferred: Callable[[ResourceName, Ids, Ids, int], Ids]
+    """Returns so many of the first ids, with all of the second."""
 
 
 class CallObserver(Protocol):
@@ -332,14 +325,12 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     ) -> T:
         """Return what *work* returns; end the call with one status code for any error of it."""
         began = self._parts.clock.monotonic()
+        code = grpc.StatusCode.CANCELLED
         patience = asyncio.timeout(deadline)
         try:
             async with patience:
                 answer = await work
-            self._observed(call, grpc.StatusCode.OK, began)
-        except asyncio.CancelledError:
-            self._observed(call, grpc.StatusCode.CANCELLED, began)
-            raise
+            code = grpc.StatusCode.OK
         except HoldfastError as error:
             code, text = _code_of(error), str(error)
             if not isinstance(error, GateRefusedError):  # the gate has logged it, with more
@@ -357,7 +348,8 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
             log.exception("kubelet call failed", call=call, resource=self.resource)
         else:
             return answer
-        self._observed(call, code, began)
+        finally:
+            self._observed(call, code, began)
         # Kubelet logs it, and shows it in events and in a pod's status.
         return await context.abort(code, printable(text))
 

@@ -19,14 +19,12 @@ from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.folder import FolderWatch
-from holdfast.kubelet.plugin import DEADLINES, DeviceDoor, Ids, Offering, PluginParts
+from holdfast.kubelet.plugin import DEADLINES, DeviceDoor, Offering, PluginParts
 from holdfast.kubelet.podresources import PodResources, Traffic
 from holdfast.kubelet.reader import ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.model.book.places import place
 from holdfast.model.devices import Inventory
-from holdfast.model.grants import ContainerGrant
-from holdfast.model.ids import ResourceName
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.handrelease import HandRelease
@@ -48,30 +46,6 @@ VENDORS: tuple[Vendor, ...] = (
     nvidia,
 )
 """The adapters of this daemon, one line each; of a device that two find the first one's counts."""
-
-
-class PluginDoor(DeviceDoor):
-    """Has each call decided by the part that it is for."""
-
-    def __init__(self, allocator: Allocator, gate: Gate, preference: Preference) -> None:
-        """Ask *allocator* for Allocate, *gate* for starts, *preference* which devices go first."""
-        self._allocator = allocator
-        self._gate = gate
-        self._preference = preference
-
-    async def allocate(self, resource: ResourceName, ids: Ids) -> ContainerGrant:
-        """Record the Allocation and return what the container is given."""
-        return await self._allocator.allocate(resource, ids)
-
-    async def pre_start(self, resource: ResourceName, ids: Ids) -> None:
-        """Return when the container may start."""
-        await self._gate.pre_start(resource, ids)
-
-    def preferred(
-        self, resource: ResourceName, available: Ids, must_include: Ids, size: int
-    ) -> Ids:
-        """Return the devices that go together."""
-        return self._preference.preferred(resource, available, must_include, size)
 
 
 class DiscoveryParts:
@@ -310,7 +284,11 @@ class AllocationParts:
         self.registrar = Registrar(
             plugins=PluginParts(
                 offers=kubelet.offering.offers,
-                door=PluginDoor(allocator, self.gate, self.preference),
+                door=DeviceDoor(
+                    allocate=allocator.allocate,
+                    pre_start=self.gate.pre_start,
+                    preferred=self.preference.preferred,
+                ),
                 traffic=kubelet.traffic,
                 emptied=core.emptied,
                 calls=core.metrics,
