@@ -32,12 +32,11 @@ CHIP = PreparedDevice(
 
 @dataclass
 class Deciding:
-    """A door that can be told to refuse, to fail, to leave claims out, or to wait."""
+    """A door that can be told to refuse, to fail, or to wait."""
 
     fail: Exception | None = None
     refusals: dict[str, str] = field(default_factory=dict)
     """Why claims are refused, by UID."""
-    leaves_out: set[str] = field(default_factory=set)
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     calls: list[tuple[str, tuple[ClaimRef, ...]]] = field(default_factory=list)
     cancelled: int = 0
@@ -64,11 +63,7 @@ class Deciding:
             raise
         if self.fail is not None:
             raise self.fail
-        return {
-            claim.uid: self.refusals.get(claim.uid, "")
-            for claim in claims
-            if claim.uid not in self.leaves_out
-        }
+        return {claim.uid: self.refusals.get(claim.uid, "") for claim in claims}
 
 
 @dataclass

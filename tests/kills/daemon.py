@@ -31,10 +31,10 @@ from holdfast.model.book.claims import Wish
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.dra.advertised import AdvertisedDevice, plain
+from holdfast.model.dra.advertised import plain
 from holdfast.model.dra.passage import results_for
 from holdfast.model.gate.gate import Passage, enter, who_calls
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey
 from holdfast.model.reclaim.ending import EndFacts, Member, Warrant, why_spare
 from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
 from holdfast.reclaim.evidence import Evidence, PodJudge
@@ -101,19 +101,6 @@ class _NoResetter(Resetter):
 
     def clears(self, lock: DeviceLock, device: Device | None, facts: KernelFacts) -> str | None:
         return ""
-
-
-class _Offer:
-    """What the scheduler knows: the devices that come by claims."""
-
-    def __init__(self, claimed: Sequence[Device]) -> None:
-        self._claimed = claimed
-
-    def advertised(self) -> Sequence[AdvertisedDevice]:
-        return list(map(plain, self._claimed))
-
-    def serves(self, resource: ResourceName) -> bool:
-        return resource == CLAIMED
 
 
 class Daemon:
@@ -249,7 +236,8 @@ class Daemon:
             ),
             claims=cast("ClaimReader", None),  # kubelet has read the claim
             record=self.claims.records,
-            offer=_Offer(claimed),
+            advertised=lambda: [*map(plain, claimed)],
+            serves=CLAIMED.__eq__,
             ledger=ledger,
             inventory=Watched(self._inventory),
             granting=GrantBuilder(Sources(), None),

@@ -1,12 +1,11 @@
-"""What the parts of DRA ask of each other and of the daemon, about claims and their devices."""
+"""What the parts of DRA ask of each other and of the daemon, about claims."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import AllocatedClaim, PrepareAnswer
 from holdfast.model.dra.outcomes import PrepareOutcome, UnprepareOutcome
-from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ResourceName
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 
 
 class Door(Protocol):
@@ -49,18 +48,6 @@ class KubeletRecord(Protocol):
 
     async def catch_up(self) -> None:
         """Read it, and take over what it has and the ledger has not; what fails is told."""
-        ...
-
-
-class Offer(Protocol):
-    """What the scheduler knows of this node."""
-
-    def advertised(self) -> Sequence[AdvertisedDevice]:
-        """Return the devices that it knows."""
-        ...
-
-    def serves(self, resource: ResourceName) -> bool:
-        """Tell whether it knows of the devices of *resource*, also by patterns of names."""
         ...
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.allocation.allocator import GrantBuilder
 from holdfast.allocation.entry import Entry, EntryOutcome, NodeWatch, Visit, Wait
-from holdfast.dra.door import ClaimObserver, ClaimReader, KubeletRecord, Offer
+from holdfast.dra.door import ClaimObserver, ClaimReader, KubeletRecord
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import (
     ApiServerError,
@@ -30,7 +30,7 @@ from holdfast.model.book.claims import Wish, end_claim, locks_of, why_not_free
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.messages import Demand, Message, of_lock, of_reason, refusal, sentence
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.dra.advertised import makes_no_group
+from holdfast.model.dra.advertised import AdvertisedDevice, makes_no_group
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
 from holdfast.model.dra.handover import ResultDevices, devices_of, hand_over, meant_by, placed
 from holdfast.model.dra.outcomes import PrepareOutcome, UnprepareOutcome
@@ -87,8 +87,9 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
     """Waits until the kernel shows a claim's devices free, then writes down that it has them.
 
     It prepares what is allocated of `driver` in `pool`, this node's, and lets claims in by `entry`.
-    `granting` says which shares one claim cannot have together. Kubelet's `record` has the pod of
-    a call that is not late.
+    The scheduler knows the devices that are `advertised`, and those of each resource that the
+    driver `serves`. `granting` says which shares one claim cannot have together. Kubelet's `record`
+    has the pod of a call that is not late.
     """
 
     driver: str
@@ -96,7 +97,8 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
     entry: Entry
     claims: ClaimReader
     record: KubeletRecord
-    offer: Offer
+    advertised: Callable[[], Sequence[AdvertisedDevice]]
+    serves: Callable[[ResourceName], bool]
     ledger: Ledger
     inventory: Watched[Inventory]
     granting: GrantBuilder
@@ -209,7 +211,7 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
         """Return kubelet's answer."""
         del shown, outcome
         given = [each.name for each in visit.devices]
-        if makes_no_group(given, self.offer.advertised()):
+        if makes_no_group(given, self.advertised()):
             log.warning(
                 "the devices of a claim make no group",
                 claim=str(visit.claim.ref),
@@ -254,11 +256,11 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
     def _wanted(self, claim: ClaimUid, results: Sequence[ClaimResult]) -> tuple[ResultDevices, ...]:
         """Return each result with its devices: a group, or all that its share can be of."""
         inventory, book = self.inventory.value, self.ledger.book.value
-        known = {each.name: each for each in self.offer.advertised()}
+        known = {each.name: each for each in self.advertised()}
         found: list[ResultDevices] = []
         for result in results:
             told = known.get(result.device)
-            if told is None and any(map(self.offer.serves, inventory.unseen)):
+            if told is None and any(map(self.serves, inventory.unseen)):
                 raise Wait(
                     EntryOutcome.HARDWARE,
                     f"{result.device} was not found yet; the hardware is still being looked for",

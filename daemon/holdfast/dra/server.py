@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -10,14 +10,14 @@ from grpc import aio
 
 from holdfast._pb.dra.v1 import api_pb2
 from holdfast.dra.door import Door
-from holdfast.errors import HoldfastError, bug
+from holdfast.errors import bug
 from holdfast.model.dra.claims import PrepareAnswer, PreparedDevice
 from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.model.text import printable
 
 log = structlog.get_logger(__name__)
 
-_Ask = Callable[[Sequence[ClaimRef]], Awaitable[Mapping[ClaimUid, PrepareAnswer]]]
+T = TypeVar("T")
 
 _SERVICES = (
     "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
@@ -67,7 +67,12 @@ class ClaimServer:
         self, request: api_pb2.NodePrepareResourcesRequest, _context: object
     ) -> api_pb2.NodePrepareResourcesResponse:
         """Return the devices of each claim, or why it may not be used yet."""
-        answers = await self._answers("NodePrepareResources", request.claims, self._door.prepare)
+        answers = await self._answers(
+            "NodePrepareResources",
+            request.claims,
+            self._door.prepare,
+            lambda text: PrepareAnswer(error=text),
+        )
         response = api_pb2.NodePrepareResourcesResponse()
         for uid, answer in answers.items():
             response.claims[uid].error = printable(answer.error)
@@ -78,42 +83,36 @@ class ClaimServer:
         self, request: api_pb2.NodeUnprepareResourcesRequest, _context: object
     ) -> api_pb2.NodeUnprepareResourcesResponse:
         """Return for each claim that it is over, or why it is not yet."""
-        answers = await self._answers("NodeUnprepareResources", request.claims, self._unprepare)
+        answers = await self._answers(
+            "NodeUnprepareResources", request.claims, self._door.unprepare, str
+        )
         response = api_pb2.NodeUnprepareResourcesResponse()
-        for uid, answer in answers.items():
-            response.claims[uid].error = printable(answer.error)
+        for uid, error in answers.items():
+            response.claims[uid].error = printable(error)
         return response
 
-    async def _unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, PrepareAnswer]:
-        errors = await self._door.unprepare(claims)
-        return {uid: PrepareAnswer(error=error) for uid, error in errors.items()}
-
     async def _answers(
-        self, call: str, claims: Iterable[api_pb2.Claim], ask: _Ask
-    ) -> dict[ClaimUid, PrepareAnswer]:
-        """Return an answer for each of *claims*, whatever becomes of *ask*."""
+        self,
+        call: str,
+        claims: Iterable[api_pb2.Claim],
+        ask: Callable[[Sequence[ClaimRef]], Awaitable[Mapping[ClaimUid, T]]],
+        error: Callable[[str], T],
+    ) -> Mapping[ClaimUid, T]:
+        """Return what *ask* answers for each of *claims*; where it fails, an *error* for each."""
         asked = {ClaimUid(each.uid): _claim(each) for each in claims}
-        known, missing = await self._asked(call, list(asked.values()), ask)
-        return {uid: known.get(uid) or PrepareAnswer(error=missing) for uid in asked}
-
-    async def _asked(
-        self, call: str, claims: list[ClaimRef], ask: _Ask
-    ) -> tuple[Mapping[ClaimUid, PrepareAnswer], str]:
-        """Return what *ask* answers, and what is to be said of claims that it leaves out."""
         patience = asyncio.timeout(self._deadline)
         try:
             async with patience:
-                return await ask(claims), f"cannot answer {call}: no decision; see holdfast's log"
-        except HoldfastError as error:
-            return {}, str(error)
-        except Exception as error:
+                return await ask(list(asked.values()))
+        except Exception as failure:
             log.exception("kubelet call failed", call=call)
-            if isinstance(error, TimeoutError) and patience.expired():
-                return {}, (
-                    f"cannot answer {call}: no decision in {self._deadline:g} s; is the node "
-                    "overloaded? `holdfast status` shows what does not answer"
+            why = bug(failure)
+            if isinstance(failure, TimeoutError) and patience.expired():
+                why = (
+                    f"no decision in {self._deadline:g} s; is the node overloaded? `holdfast "
+                    "status` shows what does not answer"
                 )
-            return {}, f"cannot answer {call}: {bug(error)}"
+            return dict.fromkeys(asked, error(f"cannot answer {call}: {why}"))
 
 
 def _claim(claim: api_pb2.Claim) -> ClaimRef:

@@ -21,7 +21,6 @@ from holdfast.app.wiring.parts import (
 )
 from holdfast.discovery.source import Sources
 from holdfast.dra.claimdoor import ClaimDoor
-from holdfast.dra.door import Offer
 from holdfast.dra.healthserver import HealthServer
 from holdfast.dra.preparation import POLL, ClaimPreparation, ClaimRelease
 from holdfast.dra.publisher import NodePool, Publisher, SliceMirror
@@ -41,7 +40,7 @@ from holdfast.model.devices import Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, as_found
 from holdfast.model.dra.claims import LeavingFacts, why_driver_stays
 from holdfast.model.dra.handover import as_whole
-from holdfast.model.ids import DeviceName, PodUid, ResourceName
+from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.readiness import ReadinessCheck
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
 from holdfast.runtime.watched import Nudges, Watched
@@ -49,7 +48,7 @@ from holdfast.runtime.watched import Nudges, Watched
 log = structlog.get_logger(__name__)
 
 
-class NodeSight(ClaimSight, Offer):
+class NodeSight(ClaimSight):
     """What the inventory and the pods' cgroups show of claims."""
 
     def __init__(self, core: Core, sources: Sources, cgroups: Cgroups) -> None:
@@ -85,10 +84,6 @@ class NodeSight(ClaimSight, Offer):
             self._known_in = inventory
             self._known = {each.name: each for each in (*found, *told)}
         return self._known
-
-    def serves(self, resource: ResourceName) -> bool:
-        """Tell whether the scheduler knows of the devices of *resource*, by patterns too."""
-        return self._core.naming.is_dra(resource)
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
         """Return those of *pods* that have a cgroup, with whether a process may be in it."""
@@ -271,7 +266,8 @@ class DraParts:
                 entry=self.entry,
                 claims=claims,
                 record=self.records,
-                offer=self._sight,
+                advertised=self._sight.advertised,
+                serves=core.naming.is_dra,
                 ledger=core.ledger,
                 inventory=core.inventory,
                 granting=GrantBuilder(sources, None),
