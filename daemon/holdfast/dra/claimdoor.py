@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -37,7 +38,7 @@ class ClaimDoor(Door):
     longest: float = LONGEST
 
     def __post_init__(self) -> None:
-        self._under_way: dict[ClaimUid, set[asyncio.Task[PrepareAnswer]]] = {}
+        self._under_way: dict[asyncio.Task[PrepareAnswer], ClaimUid] = {}
         self._turns: WeakValueDictionary[ClaimUid, asyncio.Lock] = WeakValueDictionary()
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, PrepareAnswer]:
@@ -63,41 +64,23 @@ class ClaimDoor(Door):
         return dict(zip((each.uid for each in claims), found, strict=True))
 
     def _start(self, claim: ClaimRef, until: float) -> asyncio.Task[PrepareAnswer]:
-        task = asyncio.create_task(self._prepare(claim, until), name=f"prepare {claim.uid}")
-        mine = self._under_way.setdefault(claim.uid, set())
-        mine.add(task)
-
-        def over(done: asyncio.Task[PrepareAnswer]) -> None:
-            mine.discard(done)
-            if not mine:  # which is so once: who comes later has a set of its own
-                del self._under_way[claim.uid]
-
-        task.add_done_callback(over)
+        act = partial(self.preparing.prepare, claim, until)
+        work = self._in_turn("prepare", claim, until, act, lambda text: PrepareAnswer(error=text))
+        task = asyncio.create_task(work, name=f"prepare {claim.uid}")
+        self._under_way[task] = claim.uid
+        task.add_done_callback(self._under_way.pop)
         return task
 
-    async def _prepare(self, claim: ClaimRef, until: float) -> PrepareAnswer:
-        return await self._in_turn(
-            "prepare",
-            claim,
-            until,
-            lambda: self.preparing.prepare(claim, until),
-            lambda text: PrepareAnswer(error=text),
-        )
-
     async def _end(self, claim: ClaimRef, until: float) -> str:
-        for task in (under_way := [*self._under_way.get(claim.uid, ())]):
+        under_way = [task for task, uid in self._under_way.items() if uid == claim.uid]
+        for task in under_way:
             task.cancel()
         if under_way:
             await asyncio.wait(under_way)
         turn = self._turns.get(claim.uid)
         another = turn is not None and turn.locked()
-        return await self._in_turn(
-            "unprepare",
-            claim,
-            until,
-            lambda: self.unpreparing.unprepare(claim, until, another=another),
-            lambda text: text,
-        )
+        act = partial(self.unpreparing.unprepare, claim, until, another=another)
+        return await self._in_turn("unprepare", claim, until, act, str)
 
     async def _in_turn(
         self,

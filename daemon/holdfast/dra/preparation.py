@@ -120,34 +120,23 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
             wish=Wish(ref=claim, pods={}, devices={}),
         )
         left = max(0.0, until - now)
+        outcome, reason, level = PrepareOutcome.PREPARED, "", logging.WARNING
         try:
-            prepared = await self.entry.admit(self, visit, wait=left, longest=left)
-        except Wait as reason:
-            text = reason.told(visit)
-            return self._refused(visit, str(reason), text, PrepareOutcome.WAITING, reason.level)
+            answer = await self.entry.admit(self, visit, wait=left, longest=left)
+        except Wait as error:
+            outcome, reason, level = PrepareOutcome.WAITING, str(error), error.level
+            answer = PrepareAnswer(error=error.told(visit))
         except ClaimRefusedError as error:
-            text = refusal(f"prepare {visit.what}", str(error))
-            return self._refused(visit, str(error), text, PrepareOutcome.REFUSED)
-        waited = self._observed(visit, PrepareOutcome.PREPARED)
-        log.info("claim prepared", claim=str(claim), waited=waited)
-        return prepared
-
-    def _refused(
-        self,
-        visit: ClaimVisit,
-        reason: str,
-        text: str,
-        outcome: PrepareOutcome,
-        level: int = logging.WARNING,
-    ) -> PrepareAnswer:
-        waited, claim = self._observed(visit, outcome), str(visit.claim.ref)
-        log.log(level, "claim not prepared", claim=claim, reason=reason, waited=waited)
-        return PrepareAnswer(error=text)
-
-    def _observed(self, visit: ClaimVisit, outcome: PrepareOutcome) -> float:
-        waited = self.clock.monotonic() - visit.since
+            outcome, reason = PrepareOutcome.REFUSED, str(error)
+            answer = PrepareAnswer(error=refusal(f"prepare {visit.what}", reason))
+        waited = self.clock.monotonic() - now
         self.observer.prepared(outcome, waited)
-        return round(waited, 3)
+        about = {"claim": str(visit.claim.ref), "waited": round(waited, 3)}
+        if reason:
+            log.log(level, "claim not prepared", reason=reason, **about)
+        else:
+            log.info("claim prepared", **about)
+        return answer
 
     # The steps of a try, in their order: `entry.DoorSteps`.
 
