@@ -179,7 +179,7 @@ async def test_a_name_of_a_claim_cannot_lead_elsewhere(plane: ControlPlane) -> N
     assert plane.server.requests[-1].endswith("/resourceclaims/..%2F..%2Fnodes%3Fwatch%3D1%23")
 
 
-async def test_a_renewed_token_is_read_when_the_former_one_is_refused(plane: ControlPlane) -> None:
+async def test_a_renewed_token_is_used_by_the_next_call(plane: ControlPlane) -> None:
     put_claim(plane)
     async with client(plane) as server:
         claims = ClaimsOnServer(server)

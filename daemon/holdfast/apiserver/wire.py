@@ -19,8 +19,6 @@ from holdfast.runtime.clock import Clock
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where kubelet mounts the files of a pod's service account."""
 
-_READ_AGAIN = 60.0
-"""Seconds after which the token is read again; kubelet renews the file long before it expires."""
 _MOST_TOKEN = 64 * 1024
 """Bytes."""
 MOST_BYTES = 8 << 20
@@ -31,7 +29,6 @@ MERGE_PATCH = "application/strategic-merge-patch+json"
 
 _IDLE = 20.0
 """Seconds after which an unused connection is not trusted: whatever is between may have cut it."""
-_PART = 1 << 16
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 """A peer that is gone without a word is noticed after a minute."""
 
@@ -60,6 +57,17 @@ class Access(Struct, frozen=True, kw_only=True):
                 f"cannot find a service account's token: there is no {self.token}; set "
                 "automountServiceAccountToken to true in holdfast's pod"
             )
+
+    def bearer(self) -> str:
+        """Return the token as its file has it now: kubelet renews it long before it expires."""
+        try:
+            with self.token.open("rb") as file:
+                value = file.read(_MOST_TOKEN).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ApiServerError(f"cannot read the token from {self.token}: {error}") from error
+        if not value or not value.isprintable():
+            raise ApiServerError(f"cannot use the token in {self.token}: it is empty or no token")
+        return value
 
     def trust(self) -> ssl.SSLContext:
         """Return what accepts servers of the cluster's own CA, and no others."""
@@ -91,36 +99,6 @@ def in_cluster(variables: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> 
 def node_name(named: str, variables: Mapping[str, str]) -> str:
     """Return the name of this node in the cluster: *named*, or else what the pod or host says."""
     return named or variables.get("NODE_NAME") or platform.node()
-
-
-class Token:
-    """The bearer token as its file has it; it is read again each minute, and when asked to be."""
-
-    def __init__(self, file: Path, clock: Clock) -> None:
-        """Read *file* at the first use."""
-        self._file = file
-        self._clock = clock
-        self._value = ""
-        self._read_at = 0.0
-
-    def value(self) -> str:
-        """Return the token; raise ApiServerError if the file has none."""
-        if not self._value or self._clock.monotonic() - self._read_at >= _READ_AGAIN:
-            self.read()
-        return self._value
-
-    def read(self) -> bool:
-        """Read the file now; return whether the token is another one than before."""
-        try:
-            with self._file.open("rb") as file:
-                value = file.read(_MOST_TOKEN).decode("ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ApiServerError(f"cannot read the token from {self._file}: {error}") from error
-        if not value or not value.isprintable():
-            raise ApiServerError(f"cannot use the token in {self._file}: it is empty or no token")
-        before, self._value = self._value, value
-        self._read_at = self._clock.monotonic()
-        return value != before
 
 
 class ApiRequest(Struct, frozen=True, kw_only=True):
@@ -160,7 +138,6 @@ class Wire:
         """Connect to the server of *access* at the first call."""
         self._access = access
         self._clock = clock
-        self._token = Token(access.token, clock)
         self._connection: http.client.HTTPSConnection | None = None
         self._socket: socket.socket | None = None
         self._used = 0.0
@@ -170,13 +147,22 @@ class Wire:
         """Send *request* and return the answer, whatever its status.
 
         *timeout* is for each wait on the network, in seconds; `abort` limits the whole. Raise
-        ApiServerError when there is no whole answer. A token that was renewed is used at once.
+        ApiServerError when there is no whole answer.
         """
         self._aborted = False
         with self._told():
-            answer = self._tried(request, timeout)
-            if answer.status == HTTPStatus.UNAUTHORIZED and self._token.read():
-                answer = self._tried(request, timeout)
+            if self._clock.monotonic() - self._used > _IDLE:
+                self.close()
+            reused = self._connected
+            try:
+                answer = whole(self._send(request, timeout))
+            except (ConnectionError, ssl.SSLEOFError):
+                # A server may close an idle connection at any time: then it has not read the call.
+                if not reused or request.method != "GET" or self._aborted:
+                    raise
+                self.close()
+                answer = whole(self._send(request, timeout))
+            self._used = self._clock.monotonic()
             return answer
 
     def stream(self, request: ApiRequest, timeout: float) -> http.client.HTTPResponse | ApiResponse:
@@ -185,9 +171,8 @@ class Wire:
         The connection is new, and serves nothing else until `close`. Otherwise as `exchange`.
         """
         with self._told():
-            response = self._fresh(request, timeout)
-            if response.status == HTTPStatus.UNAUTHORIZED and self._token.read():
-                response = self._fresh(request, timeout)
+            self.close()
+            response = self._send(request, timeout)
             return response if response.status < HTTPStatus.MULTIPLE_CHOICES else whole(response)
 
     def patience(self, timeout: float) -> None:
@@ -214,35 +199,13 @@ class Wire:
         # http.client drops the socket by itself when the server says that it is going to.
         return self._connection is not None and self._connection.sock is not None
 
-    def _tried(self, request: ApiRequest, timeout: float) -> ApiResponse:
-        if self._clock.monotonic() - self._used > _IDLE:
-            self.close()
-        reused = self._connected
-        try:
-            return self._once(request, timeout)
-        except (ConnectionError, ssl.SSLEOFError):
-            # A server may close an idle connection at any time: then it has not read the call.
-            if not reused or request.method != "GET" or self._aborted:
-                raise
-        self.close()
-        return self._once(request, timeout)
-
-    def _once(self, request: ApiRequest, timeout: float) -> ApiResponse:
-        answer = whole(self._send(request, timeout))
-        self._used = self._clock.monotonic()
-        return answer
-
-    def _fresh(self, request: ApiRequest, timeout: float) -> http.client.HTTPResponse:
-        self.close()
-        return self._send(request, timeout)
-
     def _send(self, request: ApiRequest, timeout: float) -> http.client.HTTPResponse:
         if self._connection is None or not self._connected:
             self._connection = self._connect(timeout)
         self.patience(timeout)
         headers = {
             "Accept": request.accept,
-            "Authorization": f"Bearer {self._token.value()}",
+            "Authorization": f"Bearer {self._access.bearer()}",
             "User-Agent": f"holdfast/{holdfast.__version__}",
         }
         if request.body is not None:
@@ -282,19 +245,15 @@ class Wire:
 
 def whole(response: http.client.HTTPResponse) -> ApiResponse:
     """Read *response* to its end; raise ValueError when that is longer than an object can be."""
-    parts: list[bytes] = []
-    size = response.length or 0
-    if response.length is not None and size <= MOST_BYTES:
-        parts.append(response.read())
-    while size <= MOST_BYTES and (part := response.read(_PART)):
-        parts.append(part)
-        size += len(part)
-    if size > MOST_BYTES:
+    body = response.read(MOST_BYTES + 1)
+    if len(body) > MOST_BYTES:
         raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
+    if response.length:  # what was said to come, and did not
+        raise http.client.IncompleteRead(body, response.length)
     after = response.headers.get("Retry-After", "")
     return ApiResponse(
         status=response.status,
-        body=b"".join(parts),
+        body=body,
         retry_after=float(after) if after.isascii() and after.isdigit() else None,
     )
 
