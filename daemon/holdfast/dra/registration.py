@@ -42,26 +42,17 @@ _Call = aio.ServicerContext[Any, Any]
 _STOP_GRACE = 0.001
 
 
-class Replies(Struct, frozen=True, kw_only=True):
-    """What kubelet has said on the registration socket; the `refusal` is its latest."""
-
-    asked: int = 0
-    accepted: int = 0
-    refused: int = 0
-    refusal: str = ""
-
-    def why_refused(self, driver: str) -> str:
-        """Return why kubelet refused *driver*, and what to do."""
-        reason = self.refusal or "no reason given"
-        return f"kubelet refused DRA driver {driver}: {reason}; {_what_to_do(reason)}"
-
-
 class Announcement(api_pb2_grpc.RegistrationServicer):
-    """What kubelet is told about us; `replies` is what it said."""
+    """What kubelet is told about us, and what it said.
 
-    def __init__(self, driver: str, endpoint: str) -> None:
+    `registration` counts its questions and its acceptances. A `refusal` counts until it is cleared.
+    """
+
+    def __init__(self, driver: str, endpoint: str, clock: Clock) -> None:
         """Tell kubelet that *driver* serves at *endpoint*."""
-        self.replies: Watched[Replies] = Watched(Replies())
+        self.registration = Watched(Registration(since=clock.wall()))
+        self.refusal = Watched("")
+        self._clock = clock
         self._info = api_pb2.PluginInfo(
             type="DRAPlugin", name=driver, endpoint=endpoint, supported_versions=SERVICES
         )
@@ -76,8 +67,8 @@ class Announcement(api_pb2_grpc.RegistrationServicer):
         context: _Call,  # noqa: ARG002
     ) -> api_pb2.PluginInfo:
         """Say who we are and where claims are prepared."""
-        replies = self.replies.value
-        self.replies.set(replace(replies, asked=replies.asked + 1))
+        before = self.registration.value
+        self.registration.set(replace(before, attempts=before.attempts + 1))
         return self._info
 
     async def NotifyRegistrationStatus(  # noqa: N802
@@ -86,12 +77,14 @@ class Announcement(api_pb2_grpc.RegistrationServicer):
         context: _Call,  # noqa: ARG002
     ) -> api_pb2.RegistrationStatusResponse:
         """Hear whether kubelet took us."""
-        replies = self.replies.value
         if request.plugin_registered:
-            self.replies.set(replace(replies, accepted=replies.accepted + 1))
+            now = self.registration.value.turned("", at=self._clock.wall())
+            times = now.registrations + 1
+            self.registration.set(replace(now, registrations=times))
+            log.info("DRA driver registered with kubelet", driver=self._info.name, times=times)
         else:
-            text = printable(request.error, _MOST_OF_A_REFUSAL)
-            self.replies.set(replace(replies, refused=replies.refused + 1, refusal=text))
+            reason = printable(request.error, _MOST_OF_A_REFUSAL) or "no reason given"
+            self.refusal.set(reason)
         return api_pb2.RegistrationStatusResponse()
 
 
@@ -134,17 +127,15 @@ class DriverRegistrar:
     times: DriverTimes
 
     def __post_init__(self) -> None:
-        self.registration = Watched(Registration(since=self.clock.wall()))
         self._problem = Problem(log, "DRA driver not registered", driver=self.driver)
-        self._kubelet = Announcement(self.driver, str(self.plugins.path / DRA_SOCKET))
+        path = self.plugins.path / DRA_SOCKET
+        self._kubelet = Announcement(self.driver, str(path), self.clock)
+        self.registration = self._kubelet.registration
         self._lock: PluginFolderLock | None = None
         advice = "kubelet's folders plugins and plugins_registry must be mounted writable"
         hidden = f".{hashlib.sha256(self.driver.encode()).hexdigest()[:8]}-"
         self._service = SocketServer(
-            self.plugins.path / DRA_SOCKET,
-            hidden=hidden,
-            what=f"DRA driver {self.driver}",
-            advice=advice,
+            path, hidden=hidden, what=f"DRA driver {self.driver}", advice=advice
         )
         # Kubelet passes over names that begin with a dot, so it never dials the hidden one.
         self._door = SocketServer(
@@ -153,16 +144,22 @@ class DriverRegistrar:
             what=f"the registration of DRA driver {self.driver}",
             advice=advice,
         )
+        self._sockets = (
+            (self._service, self.plugins, self._add_services),
+            (self._door, self.registry, self._kubelet.add_to),
+        )
 
     async def run(self) -> None:
         """Serve and stay registered, until cancelled; then `close`."""
         delays = self._delays()
         while True:
-            folders, before = self._folders(), self._kubelet.replies.value
+            folders, asked = self._folders(), self.registration.value.attempts
+            self._kubelet.refusal.set("")
             try:
                 await self._serve()
-                problem = await self._over(before)
+                problem = await self._over(asked)
                 if self.registration.value.registered:
+                    self._problem.set("")
                     delays = self._delays()
                 await self._door.stop(_STOP_GRACE)  # its next appearance makes kubelet ask
             except HoldfastError as error:
@@ -183,10 +180,7 @@ class DriverRegistrar:
     async def _serve(self) -> None:
         """Serve each socket that does not lie at its path, dra.sock first."""
         await self.lane.run(self._prepare)
-        for server, folder, add in (
-            (self._service, self.plugins, self._add_services),
-            (self._door, self.registry, self._kubelet.add_to),
-        ):
+        for server, folder, add in self._sockets:
             if not (await folder.refresh()).has(server):
                 await server.stop(_STOP_GRACE)
                 await server.start(add)
@@ -216,7 +210,7 @@ class DriverRegistrar:
             self._lock = PluginFolderLock(folder, what=f"DRA driver {self.driver}: its folder")
         else:
             self._lock.keep()
-        for server in (self._service, self._door):
+        for server, _, _ in self._sockets:
             if not server.in_place:
                 self._refuse_another(server.path)
 
@@ -230,29 +224,24 @@ class DriverRegistrar:
             f"listens at {path}; stop it, or give this driver another name (dra.driverName)"
         )
 
-    async def _over(self, before: Replies) -> str:
+    async def _over(self, asked: int) -> str:
         """Return, with the reason, when we have to register with kubelet once more.
 
-        *before* is what it had said before we served.
+        *asked* is how often it had asked before we served.
         """
         told_by = self.clock.monotonic() + self.times.asked
         while True:
-            changes = Changes([self._kubelet.replies, self.plugins.state, self.registry.state])
-            replies = self._kubelet.replies.value
-            self._note(replies)
-            if replies.refused > before.refused:
-                return replies.why_refused(self.driver)
-            registered = replies.accepted > before.accepted
-            left = told_by - self.clock.monotonic()
-            if not registered and left <= 0:
-                return self._not_asked(asked=replies.asked > before.asked)
-            for server, folder in (
-                (self._service, self.plugins),
-                (self._door, self.registry),
-            ):
+            refusal = self._kubelet.refusal
+            changes = Changes((self.registration, refusal, self.plugins.state, self.registry.state))
+            if reason := refusal.value:
+                return f"kubelet refused DRA driver {self.driver}: {reason}; {_what_to_do(reason)}"
+            now, left = self.registration.value, told_by - self.clock.monotonic()
+            if not now.registered and left <= 0:
+                return self._not_asked(asked=now.attempts > asked)
+            for server, folder, _ in self._sockets:
                 if not folder.state.value.has(server):
                     return f"our socket {server.path} was removed; serving and registering again"
-            await changes.wait(math.inf if registered else left)
+            await changes.wait(math.inf if now.registered else left)
 
     def _not_asked(self, *, asked: bool) -> str:
         if asked:
@@ -265,28 +254,8 @@ class DriverRegistrar:
             "running, and is this its plugins_registry (kubelet's --root-dir)?"
         )
 
-    def _note(self, replies: Replies) -> None:
-        before = self.registration.value
-        if replies.accepted == before.registrations:
-            self.registration.set(replace(before, attempts=replies.asked))
-            return
-        since = before.since if before.registered else self.clock.wall()
-        self.registration.set(
-            Registration(
-                registered=True,
-                problem="",
-                since=since,
-                attempts=replies.asked,
-                registrations=replies.accepted,
-            )
-        )
-        self._problem.set("")
-        log.info("DRA driver registered with kubelet", driver=self.driver, times=replies.accepted)
-
     def _report(self, problem: str) -> None:
-        before = self.registration.value
-        since = self.clock.wall() if before.registered else before.since
-        self.registration.set(replace(before, registered=False, problem=problem, since=since))
+        self.registration.set(self.registration.value.turned(problem, at=self.clock.wall()))
         self._problem.set(problem)
 
     async def _pause(self, seconds: float, tried: tuple[object, object]) -> None:

@@ -165,7 +165,7 @@ class _OneResource:
                     delays = self._delays()
             except (KubeletError, LaneStuckError) as error:
                 problem = str(error)
-            self._report(registered=False, problem=problem)
+            self._report(problem)
             await self._pause(next(delays), state)
 
     def _delays(self) -> Iterator[float]:
@@ -204,7 +204,7 @@ class _OneResource:
         call.result()
         accepted = replace(self._state, registrations=self._state.registrations + 1)
         self._set(accepted)
-        self._report(registered=True, problem="")
+        self._report("")
 
     async def _call(self, endpoint: str) -> None:
         resource = self._plugin.resource
@@ -258,12 +258,10 @@ class _OneResource:
         async for streams in self._plugin.streams.follow():
             self._set(replace(self._state, streams=streams.open))
 
-    def _report(self, *, registered: bool, problem: str) -> None:
-        before = self._state
-        since = self._clock.wall() if registered != before.registered else before.since
-        self._set(replace(before, registered=registered, problem=problem, since=since))
+    def _report(self, problem: str) -> None:
+        self._set(self._state.turned(problem, at=self._clock.wall()))
         self._problem.set(problem)
-        if registered:
+        if not problem:
             log.info("registered with kubelet", resource=self._plugin.resource)
 
     def _set(self, state: Registration) -> None:

@@ -5,6 +5,7 @@ from functools import cached_property
 from itertools import islice
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.model.groups import grouped
 from holdfast.model.ids import (
@@ -91,6 +92,11 @@ class Registration(Struct, frozen=True, kw_only=True):
     since: float = 0.0
     attempts: int = 0
     registrations: int = 0
+
+    def turned(self, problem: str, *, at: float) -> "Registration":
+        """Return what it is from *at* on, with that *problem*; with none it is registered."""
+        since = at if self.registered is bool(problem) else self.since
+        return replace(self, registered=not problem, problem=problem, since=since)
 
 
 class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
