@@ -142,14 +142,6 @@ class _OneResource:
 
     async def run(self) -> None:
         """Register, and again whenever the registration ends, until cancelled."""
-        follower = asyncio.create_task(self._follow_streams())
-        try:
-            await self._keep()
-        finally:
-            follower.cancel()
-            await asyncio.gather(follower, return_exceptions=True)
-
-    async def _keep(self) -> None:
         delays = self._delays()
         kubelet: FileId | None = None
         while True:
@@ -202,8 +194,7 @@ class _OneResource:
         if call not in await first_of(call, replaced):
             raise KubeletError(f"cannot register {resource}: kubelet was replaced meanwhile")
         call.result()
-        accepted = replace(self._state, registrations=self._state.registrations + 1)
-        self._set(accepted)
+        self._set(replace(self._state, registrations=self._state.registrations + 1))
         self._report("")
 
     async def _call(self, endpoint: str) -> None:
@@ -229,6 +220,7 @@ class _OneResource:
             changes = Changes([self._plugin.streams, self._folder.state, self._of.plugins.offers])
             streams, state = self._plugin.streams.value, self._folder.state.value
             left = opened_by - self._clock.monotonic()
+            self._set(self._state)
             if streams.ended:
                 return "kubelet closed its ListAndWatch stream; registering again"
             if not streams.opened and left <= 0:
@@ -254,10 +246,6 @@ class _OneResource:
                 return
             await changes.wait(left)
 
-    async def _follow_streams(self) -> None:
-        async for streams in self._plugin.streams.follow():
-            self._set(replace(self._state, streams=streams.open))
-
     def _report(self, problem: str) -> None:
         self._set(self._state.turned(problem, at=self._clock.wall()))
         self._problem.set(problem)
@@ -265,9 +253,9 @@ class _OneResource:
             log.info("registered with kubelet", resource=self._plugin.resource)
 
     def _set(self, state: Registration) -> None:
-        self._state = state
+        self._state = replace(state, streams=self._plugin.streams.value.open)
         others = self._of.registrations.value
-        self._of.registrations.set({**others, self._plugin.resource: state})
+        self._of.registrations.set({**others, self._plugin.resource: self._state})
 
 
 def _another_kubelet(now: FolderState, before: FolderState) -> bool:
