@@ -89,8 +89,6 @@ async def _publisher(
     server = ApiServer(access, name="slices", clock=clock, observer=Unobserved())
     slices = NodeSlices(server, driver=DRIVER, node=NODE)
     publisher = Publisher(
-        driver=DRIVER,
-        node=NODE,
         pool=NodePool(
             driver=DRIVER,
             serves=lambda resource: resource == _TPU,
@@ -103,7 +101,6 @@ async def _publisher(
         ),
         server=slices,
         mirror=SliceMirror(slices, clock=clock),
-        changes=(inventory, standings.latest),
         registration=Watched(Registration(registrations=1)),
         clock=clock,
         publishes=True,

@@ -20,7 +20,6 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import (
-    DEADLINES,
     CallDeadlines,
     DeviceDoor,
     DevicePlugin,
@@ -46,6 +45,8 @@ from waiting import until
 
 TPU = ResourceName("google.com/tpu")
 OTHER = ResourceName("example.com/other")
+
+_DEADLINES = CallDeadlines()
 
 
 def chips(*ids: str, unhealthy: str = "") -> tuple[OfferedDevice, ...]:
@@ -188,7 +189,7 @@ async def kubelet_side(
     book: Watched[Book] | None = None,
     interval: float = 0.5,
     dialled: Callable[[], None] = lambda: None,
-    deadlines: CallDeadlines = DEADLINES,
+    deadlines: CallDeadlines = _DEADLINES,
 ) -> AsyncIterator[Side]:
     """Yield the kubelet side of a daemon below *base*.
 
@@ -297,7 +298,6 @@ def bare_plugin(deciding: Deciding, traffic: Traffic | None = None) -> DevicePlu
             emptied=EmptyPods(),
             calls=Unobserved(),
             clock=SystemClock(),
-            deadlines=DEADLINES,
         ),
     )
 

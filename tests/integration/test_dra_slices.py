@@ -95,8 +95,6 @@ class Scene:
         )
         standings = self.standings
         self.publisher = Publisher(
-            driver=DRIVER,
-            node=NODE,
             pool=NodePool(
                 driver=DRIVER,
                 serves=lambda resource: resource == TPU,
@@ -109,7 +107,6 @@ class Scene:
             ),
             server=slices,
             mirror=self.mirror,
-            changes=(self.inventory, standings.latest, evict_lost),
             registration=self.registration,
             observer=Unobserved(),
             clock=clock,

@@ -56,7 +56,8 @@ class NodeSlices:
     def __init__(self, server: ApiServer, *, driver: str, node: str) -> None:
         """Ask *server* about the slices of *driver* for *node*."""
         self._server = server
-        self._node = node
+        self.driver = driver
+        self.node = node
         self._all = ApiRequest(
             about=f"ResourceSlices of node {node}",
             path=_PATH,
@@ -97,13 +98,13 @@ class NodeSlices:
 
     async def node_uid(self) -> str:
         """Return the uid of the Node, which owns the slices."""
-        request = ApiRequest(about=f"Node {self._node}", path=("api", "v1", "nodes", self._node))
+        request = ApiRequest(about=f"Node {self.node}", path=("api", "v1", "nodes", self.node))
         return (await self._server.ask(request, _NodeUid, deadline=_DEADLINE)).metadata.uid
 
     async def create(self, name: str, spec: SliceSpec, *, owner: str) -> ResourceSlice:
         """Make a slice that goes with the Node of uid *owner*; return it as it is stored."""
         reference = OwnerReference(
-            api_version="v1", kind="Node", name=self._node, uid=owner, controller=True
+            api_version="v1", kind="Node", name=self.node, uid=owner, controller=True
         )
         metadata = SliceMetadata(name=name, owner_references=(reference,))
         return await self._write("POST", _PATH, metadata, spec)

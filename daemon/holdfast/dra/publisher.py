@@ -3,7 +3,7 @@
 import asyncio
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -54,7 +54,7 @@ _EVER = math.inf
 
 
 class NodePool(Struct, kw_only=True):
-    """Turns what is known of the node into `PoolFacts`. It is looked at, and follows nobody.
+    """Turns what is known of the node into `PoolFacts`, which change with what is `followed`.
 
     It tells of the devices whose resource `driver` serves. `pcie_root` reads the root port of a
     function, on `lane`; empty where it has none.
@@ -69,6 +69,11 @@ class NodePool(Struct, kw_only=True):
     lane: Lane
     evict_lost: Watched[bool]
     _roots: dict[PciAddress, str] = {}
+
+    @property
+    def followed(self) -> tuple[Watched[Any], ...]:
+        """Return what the facts are made of."""
+        return self.inventory, self.standings.latest, self.evict_lost
 
     @property
     def unseen(self) -> bool:
@@ -215,20 +220,16 @@ class _ChangedMindError(Exception):
 class Publisher:
     """Writes what differs: at once where it can, and no slice twice within `write_every` seconds.
 
-    It publishes `pool` for `driver` on `node`, again when one of `changes` has changed. Where it
-    `publishes` nothing, because the hardware went back to the device plugin, slices that are left
-    are removed.
+    It publishes `pool` to `server`, again whenever that has changed. Where it `publishes` nothing,
+    because the hardware went back to the device plugin, slices that are left are removed.
 
     A second `registration` in our life says that kubelet has restarted and has deleted all slices
     of its node.
     """
 
-    driver: str
-    node: str
     pool: NodePool
     server: NodeSlices
     mirror: SliceMirror
-    changes: Sequence[Watched[Any]]
     registration: Watched[Registration]
     clock: Clock
     observer: SliceObserver
@@ -280,7 +281,7 @@ class Publisher:
 
     async def _publish(self) -> None:
         while True:
-            changes = Changes((*self.changes, self.registration, self.mirror.slices))
+            changes = Changes((*self.pool.followed, self.registration, self.mirror.slices))
             self._note_registration()
             try:
                 pause = await self._step()
@@ -305,8 +306,8 @@ class Publisher:
         found = writes(
             contents(facts) if self.publishes else (),
             stored,
-            driver=self.driver,
-            node=self.node,
+            driver=self.server.driver,
+            node=self.server.node,
             accepted=self._accepted,
             generation=self._generation,
             others=self._others,
@@ -366,7 +367,7 @@ class Publisher:
     async def _delete(self, stored: ResourceSlice) -> None:
         self._note_write(stored.metadata.name)
         pool = stored.spec.pool.name
-        if pool != self.node:
+        if pool != self.server.node:
             log.warning(
                 "a ResourceSlice of this node is in another pool and is deleted",
                 slice=stored.metadata.name,

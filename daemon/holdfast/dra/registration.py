@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ class DriverRegistrar:
     services: Sequence[Callable[[aio.Server], None]]
     lane: Lane
     clock: Clock
-    times: DriverTimes
+    times: DriverTimes = field(default_factory=DriverTimes)
 
     def __post_init__(self) -> None:
         self._problem = Problem(log, "DRA driver not registered", driver=self.driver)

@@ -158,11 +158,8 @@ class CallDeadlines(Struct, frozen=True, kw_only=True):
     a text of its own, which tells nobody what is wrong.
     """
 
-    allocate: float
-    gate: float
-
-
-DEADLINES = CallDeadlines(allocate=10.0, gate=28.0)
+    allocate: float = 10.0
+    gate: float = 28.0
 
 
 class PluginParts(Struct, frozen=True, kw_only=True):
@@ -174,7 +171,7 @@ class PluginParts(Struct, frozen=True, kw_only=True):
     emptied: EmptyPods
     calls: CallObserver
     clock: Clock
-    deadlines: CallDeadlines
+    deadlines: CallDeadlines = CallDeadlines()
 
 
 class Streams(Struct, frozen=True, kw_only=True):

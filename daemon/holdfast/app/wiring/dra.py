@@ -25,7 +25,7 @@ from holdfast.dra.healthserver import HealthServer
 from holdfast.dra.preparation import POLL, ClaimPreparation, ClaimRelease
 from holdfast.dra.publisher import NodePool, Publisher, SliceMirror
 from holdfast.dra.records import ClaimRecords, ClaimSight
-from holdfast.dra.registration import DriverRegistrar, DriverTimes
+from holdfast.dra.registration import DriverRegistrar
 from holdfast.dra.server import ClaimServer
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import HostError
@@ -155,7 +155,34 @@ class DraParts:
             kubelet=lambda: kubelet.reader.view.value.kubelet,
             clock=core.clock,
         )
-        self.door = self._door(claims, discovery.sources, kubelet, reclaim)
+        self.door = ClaimDoor(
+            ClaimPreparation(
+                driver=self.driver,
+                pool=self.node,
+                entry=self.entry,
+                claims=claims,
+                record=self.records,
+                advertised=self._sight.advertised,
+                serves=core.naming.is_dra,
+                ledger=core.ledger,
+                inventory=core.inventory,
+                granting=GrantBuilder(discovery.sources, None),
+                specs=self.specs,
+                clock=core.clock,
+                observer=core.metrics.claims,
+            ),
+            ClaimRelease(
+                ledger=core.ledger,
+                reader=kubelet.reader,
+                record=self.records,
+                specs=self.specs,
+                watcher=reclaim.watcher,
+                clock=core.clock,
+                patience=core.live.dra.part(lambda now: now.unprepare_wait),
+                observer=core.metrics.claims,
+            ),
+            clock=core.clock,
+        )
         service = ClaimServer(self.door)
         root = Path(dra.kubelet_root)
         self._plugins = build_folder(core, root / PLUGINS / self.driver, "")
@@ -167,11 +194,26 @@ class DraParts:
             services=(service.add_to, health.add_to),
             lane=host.lanes["kubelet"],
             clock=core.clock,
-            times=DriverTimes(),
         )
         slices = NodeSlices(self._slices, driver=self.driver, node=self.node)
-        self._mirror = SliceMirror(slices, clock=core.clock)
-        self.publisher = self._publisher(slices, discovery.sources)
+        self.publisher = Publisher(
+            pool=NodePool(
+                driver=self.driver,
+                serves=core.naming.is_dra,
+                standings=core.standings,
+                inventory=core.inventory,
+                sources=discovery.sources,
+                pcie_root=Sysfs(core.host.root).pcie_root,
+                lane=core.host.lanes["discovery"],
+                evict_lost=core.live.dra.part(lambda now: now.evict_lost),
+            ),
+            server=slices,
+            mirror=SliceMirror(slices, clock=core.clock),
+            registration=self.registrar.registration,
+            clock=core.clock,
+            observer=core.metrics.claims,
+            publishes=core.settings.has_dra(),
+        )
 
     def offered(self) -> frozenset[DeviceName]:
         """Return the devices that the scheduler may allocate: the server has them untainted."""
@@ -254,61 +296,3 @@ class DraParts:
         await self.registrar.close()
         await self.server.close()
         await self._slices.close()
-
-    def _door(
-        self, claims: ClaimsOnServer, sources: Sources, kubelet: KubeletParts, reclaim: ReclaimParts
-    ) -> ClaimDoor:
-        core = self._core
-        return ClaimDoor(
-            ClaimPreparation(
-                driver=self.driver,
-                pool=self.node,
-                entry=self.entry,
-                claims=claims,
-                record=self.records,
-                advertised=self._sight.advertised,
-                serves=core.naming.is_dra,
-                ledger=core.ledger,
-                inventory=core.inventory,
-                granting=GrantBuilder(sources, None),
-                specs=self.specs,
-                clock=core.clock,
-                observer=core.metrics.claims,
-            ),
-            ClaimRelease(
-                ledger=core.ledger,
-                reader=kubelet.reader,
-                record=self.records,
-                specs=self.specs,
-                watcher=reclaim.watcher,
-                clock=core.clock,
-                patience=core.live.dra.part(lambda now: now.unprepare_wait),
-                observer=core.metrics.claims,
-            ),
-            clock=core.clock,
-        )
-
-    def _publisher(self, slices: NodeSlices, sources: Sources) -> Publisher:
-        core = self._core
-        evict_lost = core.live.dra.part(lambda now: now.evict_lost)
-        return Publisher(
-            driver=self.driver,
-            node=self.node,
-            pool=NodePool(
-                driver=self.driver,
-                serves=core.naming.is_dra,
-                standings=core.standings,
-                inventory=core.inventory,
-                sources=sources,
-                pcie_root=Sysfs(core.host.root).pcie_root,
-                lane=core.host.lanes["discovery"],
-                evict_lost=evict_lost,
-            ),
-            server=slices,
-            mirror=self._mirror,
-            changes=(core.inventory, core.standings.latest, evict_lost),
-            registration=self.registrar.registration,
-            clock=core.clock,
-            observer=core.metrics.claims,
-            publishes=core.settings.has_dra(),
-        )

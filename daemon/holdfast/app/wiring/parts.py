@@ -19,7 +19,7 @@ from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.folder import FolderWatch
-from holdfast.kubelet.plugin import DEADLINES, DeviceDoor, Offering, PluginParts
+from holdfast.kubelet.plugin import DeviceDoor, Offering, PluginParts
 from holdfast.kubelet.podresources import PodResources, Traffic
 from holdfast.kubelet.reader import ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
@@ -293,7 +293,6 @@ class AllocationParts:
                 emptied=core.emptied,
                 calls=core.metrics,
                 clock=core.clock,
-                deadlines=DEADLINES,
             ),
             folder=kubelet.folder,
             prefix=core.settings.kubelet.socket_prefix,
