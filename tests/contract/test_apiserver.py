@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from fakes.controlplane import NODE, ControlPlane, control_plane
 from fakes.observers import Observed, Unobserved
-from holdfast.apiserver.client import ApiRefusedError, ApiServer, ApiServers
+from holdfast.apiserver.client import ApiRefusedError, ApiServer, ApiServers, refusal
 from holdfast.apiserver.events import NodeCondition, NodeEvents
 from holdfast.apiserver.nodes import NodeOnServer, labels_now
 from holdfast.apiserver.resourceslices import ClaimsOnServer, NodeSlices, SliceEvent
 from holdfast.apiserver.watch import TooOldError
-from holdfast.apiserver.wire import ApiRequest, Wire, in_cluster
+from holdfast.apiserver.wire import ApiRequest, ApiResponse, Wire, in_cluster
 from holdfast.errors import ApiServerError, ObjectGoneError
 from holdfast.model.book.book import PodRecord
 from holdfast.model.dra.claims import ClaimResult, OpaqueConfig
@@ -247,9 +247,21 @@ async def test_a_connection_that_was_cut_while_idle_is_opened_again(plane: Contr
             "cannot understand the API server's answer",
         ),
         (Rudeness(garbage=NESTED, times=99), "cannot understand the API server's answer"),
+        (
+            Rudeness(garbage=b'{"metadata": {"name": "\xe9"}}', times=99),
+            "cannot understand the API server's answer",
+        ),
         (Rudeness(code=429, after=3600), "as the test wanted it"),
     ],
-    ids=["slow", "trickling", "no JSON", "wrong types", "nested", "come back in an hour"],
+    ids=[
+        "slow",
+        "trickling",
+        "no JSON",
+        "wrong types",
+        "nested",
+        "no UTF-8",
+        "come back in an hour",
+    ],
 )
 async def test_an_answer_that_does_not_come_or_makes_no_sense_is_an_error_in_time(
     plane: ControlPlane, rude: Rudeness, told: str
@@ -261,6 +273,16 @@ async def test_an_answer_that_does_not_come_or_makes_no_sense_is_an_error_in_tim
             await server.ask(request, Node, deadline=1 if told == _LATE else 10)
         plane.server.be_polite()
         assert (await server.ask(request, Node, deadline=60)).metadata["name"] == NODE
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"message": "d\xe9sol\xe9"}', NESTED])
+def test_a_refusal_by_a_page_of_a_proxys_own_has_the_status(body: bytes) -> None:
+    request = ApiRequest(about="it", path=("version",))
+    refused = refusal(request, ApiResponse(status=503, body=body))
+    assert (str(refused), refused.status) == (
+        "cannot read it: the API server says: HTTP status 503",
+        503,
+    )
 
 
 async def test_how_a_server_does_not_answer_is_told_in_one_way_and_counted_in_one_way(

@@ -149,11 +149,11 @@ def decoded(body: bytes, kind: type[T]) -> T:
     """Return *body* as a *kind*; raise UnreadableAnswerError where it is none.
 
     Any object may have what a tenant wrote, which the API server lets be nested ten times as deep
-    as the decoder can read.
+    as the decoder can read. Text that is no UTF-8 may come of a proxy on the way.
     """
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableAnswerError(
             f"cannot understand the API server's answer: {printable(str(error), _MOST_TEXT)}"
         ) from error
@@ -169,8 +169,8 @@ def understood(request: ApiRequest, answer: ApiResponse, kind: type[T]) -> T:
 def refusal(request: ApiRequest, answer: ApiResponse) -> ApiRefusedError:
     """Return the error for an *answer* that is no success, with the server's own words."""
     try:
-        status = msgspec.json.decode(answer.body, type=Status)
-    except (msgspec.DecodeError, RecursionError):  # a proxy on the way, with a page of its own
+        status = decoded(answer.body, Status)
+    except UnreadableAnswerError:  # a proxy on the way, with a page of its own
         status = Status()
     words = printable(status.message, _MOST_TEXT) or f"HTTP status {answer.status}"
     text = f"cannot {_VERBS[request.method]} {request.about}: the API server says: {words}"
