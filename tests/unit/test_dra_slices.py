@@ -122,11 +122,9 @@ def carried_out(found: Writes, stored: Mapping[str, ResourceSlice]) -> dict[str,
     after = dict(stored)
     for each in found.delete:
         del after[each.metadata.name]
-    for before, spec in found.update:
-        after[before.metadata.name] = ResourceSlice(metadata=before.metadata, spec=spec)
-    for name, spec in found.create:
-        assert name not in after
-        after[name] = ResourceSlice(metadata=SliceMetadata(name=name), spec=spec)
+    for name, spec in found.put.items():
+        metadata = after[name].metadata if name in after else SliceMetadata(name=name)
+        after[name] = ResourceSlice(metadata=metadata, spec=spec)
     return after
 
 
@@ -174,9 +172,9 @@ def test_slices_are_valid_and_have_each_device_once(
 
     written = plan(found)
     rules = Rules(36)
-    for name, spec in written.create:
+    for name, spec in written.put.items():
         rules.check(wire(spec, name))
-        assert spec.pool.resource_slice_count == len(written.create)
+        assert spec.pool.resource_slice_count == len(written.put)
     told = [each.name for each in offered(found)]
     assert len(set(told)) == len(told)
     labels = {label(name): name for name in names}
@@ -231,7 +229,7 @@ def test_what_is_written_makes_the_pool_what_is_wanted(
     (pool,) = {each.spec.pool for each in result.values()}
     assert pool.resource_slice_count == len(wanted)
     untouched = stored.keys() - found.names
-    if len(found.update) + len(found.create) > 1:
+    if len(found.put) > 1:
         assert not untouched, "all have the new generation"
         assert all(pool.generation > each.spec.pool.generation for each in stored.values())
     assert plan(wanted, result) == Writes(), "nothing is written twice"
@@ -325,15 +323,15 @@ def test_one_changed_slice_keeps_the_generation_and_the_times_of_its_taints() ->
     assert plan(first, stored) == Writes(), "a time that the server added is no difference"
 
     both = contents(facts(devices, tainted={each.name: (HELD,) for each in devices}))
-    ((_, changed),) = plan(both, stored).update
+    (changed,) = plan(both, stored).put.values()
 
     assert changed.pool.generation == 1
     assert [each.taints[0].time_added for each in changed.devices or ()] == ["T", ""]
 
     other = msgspec.structs.replace(HELD, value="quarantined")
-    ((_, changed),) = plan(
+    (changed,) = plan(
         contents(facts(devices, tainted={devices[0].name: (other,)})), stored
-    ).update
+    ).put.values()
     assert changed.devices is not None
     assert changed.devices[0].taints == (other,), "another taint has a time of its own"
 
@@ -341,7 +339,7 @@ def test_one_changed_slice_keeps_the_generation_and_the_times_of_its_taints() ->
 def test_what_the_server_made_of_a_slice_is_not_written_again() -> None:
     devices = chips(1)
     wanted = contents(facts(devices, tainted={devices[0].name: (HELD,)}))
-    ((name, spec),) = plan(wanted).create
+    ((name, spec),) = plan(wanted).put.items()
     without = SliceContent(devices=(SliceDevice(name="tpu-0000-00-00-0"),))
     kept = {
         name: ResourceSlice(
@@ -352,11 +350,11 @@ def test_what_the_server_made_of_a_slice_is_not_written_again() -> None:
     accepted = {name: SentSlice(sent=wanted[0], stored=without)}
 
     assert plan(wanted, kept, accepted) == Writes()
-    assert len(plan(wanted, kept).update) == 1
-    assert len(plan(contents(facts(devices)), kept, accepted).update) == 1, "another wish"
+    assert len(plan(wanted, kept).put) == 1
+    assert len(plan(contents(facts(devices)), kept, accepted).put) == 1, "another wish"
     emptied = msgspec.structs.replace(kept[name].spec, devices=())
     changed = {name: msgspec.structs.replace(kept[name], spec=emptied)}
-    assert len(plan(wanted, changed, accepted).update) == 1, "somebody changed it since"
+    assert len(plan(wanted, changed, accepted).put) == 1, "somebody changed it since"
 
 
 def test_a_slice_that_stays_as_it_is_says_how_many_there_are_now() -> None:
@@ -367,7 +365,7 @@ def test_a_slice_that_stays_as_it_is_says_how_many_there_are_now() -> None:
     left = plan([first], stored)
 
     assert [each.metadata.name for each in left.delete] == [slice_name(DRIVER, NODE, 1)]
-    assert [spec.pool.resource_slice_count for _, spec in left.update] == [1]
+    assert [spec.pool.resource_slice_count for spec in left.put.values()] == [1]
 
 
 def test_a_server_that_keeps_that_a_device_is_shared_says_so() -> None:
@@ -407,7 +405,7 @@ def test_a_name_at_its_longest_has_room_for_another_one() -> None:
     name = slice_name(DRIVER, "n" * 300, 0)
     assert len(another_name(name, "0123abcd")) <= 253
     wanted = contents(facts(chips(1)))
-    assert len(plan(wanted, others={name: "x"}).create) == 1
+    assert len(plan(wanted, others={name: "x"}).put) == 1
 
 
 def test_a_slice_of_another_pool_is_deleted_and_moves_no_generation() -> None:
@@ -431,8 +429,8 @@ def test_a_wiped_pool_begins_above_the_last_generation() -> None:
 
     found = plan(wanted, generation=7)
 
-    assert {spec.pool.generation for _, spec in found.create} == {8}
-    assert found.create[0][1].shared_counters, "counters come first"
+    assert {spec.pool.generation for spec in found.put.values()} == {8}
+    assert next(iter(found.put.values())).shared_counters, "counters come first"
 
 
 @pytest.mark.parametrize(
@@ -486,7 +484,7 @@ def test_dropped_counters_are_noticed() -> None:
 def test_slices_fit_the_published_schema(minor: int) -> None:
     devices = chips(8)
     wanted = contents(facts(devices, tainted={devices[0].name: (HELD,)}))
-    for name, spec in plan(wanted).create:
+    for name, spec in plan(wanted).put.items():
         check(wire(spec, name), minor)
 
 
@@ -626,6 +624,6 @@ def test_a_shared_gpu_is_offered_to_as_many_claims_as_there_are_replicas_left(
     policy = gpu.capacity["memory"].request_policy
     assert policy is not None
     assert policy.default == "0"
-    for name, spec in plan(found).create:
+    for name, spec in plan(found).put.items():
         Rules(36).check(wire(spec, name))
         check(wire(spec, name), minor)

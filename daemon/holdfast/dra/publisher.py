@@ -320,20 +320,19 @@ class Publisher:
         due = max(self._written.get(name, -_EVER) + self.write_every for name in found.names)
         if now < due:
             return min(due - now, _LOOK)
-        await self._carry_out(found)
+        await self._carry_out(found, stored)
         return _LOOK
 
-    async def _carry_out(self, found: Writes) -> None:
+    async def _carry_out(self, found: Writes, stored: Mapping[str, ResourceSlice]) -> None:
         try:
-            for stored in found.delete:
-                await self._delete(stored)
-            for stored, spec in found.update:
-                self._note_write(stored.metadata.name)
-                self._took(spec, await self.server.update(stored, spec))
-            for name, spec in found.create:
-                self._owner = self._owner or await self.server.node_uid()
-                self._note_write(name)
-                await self._create(name, spec)
+            for left in found.delete:
+                await self._delete(left)
+            for name, spec in found.put.items():
+                if name in stored:
+                    self._note_write(name)
+                    self._took(spec, await self.server.update(stored[name], spec))
+                else:
+                    await self._create(name, spec)
         except ApiServerError as error:
             self._failed(error, found)
         else:
@@ -347,6 +346,8 @@ class Publisher:
             )
 
     async def _create(self, name: str, spec: SliceSpec) -> None:
+        self._owner = self._owner or await self.server.node_uid()
+        self._note_write(name)
         try:
             self._took(spec, await self.server.create(name, spec, owner=self._owner))
         except ApiRefusedError as error:
@@ -445,8 +446,7 @@ class Publisher:
 
 
 def _has_counters(found: Writes) -> bool:
-    specs = (*(spec for _, spec in found.update), *(spec for _, spec in found.create))
     return any(
         spec.shared_counters or any(each.consumes_counters for each in spec.devices or ())
-        for spec in specs
+        for spec in found.put.values()
     )

@@ -166,22 +166,18 @@ class SentSlice(Struct, frozen=True, kw_only=True):
 
 
 class Writes(Struct, frozen=True, kw_only=True):
-    """What makes the server's slices those that are wanted, in this order."""
+    """What makes the server's slices those that are wanted, in this order.
+
+    `put` has the spec of each slice that is made, or is given another one, by its name.
+    """
 
     delete: tuple[ResourceSlice, ...] = ()
-    update: tuple[tuple[ResourceSlice, SliceSpec], ...] = ()
-    create: tuple[tuple[str, SliceSpec], ...] = ()
+    put: Mapping[str, SliceSpec] = field(default_factory=dict)
 
     @property
     def names(self) -> frozenset[str]:
         """Return the names of the slices that are written."""
-        return frozenset(
-            (
-                *(each.metadata.name for each in self.delete),
-                *(each.metadata.name for each, _ in self.update),
-                *(name for name, _ in self.create),
-            )
-        )
+        return frozenset((*(each.metadata.name for each in self.delete), *self.put))
 
 
 def contents(facts: PoolFacts) -> tuple[SliceContent, ...]:
@@ -256,12 +252,10 @@ def writes(
     }
     return Writes(
         delete=tuple(each for name, each in sorted(stored.items()) if name not in names),
-        update=tuple(
-            (stored[name], _with_times(spec, stored[name].spec))
+        put={
+            name: _with_times(spec, stored[name].spec) if name in stored else spec
             for name, spec in specs.items()
-            if name in stored
-        ),
-        create=tuple((name, spec) for name, spec in specs.items() if name not in stored),
+        },
     )
 
 
