@@ -18,13 +18,11 @@ _COMPONENT = "holdfast"
 _STATUS = {True: "True", False: "False"}
 
 
-class NodeEvents:
-    """The Events that this node writes."""
+class NodeEvents(Struct, frozen=True):
+    """The Events that are written by `server` in the name of `node`, this one."""
 
-    def __init__(self, server: ApiServer, *, node: str) -> None:
-        """Write by *server*, in the name of *node*."""
-        self._server = server
-        self._node = node
+    server: ApiServer
+    node: str
 
     async def write(self, notice: Notice, *, at: float) -> None:
         """Write *notice*, which was so *at* (seconds since the epoch).
@@ -32,7 +30,7 @@ class NodeEvents:
         Raise ApiServerError when that fails; within 5 s.
         """
         # Kubelet, too, has the name for a uid here, and `kubectl describe node` looks for both.
-        about = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node}
+        about = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node}
         if (pod := notice.pod) is not None:
             about = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
             about["namespace"] = pod.namespace
@@ -47,9 +45,9 @@ class NodeEvents:
             "reason": notice.reason.value,
             "message": printable(notice.text, _MOST_MESSAGE),
             "type": "Warning" if notice.is_warning else "Normal",
-            "source": {"component": _COMPONENT, "host": self._node},
+            "source": {"component": _COMPONENT, "host": self.node},
             "reportingComponent": _COMPONENT,
-            "reportingInstance": self._node,
+            "reportingInstance": self.node,
             "firstTimestamp": when,
             "lastTimestamp": when,
             "count": 1,
@@ -60,7 +58,7 @@ class NodeEvents:
             path=("api", "v1", "namespaces", namespace, "events"),
             body=msgspec.json.encode(event),
         )
-        await self._server.ask(request, msgspec.Raw, deadline=_DEADLINE)
+        await self.server.ask(request, msgspec.Raw, deadline=_DEADLINE)
 
 
 def rfc3339(at: float) -> str:
@@ -84,13 +82,11 @@ class _NodeWithConditions(Struct, frozen=True, kw_only=True):
     status: _NodeConditions = field(default_factory=_NodeConditions)
 
 
-class NodeCondition:
+class NodeCondition(Struct, frozen=True):
     """The condition of one Node. Every method raises ApiServerError when it fails, within 5 s."""
 
-    def __init__(self, server: ApiServer, *, node: str) -> None:
-        """Ask *server* about *node*."""
-        self._server = server
-        self._node = node
+    server: ApiServer
+    node: str
 
     async def read(self) -> StoredCondition:
         """Return the condition as the server has it.
@@ -118,13 +114,13 @@ class NodeCondition:
 
     async def _patched(self, patch: dict[str, Any]) -> StoredCondition:
         request = ApiRequest(
-            about=f"the condition {CONDITION} of Node {self._node}",
+            about=f"the condition {CONDITION} of Node {self.node}",
             method="PATCH",
-            path=("api", "v1", "nodes", self._node, "status"),
+            path=("api", "v1", "nodes", self.node, "status"),
             content=MERGE_PATCH,
             body=msgspec.json.encode(patch),
         )
-        node = await self._server.ask(request, _NodeWithConditions, deadline=_DEADLINE)
+        node = await self.server.ask(request, _NodeWithConditions, deadline=_DEADLINE)
         found = (each for each in node.status.conditions or () if each.type == CONDITION)
         return _stored(next(found, None))
 

@@ -192,12 +192,10 @@ class _ClaimObject(_ClaimJson, frozen=True, kw_only=True):
     status: _ClaimStatus | None = None
 
 
-class ClaimsOnServer:
-    """Reads claims from the API server."""
+class ClaimsOnServer(Struct, frozen=True):
+    """Reads claims from the API server, by one connection or by a few."""
 
-    def __init__(self, server: ApiServer | ApiServers) -> None:
-        """Ask *server*, by one connection or by a few."""
-        self._server = server
+    server: ApiServer | ApiServers
 
     async def claim(self, namespace: str, name: str) -> AllocatedClaim:
         """Return the claim of that name, with any uid.
@@ -212,7 +210,7 @@ class ClaimsOnServer:
                 *("namespaces", namespace, "resourceclaims", name),
             ),
         )
-        return _understood(await self._server.ask(request, _ClaimObject, deadline=_CLAIM_DEADLINE))
+        return _understood(await self.server.ask(request, _ClaimObject, deadline=_CLAIM_DEADLINE))
 
 
 def _understood(claim: _ClaimObject) -> AllocatedClaim:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 from grpc import aio
+from msgspec import Struct
 
 from holdfast._pb.dra.v1 import api_pb2
 from holdfast.dra.door import Door
@@ -30,20 +31,18 @@ DEADLINE = 43.0
 """Seconds after which a call is answered although nothing is decided; kubelet gives up after 45."""
 
 
-class ClaimServer:
+class ClaimServer(Struct, frozen=True):
     """The gRPC service of claims, for every version that a kubelet may choose.
 
     Each claim that was asked about gets an answer or an error of its own: an error of the whole
     call would tell the pod's owner nothing, and kubelet that nothing was done.
+
+    The `door` decides within 40 s. After `deadline` seconds its call is cancelled, and each claim
+    gets an error.
     """
 
-    def __init__(self, door: Door, *, deadline: float = DEADLINE) -> None:
-        """Ask *door*; after *deadline* seconds its call is cancelled, and each claim gets an error.
-
-        The door decides within 40 s.
-        """
-        self._door = door
-        self._deadline = deadline
+    door: Door
+    deadline: float = DEADLINE
 
     def add_to(self, server: aio.Server) -> None:
         """Have *server* answer kubelet."""
@@ -70,7 +69,7 @@ class ClaimServer:
         answers = await self._answers(
             "NodePrepareResources",
             request.claims,
-            self._door.prepare,
+            self.door.prepare,
             lambda text: PrepareAnswer(error=text),
         )
         response = api_pb2.NodePrepareResourcesResponse()
@@ -84,7 +83,7 @@ class ClaimServer:
     ) -> api_pb2.NodeUnprepareResourcesResponse:
         """Return for each claim that it is over, or why it is not yet."""
         answers = await self._answers(
-            "NodeUnprepareResources", request.claims, self._door.unprepare, str
+            "NodeUnprepareResources", request.claims, self.door.unprepare, str
         )
         response = api_pb2.NodeUnprepareResourcesResponse()
         for uid, error in answers.items():
@@ -100,7 +99,7 @@ class ClaimServer:
     ) -> Mapping[ClaimUid, T]:
         """Return what *ask* answers for each of *claims*; where it fails, an *error* for each."""
         asked = {ClaimUid(each.uid): _claim(each) for each in claims}
-        patience = asyncio.timeout(self._deadline)
+        patience = asyncio.timeout(self.deadline)
         try:
             async with patience:
                 return await ask(list(asked.values()))
@@ -109,7 +108,7 @@ class ClaimServer:
             why = bug(failure)
             if isinstance(failure, TimeoutError) and patience.expired():
                 why = (
-                    f"no decision in {self._deadline:g} s; is the node overloaded? `holdfast "
+                    f"no decision in {self.deadline:g} s; is the node overloaded? `holdfast "
                     "status` shows what does not answer"
                 )
             return dict.fromkeys(asked, error(f"cannot answer {call}: {why}"))

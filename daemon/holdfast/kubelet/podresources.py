@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 from grpc import aio
+from msgspec import Struct
 
 from holdfast._pb.podresources.v1 import api_pb2, api_pb2_grpc
 from holdfast.errors import KubeletError
@@ -58,17 +59,15 @@ class Traffic:
                 return
 
 
-class PodResources:
-    """A client of `/v1.PodResourcesLister`.
+class PodResources(Struct, frozen=True):
+    """A client of `/v1.PodResourcesLister` at `socket`, which gives up after `deadline` seconds.
 
     Each List has its own connection: they are rare, and a connection kept across a restart of
     kubelet answers one more call with the old one's error.
     """
 
-    def __init__(self, socket: Path, *, deadline: Watched[float]) -> None:
-        """Ask at *socket*, and give up after *deadline* seconds."""
-        self._socket = socket
-        self._deadline = deadline
+    socket: Path
+    deadline: Watched[float]
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Callable[[], Awaitable[tuple[ListedPod, ...]]]]:
@@ -76,14 +75,14 @@ class PodResources:
 
         Raise KubeletError when nobody answers in time.
         """
-        async with dial(self._socket) as channel:
+        async with dial(self.socket) as channel:
             await self._connect(channel)
             yield partial(self._list, channel)
 
     async def _connect(self, channel: aio.Channel) -> None:
         problem = ""
         try:
-            async with asyncio.timeout(self._deadline.value):
+            async with asyncio.timeout(self.deadline.value):
                 state = channel.get_state(try_to_connect=True)
                 while state is not grpc.ChannelConnectivity.READY and not problem:
                     if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
@@ -92,11 +91,9 @@ class PodResources:
                         await channel.wait_for_state_change(state)
                         state = channel.get_state(try_to_connect=True)
         except TimeoutError:
-            problem = f"no connection within {self._deadline.value:g} s"
+            problem = f"no connection within {self.deadline.value:g} s"
         if problem:
-            raise KubeletError(
-                f"cannot list pods at {self._socket}: {problem}; is kubelet running?"
-            )
+            raise KubeletError(f"cannot list pods at {self.socket}: {problem}; is kubelet running?")
 
     async def _list(self, channel: aio.Channel) -> tuple[ListedPod, ...]:
         """Return the pods that kubelet has, with their devices; those without any too.
@@ -108,10 +105,10 @@ class PodResources:
         stub = api_pb2_grpc.PodResourcesListerStub(channel)
         try:
             request = api_pb2.ListPodResourcesRequest()
-            answer = await stub.List(request, timeout=self._deadline.value)
+            answer = await stub.List(request, timeout=self.deadline.value)
         except aio.AioRpcError as error:
             raise KubeletError(
-                f"cannot list pods at {self._socket}: {what_went_wrong(error)}; {_hint(error)}"
+                f"cannot list pods at {self.socket}: {what_went_wrong(error)}; {_hint(error)}"
             ) from error
         return tuple(_pod(pod) for pod in answer.pod_resources)
 

@@ -145,17 +145,13 @@ def versions(**values: str) -> Mapping[str, AttributeValue]:
     >>> versions(driver="535.129.03", none="N/A")
     {'driver': AttributeValue(text=None, number=None, truth=None, version='535.129.3')}
     """
-    found = {name: _VERSION.fullmatch(text) for name, text in values.items()}
-    written = {
-        name: ".".join(part.lstrip("0") or "0" for part in match.groups("0"))
-        for name, match in found.items()
-        if match is not None
-    }
-    return {
-        name: AttributeValue(version=version)
-        for name, version in written.items()
-        if len(version) <= MOST_TEXT
-    }
+    found: dict[str, AttributeValue] = {}
+    for name, text in values.items():
+        if (match := _VERSION.fullmatch(text)) is not None:
+            version = ".".join(part.lstrip("0") or "0" for part in match.groups("0"))
+            if len(version) <= MOST_TEXT:
+                found[name] = AttributeValue(version=version)
+    return found
 
 
 def numbers(**values: int) -> Mapping[str, AttributeValue]:

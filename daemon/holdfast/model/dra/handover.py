@@ -12,15 +12,12 @@ from holdfast.model.cards import replicas_in
 from holdfast.model.devices import Device, major, minor
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import ClaimResult, PrepareAnswer, PreparedDevice
-from holdfast.model.gate.cdi import spec_text
+from holdfast.model.gate.cdi import MODE, VERSION, spec_text
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey, ResourceName
 from holdfast.model.text import some
 
-_VERSION = "0.5.0"
-_MODE = 0o666
-"""runsc does not start on a node without a mode (gvisor#13620)."""
 EVERY_REQUEST = "all.requests"
 """Stands for all requests of a claim where a name is wanted; no request, and no device, has a dot.
 
@@ -55,7 +52,7 @@ def spec(driver: str, claim: ClaimUid, devices: Grants, numbers: Mapping[str, in
     The same grants have the same content to the byte.
     """
     edits = {device(claim, label): _edits(grant, numbers) for label, grant in devices.items()}
-    return spec_text(kind(driver), edits, version=_VERSION)
+    return spec_text(kind(driver), edits, version=VERSION)
 
 
 def _edits(grant: ContainerGrant, numbers: Mapping[str, int]) -> dict[str, object]:
@@ -78,7 +75,7 @@ def _node(node: GrantedNode, number: int | None) -> dict[str, object]:
     described: dict[str, object] = {
         "path": node.container_path,
         "hostPath": node.host_path,
-        "fileMode": _MODE,
+        "fileMode": MODE,
         "permissions": node.permissions,
     }
     if number is not None:

@@ -20,10 +20,13 @@ _DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 # Runtimes refuse a file that uses more than its version has, and older ones a newer version: names
 # may begin with a digit, as PCI addresses do, since 0.5.0, and kinds may have dots since 0.6.0.
-_VERSION = "0.5.0"
+VERSION = "0.5.0"
 _VERSION_OF_DOTS = "0.6.0"
-_MODE = 0o666
-"""What runc gives a node without a mode; runsc does not start on such a node (gvisor#12616)."""
+MODE = 0o666
+"""What runc gives a node without a mode.
+
+Runsc does not start on such a node (gvisor#12616, gvisor#13620).
+"""
 
 
 class PublishedSpecs(Struct, frozen=True, kw_only=True):
@@ -101,7 +104,7 @@ def _spec(resource: ResourceName, devices: list[Device]) -> str:
     dotted = found is not None and "." in found["kind"]
     ordered = sorted(devices, key=lambda device: device.name)
     edits = {str(device.name.id): {"deviceNodes": _nodes(device)} for device in ordered}
-    return spec_text(resource, edits, version=_VERSION_OF_DOTS if dotted else _VERSION)
+    return spec_text(resource, edits, version=_VERSION_OF_DOTS if dotted else VERSION)
 
 
 def spec_text(
@@ -132,12 +135,12 @@ def _nodes(device: Device) -> list[dict[str, object]]:
             "type": "c",
             "major": major(node.rdev),
             "minor": minor(node.rdev),
-            "fileMode": _MODE,
+            "fileMode": MODE,
             "permissions": "rw",
         }
         for node in device.nodes
     ]
     if device.kind is DeviceKind.VFIO:
         # Its number is the runtime's to look up: it does not change with the groups.
-        nodes.append({"path": VFIO_CONTAINER, "fileMode": _MODE, "permissions": "rw"})
+        nodes.append({"path": VFIO_CONTAINER, "fileMode": MODE, "permissions": "rw"})
     return nodes
