@@ -21,7 +21,7 @@ from holdfast.apiserver.nodes import NodeOnServer, labels_now
 from holdfast.apiserver.resourceslices import ClaimsOnServer, NodeSlices, SliceEvent
 from holdfast.apiserver.watch import TooOldError
 from holdfast.apiserver.wire import ApiRequest, ApiResponse, Wire, in_cluster
-from holdfast.errors import ApiServerError, ObjectGoneError
+from holdfast.errors import ApiServerError, ObjectGoneError, UnreadableAnswerError
 from holdfast.model.book.book import PodRecord
 from holdfast.model.dra.claims import ClaimResult, OpaqueConfig
 from holdfast.model.dra.outcomes import ApiOutcome
@@ -273,6 +273,16 @@ async def test_an_answer_that_does_not_come_or_makes_no_sense_is_an_error_in_tim
             await server.ask(request, Node, deadline=1 if told == _LATE else 10)
         plane.server.be_polite()
         assert (await server.ask(request, Node, deadline=60)).metadata["name"] == NODE
+
+
+async def test_what_a_tenant_nested_too_deep_is_not_asked_for_again(plane: ControlPlane) -> None:
+    """The tries would take all of the time, and the claims of others wait for the connection."""
+    put_claim(plane)
+    plane.server.be_rude(Rudeness(garbage=NESTED, times=99))
+    async with client(plane) as server:
+        with pytest.raises(UnreadableAnswerError):
+            await ClaimsOnServer(server).claim("default", "one")
+    assert len(plane.server.requests) == 1
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"message": "d\xe9sol\xe9"}', NESTED])

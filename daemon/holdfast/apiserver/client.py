@@ -85,7 +85,9 @@ class ApiServer:
 
         A reading call is tried again while the server cannot be reached or is busy, a writing one
         only where the server says that it did not look at it (429). Raise ApiServerError when that
-        does not help, ApiRefusedError when the server refuses, ApiObjectGoneError for a 404.
+        does not help, ApiRefusedError when the server refuses, ApiObjectGoneError for a 404. An
+        answer that makes no sense is UnreadableAnswerError at once: a tenant can see to it that the
+        next one is no better, and others wait for the connection.
         """
         end = self.clock.monotonic() + deadline
         pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
@@ -93,10 +95,6 @@ class ApiServer:
         while True:
             try:
                 answer = await self._once(request, end - self.clock.monotonic())
-                if answer.status < HTTPStatus.MULTIPLE_CHOICES:
-                    return decoded(answer.body, kind)
-                failure = refusal(request, answer)
-                pause = _pause(request, answer, pauses)
             except LaneStuckError as error:
                 # An earlier answer says more than that the time for the next one ran out.
                 raise failure or unanswered(self.access, error) from error
@@ -104,6 +102,11 @@ class ApiServer:
                 if failure is None or not _is_late(error):
                     failure = error
                 pause = next(pauses) if request.method == "GET" else None
+            else:
+                if answer.status < HTTPStatus.MULTIPLE_CHOICES:
+                    return decoded(answer.body, kind)
+                failure = refusal(request, answer)
+                pause = _pause(request, answer, pauses)
             if pause is None or self.clock.monotonic() + pause >= end:
                 raise failure
             await self.clock.sleep(pause)
