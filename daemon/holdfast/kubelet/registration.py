@@ -17,7 +17,7 @@ from holdfast.kubelet.plugin import DevicePlugin, PluginParts, PluginServer
 from holdfast.kubelet.socket import dial, what_went_wrong
 from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import Registration
-from holdfast.model.node.readiness import ReadinessCheck, check_openly
+from holdfast.model.node.readiness import ReadinessCheck, check, check_openly
 from holdfast.runtime.clock import backoff
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched, first_of
@@ -101,10 +101,7 @@ class Registrar(Struct, frozen=True, kw_only=True):
         """
         states = [(resource, self.states[resource]) for resource in self.resources]
         for resource, state in states:
-            problem = "" if state.registered else state.problem
-            yield ReadinessCheck(
-                name=f"registered {resource}", passes=state.registered, reason=problem
-            )
+            yield check(f"registered {resource}", state.problem)
         for resource, state in states:
             closed = "" if state.streams else "kubelet has no ListAndWatch stream open"
             yield check_openly(f"stream {resource}", closed)

@@ -81,9 +81,9 @@ class Registration(Struct, frozen=True, kw_only=True):
     """The registration of one resource, or of the DRA driver, with kubelet.
 
     `since` is when `registered` last changed, in seconds since the epoch; `problem` says why it is
-    not registered. `attempts` counts the calls of Register, or kubelet's of GetInfo;
-    `registrations` those that kubelet accepted. Without an open stream kubelet counts none of a
-    resource's devices as usable.
+    not registered, and is empty where it is. `attempts` counts the calls of Register, or kubelet's
+    of GetInfo; `registrations` those that kubelet accepted. Without an open stream kubelet counts
+    none of a resource's devices as usable.
     """
 
     registered: bool = False

@@ -41,7 +41,7 @@ from holdfast.model.dra.advertised import AdvertisedDevice, as_found
 from holdfast.model.dra.claims import LeavingFacts, why_driver_stays
 from holdfast.model.dra.handover import as_whole
 from holdfast.model.ids import DeviceName, PodUid
-from holdfast.model.node.readiness import ReadinessCheck
+from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
 from holdfast.runtime.watched import Nudges, Watched
 
@@ -283,13 +283,11 @@ class DraParts:
         core = self._core
         if not (core.settings.has_dra() or claims_left(core.ledger.book.value)):
             return
-        state = self.registrar.registration.value
-        problem = "" if state.registered else state.problem
-        yield ReadinessCheck(name=f"registered {self.driver}", passes=not problem, reason=problem)
+        yield check(f"registered {self.driver}", self.registrar.registration.value.problem)
         problem = self.publisher.problem
         if self.publisher.agreed_at is None and not problem:
             problem = "not published yet"
-        yield ReadinessCheck(name="ResourceSlices", passes=not problem, reason=problem)
+        yield check("ResourceSlices", problem)
 
     async def close(self) -> None:
         """Take our sockets away, then cut what is asked of the API server."""
