@@ -256,7 +256,7 @@ def test_a_checkpoint_that_is_too_large_is_garbage(tmp_path: Path) -> None:
     os.truncate(file, 60 * MIB)
     assert peak(lambda: checkpoint.read(file, Sources())) < 40 * MIB
     found = checkpoint.read(file, Sources())
-    assert found.state is checkpoint.CheckpointState.GARBAGE
+    assert found.state is checkpoint.CheckpointState.UNREADABLE
     assert "larger than 16 MiB" in found.problem
 
 

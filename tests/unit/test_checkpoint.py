@@ -11,9 +11,9 @@ from holdfast.discovery.source import Sources
 from holdfast.errors import KubeletError
 from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.checkpoint import (
-    Checkpoint,
     CheckpointState,
     Contents,
+    Look,
     Promises,
     parse,
     read,
@@ -25,7 +25,7 @@ def _parse(text: bytes) -> Contents:
     return parse(text, Sources())
 
 
-def _read(path: Path) -> Checkpoint:
+def _read(path: Path) -> Look[Contents]:
     return read(path, Sources())
 
 
@@ -191,13 +191,13 @@ def test_a_file_that_the_system_does_not_give_is_told_as_unreadable(tmp_path: Pa
     assert "Is a directory" in found.problem
 
 
-def test_garbage_is_told_as_garbage_with_the_path(tmp_path: Path) -> None:
+def test_garbage_is_told_with_the_path_and_is_a_file_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "kubelet_internal_checkpoint"
     path.write_bytes(content(entry(["a"]))[:40])
     found = _read(path)
-    assert found.state is CheckpointState.GARBAGE
+    assert found.state is CheckpointState.UNREADABLE
     assert str(path) in found.problem
-    assert found.entries == ()
+    assert found.says == Contents()
     assert found.id == FileId.from_stat(path.stat()).checkpoint
 
 
@@ -206,7 +206,7 @@ def test_a_good_file_is_read_with_its_identity(tmp_path: Path) -> None:
     path.write_bytes(content(entry(["a"]), entry([], PodUID="uid-2")))
     found = _read(path)
     assert found.state is CheckpointState.READ
-    assert [each.pod for each in found.entries] == ["uid-1", "uid-2"]
+    assert [each.pod for each in found.says.entries] == ["uid-1", "uid-2"]
     assert found.file == FileId.of(path)
     assert str(path.stat().st_mtime_ns) in found.id
     assert found.problem == ""

@@ -20,8 +20,8 @@ from holdfast.errors import (
     ObjectGoneError,
     UnreadableAnswerError,
 )
-from holdfast.kubelet.checkpoint import CheckpointState
-from holdfast.kubelet.claimstate import ClaimState, read
+from holdfast.kubelet.checkpoint import CheckpointState, Look
+from holdfast.kubelet.claimstate import read
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import ClaimRecord, Phase
 from holdfast.model.book.claims import Wish, adopt, end_claim, forget, joined_after_end, part, share
@@ -43,6 +43,7 @@ from holdfast.runtime.watched import Changes, Watched
 
 log = structlog.get_logger(__name__)
 
+_Look = Look[tuple[ClaimEntry, ...]]
 EVERY = 60.0
 """Seconds between two comparisons; the API server is asked for each claim that kubelet misses."""
 _ON_ITS_WAY = 2.0
@@ -152,10 +153,10 @@ class ClaimRecords(Struct, kw_only=True):
                 await self._part(record)
             await self._tidy()
 
-    async def _read(self) -> ClaimState:
+    async def _read(self) -> _Look:
         began = self.clock.uptime()
         state = await self.lane.run(partial(read, self.file))
-        self.entries = state.entries if state.state is CheckpointState.READ else None
+        self.entries = state.says if state.state is CheckpointState.READ else None
         if self.entries is not None:
             now = self.clock.monotonic()
             had = {(each.claim.uid, pod): now for each in self.entries for pod in each.pods}
@@ -178,19 +179,19 @@ class ClaimRecords(Struct, kw_only=True):
         """
         state = await self._read()  # the server may have taken its time
         if state.state is CheckpointState.READ:
-            listed = [each.claim.uid for each in state.entries]
+            listed = [each.claim.uid for each in state.says]
             await self.specs.tidy([*listed, *(each.ref.uid for each in self._live())])
 
     def _live(self) -> list[ClaimRecord]:
         claims = self.ledger.book.value.claims
         return [each for each in claims.values() if each.over_at is None]
 
-    async def _take_over(self, state: ClaimState, *, again: bool = False) -> None:
+    async def _take_over(self, state: _Look, *, again: bool = False) -> None:
         """Take over what the ledger lacks; *again*: ask the server what it could not say before."""
         answers = True  # the API server: kubelet waits at our start, with any number of claims
-        living = await self._living({pod for each in state.entries for pod in each.pods})
+        living = await self._living({pod for each in state.says for pod in each.pods})
         # Of two that had a device one after the other it is the one's whose pods run.
-        for entry in sorted(state.entries, key=lambda each: each.pods.isdisjoint(living)):
+        for entry in sorted(state.says, key=lambda each: each.pods.isdisjoint(living)):
             if entry.devices.get(self.driver):  # else it is about to ask for them
                 await self.ledger.apply_if_changing(
                     partial(share, claim=entry.claim.uid, pods=entry.pods)
@@ -206,7 +207,7 @@ class ClaimRecords(Struct, kw_only=True):
                 answers = answers and await self._ask(entry.claim)
             if lacks or self._told.get(uid):
                 await self._adopt(entry, running)
-        listed = {each.claim.uid for each in state.entries}
+        listed = {each.claim.uid for each in state.says}
         keep_only(listed, self._told, self._not_taken)
         for record in self._live():
             if self._listed(record) is False:
@@ -244,7 +245,7 @@ class ClaimRecords(Struct, kw_only=True):
     async def _adopt(self, entry: ClaimEntry, running: frozenset[PodUid]) -> None:
         wanted = self._wanted(entry)
         now = await self._read()  # the server may have taken its time
-        listed = {each.claim.uid for each in now.entries}
+        listed = {each.claim.uid for each in now.says}
         if now.state is CheckpointState.READ and entry.claim.uid not in listed:
             return
 

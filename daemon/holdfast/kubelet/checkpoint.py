@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -32,33 +32,28 @@ class Promises(Protocol):
 
 
 class CheckpointState(Enum):
-    """What became of a look at the checkpoint."""
+    """What became of a look at one of kubelet's files."""
 
     READ = "read"
     MISSING = "missing"
     """No such file: kubelet has not written one, or somebody removed it."""
 
     UNREADABLE = "unreadable"
-    """It is there, but the system does not let us read it."""
-
-    GARBAGE = "garbage"
-    """It was read, but it is not what any known kubelet writes."""
+    """The system does not let us read it, or it is not what any known kubelet writes."""
 
 
-class Checkpoint(Struct, frozen=True, kw_only=True):
-    """One look at the file. `entries` are empty and `problem` is not, unless it was READ.
+class Look(Struct, Generic[T], frozen=True, kw_only=True):
+    """One look at one of kubelet's files. It `says` nothing, and has a `problem`, unless READ.
 
     `file` is None where it could not be looked at. `read_at` is when the look began, in seconds
     since the machine booted, for those who compare it with other moments.
     """
 
     state: CheckpointState
-    entries: tuple[CheckpointEntry, ...] = ()
+    says: T
     problem: str = ""
     file: FileId | None = None
     read_at: float = 0.0
-    registered: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
-    """The devices that kubelet takes for healthy, by resource."""
 
     @property
     def id(self) -> CheckpointId:
@@ -69,11 +64,12 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 class Contents(Struct, frozen=True, kw_only=True):
     """What one checkpoint says. `plain_lists`: without NUMA nodes, as before Kubernetes 1.20."""
 
-    entries: tuple[CheckpointEntry, ...]
-    registered: Mapping[ResourceName, frozenset[DeviceId]]
-    has_checksum: bool
+    entries: tuple[CheckpointEntry, ...] = ()
+    registered: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
+    """The devices that kubelet takes for healthy, by resource."""
+    has_checksum: bool = False
     """Whether there is one; only kubelet can tell whether it is right."""
-    plain_lists: bool
+    plain_lists: bool = False
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -141,51 +137,51 @@ def parse(content: bytes, promises: Promises) -> Contents:
 def look_at(
     path: Path,
     understand: Callable[[bytes], T],
+    nothing: T,
     *,
     what: str,
     folder: str,
     missing: str = "",
     garbage: str,
-) -> tuple[CheckpointState, T | None, str, FileId | None]:
-    """Return what became of a look at one of kubelet's files, what it says, and what is wrong.
+) -> Look[T]:
+    """Look at one of kubelet's files. Whatever is wrong with it is told, never raised.
 
-    And which file it was. *folder* of kubelet's is where it is; *missing* and *garbage* are what
-    to do about one that is not there, or that cannot be understood.
+    What cannot be understood says *nothing*. *folder* of kubelet's is where the file is; *missing*
+    and *garbage* are what to do about one that is not there, or that cannot be understood.
     """
+    state, says, problem, file = CheckpointState.READ, nothing, "", None
     try:
         with path.open("rb") as stream:
             file = FileId.from_stat(os.fstat(stream.fileno()))
             # Of one that is too large there is one byte more than is ever understood.
             content = stream.read(_LARGEST + 1)
+        says = understand(content)
     except FileNotFoundError:
+        state = CheckpointState.MISSING
         problem = f"cannot read {what} {path}: there is no such file{missing}"
-        return CheckpointState.MISSING, None, problem, None
     except OSError as error:
+        state, file = CheckpointState.UNREADABLE, None
         problem = (
             f"cannot read {what} {path}: {error.strerror or error}; holdfast must run as root with "
             f"kubelet's {folder} folder mounted"
         )
-        return CheckpointState.UNREADABLE, None, problem, None
-    try:
-        return CheckpointState.READ, understand(content), "", file
     except KubeletError as error:
+        state = CheckpointState.UNREADABLE
         problem = f"cannot understand {what} {path}: {error}; {garbage}"
-        return CheckpointState.GARBAGE, None, problem, file
+    return Look(state=state, says=says, problem=problem, file=file)
 
 
-def read(path: Path, promises: Promises) -> Checkpoint:
+def read(path: Path, promises: Promises) -> Look[Contents]:
     """Look at the checkpoint at *path*. Whatever is wrong with it is told, never raised."""
-    state, found, problem, file = look_at(
+    return look_at(
         path,
         lambda content: parse(content, promises),
+        Contents(),
         what="kubelet's checkpoint",
         folder="device-plugins",
         missing=f"; {_ADVICE}",
         garbage=_ADVICE,
     )
-    if found is None:
-        return Checkpoint(state=state, problem=problem, file=file)
-    return Checkpoint(state=state, entries=found.entries, registered=found.registered, file=file)
 
 
 def _entry(entry: _Entry, promises: Promises) -> CheckpointEntry:

@@ -10,24 +10,12 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import KubeletError
-from holdfast.kubelet.checkpoint import CheckpointState, check_size, decoded, look_at
+from holdfast.kubelet.checkpoint import Look, check_size, decoded, look_at
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
 _KIND = "DRACheckpoint"
 _VERSION = "checkpoint.dra.kubelet.k8s.io/v1"
-
-
-class ClaimState(Struct, frozen=True, kw_only=True):
-    """One look at the file. `entries` are empty and `problem` is not, unless it was READ.
-
-    MISSING is no problem where no pod has ever had a claim: kubelets make the file at their first
-    start with DRA.
-    """
-
-    state: CheckpointState
-    entries: tuple[ClaimEntry, ...] = ()
-    problem: str = ""
 
 
 class _Device(Struct, frozen=True):
@@ -85,17 +73,21 @@ def parse(content: bytes) -> tuple[ClaimEntry, ...]:
     return tuple(_entry(each) for each in claims or ())
 
 
-def read(path: Path) -> ClaimState:
-    """Look at the record at *path*. Whatever is wrong with it is told, never raised."""
-    state, entries, problem, _ = look_at(
+def read(path: Path) -> Look[tuple[ClaimEntry, ...]]:
+    """Look at the record at *path*. Whatever is wrong with it is told, never raised.
+
+    MISSING is no problem where no pod has ever had a claim: kubelets make the file at their first
+    start with DRA.
+    """
+    return look_at(
         path,
         parse,
+        (),
         what="kubelet's record of claims",
         folder="root",
         garbage="kubelet does not start with it: drain the node, move the file away and restart "
         "kubelet",
     )
-    return ClaimState(state=state, entries=entries or (), problem=problem)
 
 
 def _entry(claim: _ClaimInfo) -> ClaimEntry:

@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError, KubeletError
 from holdfast.host.files.wholefile import FileId
 from holdfast.host.proc.pidfd import peer_of
 from holdfast.host.proc.procfs import Procfs
-from holdfast.kubelet.checkpoint import Checkpoint, CheckpointState, Promises, read
+from holdfast.kubelet.checkpoint import CheckpointState, Contents, Look, Promises, read
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.podresources import PodResources, Traffic
 from holdfast.model.book.book import Book
@@ -228,11 +228,11 @@ class ViewReader(KubeletReader):
             self._took_note(look)
             raise KubeletError(look.problem)
         was = self.view.value
-        came = _owners(look.entries) - known
+        came = _owners(look.says.entries) - known
         self._read = look.file
         self.view.set(
             KubeletView(
-                entries=look.entries,
+                entries=look.says.entries,
                 readable=True,
                 problem="",
                 file=look.id,
@@ -244,26 +244,26 @@ class ViewReader(KubeletReader):
                 answered=True,
                 # One that came while we asked may have the devices of one that List still named.
                 pods=() if came else pods,
-                registered=look.registered,
+                registered=look.says.registered,
             )
         )
         if came:
             self._written_by_others.nudge()
 
-    def _is_answer(self, look: Checkpoint) -> bool:
+    def _is_answer(self, look: Look[Contents]) -> bool:
         missing = look.state is CheckpointState.MISSING and self.lists.silent
         return look.state is CheckpointState.READ or missing
 
     def _peer(self) -> ProcessId | None:
         return peer_of(self.folder.kubelet_socket, self.procfs)
 
-    def _look(self, known: FileId | None) -> Checkpoint | None:
+    def _look(self, known: FileId | None) -> Look[Contents] | None:
         """Return what the checkpoint says; None when it is still the one called *known*."""
         if known is not None and FileId.of(self.folder.checkpoint) == known:
             return None
         return self._read_now()
 
-    def _read_now(self) -> Checkpoint:
+    def _read_now(self) -> Look[Contents]:
         # Taken before: what is read is at least as new as that.
         moment = self.clock.uptime()
         return replace(read(self.folder.checkpoint, self.promises), read_at=moment)
@@ -298,7 +298,7 @@ class ViewReader(KubeletReader):
                 "stream open for each resource?"
             )
 
-    def _took_note(self, look: Checkpoint) -> None:
+    def _took_note(self, look: Look[Contents]) -> None:
         """Publish what a look at the file showed, whoever made kubelet write it."""
         was = self.view.value
         self._read = look.file
@@ -317,17 +317,17 @@ class ViewReader(KubeletReader):
                 )
             )
             return
-        same = set(look.entries) == set(was.entries)
+        same = set(look.says.entries) == set(was.entries)
         self.view.set(
             replace(
                 was,
-                entries=was.entries if same else look.entries,
+                entries=was.entries if same else look.says.entries,
                 readable=True,
                 problem="" if was.problem and not was.readable else was.problem,
                 file=look.id,
                 read_at=look.read_at,
                 answered=was.answered and same,
-                registered=look.registered,
+                registered=look.says.registered,
             )
         )
         ours_and_late = same and (

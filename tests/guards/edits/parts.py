@@ -49,8 +49,8 @@ PART_EDITS = {
     "dra/records.py": (
         Edit(
             "claim-running-first",
-            "sorted(state.entries, key=lambda each: each.pods.isdisjoint(living))",
-            "state.entries",
+            "sorted(state.says, key=lambda each: each.pods.isdisjoint(living))",
+            "state.says",
         ),
         Edit("claim-traces", "gone -= frozenset(await self.sight.with_cgroup(gone))", "pass"),
         Edit(
