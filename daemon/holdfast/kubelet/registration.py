@@ -1,6 +1,7 @@
 """Keeps each resource registered with kubelet, whatever happens to either side's sockets."""
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 
@@ -236,12 +237,9 @@ class _OneResource:
 
     async def _pause(self, seconds: float, tried: FolderState) -> None:
         """Return after *seconds*, or as soon as there is another kubelet to try."""
-        end = self._clock.monotonic() + seconds
-        while (left := end - self._clock.monotonic()) > 0:
-            changes = Changes([self._folder.state])
-            if _another_kubelet(self._folder.state.value, tried):
-                return
-            await changes.wait(left)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._folder.state.until(lambda now: _another_kubelet(now, tried))
 
     def _report(self, problem: str) -> None:
         self._set(self._state.turned(problem, at=self._clock.wall()))

@@ -240,22 +240,21 @@ def _is_left(device: Device, book: Book, claim: ClaimUid, *, prepared: bool) -> 
 def _why_none(given: ResultDevices, book: Book) -> Obstacle:
     told = list(dict.fromkeys(_who(each, book) for each in given.devices))
     share = given.result.device
-    names = {"share": share, "reason": _who_first(given.devices, book)}
+    names = {"share": share, "reason": _who_briefly(given.devices[0], book)}
     return Obstacle(
         text=f"no share of {share} is left: {some(told, between='; ')}",
         said=FilledMessage(message=Message.NO_SHARE, names=names),
     )
 
 
-def _who_first(devices: Sequence[Device], book: Book) -> str:
-    """Return in a few words who has the first of *devices*."""
-    for each in devices[:1]:
-        owners: list[DeviceLock | Allocation] = [*book.locks_on(each.keys)]
-        owners += book.holdings.on(each.keys)
-        if owners:
-            return f"{each.name.id} is held by {book.owner(owners[0])}"
-        if quarantines_on(book, each.keys):
-            return f"{each.name.id} is quarantined by hand"
+def _who_briefly(device: Device, book: Book) -> str:
+    """Return in a few words who has *device*."""
+    owners: list[DeviceLock | Allocation] = [*book.locks_on(device.keys)]
+    owners += book.holdings.on(device.keys)
+    if owners:
+        return f"{device.name.id} is held by {book.owner(owners[0])}"
+    if quarantines_on(book, device.keys):
+        return f"{device.name.id} is quarantined by hand"
     return "the claim has other shares of it"
 
 
