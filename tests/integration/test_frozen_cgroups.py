@@ -177,6 +177,21 @@ async def test_a_cgroup_that_cannot_be_frozen_is_not_called_frozen(
         assert not _noted(scene.ledger)
 
 
+def _let_the_disk_be_slow(
+    scene: ReclaimScene, monkeypatch: pytest.MonkeyPatch, *, answers: bool = True
+) -> None:
+    """Let a commit take longer than kubelet's answer is good for; *answers*: it answers again."""
+    commit = scene.ledger.apply
+
+    async def takes_long(_: Ledger, decide: Callable[[Draft], object]) -> object:
+        found = await commit(decide)
+        scene.clock.pass_by(2 * scene.settings.evidence_age)
+        scene.reader.answers = answers
+        return found
+
+    monkeypatch.setattr(Ledger, "apply", takes_long)
+
+
 @pytest.mark.parametrize("answers", [True, False])
 async def test_a_slow_disk_keeps_nobody_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
@@ -184,18 +199,27 @@ async def test_a_slow_disk_keeps_nobody_alive(
     """Once the freeze is noted, what kubelet said before is too old: it is asked again."""
     async with reclaim_scene(tmp_path, files=_FREEZES) as scene:
         victim = scene.start(deaf=True)
-        commit = scene.ledger.apply
-
-        async def takes_long(_: Ledger, decide: Callable[[Draft], object]) -> object:
-            found = await commit(decide)
-            scene.clock.pass_by(2 * scene.settings.evidence_age)
-            scene.reader.answers = answers
-            return found
-
-        monkeypatch.setattr(Ledger, "apply", takes_long)
+        _let_the_disk_be_slow(scene, monkeypatch, answers=answers)
         await scene.wait_long()
         assert victim.lives is not answers
         assert scene.kernel.froze == ([True, False] if answers else [])
+        assert not _noted(scene.ledger)
+
+
+async def test_a_slow_disk_keeps_nobody_alive_whose_cgroup_cannot_be_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The try was noted: kubelet is asked again before the processes are ended one by one."""
+    async with reclaim_scene(tmp_path, files=_FREEZES) as scene:
+        victim = scene.start(deaf=True)
+
+        def is_read_only() -> None:
+            raise HostError("cannot write 1: Read-only file system")
+
+        scene.kernel.before_freeze = is_read_only
+        _let_the_disk_be_slow(scene, monkeypatch)
+        await scene.wait_long()
+        assert not victim.lives
         assert not _noted(scene.ledger)
 
 

@@ -86,16 +86,12 @@ class Witness(Protocol):
 
 
 class _Order(Struct, frozen=True, kw_only=True):
-    """A warrant that is carried out; `opened` are the processes whose pidfd is held.
-
-    `asked_at`: after that moment, in seconds since the machine booted, kubelet wrote what it said.
-    """
+    """A warrant that is carried out; `opened` are the processes whose pidfd is held."""
 
     warrant: Warrant
     step: ReclaimStep
     witness: Witness
     opened: tuple[Member, ...]
-    asked_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +102,8 @@ class _Permission:
     """
 
     judge: Judge
-    victims: tuple[Member, ...] = ()
-    whole: bool = False
+    victims: tuple[Member, ...]
+    whole: bool
 
 
 @dataclass(kw_only=True, eq=False)
@@ -140,18 +136,9 @@ class Ending:
             if warrant.only is None or each.process in warrant.only
         ]
         with self.pidfds.holding(each.process for each in meant) as held:
-            asked_at = await self._asked(warrant, witness)
-            if asked_at is None:
-                return False
-            return await self._carry_out(
-                _Order(
-                    warrant=warrant,
-                    step=step,
-                    witness=witness,
-                    opened=tuple(each for each in meant if each.process in held),
-                    asked_at=asked_at,
-                )
-            )
+            opened = tuple(each for each in meant if each.process in held)
+            order = _Order(warrant=warrant, step=step, witness=witness, opened=opened)
+            return await self._carry_out(order)
 
     async def end_at_once(self, warrant: Warrant, witness: Witness) -> frozenset[ProcessId]:
         """Send SIGTERM, and SIGKILL to who is left; return which of those meant live after that."""
@@ -191,18 +178,18 @@ class Ending:
         """Forget why holders of others than *devices*, which are locked, were spared."""
         keep_only(devices, self._spared)
 
-    async def _asked(self, warrant: Warrant, witness: Witness) -> float | None:
-        """Ask *witness*; return a moment after which kubelet wrote what it said.
+    async def _asked(self, order: _Order) -> Judge | None:
+        """Ask the witness everything, kubelet first, and return who judges by that.
 
-        None: it had to answer and did not. The pod's name that a person typed stands in for that.
+        None: kubelet had to answer and did not. The pod's name that a person typed stands in for
+        its answer.
         """
-        view = await witness.ask()
-        if view is not None:
-            return view.sent_at
-        if warrant.grounds is Grounds.FORCE:
-            return self.clock.uptime()
-        self.spare(warrant.lock, _NO_ANSWER)
-        return None
+        view = await order.witness.ask()
+        if view is None and order.warrant.grounds is not Grounds.FORCE:
+            self.spare(order.warrant.lock, _NO_ANSWER)
+            return None
+        asked_at = self.clock.uptime() if view is None else view.sent_at
+        return await order.witness.judge(order.warrant, asked_at)
 
     async def _left(
         self, pod: PodUid, processes: frozenset[ProcessId], grace: float
@@ -217,6 +204,8 @@ class Ending:
 
     async def _carry_out(self, order: _Order) -> bool:
         agreed = await self._agreed(order)
+        if agreed is None:
+            return False
         members = agreed.judge.members
         # Nothing in a sandbox could handle a SIGTERM: it is ended as one, at once.
         at_once = order.step is ReclaimStep.KILL or any(each.sandbox for each in members)
@@ -225,6 +214,8 @@ class Ending:
             if how is not CgroupOutcome.IMPOSSIBLE:
                 return how is not CgroupOutcome.SPARED
             agreed = await self._agreed(order)  # trying took its time
+            if agreed is None:
+                return False
         number = signal.SIGKILL if order.step is ReclaimStep.KILL else signal.SIGTERM
         outcomes = [self._signal(order, victim, number) for victim in agreed.victims]
         # All that a sandbox consists of is one step.
@@ -233,9 +224,11 @@ class Ending:
         # Who forks on and ends has no pid for long enough: with SIGKILL it is frozen.
         return agreed.whole or bool(agreed.victims)
 
-    async def _agreed(self, order: _Order) -> _Permission:
-        """Ask every guard about those that the warrant means."""
-        judge = await order.witness.judge(order.warrant, order.asked_at)
+    async def _agreed(self, order: _Order) -> _Permission | None:
+        """Ask every guard about those that the warrant means; None: nothing may be ended."""
+        judge = await self._asked(order)
+        if judge is None:
+            return None
         members, only = judge.members, order.warrant.only
         void = judge.why_void(members)
         held = {each.process for each in order.opened}
@@ -251,7 +244,7 @@ class Ending:
             void = void or "its processes change"
         if void is not None:
             self.spare(order.warrant.lock, void, gap=order.warrant.gap)
-            return _Permission(judge=judge)
+            return None
         return _Permission(
             judge=judge,
             victims=victims,
@@ -267,10 +260,8 @@ class Ending:
             return newest is not None and whole_cgroup(now, newest)
 
         async def ask_again() -> MayEnd | None:
-            asked_at = await self._asked(order.warrant, order.witness)
-            if asked_at is None:
-                return None
-            return _may_end_all(await order.witness.judge(order.warrant, asked_at))
+            asked = await self._asked(order)
+            return None if asked is None else _may_end_all(asked)
 
         how = await self.pods.kill(
             order.warrant.pod,
