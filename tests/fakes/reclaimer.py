@@ -12,14 +12,9 @@ from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import ReclaimSettings
 
 
-class GeneralMode:
+def by_general_mode(settings: Watched[ReclaimSettings]) -> Callable[[PodUid], bool]:
     """No device has a mode of its own: `reclaim.mode` of *settings* is for all pods."""
-
-    def __init__(self, settings: Watched[ReclaimSettings]) -> None:
-        self._settings = settings
-
-    def mode_of(self, _pod: PodUid) -> str:
-        return self._settings.value.mode
+    return lambda _pod: settings.value.mode == "terminate"
 
 
 class CountedSteps:
@@ -50,7 +45,7 @@ def reclaimer(
         pods=pods,
         clock=clock,
         settings=settings,
-        modes=GeneralMode(settings),
+        may_end=by_general_mode(settings),
         question_timeout=Watched(5.0),
         own_pid=own_pid,
     )

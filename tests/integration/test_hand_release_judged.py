@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fakes.books import WHOLE, X, device_of, name
-from fakes.reclaimer import CountedSteps, GeneralMode
+from fakes.reclaimer import CountedSteps, by_general_mode
 from fakes.reclaimscene import ReclaimScene, reclaim_scene
 from holdfast.errors import RequestRefusedError
 from holdfast.model.book.book import LockState
@@ -52,7 +52,7 @@ def _parts(scene: ReclaimScene) -> tuple[Evidence, Ending, list[tuple[str, str]]
         pods=scene.pods,
         clock=scene.clock,
         settings=settings,
-        modes=GeneralMode(settings),
+        may_end=by_general_mode(settings),
         question_timeout=Watched(5.0),
         own_pid=scene.own_pid,
     )

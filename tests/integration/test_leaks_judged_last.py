@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import WHOLE, X, allocated, name, silicon, unreadable
-from fakes.reclaimer import CountedSteps, GeneralMode
+from fakes.reclaimer import CountedSteps, by_general_mode
 from fakes.reclaimscene import Living, ReclaimScene, reclaim_scene
 from fakes.runtimes import RuntimeFolder, spec
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
@@ -131,7 +131,7 @@ async def _leaking(
         ),
         clock=scene.clock,
         settings=settings,
-        modes=GeneralMode(settings),
+        may_end=by_general_mode(settings),
     )
     return sentry, leaks, steps.done
 

@@ -54,13 +54,13 @@ async def test_a_rule_holds_from_when_it_is_in_use_though_no_scan_has_applied_it
     await ledger.apply(_claim(1, X, devices={WHOLE: silicon(d0="a")}))
     live = LiveSettings(LoadedSettings(settings=convert({})))
     naming = _naming(live, ledger)
-    assert naming.mode_of(X) == "terminate"
+    assert naming.may_end(X)
 
     live.in_use.set(_observing("a"))
-    assert naming.mode_of(X) == "observe"
-    assert naming.mode_of(Y) == "terminate"
+    assert not naming.may_end(X)
+    assert naming.may_end(Y)
     live.in_use.set(_observing("b"))
-    assert naming.mode_of(X) == "terminate"
+    assert naming.may_end(X)
 
 
 async def test_each_pod_that_shares_a_claim_has_what_the_claim_has(ledger: Ledger) -> None:
@@ -68,28 +68,25 @@ async def test_each_pod_that_shares_a_claim_has_what_the_claim_has(ledger: Ledge
     await ledger.apply(_claim(2, Y, Z, devices={WHOLE: silicon(d1="b")}))
     naming = _naming(LiveSettings(LoadedSettings(settings=_observing("a"))), ledger)
 
-    assert [naming.mode_of(each) for each in (X, Y, Z)] == ["observe", "observe", "terminate"]
+    assert [naming.may_end(each) for each in (X, Y, Z)] == [False, False, True]
 
 
 async def test_a_pod_that_looks_at_a_device_by_admin_access_has_it_too(ledger: Ledger) -> None:
     await ledger.apply(_claim(1, X, devices={}, admin={name("d0"): keys("a")}))
     naming = _naming(LiveSettings(LoadedSettings(settings=_observing("a"))), ledger)
 
-    assert [naming.mode_of(each) for each in (X, Y)] == ["observe", "terminate"]
+    assert [naming.may_end(each) for each in (X, Y)] == [False, True]
 
 
 async def test_of_hardware_that_is_gone_any_rule_may_have_been_for_it(ledger: Ledger) -> None:
     await ledger.apply(_claim(1, X, devices={WHOLE: silicon(d0="a")}))
     gone = inventory({WHOLE: silicon(d1="b")})
 
-    assert (
-        _naming(LiveSettings(LoadedSettings(settings=_observing("zz"))), ledger, gone).mode_of(X)
-        == "observe"
-    )
-    assert (
-        _naming(LiveSettings(LoadedSettings(settings=convert({}))), ledger, gone).mode_of(X)
-        == "terminate"
-    )
+    live = LiveSettings(LoadedSettings(settings=_observing("zz")))
+    naming = _naming(live, ledger, gone)
+    assert not naming.may_end(X)
+    live.in_use.set(convert({}))
+    assert naming.may_end(X)
 
 
 async def test_a_name_that_no_rule_gives_any_more_is_served_as_whoever_has_it_so_is(

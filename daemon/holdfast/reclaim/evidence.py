@@ -1,8 +1,7 @@
 """May what is left of a pod be ended? Gathers the evidence, remembers it, and asks the rule."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -30,21 +29,14 @@ from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import ReclaimSettings
 
 
-class Modes(Protocol):
-    """Knows what `reclaim.mode` is for each pod, where devices have one of their own."""
-
-    def mode_of(self, pod: PodUid) -> str:
-        """Return what is done about processes of *pod*; from any thread."""
-        ...
-
-
 class Evidence(Struct, frozen=True, kw_only=True):
     """Knows since when kubelet and the runtime have let go of each pod, by the monotonic clock.
 
     It is kept in memory only. After a restart each grace period starts again, because the daemon
     did not see what happened while it was down.
 
-    An answer of kubelet's is waited for `question_timeout` seconds. `own_pid` is this daemon's as
+    `may_end` tells whether what a pod leaves behind is ended at all, once every guard agrees. An
+    answer of kubelet's is waited for `question_timeout` seconds. `own_pid` is this daemon's as
     `/proc` shows it, never to be signalled.
     """
 
@@ -53,16 +45,12 @@ class Evidence(Struct, frozen=True, kw_only=True):
     pods: Pods
     clock: Clock
     settings: Watched[ReclaimSettings]
-    modes: Modes
+    may_end: Callable[[PodUid], bool]
     question_timeout: Watched[float]
     own_pid: int
     _kubelet: dict[PodUid, tuple[tuple[ProcessId | None, float], float]] = {}
     """What the ledger says of how kubelet let go of each pod, and when that was first seen."""
     _runtime: dict[PodUid, RuntimeEvidence] = {}
-
-    def may_end(self, pod: PodUid) -> bool:
-        """Tell whether what *pod* leaves behind is ended at all, once every guard agrees."""
-        return self.modes.mode_of(pod) == "terminate"
 
     async def look(self, pod: PodUid) -> tuple[Member, ...]:
         """Return the processes of *pod*; note whether kubelet and the runtime have let go of it."""

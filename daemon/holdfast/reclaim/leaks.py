@@ -4,7 +4,7 @@ The sandbox keeps the device, so that the pod's next container cannot start on i
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,7 +30,6 @@ from holdfast.model.reclaim.leak import LeakFacts, WaitingStart, why_keep
 from holdfast.model.text import some
 from holdfast.model.use.holders import MOST_NAMED, Holder, leaking_pods
 from holdfast.reclaim.ending import Ending
-from holdfast.reclaim.evidence import Modes
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.kept import keep_only
@@ -44,7 +43,8 @@ _LOOK = 1.0
 class LeakedSandboxes(Struct, frozen=True, kw_only=True):
     """Follows the starts that are held up by their own pod, and has ended what held them up.
 
-    Kubelet then makes the pod a new sandbox. It acts by `settings` on what `starts` says.
+    Kubelet then makes the pod a new sandbox. It acts by `settings` on what `starts` says, for pods
+    of which `may_end` tells that anything is ended.
     """
 
     ledger: Ledger
@@ -56,7 +56,7 @@ class LeakedSandboxes(Struct, frozen=True, kw_only=True):
     ending: Ending
     clock: Clock
     settings: Watched[ReclaimSettings]
-    modes: Modes
+    may_end: Callable[[PodUid], bool]
     _leaking_since: dict[PodUid, float] = {}
     _ended: dict[PodUid, list[float]] = {}
     _noted: dict[PodUid, frozenset[ProcessId]] = {}
@@ -108,7 +108,7 @@ class LeakedSandboxes(Struct, frozen=True, kw_only=True):
         pod, device = judge.warrant.pod, judge.warrant.lock.device
         return LeakFacts(
             restart=self._may_restart,
-            terminate=self.modes.mode_of(pod) == "terminate",
+            terminate=self.may_end(pod),
             scan_complete=not judge.gap,
             pod=pod,
             record=book.pods.get(pod),

@@ -33,8 +33,8 @@ PART_EDITS = {
     "app/wiring/live.py": (
         Edit(
             "rule-observe",
-            "return _OBSERVE if _OBSERVE in modes else (modes or {general}).pop()",
-            "return general",
+            "{self._mode_on(name) or general for name in had} or {general}",
+            "{general}",
         ),
     ),
     "app/wiring/parts.py": (

@@ -78,7 +78,7 @@ RECLAIM_EDITS = {
             "        if counted:\n            self._since.pop(pod, None)\n        elif",
             "        if",
         ),
-        Edit("mode-of-pod", 'return self.modes.mode_of(pod) == "terminate"', "return True"),
+        Edit("mode-of-pod", "terminate=self.may_end(pod),", "terminate=True,"),
         Edit("scan-of-warrant", "scan_complete=not judge.warrant.gap", "scan_complete=True"),
         Edit(
             "graces-anew",
@@ -132,7 +132,7 @@ RECLAIM_EDITS = {
             "for each in list(locks.values())[:1] if each.pod == pod",
         ),
         Edit("leak-report", "restart=self._may_restart,", "restart=True,"),
-        Edit("leak-mode", 'terminate=self.modes.mode_of(pod) == "terminate",', "terminate=True,"),
+        Edit("leak-mode", "terminate=self.may_end(pod),", "terminate=True,"),
         Edit(
             "leak-start",
             "held_up=WaitingStart(pod=pod, device=device) in self.starts.value,",

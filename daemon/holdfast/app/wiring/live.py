@@ -116,14 +116,16 @@ class RuleNames(DeviceNames):
         """Tell whether a rule of the settings takes *device* out of its resource."""
         return taken(device, self.live.whole.device_rules())
 
-    def mode_of(self, pod: PodUid) -> str:
-        """Return what is done about processes of *pod*: none is ended that may have a device so."""
+    def may_end(self, pod: PodUid) -> bool:
+        """Tell whether processes of *pod* may be ended; from any thread.
+
+        Not where the pod may have a device of which they are only observed.
+        """
         general, book = self.live.whole.reclaim.mode, self.ledger.book.value
         had = {name for name, lock in book.locks.items() if pod in book.pods_of(lock)}
         # What pods use beside its owner, by a claim with adminAccess, has no lock of theirs.
         had.update(*(each.admin for each in book.claims.values() if pod in each.pods))
-        modes = {self._mode_on(name) or general for name in had}
-        return _OBSERVE if _OBSERVE in modes else (modes or {general}).pop()
+        return _OBSERVE not in ({self._mode_on(name) or general for name in had} or {general})
 
     def _mode_on(self, name: DeviceName) -> str:
         rules, device = self.live.whole.device_rules(), self.inventory.value.get(name)

@@ -184,7 +184,7 @@ class ReclaimParts:
             pods=self.pods,
             clock=core.clock,
             settings=reclaim,
-            modes=core.naming,
+            may_end=core.naming.may_end,
             question_timeout=live.kubelet.part(lambda now: now.question.timeout),
             own_pid=os.getpid(),
         )
@@ -308,7 +308,7 @@ class AllocationParts:
             ending=reclaim.ending,
             clock=core.clock,
             settings=live.reclaim,
-            modes=core.naming,
+            may_end=core.naming.may_end,
         )
 
 
