@@ -177,7 +177,6 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
                 ledger=ledger,
                 reader=reader,
                 pods=pods,
-                pidfds=pidfds,
                 clock=clock,
                 settings=Watched(settings),
             ),

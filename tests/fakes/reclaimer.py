@@ -32,7 +32,6 @@ def reclaimer(
     ledger: Any,
     reader: Any,
     pods: Any,
-    pidfds: Any,
     clock: Clock,
     settings: Watched[ReclaimSettings],
     own_pid: int = 1,
@@ -49,5 +48,5 @@ def reclaimer(
         question_timeout=Watched(5.0),
         own_pid=own_pid,
     )
-    ending = Ending(pods=pods, pidfds=pidfds, clock=clock, settings=settings, steps=CountedSteps())
+    ending = Ending(pods=pods, clock=clock, settings=settings, steps=CountedSteps())
     return Reclaimer(ledger=ledger, evidence=evidence, ending=ending, clock=clock)

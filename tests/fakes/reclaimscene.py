@@ -356,7 +356,6 @@ class ReclaimScene:
                 ledger=self.ledger,
                 reader=self.reader,
                 pods=self.pods,
-                pidfds=self.pidfds,
                 clock=self.clock,
                 settings=Watched(self.settings),
                 own_pid=self.own_pid,

@@ -56,9 +56,7 @@ def _parts(scene: ReclaimScene) -> tuple[Evidence, Ending, list[tuple[str, str]]
         question_timeout=Watched(5.0),
         own_pid=scene.own_pid,
     )
-    ending = Ending(
-        pods=scene.pods, pidfds=scene.pidfds, clock=scene.clock, settings=settings, steps=steps
-    )
+    ending = Ending(pods=scene.pods, clock=scene.clock, settings=settings, steps=steps)
     return evidence, ending, steps.done
 
 
@@ -69,15 +67,11 @@ async def _asked(
 ) -> str:
     """Ask for the release of d0 as it is shown now; return why that is refused, empty: it is not."""
     use: Any = _NobodyUses(meanwhile)
-    evidence, ending, _ = _parts(scene)
     by_hand = HandRelease(
         ledger=scene.ledger,
         inventory=Watched(Inventory(generation=1, resources=(WHOLE,), devices=(_DEVICE,))),
         use=use,
-        pods=scene.pods,
-        evidence=evidence,
         reclaimer=scene.reclaimer,
-        ending=ending,
     )
     try:
         await by_hand.release(_TARGET, Asker(uid=0, pid=7), shown=scene.lock.fence)

@@ -125,10 +125,7 @@ async def _leaking(
         reader=scene.reader,
         starts=starts,
         look=look,
-        pods=pods,
-        ending=Ending(
-            pods=pods, pidfds=scene.pidfds, clock=scene.clock, settings=settings, steps=steps
-        ),
+        ending=Ending(pods=pods, clock=scene.clock, settings=settings, steps=steps),
         clock=scene.clock,
         settings=settings,
         may_end=by_general_mode(settings),

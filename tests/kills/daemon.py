@@ -184,7 +184,6 @@ class Daemon:
                 ledger=ledger,
                 reader=reader,
                 pods=pods,
-                pidfds=self._pidfds,
                 clock=clock,
                 settings=Watched(settings),
                 own_pid=OWN_PID,

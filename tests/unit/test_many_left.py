@@ -33,7 +33,7 @@ def test_each_of_thousands_is_not_judged_by_all_the_others() -> None:
     nothing: Any = None
     clock, settings = ManualClock(), Watched(ReclaimSettings())
     evidence = reclaimer(
-        ledger=nothing, reader=nothing, pods=nothing, pidfds=nothing, clock=clock, settings=settings
+        ledger=nothing, reader=nothing, pods=nothing, clock=clock, settings=settings
     ).evidence
     lock = device_lock(name("d0"), state=LockState.RELEASING, since=0.0, pod=X)
     members = tuple(
@@ -81,9 +81,7 @@ async def test_all_locks_of_a_pod_share_a_look_which_has_its_part_of_the_time() 
     clock, settings = ManualClock(), Watched(ReclaimSettings())
     pods, nothing = _SlowPods(clock), None
     ledger: Any = SimpleNamespace(book=Watched(Book()))
-    made = reclaimer(
-        ledger=ledger, reader=nothing, pods=pods, pidfds=nothing, clock=clock, settings=settings
-    )
+    made = reclaimer(ledger=ledger, reader=nothing, pods=pods, clock=clock, settings=settings)
     locks = [
         device_lock(name(f"d{number}"), state=LockState.RELEASING, since=0.0, pod=X)
         for number in range(8)

@@ -21,7 +21,6 @@ def test_a_pod_whose_processes_are_others_each_time_does_not_fill_the_log() -> N
     clock = ManualClock()
     ending = Ending(
         pods=NOBODY,
-        pidfds=NOBODY,
         clock=clock,
         settings=Watched(ReclaimSettings()),
         steps=CountedSteps(),

@@ -22,7 +22,6 @@ def _reclaimer(clock: ManualClock) -> Reclaimer:
         ledger=nothing,
         reader=nothing,
         pods=nothing,
-        pidfds=nothing,
         clock=clock,
         settings=Watched(_SETTINGS),
     )

@@ -9,7 +9,6 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.host.proc.pidfd import Pidfds
 from holdfast.model.book.book import DeviceLock, PodRecord
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
@@ -115,7 +114,6 @@ class Ending:
     """
 
     pods: Pods
-    pidfds: Pidfds
     clock: Clock
     settings: Watched[ReclaimSettings]
     steps: StepCounter
@@ -135,7 +133,7 @@ class Ending:
             for each in await self.pods.members(warrant.pod)
             if warrant.only is None or each.process in warrant.only
         ]
-        with self.pidfds.holding(each.process for each in meant) as held:
+        with self.pods.pidfds.holding(each.process for each in meant) as held:
             opened = tuple(each for each in meant if each.process in held)
             order = _Order(warrant=warrant, step=step, witness=witness, opened=opened)
             return await self._carry_out(order)
@@ -284,7 +282,7 @@ class Ending:
         return how
 
     def _signal(self, order: _Order, victim: Member, number: signal.Signals) -> str:
-        outcome = self.pidfds.send(victim.process, number)
+        outcome = self.pods.pidfds.send(victim.process, number)
         log.warning(
             _SAID.get(outcome, "signal not sent"),
             signal=number.name,

@@ -18,9 +18,6 @@ from holdfast.model.reclaim.handrelease import HandFacts, judge_by_hand
 from holdfast.model.text import some
 from holdfast.model.use.free import KernelFacts
 from holdfast.model.use.holders import MOST_NAMED
-from holdfast.reclaim.ending import Ending
-from holdfast.reclaim.evidence import Evidence
-from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.runtime.watched import Watched
 
@@ -47,16 +44,13 @@ class HandReleaseOutcome(Struct, frozen=True, kw_only=True):
 class HandRelease(Struct, frozen=True, kw_only=True):
     """Looks at the device again for each request, and remembers nothing between requests.
 
-    It has `reclaimer` act where the pod is over, and `ending` where it may live.
+    It has `reclaimer` act where the pod is over; where it may live, what that ends by.
     """
 
     ledger: Ledger
     inventory: Watched[Inventory]
     use: DeviceUse
-    pods: Pods
-    evidence: Evidence
     reclaimer: Reclaimer
-    ending: Ending
 
     async def look(self, target: Target) -> HandReleaseView:
         """Look at the device and its pod now; kubelet is asked too."""
@@ -65,9 +59,10 @@ class HandRelease(Struct, frozen=True, kw_only=True):
             return HandReleaseView(
                 device=target.device, lock=lock, kernel=await self._kernel(target)
             )
-        view = await self.evidence.ask()
-        members = await self.pods.members(lock.pod)
-        state = await self.pods.runtime_state(lock.pod, members)
+        evidence = self.reclaimer.evidence
+        view = await evidence.ask()
+        members = await evidence.pods.members(lock.pod)
+        state = await evidence.pods.runtime_state(lock.pod, members)
         kernel = await self._kernel(target)
         book: Book = self.ledger.book.value
         now = lock_meant(target, book)
@@ -129,7 +124,7 @@ class HandRelease(Struct, frozen=True, kw_only=True):
             gap=seen.kernel.gap(),
             only=meant,
         )
-        left = await self.ending.end_at_once(warrant, self.evidence)
+        left = await self.reclaimer.ending.end_at_once(warrant, self.reclaimer.evidence)
         names, still = (
             some([str(process) for process in sorted(each)], MOST_NAMED)
             for each in (meant - left, left)

@@ -30,7 +30,6 @@ from holdfast.model.reclaim.leak import LeakFacts, WaitingStart, why_keep
 from holdfast.model.text import some
 from holdfast.model.use.holders import MOST_NAMED, Holder, leaking_pods
 from holdfast.reclaim.ending import Ending
-from holdfast.reclaim.pods import Pods
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.kept import keep_only
 from holdfast.runtime.watched import Changes, Watched
@@ -52,7 +51,6 @@ class LeakedSandboxes(Struct, frozen=True, kw_only=True):
     reader: KubeletReader
     starts: Watched[frozenset[WaitingStart]]
     look: DeviceUse
-    pods: Pods
     ending: Ending
     clock: Clock
     settings: Watched[ReclaimSettings]
@@ -87,8 +85,8 @@ class LeakedSandboxes(Struct, frozen=True, kw_only=True):
         """
         pod = warrant.pod
         holders, gap = await self._holders(pod, among)
-        members = await self.pods.members(pod)
-        runtime = await self.pods.runtime_state(pod, members)
+        members = await self.ending.pods.members(pod)
+        runtime = await self.ending.pods.runtime_state(pod, members)
         now = self.clock.monotonic()
         return SandboxJudge(
             leaks=self,
@@ -143,7 +141,7 @@ class LeakedSandboxes(Struct, frozen=True, kw_only=True):
 
     async def _end(self, warrant: Warrant) -> None:
         # What its own processes show keeps most sandboxes, and a look at all takes much.
-        judge = await self.judge(warrant, 0.0, await self.pods.members(warrant.pod))
+        judge = await self.judge(warrant, 0.0, await self.ending.pods.members(warrant.pod))
         if judge.why_void(judge.members) is None:
             judge = await self.judge(warrant, 0.0)
         reason = judge.why_void(judge.members)

@@ -190,7 +190,6 @@ class ReclaimParts:
         )
         self.ending = Ending(
             pods=self.pods,
-            pidfds=host.pidfds,
             clock=core.clock,
             settings=reclaim,
             steps=core.metrics,
@@ -226,10 +225,7 @@ class ReclaimParts:
             ledger=core.ledger,
             inventory=core.inventory,
             use=use,
-            pods=self.pods,
-            evidence=evidence,
             reclaimer=self.reclaimer,
-            ending=self.ending,
         )
 
 
@@ -304,7 +300,6 @@ class AllocationParts:
             reader=kubelet.reader,
             starts=self.gate.entry.held_up,
             look=discovery.use,
-            pods=reclaim.pods,
             ending=reclaim.ending,
             clock=core.clock,
             settings=live.reclaim,
