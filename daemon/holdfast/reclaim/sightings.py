@@ -177,34 +177,20 @@ class Endings:
 
         They are asked about until kubelet does not count them any more.
         """
-        held = {lock.pod for lock in book.locks.values() if lock.state is LockState.HELD}
-        held |= {each.pod for each in book.allocations.values()}
-        had_cgroup = {uid for uid, record in book.pods.items() if record.cgroup is not None}
-        self.follow([pod for pod in held if pod is not None], sightings, had_cgroup=had_cgroup)
-        return self.due()
-
-    def follow(
-        self,
-        pods: Collection[PodUid],
-        sightings: Mapping[PodUid, PodSighting],
-        *,
-        had_cgroup: Collection[PodUid],
-    ) -> None:
-        """Compare *sightings* with those before; *pods* are all that kubelet still has to drop."""
-        if not pods:
+        having = [lock.pod for lock in book.locks.values() if lock.state is LockState.HELD]
+        having += [each.pod for each in book.allocations.values()]
+        pods = {pod for pod in having if pod is not None}
+        if not pods:  # there is none that kubelet still has to drop
             self._exit = None
         now = self._clock.monotonic()
         before, self._seen = self._seen, {}
         for pod in pods:
-            known = before.get(pod)
-            sign = _sign(sightings.get(pod), known, had_cgroup=pod in had_cgroup)
+            record, known = book.pods.get(pod), before.get(pod)
+            had_cgroup = record is not None and record.cgroup is not None
+            sign = _sign(sightings.get(pod), known, had_cgroup=had_cgroup)
             if sign is not None:
                 same = known if known is not None and known.sign is sign else None
                 self._seen[pod] = same or _SignState(sign=sign, since=now)
-
-    def due(self) -> bool:
-        """Tell whether kubelet is to be asked now, and take it as asked."""
-        now = self._clock.monotonic()
         due = [each for each in self._all() if each.due <= now]
         for each in due:
             while each.due <= now:
