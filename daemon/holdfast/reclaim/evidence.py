@@ -48,8 +48,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     may_end: Callable[[PodUid], bool]
     question_timeout: Watched[float]
     own_pid: int
-    _kubelet: dict[PodUid, tuple[tuple[ProcessId | None, float], float]] = {}
-    """What the ledger says of how kubelet let go of each pod, and when that was first seen."""
+    _let_go: dict[tuple[PodUid, ProcessId | None, float], float] = {}
+    """When it was first seen what the ledger says of how kubelet let go of each pod."""
     _runtime: dict[PodUid, RuntimeEvidence] = {}
 
     async def look(self, pod: PodUid) -> tuple[Member, ...]:
@@ -59,20 +59,17 @@ class Evidence(Struct, frozen=True, kw_only=True):
         # Read only now: the pod may have been forgotten while the files were read.
         before = self._runtime.get(pod, RuntimeEvidence())
         self._runtime[pod] = runtime_seen(before, members, state, self.clock.monotonic())
-        self._let_go_since(self.record(pod))
+        self._let_go_since(self.ledger.book.value.pods.get(pod))
         return members
 
     def keep(self, pods: Collection[PodUid]) -> None:
         """Forget all but *pods*: when another ends again, its grace periods start again."""
-        keep_only(pods, self._runtime, self._kubelet)
+        keep_only(pods, self._runtime)
+        keep_only([each for each in self._let_go if each[0] in pods], self._let_go)
 
     async def ask(self) -> KubeletView | None:
         """Ask kubelet now; return the view that its answer gave, None where it gave none."""
         return await self.reader.answered_after(self.clock.uptime(), self.question_timeout.value)
-
-    def record(self, pod: PodUid) -> PodRecord | None:
-        """Return what the ledger has of *pod*; from any thread."""
-        return self.ledger.book.value.pods.get(pod)
 
     async def judge(self, warrant: Warrant, asked_at: float) -> "PodJudge":
         """Look at the warrant's pod again; *asked_at*: after it, kubelet gave its answer."""
@@ -85,7 +82,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
         Without *asked_at*, kubelet has not been asked, and the judge calls every warrant void.
         """
-        record = self.record(warrant.pod)
+        record = self.ledger.book.value.pods.get(warrant.pod)
         return PodJudge(
             evidence=self,
             warrant=warrant,
@@ -95,23 +92,6 @@ class Evidence(Struct, frozen=True, kw_only=True):
             let_go_at=self._let_go_since(record),
             runtime=self._runtime.get(warrant.pod, RuntimeEvidence()),
             kubelet=self.reader.view.value.kubelet,
-        )
-
-    def why_void(self, warrant: Warrant, asked_at: float) -> str | None:
-        """Return why *warrant* does not hold any more, or None; from any thread.
-
-        Its lock must not have moved, its pod must not be counted again, and kubelet's answer not be
-        too old. While kubelet's checkpoint cannot be read, the pod may be counted.
-        """
-        book = self.ledger.book.value
-        if book.locks.get(warrant.lock.device) != warrant.lock:
-            return "the lock of its device has moved"
-        forced = warrant.grounds is Grounds.FORCE
-        counted = _may_count(self.reader.view.value, warrant.pod)
-        if not forced and (counted or has_claim(book, warrant.pod)):
-            return "its pod may be counted again"
-        return why_stale(
-            asked=asked_at, now=self.clock.uptime(), limit=self.settings.value.evidence_age
         )
 
     def facts(self, judge: "PodJudge", each: Member, telling: Sequence[Member]) -> EndFacts:
@@ -147,16 +127,10 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
         The first call for a piece of evidence is what starts its time.
         """
-        if record is None:
+        if record is None or record.let_go_at is None:
             return None
-        if record.let_go_at is None:
-            self._kubelet.pop(record.uid, None)
-            return None
-        said = (record.counted_by, record.let_go_at)
-        known = self._kubelet.get(record.uid)
-        if known is None or known[0] != said:
-            known = self._kubelet[record.uid] = (said, self.clock.monotonic())
-        return known[1]
+        said = (record.uid, record.counted_by, record.let_go_at)
+        return self._let_go.setdefault(said, self.clock.monotonic())
 
 
 class PodJudge(Struct, frozen=True, kw_only=True):
@@ -180,8 +154,20 @@ class PodJudge(Struct, frozen=True, kw_only=True):
         return None if self.record is None else self.record.let_go_at
 
     def why_void(self, _members: Sequence[Member]) -> str | None:
-        """Return why the warrant does not hold any more, or None; from any thread."""
-        return self.evidence.why_void(self.warrant, self.asked_at)
+        """Return why the warrant does not hold any more, or None; from any thread.
+
+        Its lock must not have moved, its pod must not be counted again, and kubelet's answer not be
+        too old. While kubelet's checkpoint cannot be read, the pod may be counted.
+        """
+        warrant, evidence = self.warrant, self.evidence
+        book, view = evidence.ledger.book.value, evidence.reader.view.value
+        if book.locks.get(warrant.lock.device) != warrant.lock:
+            return "the lock of its device has moved"
+        counted = not view.readable or view.counts(warrant.pod) or has_claim(book, warrant.pod)
+        if counted and warrant.grounds is not Grounds.FORCE:
+            return "its pod may be counted again"
+        limit = evidence.settings.value.evidence_age
+        return why_stale(asked=self.asked_at, now=evidence.clock.uptime(), limit=limit)
 
     def spared(self, members: Sequence[Member]) -> Mapping[ProcessId, str]:
         """Return which of *members* must not be ended, and why; from any thread."""
@@ -220,7 +206,3 @@ class UncountedPods:
     def keep(self, pods: Collection[PodUid]) -> None:
         """Drop what is remembered of others than *pods*."""
         keep_only(pods, self._since)
-
-
-def _may_count(view: KubeletView, pod: PodUid) -> bool:
-    return not view.readable or view.counts(pod)

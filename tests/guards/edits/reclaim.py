@@ -61,7 +61,7 @@ RECLAIM_EDITS = {
     ),
     "reclaim/evidence.py": (
         Edit("fence", "if book.locks.get(warrant.lock.device) != warrant.lock:", "if False:"),
-        Edit("counted-again", "return not view.readable or view.counts(pod)", "return False"),
+        Edit("counted-again", "not view.readable or view.counts(warrant.pod) or has", "has"),
         Edit(
             "answer",
             "return await self.reader.answered_after(self.clock.uptime(), self.question_timeout.value)",
@@ -72,7 +72,7 @@ RECLAIM_EDITS = {
             "now=self.clock.monotonic(),\n            own_pid",
             "now=self.clock.wall(),\n            own_pid",
         ),
-        Edit("claimed-again", "(counted or has_claim(book, warrant.pod))", "counted"),
+        Edit("claimed-again", " or has_claim(book, warrant.pod)", ""),
         Edit(
             "uncounted-anew",
             "        if counted:\n            self._since.pop(pod, None)\n        elif",
@@ -80,22 +80,18 @@ RECLAIM_EDITS = {
         ),
         Edit("mode-of-pod", "terminate=self.may_end(pod),", "terminate=True,"),
         Edit("scan-of-warrant", "scan_complete=not judge.warrant.gap", "scan_complete=True"),
+        Edit("graces-anew", "        keep_only(pods, self._runtime)\n", "        return\n"),
         Edit(
-            "graces-anew",
-            "        keep_only(pods, self._runtime, self._kubelet)\n",
-            "        pass\n",
+            "let-go-anew",
+            "said = (record.uid, record.counted_by, record.let_go_at)",
+            "said = (record.uid, record.counted_by, 0.0)",
         ),
-        Edit("let-go-anew", "if known is None or known[0] != said:", "if known is None:"),
         Edit(
             "let-go-by-another",
-            "said = (record.counted_by, record.let_go_at)",
-            "said = (None, record.let_go_at)",
+            "said = (record.uid, record.counted_by, record.let_go_at)",
+            "said = (record.uid, None, record.let_go_at)",
         ),
-        Edit(
-            "unread-checkpoint",
-            "return not view.readable or view.counts(pod)",
-            "return view.counts(pod)",
-        ),
+        Edit("unread-checkpoint", "not view.readable or view.counts", "view.counts"),
         Edit("uncounted-unread", "elif counted is False:", "else:"),
         Edit("uncounted-forgotten", "        keep_only(pods, self._since)\n", "        pass\n"),
     ),
