@@ -9,17 +9,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from holdfast.app.watches.configuration import (
-    ConfigurationFiles,
-    ConfigurationReader,
-    _states,
-)
+from holdfast.app.watches.configuration import ConfigurationFiles, _states
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.runtime.lane import Lane
 from waiting import until
 
 
-class _Watched(ConfigurationReader):
+class _Watched:
     """Two places that are watched, and how often a change of them was told."""
 
     def __init__(self, folder: Path) -> None:
@@ -51,7 +47,9 @@ class _Watched(ConfigurationReader):
 @pytest.fixture
 async def watched(tmp_path: Path) -> AsyncIterator[_Watched]:
     places, paths, lane = _Watched(tmp_path), PathWatcher(), Lane("configuration", deadline=30.0)
-    files = ConfigurationFiles([places.file, places.folder], paths=paths, lane=lane, reader=places)
+    files = ConfigurationFiles(
+        [places.file, places.folder], paths=paths, lane=lane, read=places.read
+    )
     task = asyncio.create_task(files.run())
     try:
         await places.listens()

@@ -201,7 +201,7 @@ def _follow_configuration(
     folders = [Path(settings.named.folder)] if settings.named.folder else []
     lane = parts.core.host.lanes["configuration"]
     watch = ConfigurationFiles(
-        [*files, *folders], paths=parts.core.host.paths, lane=lane, reader=orders
+        [*files, *folders], paths=parts.core.host.paths, lane=lane, read=orders.read
     )
     supervisor.start("configuration", reload.run())
     supervisor.start("files of the configuration", watch.run())
@@ -213,7 +213,7 @@ def _follow_configuration(
             settings=settings,
             label=live.label,
             clock=parts.core.clock,
-            reader=orders,
+            read=orders.read,
             problem=live.node_label,
             observer=parts.core.metrics.claims,
         )

@@ -10,7 +10,6 @@ from typing import Protocol
 import structlog
 from msgspec import Struct, field
 
-from holdfast.app.watches.configuration import ConfigurationReader
 from holdfast.app.wiring.assembly import Assembly
 from holdfast.errors import LaneStuckError, SettingsError, bug
 from holdfast.model.groups import grouped
@@ -28,7 +27,7 @@ _TRY_AGAIN = 5.0
 """Seconds until a restart that a hanging call forbids is tried again."""
 
 
-class Orders(ConfigurationReader):
+class Orders:
     """What the daemon is asked to do: to stop, to restart, or to read its configuration."""
 
     def __init__(self) -> None:
@@ -190,10 +189,24 @@ class Reload(Struct, kw_only=True):
         return {"changed": _shown(outcome), "problem": outcome.problem}
 
     async def _plan(self) -> tuple[ReloadOutcome, LoadedSettings | None]:
-        found = await self._read()
-        if isinstance(found, ReloadOutcome):
-            return found, None
-        keys = by_take_up(changed(self.parts.core.settings, found.settings))
+        """Return what is to be done with the configuration as it is now, None: it cannot be read.
+
+        Nothing is taken up yet.
+        """
+        # Not on any thread: a file may be on a disk that hangs, and nothing must wait for it.
+        core = self.parts.core
+        lane, label = core.host.lanes["configuration"], core.live.label.value
+        try:
+            found = await lane.run(lambda: self.origin.read(label))
+        except SettingsError as error:
+            return ReloadOutcome(problem=str(error)), None
+        except LaneStuckError as error:
+            problem = f"cannot read the configuration: {error}"
+            return ReloadOutcome(problem=problem, waits=True), None
+        except Exception as error:  # whatever a file says, it must not end the daemon
+            log.exception("configuration cannot be read")
+            return ReloadOutcome(problem=f"cannot read the configuration: {bug(error)}"), None
+        keys = by_take_up(changed(core.settings, found.settings))
         if pod := keys.get(TakeUp.POD):
             problem = (
                 f"{', '.join(pod)} changed, which mounts and probes depend on; restart holdfast "
@@ -213,20 +226,6 @@ class Reload(Struct, kw_only=True):
         if problem := proof.problem.text:
             return f"{problem}; it is reloaded when the ledger can be written"
         return why_not_again(self.restarts, self.parts.core.clock.monotonic())
-
-    async def _read(self) -> LoadedSettings | ReloadOutcome:
-        # Not on any thread: a file may be on a disk that hangs, and nothing must wait for it.
-        core = self.parts.core
-        lane, label = core.host.lanes["configuration"], core.live.label.value
-        try:
-            return await lane.run(lambda: self.origin.read(label))
-        except SettingsError as error:
-            return ReloadOutcome(problem=str(error))
-        except LaneStuckError as error:
-            return ReloadOutcome(problem=f"cannot read the configuration: {error}", waits=True)
-        except Exception as error:  # whatever a file says, it must not end the daemon
-            log.exception("configuration cannot be read")
-            return ReloadOutcome(problem=f"cannot read the configuration: {bug(error)}")
 
 
 def by_take_up(paths: Iterable[str]) -> Mapping[TakeUp, tuple[str, ...]]:

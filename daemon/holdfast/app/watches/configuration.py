@@ -2,11 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Protocol
 
 import structlog
 
@@ -27,14 +26,6 @@ _LOOK = 60.0
 _Seen = tuple[object, ...]
 
 
-class ConfigurationReader(Protocol):
-    """Reads the configuration when that is asked for; see `app.reload.Orders`."""
-
-    def read(self) -> None:
-        """Ask for the configuration to be read."""
-        ...
-
-
 @dataclass(eq=False)
 class ConfigurationFiles:
     """Has the configuration read when one of some files, or a file in some folders, has changed.
@@ -43,12 +34,13 @@ class ConfigurationFiles:
     through which all its files are read. A mount by subPath is never renewed.
 
     Each of `files` is a file or a folder. They are watched with `paths`, and looked at on `lane`.
+    `read` asks for the configuration to be read.
     """
 
     files: Sequence[Path]
     paths: PathWatcher
     lane: Lane
-    reader: ConfigurationReader
+    read: Callable[[], None]
 
     def __post_init__(self) -> None:
         self._stirred = asyncio.Event()
@@ -69,7 +61,7 @@ class ConfigurationFiles:
                 self._stirred.clear()
                 before, self._seen = self._seen, await self._standing_still()
                 if self._seen != before:
-                    self.reader.read()
+                    self.read()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK):
                         await self._stirred.wait()

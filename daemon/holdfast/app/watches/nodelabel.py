@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from msgspec import Struct
 from holdfast.apiserver.client import ApiServer, RequestObserver
 from holdfast.apiserver.nodes import NodeOnServer, labels_now
 from holdfast.apiserver.wire import Access, in_cluster, node_name
-from holdfast.app.watches.configuration import ConfigurationReader
 from holdfast.errors import ApiServerError
 from holdfast.runtime.clock import Clock, SystemClock, backoff
 from holdfast.runtime.problem import Problem
@@ -30,14 +29,14 @@ _PATIENCE = 5.0
 class NodeLabel(Struct, frozen=True, kw_only=True):
     """Publishes in `label` what the API server says of the node's label.
 
-    While it cannot be asked, the value that was read last counts. `reader` is asked when it has
+    While it cannot be asked, the value that was read last counts. `read` is called when it has
     another value. `problem` is why it cannot be read, `observer` hears of requests to the server.
     """
 
     settings: Settings
     label: Watched[str | None]
     clock: Clock
-    reader: ConfigurationReader
+    read: Callable[[], None]
     problem: Problem
     observer: RequestObserver
 
@@ -77,7 +76,7 @@ class NodeLabel(Struct, frozen=True, kw_only=True):
         if value != self.label.value:
             self.label.set(value)
             log.info("node label changed", value=value, labels=list(named.labels))
-            self.reader.read()
+            self.read()
 
 
 def label_now(settings: Settings) -> str | None:
