@@ -1,16 +1,21 @@
 """A pod may leave thousands of processes behind: what is asked and told of them stays small."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from fakes.books import KUBELET, NOW, X, device_lock, name
+from msgspec.structs import replace
+
+from fakes.books import KUBELET, NOW, X, device_lock, name, seen
 from fakes.ending import LET_GO, ORPHAN
 from fakes.reclaimer import reclaimer
 from holdfast.model.book.book import Book, LockState
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.ending import Grounds, Member, RuntimeEvidence, Warrant
 from holdfast.model.use.free import KernelFacts, ReleaseFacts
-from holdfast.reclaim.evidence import PodJudge
+from holdfast.reclaim.evidence import Evidence, PodJudge
+from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import ReclaimSettings
 from manual_clock import ManualClock
@@ -97,3 +102,82 @@ async def test_all_locks_of_a_pod_share_a_look_which_has_its_part_of_the_time() 
     made.retry(X)
     await made.step(locks[0], facts, "in use")
     assert pods.looks == 3
+
+
+class _Pods:
+    """Shows the same orphans at each look, of whom pidfds can be had."""
+
+    def __init__(self, number: int) -> None:
+        self.pidfds = self
+        self._members = tuple(
+            replace(ORPHAN, process=ProcessId(100 + each, 99)) for each in range(number)
+        )
+
+    async def members(self, _pod: PodUid) -> tuple[Member, ...]:
+        return self._members
+
+    async def runtime_state(self, _pod: PodUid, _members: tuple[Member, ...]) -> None:
+        return None
+
+    @contextmanager
+    def holding(self, processes: Iterable[ProcessId]) -> Iterator[frozenset[ProcessId]]:
+        yield frozenset(processes)
+
+
+class _SilentKubelet:
+    """Does not answer, for which it is waited five seconds; counts how often it was asked."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.view = Watched(seen())
+        self.asked = 0
+        self._clock = clock
+
+    async def answered_after(self, _moment: float, timeout: float) -> None:
+        self.asked += 1
+        self._clock.shift(timeout)
+
+
+def _reclaimer(clock: ManualClock, number: int, **parts: Any) -> Reclaimer:
+    """Return who ends a pod that is over and has left so many processes."""
+    ledger: Any = SimpleNamespace(book=Watched(Book(pods={X: LET_GO})))
+    settings = Watched(ReclaimSettings())
+    return reclaimer(ledger=ledger, pods=_Pods(number), clock=clock, settings=settings, **parts)
+
+
+async def _beat(made: Reclaimer, state: LockState) -> None:
+    """Do what is due for each of the eight devices of the pod."""
+    facts = ReleaseFacts(kernel=KernelFacts(), unseen_grace=0.0)
+    for number in range(8):
+        lock = device_lock(name(f"d{number}"), state=state, since=0.0, pod=X)
+        await made.step(lock, facts, "it is held")
+
+
+async def test_what_spares_all_of_thousands_is_not_asked_for_each_of_them() -> None:
+    """It is asked at each beat and for each device, as long as the pod is spared."""
+    clock, asked = ManualClock(), list[PodUid]()
+
+    def may_end(pod: PodUid) -> bool:
+        asked.append(pod)
+        return False
+
+    kubelet: Any = SimpleNamespace(view=Watched(seen()))
+    made = _reclaimer(
+        clock,
+        _MANY,
+        reader=kubelet,
+        kind=lambda **parts: Evidence(**{**parts, "may_end": may_end}),
+    )
+    await _beat(made, LockState.RELEASING)
+    assert 0 < len(asked) < _MANY
+
+
+async def test_a_try_that_took_long_and_ended_nobody_is_not_made_for_each_device() -> None:
+    clock = ManualClock()
+    kubelet: Any = _SilentKubelet(clock)
+    made = _reclaimer(clock, 1, reader=kubelet)
+    made.retry(X, Grounds.RELEASE)
+    await _beat(made, LockState.RECLAIMING)
+    assert kubelet.asked == 1
+    clock.shift(5.0)
+    await _beat(made, LockState.RECLAIMING)
+    assert kubelet.asked == 2

@@ -28,6 +28,9 @@ from holdfast.runtime.kept import keep_only
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import ReclaimSettings
 
+_ANYBODY = ProcessId(0, 0)
+"""Stands for a process of which nothing is known that spares it."""
+
 
 class Evidence(Struct, frozen=True, kw_only=True):
     """Knows since when kubelet and the runtime have let go of each pod, by the monotonic clock.
@@ -172,6 +175,11 @@ class PodJudge(Struct, frozen=True, kw_only=True):
     def spared(self, members: Sequence[Member]) -> Mapping[ProcessId, str]:
         """Return which of *members* must not be ended, and why; from any thread."""
         telling = telling_of(members)
+        # Of thousands not each is judged where what spares them all is nothing of their own.
+        inode = None if self.record is None else self.record.inode
+        anybody = Member(process=_ANYBODY, command="", in_pod=self.warrant.pod, inode=inode)
+        if (why := self.why_spare(anybody, telling)) is not None:
+            return {each.process: why for each in members}
         judged = {each.process: self.why_spare(each, telling) for each in members}
         return {process: why for process, why in judged.items() if why is not None}
 

@@ -32,14 +32,18 @@ _NEXT = 8
 """Pods of a claim whose turn comes next and that are looked at: each costs a look at /proc."""
 _PACE, _LATEST = 10.0, 5.0
 """How many times as long as a look at a pod took it holds, and how many seconds at the most. All
-its locks share one."""
+its locks share one, and a try that ended nobody."""
 
 
 class _LastLook(Struct, frozen=True):
-    """The processes of a pod as a look showed them that holds until a monotonic time."""
+    """The processes of a pod as a look showed them that holds until a monotonic time.
+
+    `tried`: they were to be ended, and were spared at the last moment.
+    """
 
     members: tuple[Member, ...]
     until: float
+    tried: bool = False
 
 
 class Reclaimer(Struct, kw_only=True):
@@ -92,7 +96,8 @@ class Reclaimer(Struct, kw_only=True):
         """Do what is due for an ending lock; *reason* says why its device is not free."""
         if lock.pod is None:
             return
-        members = await self._look(lock.pod)
+        look = await self._look(lock.pod)
+        members = look.members
         await self._look_at_next(lock, lock.pod)
         blockers = in_the_way(facts.kernel.holders or (), lock.pod, members)
         attempt = self._attempts.get(lock.pod, Attempt())
@@ -126,7 +131,7 @@ class Reclaimer(Struct, kw_only=True):
                 pod=lock.pod,
                 gap=facts.kernel.gap(but={each.process.pid for each in members}),
             )
-            await self._end(warrant, step, attempt, blockers)
+            await self._end(warrant, step, attempt, look, blockers)
         elif step is ReclaimStep.KILL:  # no process is left, and yet the kernel shows it in use
             self._attempts[lock.pod] = replace(attempt, killed_at=self.clock.monotonic())
 
@@ -140,28 +145,35 @@ class Reclaimer(Struct, kw_only=True):
             with contextlib.suppress(HostError):  # what cannot be listed shows nothing
                 await self._look(each)
 
-    async def _look(self, pod: PodUid) -> tuple[Member, ...]:
+    async def _look(self, pod: PodUid) -> _LastLook:
         """Return the processes of *pod*: of thousands not for each lock and at each beat.
 
         Nothing is ended on that: who ends them looks again.
         """
         began, known = self.clock.monotonic(), self._looked.get(pod)
         if known is not None and began < known.until:
-            return known.members
+            return known
         members = await self.evidence.look(pod)
+        look = self._looked[pod] = _LastLook(members, self._pause_since(began))
+        return look
+
+    def _pause_since(self, began: float) -> float:
+        """Return until when nothing more is done that has taken the time since *began*."""
         now = self.clock.monotonic()
-        self._looked[pod] = _LastLook(members, now + min(_LATEST, _PACE * (now - began)))
-        return members
+        return now + min(_LATEST, _PACE * (now - began))
 
     async def _end(
         self,
         warrant: Warrant,
         step: ReclaimStep,
         attempt: Attempt,
+        look: _LastLook,
         blockers: tuple[Member, ...],
     ) -> None:
         """Signal those of *blockers* that every guard agrees on."""
         lock = warrant.lock
+        if look.tried:
+            return
         spared = self.evidence.judging(warrant, blockers).spared(blockers)
         if len(spared) == len(blockers):
             self.ending.spare(lock, spared[blockers[0].process], gap=warrant.gap)
@@ -172,7 +184,12 @@ class Reclaimer(Struct, kw_only=True):
             await self.ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"ending {names}")
             return
         self._looked.pop(warrant.pod, None)
+        began = self.clock.monotonic()
         if not await self.ending.end(warrant, step, self.evidence):
+            # What takes long, as thousands do or a kubelet that does not answer, is not tried again
+            # for the next lock of the pod, and at the next beat.
+            until = self._pause_since(began)
+            self._looked[warrant.pod] = replace(look, until=until, tried=True)
             return
         now = self.clock.monotonic()
         self._attempts[warrant.pod] = replace(
