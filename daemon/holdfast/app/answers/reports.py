@@ -196,7 +196,7 @@ def holder_reports(
             "container": holder.container,
             **claim_report(claim_by(holder, device, book), book),
             "cause": cause(holder, found),
-            **_memory_report(memories.get(holder.process.pid)),
+            **_memory_report(memories.get(holder.process.pid, HolderMemory())),
         }
         for device, found in sorted((name, tuple(each)) for name, each in holders.items())
         for holder in found
@@ -304,18 +304,16 @@ def drift_reports(standing: Mapping[Disagreement, float]) -> list[Report]:
     return [asdict(each) | {"since": since} for each, since in sorted(standing.items())]
 
 
-def _memory_report(found: HolderMemory | None) -> Report:
+def _memory_report(found: HolderMemory) -> Report:
     """Return what a holder may use; it is shown even where its cgroup is out of sight."""
-    seen = found is not None and found.memory.cgroups
-    memory = found.memory if found is not None and seen else Memory()
-    memlock = found.memlock if found is not None else None
-    bounded = memlock.bounded if memlock is not None else None
+    memory = found.memory if found.memory.cgroups else Memory()
+    bounded = None if found.memlock is None else found.memlock.bounded
     return {
         "limit": memory.limit,
         "limitAt": memory.tightest.path if memory.tightest is not None else None,
         "usage": memory.usage,
         "headroom": memory.headroom,
-        "memlock": "unlimited" if memlock is not None and bounded is None else bounded,
+        "memlock": "unlimited" if found.memlock is not None and bounded is None else bounded,
     }
 
 

@@ -165,7 +165,7 @@ class Memlock(Struct, frozen=True, kw_only=True):
 class HolderMemory(Struct, frozen=True, kw_only=True):
     """What a process that holds a device may use and lock; `memlock` None: unknown."""
 
-    memory: Memory
+    memory: Memory = Memory()
     memlock: Memlock | None = None
 
 
