@@ -152,6 +152,7 @@ async def test_why_tells_what_keeps_a_device_by_its_id_or_its_pod(
         down = await node.command("why", A)
         assert down.returncode == 0
         assert "unknown: only the running daemon sees" in down.stdout
+        assert len(down.stderr.splitlines()) == 1, "that it is down is said once"
         assert "rule:" not in down.stdout, (
             "that the daemon is down is no rule that keeps the device"
         )

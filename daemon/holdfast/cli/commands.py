@@ -192,14 +192,18 @@ def show_why(folder: Path, name: str, output: str | None) -> None:
     """
     from holdfast.cli.why import Answers, why, why_lines  # noqa: PLC0415 - as `_down`
 
-    rows: Rows = ask_daemon(folder, "locks", lambda _: _down().locks(folder))
-    devices: Rows = ask_daemon(folder, "devices", lambda _: _down().devices(folder))
-    try:
-        holders = ask_daemon(folder, "holders")
-    except HoldfastError as error:
-        say(f"{error}", error=True)
-        holders = None
-    answers = Answers(devices=devices, locks=rows, holders=holders)
+    locks: Rows | None = ask_daemon(folder, "locks", lambda _: None)
+    if locks is None:
+        down = _down()
+        answers = Answers(devices=down.devices(folder), locks=down.locks(folder), holders=None)
+    else:
+        devices: Rows = ask_daemon(folder, "devices")
+        try:
+            holders = ask_daemon(folder, "holders")
+        except HoldfastError as error:
+            say(f"{error}", error=True)
+            holders = None
+        answers = Answers(devices=devices, locks=locks, holders=holders)
     report = why(name, answers)
     show_report(report, output, lambda: why_lines(report, answers, wide=output is not None))
 
