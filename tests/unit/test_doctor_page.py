@@ -5,38 +5,59 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from holdfast.doctor.areas import AREAS
 
 _REPOSITORY = Path(__file__).parents[2]
 _PAGE = (_REPOSITORY / "docs" / "doctor.md").read_text("utf-8").partition("## Checks")[2]
 _ROWS = re.findall(r"^\| ([a-z-]+) \| ([a-z-]+) \| (.+) \|$", _PAGE, re.MULTILINE)[1:]
-_CODE = (
-    *(_REPOSITORY / "daemon/holdfast/doctor").rglob("*.py"),
-    _REPOSITORY / "daemon/holdfast/cli/doctor.py",
-    _REPOSITORY / "daemon/holdfast/settings/needs.py",
-)
+_DAEMON = _REPOSITORY / "daemon/holdfast"
+_BESIDE = {
+    "dra": ("doctor/apiserver.py",),
+    "events": ("doctor/apiserver.py",),
+    "privileges": ("settings/needs.py",),
+}
+"""Modules that name checks of an area and are not that of its function in `AREAS`."""
 
 
-def _named(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield area and name of each check in *path*; of those in every area the area is any."""
+def _code() -> dict[str, set[Path]]:
+    """Return the modules of each area, with those of `any` area and of the command itself."""
+    found = {"configuration": {_DAEMON / "cli/doctor.py"}, "any": {_DAEMON / "doctor/areas.py"}}
+    for area, findings in AREAS.items():
+        module = findings.__module__.removeprefix("holdfast.").replace(".", "/")
+        found[area] = {_DAEMON / each for each in (f"{module}.py", *_BESIDE.get(area, ()))}
+    return found
+
+
+def _named(path: Path) -> Iterator[str]:
+    """Yield the name of each check in *path*."""
     for each in ast.walk(ast.parse(path.read_text("utf-8"))):
         match each:
-            case ast.Call(func=ast.Name("Check"), args=[area, ast.Constant(value=str() as name)]):
-                yield str(area.value) if isinstance(area, ast.Constant) else "any", name
+            case ast.Call(func=ast.Name("Check"), args=[ast.Constant(value=str() as name)]):
+                yield name
             case ast.Call(func=ast.Name("Need"), keywords=keywords):
                 values = {each.arg: each.value for each in keywords}
-                yield "privileges", ast.literal_eval(values["check"])
+                yield ast.literal_eval(values["check"])
 
 
-_IN_CODE = {check for path in _CODE for check in _named(path)}
+_NAMED = {path: set(_named(path)) for path in (_REPOSITORY / "daemon").rglob("*.py")}
 
 
-def test_every_check_of_the_code_is_on_the_page_in_its_area() -> None:
-    assert _IN_CODE - {(area, check) for area, check, _ in _ROWS} == set()
+@pytest.mark.parametrize("path", sorted(path for path, names in _NAMED.items() if names), ids=str)
+def test_every_check_of_the_code_is_on_the_page_in_an_area_of_its_module(path: Path) -> None:
+    areas = {area for area, modules in _code().items() if path in modules}
+    assert _NAMED[path] - {check for area, check, _ in _ROWS if area in areas} == set()
 
 
 def test_every_check_on_the_page_is_in_the_code_in_its_area() -> None:
-    assert {(area, check) for area, check, _ in _ROWS} - _IN_CODE == set()
+    in_code = {
+        (area, check)
+        for area, modules in _code().items()
+        for module in modules
+        for check in _NAMED[module]
+    }
+    assert {(area, check) for area, check, _ in _ROWS} - in_code == set()
 
 
 def test_every_area_of_the_code_is_on_the_page_and_no_other() -> None:

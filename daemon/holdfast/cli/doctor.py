@@ -67,14 +67,14 @@ def doctor(
 
     Exits with 1 for a FAIL. Changes nothing on the node.
     """
-    from msgspec.structs import asdict  # noqa: PLC0415 - no other command needs these
+    from msgspec.structs import asdict, replace  # noqa: PLC0415 - no other command needs these
 
     from holdfast.doctor.areas import examine  # noqa: PLC0415 - as above
     from holdfast.doctor.finding import Level, Node  # noqa: PLC0415 - as above
 
     settings, first = _settings(config, changes, live=str(root) == "/")
     node = Node(settings=settings, root=root, runtime_handlers=handlers)
-    found = [first, *examine(node)]
+    found = [replace(first, area="configuration"), *examine(node)]
     counts = Counter(finding.level for finding in found)
     report = {
         "root": str(root),
@@ -100,7 +100,7 @@ def _settings(
     from holdfast.settings import Settings  # noqa: PLC0415 - --help does without
     from holdfast.settings.sources import for_start  # noqa: PLC0415 - as above
 
-    check = Check("configuration", "settings")
+    check = Check("settings")
     try:
         found = for_start(lambda: settings_sources(config, changes))
     except SettingsError as error:

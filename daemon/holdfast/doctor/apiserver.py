@@ -43,22 +43,11 @@ _GROUP = "resource.k8s.io"
 _SLICES_PATH = ("apis", _GROUP, "v1", "resourceslices")
 _PLACE = 0xFFFFF
 """The number of the slice that is tried; no node has so many."""
-_SERVER = Check("dra", "api-server")
-_RBAC = Check("dra", "rbac")
-_NODE_NAME = Check("dra", "node-name")
-_KUBELET = Check("dra", "kubelet-release")
-_DEVICE_PLUGIN = Check("dra", "device-plugin")
-_SLICES = Check("dra", "slices")
-_FIELDS = Check("dra", "fields")
-_RIVALS = Check("dra", "rivals")
 _WITH_GATE, _BY_DEFAULT = 32, 34
 """The minor versions of Kubernetes from which kubelet can have DRA, and has it by default."""
 _MINOR = re.compile(r"v1\.(\d+)\.")
 _IDENTITIES = frozenset({"pciBusID", "uuid"})
 """Attributes that name a piece of hardware, without their domain."""
-_EVENT_SERVER = Check("events", "api-server")
-_EVENT_RBAC = Check("events", "rbac")
-_NODE = Check("events", "node")
 
 
 class Right(Struct, frozen=True, kw_only=True):
@@ -226,7 +215,6 @@ class Cluster:
 
 def cluster_findings(
     node: Node,
-    checks: tuple[Check, Check],
     rights: Sequence[Right],
     find: Callable[[Cluster, str, bool], Iterator[Finding]],
     *,
@@ -237,11 +225,11 @@ def cluster_findings(
 ) -> Iterator[Finding]:
     """Yield whether the API server answers, whether the token has *rights*, and what *find* finds.
 
-    That is asked with the node's name and with whether the token lacks none of them. The first two
-    are *checks*. The texts say what of the chart's values brings the rights and what
-    one *may* with them, what is left *unchecked*, and what stays *undone* without the server.
+    That is asked with the node's name and with whether the token lacks none of them. The texts say
+    what of the chart's values brings the rights and what one *may* with them, what is left
+    *unchecked*, and what stays *undone* without the server.
     """
-    server, rbac = checks
+    server, rbac = Check("api-server"), Check("rbac")
     access = in_cluster(os.environ, Path(node.settings.dra.service_account))
     try:
         access.check()
@@ -283,7 +271,6 @@ def dra_server_findings(node: Node) -> Iterator[Finding]:
 
     return cluster_findings(
         node,
-        (_SERVER, _RBAC),
         RIGHTS,
         find,
         setting="dra.enabled",
@@ -297,7 +284,7 @@ def _of_node(cluster: Cluster, settings: Settings, name: str) -> Iterator[Findin
     try:
         status = cluster.node(name)
     except ApiObjectGoneError:
-        yield _NODE_NAME.fail(
+        yield Check("node-name").fail(
             f"the cluster has no Node {name}: slices and claims are of other nodes",
             remedy="set dra.nodeName, or the variable NODE_NAME, to the name that "
             "`kubectl get nodes` shows",
@@ -305,39 +292,39 @@ def _of_node(cluster: Cluster, settings: Settings, name: str) -> Iterator[Findin
         return
     except ApiRefusedError:
         return  # the row `rbac` says so
-    yield _NODE_NAME.ok(f"the cluster has the Node {name}")
+    yield Check("node-name").ok(f"the cluster has the Node {name}")
     yield _release(status.node_info.kubelet_version)
     yield from list(_plugins(status, settings)) or [
-        _DEVICE_PLUGIN.ok("no device plugin advertises what is served by DRA")
+        Check("device-plugin").ok("no device plugin advertises what is served by DRA")
     ]
 
 
 def _release(version: str) -> Finding:
     found = _MINOR.match(version)
     if found is None:
-        return _KUBELET.warn(
+        return Check("kubelet-release").warn(
             f"cannot tell the version of kubelet from {version!r}",
             remedy=f"make sure that it is 1.{_BY_DEFAULT} or later",
         )
     if int(found[1]) < _WITH_GATE:
-        return _KUBELET.fail(
+        return Check("kubelet-release").fail(
             f"kubelet is {version}: it has no DRA that holdfast can speak",
             remedy=f"upgrade it to 1.{_BY_DEFAULT} or later, or set `api: device-plugin`",
         )
     if int(found[1]) < _BY_DEFAULT:
-        return _KUBELET.warn(
+        return Check("kubelet-release").warn(
             f"kubelet is {version}, which has DRA only with the feature gate "
             "DynamicResourceAllocation",
             remedy=f"upgrade it to 1.{_BY_DEFAULT} or later, or see that the gate is on",
         )
-    return _KUBELET.ok(f"kubelet is {version}")
+    return Check("kubelet-release").ok(f"kubelet is {version}")
 
 
 def _plugins(status: NodeStatus, settings: Settings) -> Iterator[Finding]:
     served = (each.names for each in settings.served if each.enabled and each.api == "dra")
     for resource in sorted(chain.from_iterable(served)):
         if (count := status.allocatable.get(resource, "0")) != "0":
-            yield _DEVICE_PLUGIN.fail(
+            yield Check("device-plugin").fail(
                 f"a device plugin advertises {count} of {resource} on this node, which holdfast "
                 "serves by DRA: the scheduler counts the same hardware twice",
                 remedy="remove the device plugin from this node, or set `api: device-plugin`",
@@ -349,7 +336,7 @@ def _of_slices(cluster: Cluster, node: Node, name: str) -> Iterator[Finding]:
     try:
         found = cluster.slices(name)
     except ApiObjectGoneError:
-        yield _SLICES.fail(
+        yield Check("slices").fail(
             "the API server does not serve resource.k8s.io/v1",
             remedy=f"upgrade the cluster to 1.{_BY_DEFAULT} or later",
         )
@@ -367,15 +354,15 @@ def _published(node: Node, ours: Sequence[ResourceSlice], name: str) -> Finding:
     if ours:
         devices = list(_devices(ours))
         tainted = sum(bool(each.taints) for each in devices)
-        return _SLICES.ok(
+        return Check("slices").ok(
             f"the scheduler knows {len(devices)} devices of node {name}, {tainted} with a taint"
         )
-    daemon, unasked = ask_daemon(node, _SLICES)
+    daemon, unasked = ask_daemon(node, Check("slices"))
     if unasked is not None:
         return unasked
     if daemon.problem:
-        return _SLICES.ok("no daemon runs that could publish a ResourceSlice")
-    return _SLICES.fail(
+        return Check("slices").ok("no daemon runs that could publish a ResourceSlice")
+    return Check("slices").fail(
         f"the daemon runs, but the API server has no ResourceSlice of node {name}: the scheduler "
         "places no pod with a claim here",
         remedy="it publishes within a minute of its start; if not, its log says why",
@@ -395,13 +382,13 @@ def _rivals(
         if same:
             bad.setdefault(slice_.spec.driver, []).extend(same)
     for driver, names in bad.items():
-        yield _RIVALS.fail(
+        yield Check("rivals").fail(
             f"the driver {driver} offers the same hardware on this node: {some(names)}. The "
             "scheduler gives it to two claims, and neither driver knows the other's",
             remedy=f"remove {driver} from this node, or leave the hardware to it",
         )
     if not bad:
-        yield _RIVALS.ok("no other driver offers the same hardware on this node")
+        yield Check("rivals").ok("no other driver offers the same hardware on this node")
 
 
 def _identities(device: SliceDevice) -> set[str]:
@@ -422,7 +409,7 @@ def _fields(keeps: Callable[[], SliceFields], *, shares: bool) -> Finding:
     try:
         kept = keeps()
     except ApiRefusedError as error:
-        return _FIELDS.fail(
+        return Check("fields").fail(
             str(error),
             remedy="see that the role and the ValidatingAdmissionPolicy of the chart are those of "
             "this daemon: its ServiceAccount, its node, its driver",
@@ -437,20 +424,19 @@ def _fields(keeps: Callable[[], SliceFields], *, shares: bool) -> Finding:
             "allowMultipleAllocations: a shared GPU is given to one claim at a time"
         )
     if lost:
-        return _FIELDS.warn(
+        return Check("fields").warn(
             f"the API server drops fields of ResourceSlices: {'; '.join(lost.values())}",
             remedy="upgrade the cluster to 1.36, or turn on the feature gates "
             f"{' and '.join(lost)}",
         )
     more = " and allowMultipleAllocations" if shares else ""
-    return _FIELDS.ok(f"the API server keeps taints and counters{more}")
+    return Check("fields").ok(f"the API server keeps taints and counters{more}")
 
 
 def event_server_findings(node: Node) -> Iterator[Finding]:
     """Yield what the API server says, as the token of the service account may ask it."""
     return cluster_findings(
         node,
-        (_EVENT_SERVER, _EVENT_RBAC),
         EVENT_RIGHTS,
         _own_node,
         setting="config.events.enabled",
@@ -466,16 +452,16 @@ def _own_node(cluster: Cluster, name: str, has_rights: bool) -> Iterator[Finding
     try:
         cluster.touch_status(name)
     except ApiObjectGoneError:
-        yield _NODE.fail(
+        yield Check("node").fail(
             f"the cluster has no Node {name}: Events and the condition are of another node",
             remedy="set dra.nodeName, or the variable NODE_NAME, to the name that "
             "`kubectl get nodes` shows",
         )
     except ApiRefusedError as error:
-        yield _NODE.fail(
+        yield Check("node").fail(
             str(error),
             remedy="see that the ValidatingAdmissionPolicy of the chart is that of this daemon: "
             "its ServiceAccount and its node",
         )
     else:
-        yield _NODE.ok(f"the condition of Node {name} can be written")
+        yield Check("node").ok(f"the condition of Node {name} can be written")

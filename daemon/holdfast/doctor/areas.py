@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
+from msgspec.structs import replace
+
 from holdfast.doctor.cdi import cdi_findings, gpu_cdi_findings
 from holdfast.doctor.cluster import dra_findings, events_findings
 from holdfast.doctor.containerd.checks import containerd_findings
@@ -40,7 +42,7 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
 
 Each may raise PermissionError, or HostError, where the doctor itself may not look.
 
-A check is named by ``Check("area", "name")`` with literals. A test compares those with the table in
+A check is named by ``Check("name")`` with a literal. A test compares those with the table in
 docs/doctor.md.
 """
 
@@ -54,15 +56,22 @@ def _text(error: OSError | HostError) -> str:
 def examine(node: Node) -> Iterator[Finding]:
     """Yield what every area found. Never raises."""
     for area, findings in AREAS.items():
-        try:
-            yield from findings(node)
-        except (PermissionError, HostError) as error:
-            yield Check(area, "rights").warn(
-                f"the rest of this area cannot be checked: {_text(error)}",
-                remedy="run the doctor as root, in a pod with the daemon's capabilities",
-            )
-        except Exception as error:  # noqa: BLE001 - one area's bug must not hide the others' findings
-            yield Check(area, "doctor").fail(
-                f"the checks of this area ended early: {type(error).__name__}: {error}",
-                remedy="this is a bug of holdfast: report it with this line",
-            )
+        for finding in _as_far_as_readable(findings, node):
+            yield replace(finding, area=area)
+
+
+def _as_far_as_readable(
+    findings: Callable[[Node], Iterable[Finding]], node: Node
+) -> Iterator[Finding]:
+    try:
+        yield from findings(node)
+    except (PermissionError, HostError) as error:
+        yield Check("rights").warn(
+            f"the rest of this area cannot be checked: {_text(error)}",
+            remedy="run the doctor as root, in a pod with the daemon's capabilities",
+        )
+    except Exception as error:  # noqa: BLE001 - one area's bug must not hide the others' findings
+        yield Check("doctor").fail(
+            f"the checks of this area ended early: {type(error).__name__}: {error}",
+            remedy="this is a bug of holdfast: report it with this line",
+        )

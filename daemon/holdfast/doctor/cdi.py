@@ -26,9 +26,6 @@ CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 """Where containerd looks for CDI specs by default."""
 CLAIMS = "claims"
 """The devices of a claim have no other way into a container."""
-_HOOK = Check("gpu-cdi", "hook")
-_RIVALS = Check("gpu-cdi", "rivals")
-_FILES = Check("gpu-cdi", "files")
 _FILE = f"{CDI_VENDOR}-gpu.json"
 _PROGRAMS = (
     "/usr/bin/nvidia-cdi-hook",
@@ -37,10 +34,6 @@ _PROGRAMS = (
     "/usr/local/nvidia/toolkit/nvidia-ctk",
 )
 """Where NVIDIA's packages and GPU Operator's container install the toolkit."""
-_STRATEGY = Check("cdi", "strategy")
-_SPEC_FOLDER = Check("cdi", "spec-folder")
-_SPECS = Check("cdi", "specs")
-_OWN_SPECS = Check("cdi", "own-specs")
 _USUAL = frozenset({"/etc/cdi", "/run/cdi", "/var/run/cdi"})
 """The folders that runtimes read by default."""
 
@@ -120,31 +113,31 @@ def _hook(path: str, host: Node | None) -> Finding:
         found = (host and find_program(host, each, ()) for each in _PROGRAMS)
         there = next(filter(None, found), "")
         more = f"; the host has {there}, which gpu.cdiHookPath can name" if there else ""
-        return _HOOK.ok(
+        return Check("hook").ok(
             "specs call no hook: the driver's libraries are mounted under each of their names. The "
             "image's cache of libraries is not updated, and an image's CUDA that is newer than the "
             f"driver is not put first{more}"
         )
     if host is None:
-        return _HOOK.warn(
+        return Check("hook").warn(
             f"cannot tell from here whether the host has {path}",
             remedy="run the doctor where the host's processes can be seen",
         )
     if not find_program(host, path, ()):
-        return _HOOK.fail(
+        return Check("hook").fail(
             f"the host has no program {path}, which specs call at each start: no container with a "
             "GPU starts",
             remedy="set gpu.cdiHookPath to where NVIDIA's toolkit is, or leave it empty",
         )
-    return _HOOK.ok(f"specs call {path}, which the host has")
+    return Check("hook").ok(f"specs call {path}, which the host has")
 
 
 def _gpu_rivals(folder: Path) -> Finding:
     rivals = SpecFolder(folder, prefix=CDI_VENDOR, joint="-").rivals(GPU_KINDS)
     if not rivals:
-        return _RIVALS.ok("no other file defines names of GPUs")
+        return Check("rivals").ok("no other file defines names of GPUs")
     files = ", ".join(sorted({str(path) for path in rivals.values()}))
-    return _RIVALS.fail(
+    return Check("rivals").fail(
         f"{files} also defines {', '.join(sorted(rivals))}: runtimes then use neither, and no "
         "container gets those GPUs",
         remedy="remove it, and the program that wrote it",
@@ -157,20 +150,20 @@ def _sources(file: Path, host: Node | None) -> Finding:
         spec = json.loads(read_bytes(file) or b"null")
         mounts = [each["hostPath"] for each in (spec or {})["containerEdits"]["mounts"]]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return _FILES.warn(
+        return Check("files").warn(
             f"{file} is not there, or makes no sense: no GPU can be handed over by name",
             remedy="see /readyz of the daemon, which writes it when the driver is there",
         )
     if host is None:
-        return _FILES.warn(
+        return Check("files").warn(
             "cannot tell from here whether the host has the driver's files",
             remedy="run the doctor where the host's processes can be seen",
         )
     places = {path: below(host.root, path) for path in mounts}
     gone = [path for path, place in places.items() if place is None or not place.exists()]
     if not gone:
-        return _FILES.ok(f"the host has all {len(mounts)} files of {file}")
-    return _FILES.fail(
+        return Check("files").ok(f"the host has all {len(mounts)} files of {file}")
+    return Check("files").fail(
         f"the host has no {some(gone)}, which {file} mounts: no container with a GPU starts",
         remedy="set gpu.driverRootOnHost to the path of gpu.driverRoot on the host; if the driver "
         "was just replaced, wait until the spec is written again",
@@ -181,13 +174,13 @@ def cdi_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of the CDI specs."""
     wanted = handed_over_by_name(node.settings)
     if not wanted:
-        yield _STRATEGY.ok("no devices are handed over by CDI name")
+        yield Check("strategy").ok("no devices are handed over by CDI name")
         return
-    yield _STRATEGY.ok(f"handed over by CDI name: {', '.join(wanted)}")
+    yield Check("strategy").ok(f"handed over by CDI name: {', '.join(wanted)}")
     folder = node.path(node.settings.cdi.spec_dir)
     problem = _missing(folder)
     if problem:
-        yield _SPEC_FOLDER.fail(
+        yield Check("spec-folder").fail(
             problem,
             remedy="make it on the host, where the container runtime reads it; if the daemon runs "
             "in a container, mount it there; or set cdi.specDir",
@@ -195,7 +188,7 @@ def cdi_findings(node: Node) -> Iterator[Finding]:
         return
     yield _folder(node, folder)
     if node.settings.cdi.spec_dir not in _USUAL:
-        yield _SPEC_FOLDER.warn(
+        yield Check("spec-folder").warn(
             f"{node.settings.cdi.spec_dir} is not a folder that runtimes read by default",
             remedy="name it in the runtime's cdi_spec_dirs, or set cdi.specDir: /var/run/cdi",
         )
@@ -217,15 +210,15 @@ def _missing(folder: Path) -> str:
 
 def _folder(node: Node, folder: Path) -> Finding:
     if problem := unusable(node, folder):
-        return _SPEC_FOLDER.fail(f"{folder} {problem[0]}", remedy=problem[1])
+        return Check("spec-folder").fail(f"{folder} {problem[0]}", remedy=problem[1])
     mount = node.mount(folder)
     if mount is not None and mount.kind not in IN_MEMORY:
-        return _SPEC_FOLDER.warn(
+        return Check("spec-folder").warn(
             f"{folder} is on {mount.kind} and keeps its files over a reboot: until the daemon runs "
             "again, names lead to device numbers of the boot before",
             remedy="set cdi.specDir: /var/run/cdi, which is in memory, and remove holdfast's files",
         )
-    return _SPEC_FOLDER.ok(f"{folder} is there")
+    return Check("spec-folder").ok(f"{folder} is there")
 
 
 def _rivals(node: Node, folder: Path) -> Iterator[Finding]:
@@ -233,11 +226,11 @@ def _rivals(node: Node, folder: Path) -> Iterator[Finding]:
     try:
         rivals = SpecFolder(folder, prefix=node.settings.kubelet.socket_prefix).rivals(kinds)
     except HostError as error:
-        yield _SPECS.warn(str(error), remedy="run the doctor as root")
+        yield Check("specs").warn(str(error), remedy="run the doctor as root")
         return
     for path in sorted(set(rivals.values())):
         names = ", ".join(sorted(name for name, file in rivals.items() if file == path))
-        yield _SPECS.fail(
+        yield Check("specs").fail(
             f"{path} also defines {names}, which holdfast defines: runtimes then use neither",
             remedy=f"remove {path}, and the program that wrote it",
         )
@@ -254,13 +247,13 @@ def _ours(node: Node, folder: Path) -> Iterator[Finding]:
     for path in ours:
         for problem in _wrong(node, path):
             wrong += 1
-            yield _OWN_SPECS.fail(
+            yield Check("own-specs").fail(
                 f"{path} {problem}",
                 remedy="start the daemon, or restart it: it then writes its specs again",
             )
     if not wrong:
         names = ", ".join(path.name for path in ours) or "none yet"
-        yield _OWN_SPECS.ok(f"holdfast's specs in {folder}: {names}")
+        yield Check("own-specs").ok(f"holdfast's specs in {folder}: {names}")
 
 
 def _wrong(node: Node, path: Path) -> Iterator[str]:

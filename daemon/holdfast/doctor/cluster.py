@@ -7,12 +7,7 @@ from holdfast.doctor.finding import Check, Finding, Node, unusable
 from holdfast.doctor.programs import ask_daemon, ask_socket
 from holdfast.names import DRA_SOCKET, PLUGINS, PLUGINS_REGISTRY
 
-_REGISTRY = Check("dra", "registry")
-_DRIVER_FOLDER = Check("dra", "driver-folder")
-_DRIVER_SOCKETS = Check("dra", "driver-sockets")
 _MOUNT = "set dra.kubeletRoot to kubelet's --root-dir; if the daemon runs in a container, mount"
-_API = Check("dra", "api")
-_ENABLED = Check("events", "enabled")
 
 
 def folder_findings(node: Node) -> Iterator[Finding]:
@@ -28,34 +23,34 @@ def folder_findings(node: Node) -> Iterator[Finding]:
 
 def _registry(node: Node, folder: Path) -> Finding:
     if not folder.is_dir():
-        return _REGISTRY.fail(
+        return Check("registry").fail(
             f"{folder} is not there: kubelet finds no driver, and starts no pod with a claim",
             remedy=f"start kubelet, which makes it; {_MOUNT} the host's {PLUGINS_REGISTRY} "
             "(dra.enabled of the chart)",
         )
     if problem := unusable(node, folder):
-        return _REGISTRY.fail(f"{folder} {problem[0]}", remedy=problem[1])
-    return _REGISTRY.ok(f"{folder} is there")
+        return Check("registry").fail(f"{folder} {problem[0]}", remedy=problem[1])
+    return Check("registry").ok(f"{folder} is there")
 
 
 def _folder(node: Node, folder: Path) -> Finding:
     there = next((each for each in (folder, folder.parent) if each.is_dir()), None)
     if there is None:
-        return _DRIVER_FOLDER.fail(
+        return Check("driver-folder").fail(
             f"{folder.parent} is not there: kubelet cannot reach the driver",
             remedy=f"start kubelet, which makes it; {_MOUNT} the host's {folder} (dra.enabled of "
             "the chart)",
         )
     if problem := unusable(node, there):
-        return _DRIVER_FOLDER.fail(f"{there} {problem[0]}", remedy=problem[1])
+        return Check("driver-folder").fail(f"{there} {problem[0]}", remedy=problem[1])
     if there != folder:
-        return _DRIVER_FOLDER.ok(f"{folder} is not there yet; the daemon makes it")
-    return _DRIVER_FOLDER.ok(f"{folder} is there")
+        return Check("driver-folder").ok(f"{folder} is not there yet; the daemon makes it")
+    return Check("driver-folder").ok(f"{folder} is there")
 
 
 def _sockets(node: Node, paths: tuple[Path, ...]) -> Iterator[Finding]:
     """Yield whether the daemon answers on our sockets, and nobody else."""
-    daemon, unasked = ask_daemon(node, _DRIVER_SOCKETS)
+    daemon, unasked = ask_daemon(node, Check("driver-sockets"))
     if unasked is not None:
         yield unasked
         return
@@ -65,29 +60,29 @@ def _sockets(node: Node, paths: tuple[Path, ...]) -> Iterator[Finding]:
         if not answer.problem and (daemon.problem or answer.pid != daemon.pid):
             bad = True
             who = f"pid {answer.pid}" if answer.pid else "a process that cannot be seen from here"
-            yield _DRIVER_SOCKETS.fail(
+            yield Check("driver-sockets").fail(
                 f"{who} answers on {path}, and is not the daemon: two drivers have one name",
                 remedy="stop the other driver on this node, or set dra.driverName",
             )
         elif answer.problem and not daemon.problem:
             bad = True
-            yield _DRIVER_SOCKETS.fail(
+            yield Check("driver-sockets").fail(
                 f"the daemon runs, but nobody answers on {path} ({answer.problem}): kubelet "
                 "prepares no claim, and pods with claims stay Terminating",
                 remedy="the daemon makes the socket again within seconds; if not, its log says why",
             )
     if not bad and daemon.problem:
-        yield _DRIVER_SOCKETS.ok("no daemon runs that could serve claims")
+        yield Check("driver-sockets").ok("no daemon runs that could serve claims")
     elif not bad:
-        yield _DRIVER_SOCKETS.ok("the daemon answers on both sockets of the driver")
+        yield Check("driver-sockets").ok("the daemon answers on both sockets of the driver")
 
 
 def dra_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of what claims need; nothing more where no hardware is served by DRA."""
     if not node.settings.has_dra():
-        yield _API.ok("no hardware is served by DRA")
+        yield Check("api").ok("no hardware is served by DRA")
         return
-    yield _API.ok(f"the driver {node.settings.dra.driver_name} serves claims")
+    yield Check("api").ok(f"the driver {node.settings.dra.driver_name} serves claims")
     yield from folder_findings(node)
     if node.live:
         from holdfast.doctor.apiserver import dra_server_findings  # noqa: PLC0415 - TLS
@@ -98,9 +93,9 @@ def dra_findings(node: Node) -> Iterator[Finding]:
 def events_findings(node: Node) -> Iterator[Finding]:
     """Yield whether the API server lets the daemon write Events and its node's condition."""
     if not node.settings.events.enabled:
-        yield _ENABLED.ok("no Events are written, and no condition of the node")
+        yield Check("enabled").ok("no Events are written, and no condition of the node")
         return
-    yield _ENABLED.ok("Events and the node's condition are written")
+    yield Check("enabled").ok("Events and the node's condition are written")
     if node.live:
         from holdfast.doctor.apiserver import event_server_findings  # noqa: PLC0415 - TLS
 

@@ -17,7 +17,6 @@ from holdfast.model.text import some
 from holdfast.vendors.tpu.chips import tpu_devices
 from holdfast.vendors.vfio.groups import pool_devices
 
-_RULES = Check("devices", "rules")
 _GPU = ResourceName("nvidia.com/gpu")
 _OF_SLICES = re.compile(r"mig|:", re.IGNORECASE)
 
@@ -30,18 +29,18 @@ def device_findings(node: Node) -> Iterator[Finding]:
     try:
         devices = (*_on_pci(node), *_gpus(node.host))
     except HostError as error:
-        yield _RULES.warn(str(error), remedy="run the doctor as root, with the host's /sys")
+        yield Check("rules").warn(str(error), remedy="run the doctor as root, with the host's /sys")
         return
     made = assigned(Inventory(devices=devices), rules, {})
     idle = {text.partition(" (")[0]: text for text in made.idle_rules}
     for rule in rules:
         if rule.place not in idle:
             names = [str(each.name.id) for each in devices if rule.matches(each)]
-            yield _RULES.ok(f"{rule} is for {some(names)}")
+            yield Check("rules").ok(f"{rule} is for {some(names)}")
         elif _may_be_for_slices(rule):
-            yield _RULES.ok(f"{rule}: `holdfast status` shows whether a slice matches")
+            yield Check("rules").ok(f"{rule}: `holdfast status` shows whether a slice matches")
         else:
-            yield _RULES.warn(
+            yield Check("rules").warn(
                 idle[rule.place],
                 remedy="correct or remove the rule, or leave it for other nodes that it is for; "
                 "`holdfast devices` shows what devices are called",

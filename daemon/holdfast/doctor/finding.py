@@ -25,8 +25,8 @@ class Level(StrEnum):
 class Finding(Struct, frozen=True, kw_only=True):
     """One fact about the node, with what to do if it is not as it should be."""
 
-    area: str
-    """The subject: `kubelet`, `vfio`, `nvidia`, `containerd`, `gvisor`, `memory`, ..."""
+    area: str = ""
+    """The subject, such as `kubelet` or `vfio`; empty until `examine` says which it is."""
     check: str
     """The check's name, the same on every node and in every version: programs filter by it."""
     level: Level
@@ -39,10 +39,9 @@ class Finding(Struct, frozen=True, kw_only=True):
 class Check(Struct, frozen=True):
     """Makes the findings of one check. A finding that is not OK cannot be made without a remedy.
 
-    Each check is named by two literals, which docs/doctor.md lists.
+    Each check is named by a literal, which docs/doctor.md lists with its area.
     """
 
-    area: str
     name: str
 
     def ok(self, reason: str) -> Finding:
@@ -62,7 +61,7 @@ class Check(Struct, frozen=True):
         return self._finding(Level.FAIL if fails else Level.WARN, reason, remedy)
 
     def _finding(self, level: Level, reason: str, remedy: str) -> Finding:
-        return Finding(area=self.area, check=self.name, level=level, reason=reason, remedy=remedy)
+        return Finding(check=self.name, level=level, reason=reason, remedy=remedy)
 
 
 class Node(Struct, frozen=True, kw_only=True):

@@ -38,24 +38,10 @@ _PRINTED = re.compile(r"\bversion (?:release-|0\.0~)([0-9]{8})\.([0-9]+)")
 _NAMES = ("runsc", "gvisor")
 _VFIO = "vfio-pci"
 _DRIVER = re.compile(r"[0-9]+(\.[0-9]+)+")
-_RELEASE = Check("gvisor", "release")
-_VFIO_DEVICES = Check("gvisor", "vfio-devices")
-_TPUPROXY = Check("gvisor", "tpuproxy")
-_CDI_MODES = Check("gvisor", "cdi-modes")
-_NVPROXY_DRIVER = Check("gvisor", "nvproxy-driver")
-_LIBRARIES = Check("gvisor", "libraries")
-_DRA_GPUS = Check("gvisor", "dra-gpus")
 _PASSES = ("dev.gvisor.*", "dev.gvisor.internal.*", "dev.gvisor.internal.tpuproxy", "dev.*", "*")
 """Patterns of pod_annotations with which a pod can ask for tpuproxy itself."""
 _LISTED = "`runsc nvproxy list-supported-drivers`"
 _SHOWN = 8
-_INSTALLED = Check("gvisor", "installed")
-_TABLE = Check("gvisor", "table")
-_SHIM_CONFIG = Check("gvisor", "shim-config")
-_LOW_LEVEL_RUNTIME = Check("gvisor", "low-level-runtime")
-_SHIM = Check("gvisor", "shim")
-_RUNSC = Check("gvisor", "runsc")
-_MAX_MAP_COUNT = Check("gvisor", "max-map-count")
 _RESTART = "then restart containerd"
 _OPTIONS = "io.containerd.runsc.v1.options"
 _MAPPINGS = 1_000_000
@@ -253,13 +239,13 @@ def release_findings(facts: GvisorFacts) -> Iterator[Finding]:
     if not facts.runsc:
         return
     if facts.release is None:
-        yield _RELEASE.warn(
+        yield Check("release").warn(
             f"cannot tell the release of {facts.runsc}: {facts.release_problem}",
             remedy=f"run `{facts.runsc} --version` on the node: before {LEAK_FIXED}, a second TPU "
             "program in a sandbox finds its device busy",
         )
     elif facts.release < LEAK_FIXED:
-        yield _RELEASE.warn_or_fail(
+        yield Check("release").warn_or_fail(
             f"{facts.runsc} is {facts.release}: it keeps the VFIO device of a program that has "
             "ended, so the second TPU program of a sandbox gets EBUSY on /dev/vfio/N "
             "(gvisor#11545)",
@@ -268,7 +254,7 @@ def release_findings(facts: GvisorFacts) -> Iterator[Finding]:
             fails=facts.tpus > 0,
         )
     else:
-        yield _RELEASE.ok(
+        yield Check("release").ok(
             f"{facts.runsc} is {facts.release}, which has the fix of the VFIO leak ({LEAK_FIXED})"
         )
 
@@ -280,22 +266,22 @@ def tpu_findings(facts: GvisorFacts) -> Iterator[Finding]:
     for runtime in facts.runtimes:
         yield _tpuproxy(facts, runtime)
     if facts.vfio_devices:
-        yield _VFIO_DEVICES.fail(
+        yield Check("vfio-devices").fail(
             "/dev/vfio/devices exists (the kernel has CONFIG_VFIO_DEVICE_CDEV): runsc takes it for "
             "an IOMMU group, and no TPU sandbox starts",
             remedy="move /dev/vfio/devices aside on the node, or use a runsc that starts with it; "
             "a kernel without CONFIG_VFIO_DEVICE_CDEV does not have that folder",
         )
     else:
-        yield _VFIO_DEVICES.ok("there is no /dev/vfio/devices, which runsc cannot handle")
+        yield Check("vfio-devices").ok("there is no /dev/vfio/devices, which runsc cannot handle")
 
 
 def _tpuproxy(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
     name = runtime.table.name
     if runtime.config.on("tpuproxy"):
-        return _TPUPROXY.ok(f"tpuproxy is on for runtimes.{name} in {runtime.config.path}")
+        return Check("tpuproxy").ok(f"tpuproxy is on for runtimes.{name} in {runtime.config.path}")
     if facts.release is not None and facts.release >= TPU_BY_ITSELF:
-        return _TPUPROXY.ok(f"{facts.release} turns tpuproxy on by itself")
+        return Check("tpuproxy").ok(f"{facts.release} turns tpuproxy on by itself")
     which = str(facts.release) if facts.release else "a runsc of unknown release"
     needs = f"{which} needs tpuproxy for TPUs (automatic since {TPU_BY_ITSELF})"
     remedy = (
@@ -303,12 +289,12 @@ def _tpuproxy(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
         f"install {TPU_BY_ITSELF} or later"
     )
     if any(pattern in _PASSES for pattern in runtime.table.annotations):
-        return _TPUPROXY.warn(
+        return Check("tpuproxy").warn(
             f"{needs}, and runtimes.{name} leaves it to each pod's annotation "
             "dev.gvisor.internal.tpuproxy",
             remedy=remedy,
         )
-    return _TPUPROXY.warn_or_fail(
+    return Check("tpuproxy").warn_or_fail(
         f"{needs}, but neither runsc.toml nor pod_annotations of runtimes.{name} turns it on: "
         "programs in the sandbox see no TPU",
         remedy=remedy,
@@ -319,7 +305,7 @@ def _tpuproxy(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
 def gpu_findings(facts: GvisorFacts, settings: Settings) -> Iterator[Finding]:
     """Yield whether a pod in a sandbox can use a GPU; nothing without a driver."""
     if facts.bare_nodes and facts.runtimes:
-        yield _CDI_MODES.warn(
+        yield Check("cdi-modes").warn(
             f"{', '.join(facts.bare_nodes[:_SHOWN])} has a device node without fileMode: runsc up "
             "to early 2026 panics when it makes that node (gvisor#12616, #13620)",
             remedy="have the writer of that file set fileMode, or run pods with these devices "
@@ -328,7 +314,7 @@ def gpu_findings(facts: GvisorFacts, settings: Settings) -> Iterator[Finding]:
     if not facts.driver:
         return
     if settings.gpu.enabled and settings.gpu.api == "dra" and facts.runtimes:
-        yield _DRA_GPUS.fail(
+        yield Check("dra-gpus").fail(
             f"gpu.api is dra, and runtimes.{facts.runtimes[0].table.name} starts gVisor: a sandbox "
             "sees every GPU of the node whatever its claim has, or does not start with NVIDIA's "
             "container runtime (gvisor#13621)",
@@ -350,28 +336,28 @@ def _driver(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
     version = told or facts.driver
     if not facts.drivers:
         why = facts.drivers_problem or "there is no runsc to ask"
-        return _NVPROXY_DRIVER.warn(
+        return Check("nvproxy-driver").warn(
             f"cannot tell whether runsc knows NVIDIA's driver {version}: {why}",
             remedy=f"look for {version} in {_LISTED} on the node: with any other driver, no pod "
             "with a GPU starts",
         )
     if told and told != facts.driver:
-        return _NVPROXY_DRIVER.fail(
+        return Check("nvproxy-driver").fail(
             f"nvproxy-driver-version of runtimes.{runtime.table.name} is {told}, but the kernel "
             f"has {facts.driver}",
             remedy="remove nvproxy-driver-version from runsc.toml: runsc finds the version itself",
         )
     if version in facts.drivers:
-        return _NVPROXY_DRIVER.ok(f"{facts.runsc} knows NVIDIA's driver {version}")
+        return Check("nvproxy-driver").ok(f"{facts.runsc} knows NVIDIA's driver {version}")
     known = some(facts.drivers[::-1], _SHOWN)
     reason = f"{facts.runsc} does not know NVIDIA's driver {version} (it knows {known})"
     remedy = f"install a runsc that lists {version}, or one of the drivers of {_LISTED}"
     if runtime.config.on("nvproxy-allow-unsupported-driver"):
-        return _NVPROXY_DRIVER.warn(
+        return Check("nvproxy-driver").warn(
             f"{reason}; nvproxy-allow-unsupported-driver lets it try some unsupported ones",
             remedy=remedy,
         )
-    return _NVPROXY_DRIVER.fail(
+    return Check("nvproxy-driver").fail(
         f'{reason}: a pod with a GPU never starts ("waiting for sandbox to start: EOF"), and only '
         'runsc\'s debug log says "unsupported Nvidia driver version" (gvisor#12773)',
         remedy=remedy,
@@ -383,10 +369,12 @@ def _libraries(runtime: SandboxRuntime, settings: Settings) -> Finding:
     strategies = settings.gpu.device_list_strategy
     binary = runtime.config.binary
     if any(strategy.startswith("cdi") for strategy in strategies):
-        return _LIBRARIES.ok("GPUs are handed over by CDI, which brings the driver's libraries")
+        return Check("libraries").ok(
+            "GPUs are handed over by CDI, which brings the driver's libraries"
+        )
     if PROGRAM in binary:
-        return _LIBRARIES.ok(f"{binary} brings the driver's libraries into the sandbox")
-    return _LIBRARIES.warn(
+        return Check("libraries").ok(f"{binary} brings the driver's libraries into the sandbox")
+    return Check("libraries").warn(
         f"gpu.deviceListStrategy is {', '.join(strategies)}, and runtimes.{runtime.table.name} "
         f"runs runsc without {PROGRAM}: a pod gets device nodes, but neither libcuda nor "
         "nvidia-smi (gvisor#13060)",
@@ -400,14 +388,14 @@ def gvisor_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
     ask = ask or ask_for(node)
     containerd = containerd_facts(node, ask)
     if containerd.elsewhere:
-        yield _INSTALLED.warn(
+        yield Check("installed").warn(
             "cannot tell whether gVisor is on this node: containerd has other mounts",
             remedy=f"run `holdfast doctor --root /proc/{containerd.elsewhere}/root`",
         )
         return
     facts = gvisor_facts(node, ask, containerd)
     if not facts.installed:
-        yield _INSTALLED.ok(f"gVisor is not on this node: no table, no {SHIM}, no {RUNSC}")
+        yield Check("installed").ok(f"gVisor is not on this node: no table, no {SHIM}, no {RUNSC}")
         return
     if containerd.present:
         yield from table_findings(facts)
@@ -416,7 +404,7 @@ def gvisor_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
             where = f"{containerd.other_name} runs this node's pods ({containerd.other})"
         else:
             where = "no containerd is seen"
-        yield _TABLE.warn(
+        yield Check("table").warn(
             f"cannot tell whether a runtime starts gVisor: {where}, and only containerd's "
             "configuration is read",
             remedy=f"check whether a handler of that runtime starts {SHIM} or {RUNSC}",
@@ -434,7 +422,7 @@ def gvisor_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
 def table_findings(facts: GvisorFacts) -> Iterator[Finding]:
     """Yield whether there is a runtime table for gVisor, and whether each starts gVisor's shim."""
     if not facts.runtimes:
-        yield _TABLE.warn(
+        yield Check("table").warn(
             f"{facts.runsc or facts.shim} is installed, and no runtime in "
             f"{facts.containerd_config} is of type {TYPE}: a pod that asks for it is refused, "
             "as no runtime for its handler is configured (gvisor#13781)",
@@ -445,13 +433,13 @@ def table_findings(facts: GvisorFacts) -> Iterator[Finding]:
         table = runtime.table
         where = f"runtimes.{table.name} in {table.path}"
         if table.runtime_type == TYPE or table.runtime_type.endswith(SHIM):
-            yield _TABLE.ok(
+            yield Check("table").ok(
                 f"{where} has runtime_type {table.runtime_type}; its RuntimeClass has handler: "
                 f"{table.name}"
             )
             continue
         binary = f" and BinaryName {table.binary}" if table.binary else ""
-        yield _TABLE.fail(
+        yield Check("table").fail(
             f"{where} has runtime_type {table.runtime_type or 'of the default'}{binary}: "
             "containers start, then hang or never exit (gvisor#10997; nvidia-ctk writes this)",
             remedy=f'set runtime_type = "{TYPE}" and ConfigPath = "/etc/containerd/runsc.toml"; '
@@ -465,32 +453,32 @@ def shim_config_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
     table, config = runtime.table, runtime.config
     where = f"runtimes.{table.name} in {table.path}"
     if not config.path:
-        yield _SHIM_CONFIG.ok(
+        yield Check("shim-config").ok(
             f"{where} has no ConfigPath, and no shim configuration lies where the shim looks: "
             "runsc runs with its defaults"
         )
         return
     if config.problem:
-        yield _SHIM_CONFIG.fail(
+        yield Check("shim-config").fail(
             f"{where} names {config.path}, which cannot be read: {config.problem}; no pod starts "
             "with it",
             remedy=f"correct {config.path} or ConfigPath, {_RESTART}",
         )
     elif config.odd:
-        yield _SHIM_CONFIG.fail(
+        yield Check("shim-config").fail(
             f"{config.path} has {', '.join(config.odd)} in runsc_config without quotes: the "
             "shim accepts only strings, and starts no pod",
             remedy=f'write {config.odd[0]} = "..." in quotes',
         )
     elif table.config_path and table.type_url != _OPTIONS:
-        yield _SHIM_CONFIG.fail(
+        yield Check("shim-config").fail(
             f"{where} has ConfigPath, but TypeUrl {table.type_url or 'is missing'}: the shim "
             "refuses such options",
             remedy=f'set TypeUrl = "{_OPTIONS}" among the options there, {_RESTART}',
         )
     else:
         flags = ", ".join(f"{name}={value}" for name, value in sorted(config.flags.items()))
-        yield _SHIM_CONFIG.ok(f"{config.path} sets {flags or 'no flags'} for runsc")
+        yield Check("shim-config").ok(f"{config.path} sets {flags or 'no flags'} for runsc")
 
 
 def low_level_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
@@ -499,16 +487,16 @@ def low_level_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
     if found is None:
         return
     if found.problem:
-        yield _LOW_LEVEL_RUNTIME.fail(
+        yield Check("low-level-runtime").fail(
             f"cannot read {found.config}: {found.problem}; {config.binary} does not start with it",
             remedy=f"correct {found.config}",
         )
     elif found.starts_any(RUNSC):
-        yield _LOW_LEVEL_RUNTIME.ok(f"{config.binary} starts {found.starts}")
+        yield Check("low-level-runtime").ok(f"{config.binary} starts {found.starts}")
     else:
         listed = ", ".join(found.runtimes)
         said = f"{found.config} has runtimes {listed}" if found.config else f"by default {listed}"
-        yield _LOW_LEVEL_RUNTIME.fail(
+        yield Check("low-level-runtime").fail(
             f"{config.path} has binary_name {config.binary}, which starts "
             f"{found.starts or 'nothing'} and not runsc ({said}): pods of "
             f"runtimes.{runtime.table.name} do not start, or run without gVisor's sandbox",
@@ -519,15 +507,15 @@ def low_level_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
 
 def program_findings(facts: GvisorFacts) -> Iterator[Finding]:
     """Yield whether containerd finds the shim, and the shim runsc."""
-    yield _program(_SHIM, SHIM, facts.shim, facts.folders)
+    yield _program(Check("shim"), SHIM, facts.shim, facts.folders)
     for runtime in facts.runtimes:
         config = runtime.config
         if config.binary_missing:
-            yield _RUNSC.fail(
+            yield Check("runsc").fail(
                 f"{config.path} has binary_name {config.binary}, but there is no such program",
                 remedy=f"install it, or correct binary_name in {config.path}",
             )
-    yield _program(_RUNSC, RUNSC, facts.runsc, facts.folders)
+    yield _program(Check("runsc"), RUNSC, facts.runsc, facts.folders)
 
 
 def _program(check: Check, name: str, found: str, folders: tuple[str, ...]) -> Finding:
@@ -543,17 +531,17 @@ def mappings_finding(facts: GvisorFacts) -> Finding:
     """Return whether a sandbox can have as many mappings as it needs."""
     count = facts.max_map_count
     if count is None:
-        return _MAX_MAP_COUNT.warn(
+        return Check("max-map-count").warn(
             "cannot read /proc/sys/vm/max_map_count",
             remedy=f"run `sysctl vm.max_map_count` on the node: gVisor needs {_MAPPINGS} or more",
         )
     if count >= _MAPPINGS:
-        return _MAX_MAP_COUNT.ok(f"vm.max_map_count is {count}")
+        return Check("max-map-count").ok(f"vm.max_map_count is {count}")
     if any(each.config.flags.get("host-settings") == "enforce" for each in facts.runtimes):
-        return _MAX_MAP_COUNT.ok(
+        return Check("max-map-count").ok(
             f"vm.max_map_count is {count}, and host-settings=enforce lets runsc raise it"
         )
-    return _MAX_MAP_COUNT.warn(
+    return Check("max-map-count").warn(
         f"vm.max_map_count is {count}: below {_MAPPINGS}, large programs in a sandbox die of "
         "random segmentation faults",
         remedy=f"set vm.max_map_count = {_MAPPINGS} or more in /etc/sysctl.d, or host-settings = "

@@ -23,20 +23,9 @@ from holdfast.model.text import some
 from holdfast.names import CLAIM_STATE, KUBELET_CHECKPOINT, KUBELET_SOCKET
 from holdfast.settings import Settings
 
-_OTHER_PLUGINS = Check("kubelet", "other-plugins")
-_DRA_DRIVERS = Check("kubelet", "dra-drivers")
-_OWN_SOCKETS = Check("kubelet", "own-sockets")
-_CHECKPOINT = Check("kubelet", "checkpoint")
-_CLAIM_STATE = Check("kubelet", "claim-state")
-_OTHER_DEVICES = Check("kubelet", "other-devices")
-_KUBELET_VERSION = Check("kubelet", "kubelet-version")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?")
 _DEPRECATION = "DEPRECATION"
 _GPU = "nvidia.com/gpu"
-_PLUGIN_FOLDER = Check("kubelet", "plugin-folder")
-_KUBELET_SOCKET = Check("kubelet", "kubelet-socket")
-_KUBELET_PROCESS = Check("kubelet", "kubelet-process")
-_POD_RESOURCES = Check("kubelet", "pod-resources")
 _KUBELETS = frozenset(
     {"kubelet", "hyperkube", "kubelite", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s"}
 )
@@ -73,10 +62,10 @@ def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
     try:
         names = list_names(folder)
     except HostError as error:
-        yield _OTHER_PLUGINS.warn(str(error), remedy="run the doctor as root")
+        yield Check("other-plugins").warn(str(error), remedy="run the doctor as root")
         return
     yield from list(_rivals(node, folder, names)) or [
-        _OTHER_PLUGINS.ok(f"no known plugin in {folder} advertises what holdfast does")
+        Check("other-plugins").ok(f"no known plugin in {folder} advertises what holdfast does")
     ]
     yield from _dra_drivers(node)
     if node.live:
@@ -104,7 +93,7 @@ def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Findin
         reason = f"{rival.who} serves {path}" + (f", pid {pid}" if pid else "")
         if not node.live:
             reason = f"{path} is a socket of {rival.who}; a copy does not tell whether it is served"
-        yield _OTHER_PLUGINS.warn_or_fail(
+        yield Check("other-plugins").warn_or_fail(
             reason,
             remedy=f"remove it from this node, or set {rival.section}.enabled: false: two plugins "
             "for one resource replace each other in kubelet, and neither knows what the other "
@@ -125,43 +114,43 @@ def _dra_drivers(node: Node) -> Iterator[Finding]:
     for rival, path, _ in _served(node, folder, list_names(folder), others):
         found.setdefault(rival, path)
     for rival, path in found.items():
-        yield _DRA_DRIVERS.warn(
+        yield Check("dra-drivers").warn(
             f"{path} is a socket of the DRA driver {rival.who}, which hands out the same devices. "
             "Neither it nor kubelet knows holdfast's locks",
             remedy=f"remove it from this node, or set {rival.section}.enabled: false",
         )
     if not found:
-        yield _DRA_DRIVERS.ok(f"no DRA driver in {folder} hands out what holdfast does")
+        yield Check("dra-drivers").ok(f"no DRA driver in {folder} hands out what holdfast does")
 
 
 def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]:
     """Yield whether our own sockets answer, as kubelet would find when it connects."""
     prefix = f"{node.settings.kubelet.socket_prefix}-"
     ours = [name for name in names if name.startswith(prefix) and name.endswith(".sock")]
-    daemon, unasked = ask_daemon(node, _OWN_SOCKETS)
+    daemon, unasked = ask_daemon(node, Check("own-sockets"))
     if unasked is not None:
         yield unasked
         return
     if daemon.problem:
         left = f"; {len(ours)} sockets of holdfast in {folder} are left over" if ours else ""
-        yield _OWN_SOCKETS.ok(f"no daemon runs that could serve one{left}")
+        yield Check("own-sockets").ok(f"no daemon runs that could serve one{left}")
         return
     who = f"the daemon, pid {daemon.pid}," if daemon.pid else "the daemon"
     silent = {name: answer for name in ours if (answer := ask_socket(folder / name)).problem}
     for name, answer in silent.items():
-        yield _OWN_SOCKETS.fail(
+        yield Check("own-sockets").fail(
             f"{who} runs, but nobody answers on {folder / name} ({answer.problem}): kubelet cannot "
             "reach it",
             remedy="the daemon makes the socket again within seconds; if not, read its log and "
             "restart it",
         )
     if not ours:
-        yield _OWN_SOCKETS.warn(
+        yield Check("own-sockets").warn(
             f"{who} runs, but serves no resource in {folder}",
             remedy="see `holdfast status`: there are no devices, or kubelet.pluginDir is another",
         )
     elif not silent:
-        yield _OWN_SOCKETS.ok(f"{len(ours)} sockets of holdfast answer")
+        yield Check("own-sockets").ok(f"{len(ours)} sockets of holdfast answer")
 
 
 def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
@@ -172,20 +161,20 @@ def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
     except HostError as error:
         if isinstance(error.__cause__, PermissionError):
             raise
-        yield _CHECKPOINT.fail(
+        yield Check("checkpoint").fail(
             f"{error}: holdfast cannot tell which pods have which devices",
             remedy="look for disk errors (dmesg), and restart kubelet when the disk works",
         )
         return
     if content is None:
-        yield _CHECKPOINT.ok(f"{path} is not there: no plugin has registered yet")
+        yield Check("checkpoint").ok(f"{path} is not there: no plugin has registered yet")
         return
     try:
         contents = parse(content, Sources())
         if not contents.has_checksum:
             raise KubeletError("it has no checksum")  # noqa: TRY301 - one answer for what is wrong
     except KubeletError as error:
-        yield _CHECKPOINT.fail(
+        yield Check("checkpoint").fail(
             f"{path} cannot be understood: {error}; a kubelet that starts with it forgets "
             "who has which device",
             remedy="drain the node or end its pods with devices, stop kubelet, move the file away "
@@ -193,11 +182,11 @@ def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
         )
         return
     pods = len({entry.pod for entry in contents.entries})
-    yield _CHECKPOINT.ok(
+    yield Check("checkpoint").ok(
         f"{path} has {pods} pods with devices; only kubelet can check its checksum"
     )
     yield from list(_strangers(contents, settings)) or [
-        _OTHER_DEVICES.ok("the checkpoint has no devices of other plugins")
+        Check("other-devices").ok("the checkpoint has no devices of other plugins")
     ]
     yield _version(folder, contents, settings)
 
@@ -212,7 +201,7 @@ def claim_findings(node: Node) -> Iterator[Finding]:
         content = read_bytes(path)
         if content is None:
             if node.settings.has_dra():
-                yield _CLAIM_STATE.warn(
+                yield Check("claim-state").warn(
                     f"{path} is not there: holdfast cannot tell which pods use which claims, and "
                     "finds no claim that kubelet never unprepared",
                     remedy="start kubelet, which makes it; if the doctor runs in a container, set "
@@ -223,18 +212,18 @@ def claim_findings(node: Node) -> Iterator[Finding]:
     except HostError as error:
         if isinstance(error.__cause__, PermissionError):
             raise
-        yield _CLAIM_STATE.fail(
+        yield Check("claim-state").fail(
             f"{error}: holdfast cannot tell which pods use which claims",
             remedy="look for disk errors (dmesg), and restart kubelet when the disk works",
         )
     except KubeletError as error:
-        yield _CLAIM_STATE.fail(
+        yield Check("claim-state").fail(
             f"{path} cannot be understood: {error}; kubelet does not start with it",
             remedy="drain the node, stop kubelet, move the file away and start kubelet",
         )
     else:
         pods = len({pod for each in claims for pod in each.pods})
-        yield _CLAIM_STATE.ok(f"{path} has {len(claims)} claims that {pods} pods use")
+        yield Check("claim-state").ok(f"{path} has {len(claims)} claims that {pods} pods use")
 
 
 def _claim_state(node: Node) -> Path:
@@ -264,7 +253,7 @@ def _strangers(contents: Contents, settings: Settings) -> Iterator[Finding]:
     for resource, ids in sorted(contents.registered.items()):
         odd = sorted(each for each in ids if stranger(resource, each, settings))
         if odd:
-            yield _OTHER_DEVICES.fail(
+            yield Check("other-devices").fail(
                 f"kubelet has {resource} from another plugin, with the devices "
                 f"{some(odd)}: the plugin that registers last has the resource",
                 remedy="remove the other plugin from this node (nodeSelector, taint), or give one "
@@ -277,7 +266,7 @@ def _strangers(contents: Contents, settings: Settings) -> Iterator[Finding]:
         if not all(map(_is_replica, strange)):
             had.setdefault(entry.resource, set()).add(entry.pod)
     for name, pods in sorted(had.items()):
-        yield _OTHER_DEVICES.warn(
+        yield Check("other-devices").warn(
             f"pods {some(sorted(pods))} have {name} from another plugin: holdfast "
             "knows none of these ids",
             remedy="delete these pods once, so that they get devices from holdfast",
@@ -288,15 +277,15 @@ def _version(folder: Path, contents: Contents, settings: Settings) -> Finding:
     cdi = settings.device_list_strategy == "cdi"
     too = "; deviceListStrategy: cdi needs 1.29" if cdi else ""
     if contents.plain_lists:
-        return _KUBELET_VERSION.warn(
+        return Check("kubelet-version").warn(
             f"the checkpoint is of a kubelet before 1.20{too}", remedy="upgrade kubelet"
         )
     if (folder / _DEPRECATION).exists():
-        return _KUBELET_VERSION.warn(
+        return Check("kubelet-version").warn(
             f"{folder / _DEPRECATION} was made by a kubelet of 1.24 or before{too}",
             remedy="upgrade kubelet; if it is newer now, remove the file",
         )
-    return _KUBELET_VERSION.ok("nothing suggests that kubelet is too old")
+    return Check("kubelet-version").ok("nothing suggests that kubelet is too old")
 
 
 def kubelet_findings(node: Node) -> Iterator[Finding]:
@@ -309,12 +298,12 @@ def kubelet_findings(node: Node) -> Iterator[Finding]:
         yield _no_folder(node, folder)
         return
     except OSError as error:
-        yield _PLUGIN_FOLDER.warn(
+        yield Check("plugin-folder").warn(
             f"{folder} cannot be looked at: {error.strerror}", remedy="run the doctor as root"
         )
         return
     if not stat.S_ISDIR(found.st_mode):
-        yield _PLUGIN_FOLDER.fail(
+        yield Check("plugin-folder").fail(
             f"{folder} is not a folder",
             remedy="set kubelet.pluginDir to the folder where kubelet has kubelet.sock",
         )
@@ -322,7 +311,7 @@ def kubelet_findings(node: Node) -> Iterator[Finding]:
     yield _folder(node, folder)
     told, kubelet = _socket(
         node,
-        _KUBELET_SOCKET,
+        Check("kubelet-socket"),
         folder / KUBELET_SOCKET,
         missing="no plugin can register",
         start="start kubelet; if it runs, set kubelet.pluginDir to where it has its socket",
@@ -342,18 +331,18 @@ def _no_folder(node: Node, folder: Path) -> Finding:
     usual = home / "device-plugins"
     if home.is_dir() and folder == usual:
         # Each kubelet makes this folder when it starts, whatever its --root-dir.
-        return _PLUGIN_FOLDER.warn(
+        return Check("plugin-folder").warn(
             f"{folder} is not there: kubelet has not started on this node yet",
             remedy="start kubelet, which makes it; if the doctor runs in a container, mount the "
             "host's folder",
         )
     if home.is_dir():
-        return _PLUGIN_FOLDER.fail(
+        return Check("plugin-folder").fail(
             f"{folder} is not there, but {home} is: this node has a kubelet",
             remedy="set kubelet.pluginDir to its device-plugins folder, which does not follow "
             "kubelet's --root-dir; if the daemon runs in a container, mount the host's folder",
         )
-    return _PLUGIN_FOLDER.warn(
+    return Check("plugin-folder").warn(
         f"{folder} is not there, nor is {home}: no kubelet ran here yet, or it uses another folder",
         remedy="start kubelet, or set kubelet.pluginDir; in a container, mount the host's folder",
     )
@@ -361,15 +350,15 @@ def _no_folder(node: Node, folder: Path) -> Finding:
 
 def _folder(node: Node, folder: Path) -> Finding:
     if problem := unusable(node, folder):
-        return _PLUGIN_FOLDER.fail(f"{folder} {problem[0]}", remedy=problem[1])
+        return Check("plugin-folder").fail(f"{folder} {problem[0]}", remedy=problem[1])
     mount = node.mount(folder)
     if mount is not None and mount.kind in IN_MEMORY:
-        return _PLUGIN_FOLDER.warn(
+        return Check("plugin-folder").warn(
             f"{folder} is on {mount.kind}: a reboot loses kubelet's checkpoint",
             remedy="nothing, if the node's image is made so: its pods get devices again",
         )
     on = f", on {mount.kind}" if mount is not None else ""
-    return _PLUGIN_FOLDER.ok(f"{folder} is there{on}")
+    return Check("plugin-folder").ok(f"{folder} is there{on}")
 
 
 def _socket(
@@ -407,7 +396,7 @@ def _process(node: Node, pid: int | None) -> Iterator[Finding]:
         return
     procfs = Procfs(node.host)
     if not pid or procfs.process(pid) is None:
-        yield _KUBELET_PROCESS.warn(
+        yield Check("kubelet-process").warn(
             "the process behind kubelet's socket cannot be seen from here. holdfast cannot tell "
             "which kubelet wrote the checkpoint, so it ends no process",
             remedy="set hostPID: true, and mount the host's /proc at host.proc",
@@ -415,7 +404,7 @@ def _process(node: Node, pid: int | None) -> Iterator[Finding]:
         return
     name = procfs.program(pid) or ""
     if name not in _KUBELETS:
-        yield _KUBELET_PROCESS.warn(
+        yield Check("kubelet-process").warn(
             f"pid {pid}, which answers on kubelet's socket, is {name or 'unnamed'}",
             remedy="make sure that it is a kubelet, not what is left of one",
         )
@@ -423,13 +412,13 @@ def _process(node: Node, pid: int | None) -> Iterator[Finding]:
     wanted = root_dir(procfs.arguments(pid)) / "pod-resources" / KUBELET_SOCKET
     ours = node.settings.kubelet.pod_resources_socket
     if str(wanted) != ours:
-        yield _KUBELET_PROCESS.warn(
+        yield Check("kubelet-process").warn(
             f"by its --root-dir, kubelet (pid {pid}) has its pod-resources socket at {wanted}, "
             f"not at {ours}",
             remedy=f"set kubelet.podResourcesSocket: {wanted}, unless it is mounted elsewhere",
         )
         return
-    yield _KUBELET_PROCESS.ok(f"it is {name}, pid {pid}")
+    yield Check("kubelet-process").ok(f"it is {name}, pid {pid}")
 
 
 def root_dir(arguments: tuple[str, ...]) -> Path:
@@ -447,7 +436,7 @@ def _pod_resources(node: Node, kubelet: int | None) -> Finding:
     without = "holdfast cannot tell which pods kubelet counts, and reclaims nothing"
     told, pid = _socket(
         node,
-        _POD_RESOURCES,
+        Check("pod-resources"),
         path,
         missing=without,
         start="set kubelet.podResourcesSocket: it is pod-resources/kubelet.sock below kubelet's "
@@ -455,7 +444,7 @@ def _pod_resources(node: Node, kubelet: int | None) -> Finding:
         silent=without,
     )
     if kubelet and pid and pid != kubelet:
-        return _POD_RESOURCES.warn(
+        return Check("pod-resources").warn(
             f"pid {pid} answers on {path}, but pid {kubelet} on kubelet's own socket",
             remedy="let kubelet.pluginDir and kubelet.podResourcesSocket name the same kubelet's",
         )

@@ -10,11 +10,6 @@ from holdfast.host.files.specfolder import FeatureFile
 from holdfast.host.proc.procfs import Procfs
 from holdfast.model.text import some
 
-_WANTED = Check("labels", "wanted")
-_FOLDER = Check("labels", "folder")
-_RIVALS = Check("labels", "rivals")
-_READER = Check("labels", "reader")
-_GKE = Check("labels", "gke-keys")
 _WORKER = "nfd-worker"
 _GKES_FOLDER = "/home/kubernetes/bin"
 """Where GKE's nodes have kubelet."""
@@ -24,15 +19,15 @@ def labels_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of node labels."""
     labels = node.settings.labels
     if not labels.enabled:
-        yield _WANTED.ok("no node labels are written (labels.enabled is false)")
+        yield Check("wanted").ok("no node labels are written (labels.enabled is false)")
         return
-    yield _WANTED.ok(f"node labels are written to {labels.folder}")
+    yield Check("wanted").ok(f"node labels are written to {labels.folder}")
     folder = node.path(labels.folder)
     if folder.is_dir():
         yield _folder(node, folder)
         yield from _rivals(folder)
     else:
-        yield _FOLDER.fail(
+        yield Check("folder").fail(
             f"{folder} is not there, and holdfast does not make it: it writes no labels",
             remedy="install node-feature-discovery; if the daemon runs in a container, mount the "
             "node's folder there; or set labels.folder",
@@ -40,7 +35,7 @@ def labels_findings(node: Node) -> Iterator[Finding]:
     if node.live:
         yield _reader(node)
     if labels.gke_keys and node.path(_GKES_FOLDER).is_dir():
-        yield _GKE.fail(
+        yield Check("gke-keys").fail(
             f"labels.gkeKeys is true on a node of GKE (it has {_GKES_FOLDER}): node-feature-"
             "discovery would overwrite and remove GKE's own labels",
             remedy="set labels.gkeKeys: false",
@@ -49,11 +44,11 @@ def labels_findings(node: Node) -> Iterator[Finding]:
 
 def _folder(node: Node, folder: Path) -> Finding:
     if problem := unusable(node, folder):
-        return _FOLDER.fail(f"{folder} {problem[0]}", remedy=problem[1])
+        return Check("folder").fail(f"{folder} {problem[0]}", remedy=problem[1])
     ours = FeatureFile(folder)
     if not ours.exists:
-        return _FOLDER.ok(f"{folder} is there, without a file of holdfast's yet")
-    return _FOLDER.ok(f"{ours.path} has {len(_keys(ours.path))} labels")
+        return Check("folder").ok(f"{folder} is there, without a file of holdfast's yet")
+    return Check("folder").ok(f"{ours.path} has {len(_keys(ours.path))} labels")
 
 
 def _rivals(folder: Path) -> Iterator[Finding]:
@@ -62,7 +57,7 @@ def _rivals(folder: Path) -> Iterator[Finding]:
     for name in list_names(folder):
         both = sorted(keys & _keys(folder / name))
         if both and name != ours.name and not name.startswith("."):
-            yield _RIVALS.warn(
+            yield Check("rivals").warn(
                 f"{folder / name} has labels that holdfast writes too ({some(both)}): "
                 "node-feature-discovery takes one of the two values",
                 remedy="run one of them: set labels.enabled: false, or turn the other off, such as "
@@ -76,10 +71,10 @@ def _reader(node: Node) -> Finding:
         found = (procfs.process(pid) for pid in procfs.pids())
         running = any(each is not None and each.comm == _WORKER for each in found)
     except HostError as error:
-        return _READER.warn(str(error), remedy="run the doctor with the host's /proc")
+        return Check("reader").warn(str(error), remedy="run the doctor with the host's /proc")
     if running:
-        return _READER.ok(f"{_WORKER} runs on this node")
-    return _READER.warn(
+        return Check("reader").ok(f"{_WORKER} runs on this node")
+    return Check("reader").warn(
         f"no {_WORKER} runs on this node: nobody reads the file",
         remedy="install node-feature-discovery (0.15 or later), and see that its worker runs here",
     )

@@ -18,13 +18,6 @@ from holdfast.model.node.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, Memo
 from holdfast.model.text import sized
 from holdfast.model.use.holders import Holder, ScanTarget
 
-_PODS = Check("memory", "pods")
-_LIMIT = Check("memory", "limit")
-_RUNTIME_MEMLOCK = Check("memory", "runtime-memlock")
-_NEAR_LIMIT = Check("memory", "near-limit")
-_SLOWED = Check("memory", "slowed")
-_MEMLOCK = Check("memory", "memlock")
-
 NEED = 64 << 20
 """What the daemon needs, in bytes: 60 MiB with GPUs and TPUs, and what the kernel adds."""
 COMMAND = 40 << 20
@@ -56,7 +49,7 @@ def memory_findings(node: Node) -> Iterator[Finding]:
     if targets:
         yield from _holders(node, reader, targets)
     else:
-        yield _PODS.ok("there are no device nodes that a pod could have")
+        yield Check("pods").ok("there are no device nodes that a pod could have")
 
 
 def _own(node: Node, reader: MemoryReader) -> Iterator[Finding]:
@@ -66,7 +59,7 @@ def _own(node: Node, reader: MemoryReader) -> Iterator[Finding]:
     who = f"the daemon (pid {pid})" if pid else "this process"
     memory = reader.of_process(pid) if pid else reader.own()
     if memory.limit is None:
-        yield _LIMIT.warn(
+        yield Check("limit").warn(
             f"no memory limit can be read below {node.host.proc} and {node.host.cgroup}",
             remedy="mount the host's /proc and cgroup tree, and set host.proc and host.cgroup",
         )
@@ -74,23 +67,23 @@ def _own(node: Node, reader: MemoryReader) -> Iterator[Finding]:
     where = f"by cgroup {memory.tightest.path}" if memory.tightest else "by the node's memory"
     limit = f"{who} is limited to {sized(memory.limit)} {where}"
     if memory.limit < NEED:
-        yield _LIMIT.fail(
+        yield Check("limit").fail(
             f"{limit}, but needs {sized(NEED)}",
             remedy="raise resources.limits.memory of the DaemonSet, or MemoryMax of the unit",
         )
     elif (near := memory.near) is not None:
-        yield _LIMIT.warn(
+        yield Check("limit").warn(
             f"{limit}: {_left(near)}",
             remedy="raise the limit of that cgroup, or find what fills it",
         )
     elif _in_container(memory) and memory.limit < NEED + COMMAND:
-        yield _LIMIT.warn(
+        yield Check("limit").warn(
             f"{limit}: enough for the daemon, but not for a command in the same container, which "
             f"needs up to {sized(COMMAND)}; the kernel might kill the daemon for it",
             remedy=f"raise the limit to {sized(NEED + COMMAND)} or more; the chart sets 128 MiB",
         )
     else:
-        yield _LIMIT.ok(limit)
+        yield Check("limit").ok(limit)
 
 
 def _in_container(memory: Memory) -> bool:
@@ -106,9 +99,9 @@ def _runtimes(root: HostRoot, reader: MemoryReader) -> Iterator[Finding]:
             continue
         name = f"{facts.comm} (pid {facts.process.pid})"
         if memlock.limit is None or memlock.limit >= VFIO_MEMLOCK:
-            yield _RUNTIME_MEMLOCK.ok(f"{name} lets containers lock enough")
+            yield Check("runtime-memlock").ok(f"{name} lets containers lock enough")
         else:
-            yield _RUNTIME_MEMLOCK.warn(
+            yield Check("runtime-memlock").warn(
                 f"{name} lets containers lock {sized(memlock.limit)}; VFIO counts all memory that "
                 "it pins, and fails above the limit",
                 remedy=f"{_LOCK_MORE}; or set LimitMEMLOCK=infinity for the runtime's service",
@@ -120,7 +113,7 @@ def _holders(
 ) -> Iterator[Finding]:
     scan = HolderScan(node.host, patience=PATIENCE).scan(targets)
     if scan.gaps and node.live:
-        yield _PODS.warn(
+        yield Check("pods").warn(
             f"cannot see every process that may have a device: {scan.gaps[0]}",
             remedy="run the doctor as root, in the node's pid namespace",
         )
@@ -136,7 +129,7 @@ def _holders(
         count = len(holders)
         who = "1 process has a device" if count == 1 else f"{count} processes have devices"
         reason = f"{who}, with memory left to use and to lock"
-        yield _PODS.ok(reason)
+        yield Check("pods").ok(reason)
 
 
 def _holder(
@@ -147,14 +140,14 @@ def _holder(
     names = ", ".join(f"/dev/{each.id}" for each in devices)
     who = f"pid {holder.process.pid} ({holder.command}){pod}, which has {names},"
     if (near := memory.near) is not None:
-        yield _NEAR_LIMIT.warn(f"{who} has {_left(near)}", remedy=_ROOM)
+        yield Check("near-limit").warn(f"{who} has {_left(near)}", remedy=_ROOM)
     if (slowed := memory.slowed) is not None:
-        yield _SLOWED.warn(
+        yield Check("slowed").warn(
             f"{who} is slowed by the kernel: {slowed.path} is above its memory.high",
             remedy="raise the container's memory request or limit, or make it use less",
         )
     if memlock is not None and memlock.too_low and any(each.resource == _VFIO for each in devices):
-        yield _MEMLOCK.warn(f"{who} {_may_lock(memlock)}", remedy=_LOCK_MORE)
+        yield Check("memlock").warn(f"{who} {_may_lock(memlock)}", remedy=_LOCK_MORE)
 
 
 def _left(near: CgroupMemory) -> str:

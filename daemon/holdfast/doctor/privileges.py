@@ -12,14 +12,11 @@ from holdfast.model.node.privileges import Privileges
 from holdfast.settings import Settings
 from holdfast.settings.needs import NEEDS, Need, resets
 
-_SUBJECT = Check("privileges", "subject")
-_DEVICE_NODES = Check("privileges", "device-nodes")
-
 
 def privileges_findings(node: Node) -> Iterator[Finding]:
     """Yield what the daemon, or else this process, may do. Never raises."""
     if not node.live:
-        yield _SUBJECT.ok("a copy of a node runs no daemon")
+        yield Check("subject").ok("a copy of a node runs no daemon")
         return
     daemon, told = _subject(node)
     found = privileges(node.host, "self" if daemon is None else str(daemon))
@@ -47,14 +44,14 @@ def device_findings(found: Privileges, settings: Settings) -> Iterator[Finding]:
     if not found.pods_devices_only:
         known = found.pods_devices_only is False
         said = "no device rules keep" if known else "nothing seen here keeps"
-        yield _DEVICE_NODES.ok(f"{said} VFIO's nodes from being opened")
+        yield Check("device-nodes").ok(f"{said} VFIO's nodes from being opened")
         return
     why = "a container without privileges may not open VFIO's nodes"
     gate = "gate.exclusiveOpen has no effect: a full look at all processes decides instead"
     if not is_reset:
-        yield _DEVICE_NODES.ok(f"{why}, so {gate}")
+        yield Check("device-nodes").ok(f"{why}, so {gate}")
         return
-    yield _DEVICE_NODES.warn(
+    yield Check("device-nodes").warn(
         f"{why}, so reclaim.reset has no effect: a device that was released by force is checked, "
         "but not reset" + (f"; {gate}" if opens else ""),
         remedy="set privileged: true for the daemon's container, or reclaim.reset, and reset of "
@@ -64,18 +61,18 @@ def device_findings(found: Privileges, settings: Settings) -> Iterator[Finding]:
 
 def _subject(node: Node) -> tuple[int | None, Finding]:
     """Return the pid of the daemon, None for this process, and a finding that says which."""
-    answer, unasked = ask_daemon(node, _SUBJECT)
+    answer, unasked = ask_daemon(node, Check("subject"))
     if unasked is not None:
         return None, unasked
     if answer.problem:
-        return None, _SUBJECT.ok("no daemon answers; this is what the doctor itself may do")
+        return None, Check("subject").ok("no daemon answers; this is what the doctor itself may do")
     if Procfs(node.host).process(answer.pid) is None:
-        return None, _SUBJECT.warn(
+        return None, Check("subject").warn(
             "a daemon answers, but its process cannot be seen from here; this is what "
             "the doctor itself may do",
             remedy="run the doctor on the host, or in the daemon's own container",
         )
-    return answer.pid, _SUBJECT.ok(f"this is what the daemon, pid {answer.pid}, may do")
+    return answer.pid, Check("subject").ok(f"this is what the daemon, pid {answer.pid}, may do")
 
 
 def _described(found: Privileges) -> str:
@@ -89,7 +86,7 @@ def _described(found: Privileges) -> str:
 
 
 def _finding(need: Need, found: Privileges, *, certain: bool) -> Finding:
-    check = Check("privileges", need.check)
+    check = Check(need.check)
     has = need.has(found)
     if has:
         return check.ok(f"{need.privilege} is as needed")

@@ -15,12 +15,6 @@ from holdfast.ledger.examine import examine
 from holdfast.model.node.filesystems import unfit
 from holdfast.names import CONTROL_SOCKET
 
-_FOLDER = Check("state", "folder")
-_FILESYSTEM = Check("state", "filesystem")
-_WRITABLE = Check("state", "writable")
-_SPACE = Check("state", "space")
-_DAEMON = Check("state", "daemon")
-_LEDGER = Check("state", "ledger")
 _MIB = 1 << 20
 _SCARCE = 64 * _MIB
 """Below this the disk is almost full: logs and images fill the rest quickly."""
@@ -39,14 +33,14 @@ def state_findings(node: Node) -> Iterator[Finding]:
     except PermissionError:
         raise
     except OSError as error:
-        yield _FOLDER.fail(f"{folder} cannot be looked at: {error.strerror}", remedy=_MOVE)
+        yield Check("folder").fail(f"{folder} cannot be looked at: {error.strerror}", remedy=_MOVE)
         return
     if not stat.S_ISDIR(found.st_mode):
-        yield _FOLDER.fail(
+        yield Check("folder").fail(
             f"{folder} is not a folder", remedy="move it away, or set stateDir to another path"
         )
         return
-    yield _FOLDER.ok(f"{folder} is there")
+    yield Check("folder").ok(f"{folder} is there")
     yield _filesystem(node.mount(folder), folder)
     yield _writable(node, folder, found, disk)
     yield _space(folder, disk)
@@ -61,42 +55,42 @@ def _missing(node: Node, folder: Path) -> Finding:
     mount = node.mount(above)
     problem = "" if mount is None else unfit(mount.kind)
     if problem and node.live:
-        return _FOLDER.warn(f"{reason} on {above}, where {problem}", remedy=_MOVE)
-    return _FOLDER.ok(reason)
+        return Check("folder").warn(f"{reason} on {above}, where {problem}", remedy=_MOVE)
+    return Check("folder").ok(reason)
 
 
 def _filesystem(mount: Mount | None, folder: Path) -> Finding:
     if mount is None:
-        return _FILESYSTEM.warn(
+        return Check("filesystem").warn(
             f"cannot tell what kind of filesystem {folder} is on",
             remedy="run the doctor on the node itself, with the host's /proc",
         )
     if problem := unfit(mount.kind):
-        return _FILESYSTEM.fail(f"{folder} is on {mount.point}: {problem}", remedy=_MOVE)
-    return _FILESYSTEM.ok(f"{folder} is on {mount.kind}")
+        return Check("filesystem").fail(f"{folder} is on {mount.point}: {problem}", remedy=_MOVE)
+    return Check("filesystem").ok(f"{folder} is on {mount.kind}")
 
 
 def _writable(node: Node, folder: Path, found: os.stat_result, disk: os.statvfs_result) -> Finding:
     if disk.f_flag & os.ST_RDONLY:
-        return _WRITABLE.fail(
+        return Check("writable").fail(
             f"{folder} is on a filesystem that is mounted read-only",
             remedy="mount it writable; after a disk error, repair the disk first",
         )
     if not node.live:
-        return _WRITABLE.ok("it is not mounted read-only")
+        return Check("writable").ok("it is not mounted read-only")
     if found.st_uid != 0 or found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-        return _WRITABLE.warn(
+        return Check("writable").warn(
             f"{folder} belongs to uid {found.st_uid} with mode "
             f"{stat.S_IMODE(found.st_mode):o}: the daemon in its pod is root without DAC_OVERRIDE, "
             "and cannot write there",
             remedy=f"chown root {folder}; chmod 700 {folder}",
         )
     if os.geteuid() == 0 and not os.access(folder, os.W_OK | os.X_OK):
-        return _WRITABLE.fail(
+        return Check("writable").fail(
             f"{folder} does not let root write to it",
             remedy="check for an immutable flag (lsattr -d), AppArmor or SELinux",
         )
-    return _WRITABLE.ok(f"root can write to {folder}")
+    return Check("writable").ok(f"root can write to {folder}")
 
 
 def _space(folder: Path, disk: os.statvfs_result) -> Finding:
@@ -104,25 +98,25 @@ def _space(folder: Path, disk: os.statvfs_result) -> Finding:
     make_room = f"free space on the disk of {folder}: without it, no new device is granted"
     if free < RESERVE_BYTES or (disk.f_files and not disk.f_favail):
         what = f"{free >> 10} KiB" if free < RESERVE_BYTES else "no inode"
-        return _SPACE.fail(f"{what} is left for {folder}", remedy=make_room)
+        return Check("space").fail(f"{what} is left for {folder}", remedy=make_room)
     if free < _SCARCE:
-        return _SPACE.warn(f"{free // _MIB} MiB are left for {folder}", remedy=make_room)
-    return _SPACE.ok(f"{free // _MIB} MiB are free")
+        return Check("space").warn(f"{free // _MIB} MiB are left for {folder}", remedy=make_room)
+    return Check("space").ok(f"{free // _MIB} MiB are free")
 
 
 def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
     """Return whether a daemon uses the folder, by its socket and by the kernel's file locks."""
     if not node.live:
-        return False, _DAEMON.ok("a copy of a node runs no daemon")
+        return False, Check("daemon").ok("a copy of a node runs no daemon")
     holder = Procfs(node.host).flock_holder(folder / LOCK)
-    answer, unasked = ask_daemon(node, _DAEMON)
+    answer, unasked = ask_daemon(node, Check("daemon"))
     if unasked is not None:
         return holder is not None, unasked
     if not answer.problem:
-        return True, _DAEMON.ok(f"the daemon runs on {folder}{_pid(answer.pid)}")
+        return True, Check("daemon").ok(f"the daemon runs on {folder}{_pid(answer.pid)}")
     if holder is None:
-        return False, _DAEMON.ok(f"no daemon runs on {folder}")
-    return True, _DAEMON.warn(
+        return False, Check("daemon").ok(f"no daemon runs on {folder}")
+    return True, Check("daemon").warn(
         f"pid {holder} holds {folder / LOCK}, but nobody answers on {CONTROL_SOCKET} "
         f"({answer.problem})",
         remedy="it is starting, stopping or stuck: read its log; if it stays so, restart it",
@@ -140,13 +134,13 @@ def _ledger(folder: Path, *, in_use: bool) -> Iterator[Finding]:
             return
         examine(folder, in_use=in_use)
     except LedgerUnusableError as error:
-        yield _LEDGER.fail(
+        yield Check("ledger").fail(
             str(error),
             remedy="install the holdfast that wrote it, or move the file away: the next start "
             "makes an empty one and fills it from kubelet's checkpoint",
         )
     except LedgerError as error:
-        yield _LEDGER.warn(
+        yield Check("ledger").warn(
             str(error),
             remedy="run the doctor as root, with a /tmp that the ledger can be copied to",
         )
@@ -156,8 +150,8 @@ def _ledger(folder: Path, *, in_use: bool) -> Iterator[Finding]:
 
 def _missing_ledger(folder: Path) -> Finding:
     if sealed(folder) is None and not kept_aside(folder / FILE):
-        return _LEDGER.ok(f"no ledger in {folder} yet; the first start makes it")
-    return _LEDGER.warn(
+        return Check("ledger").ok(f"no ledger in {folder} yet; the first start makes it")
+    return Check("ledger").warn(
         f"there was a ledger in {folder}, and {FILE} is gone",
         remedy="do not restart a daemon that runs: it writes the ledger again from its memory. "
         "Otherwise set the quarantines and the drain that were made by hand again",
@@ -167,10 +161,10 @@ def _missing_ledger(folder: Path) -> Finding:
 def _whole(folder: Path) -> Finding:
     kept = sorted(each.name for each in kept_aside(folder / FILE))
     if kept:
-        return _LEDGER.warn(
+        return Check("ledger").warn(
             f"{folder / FILE} is whole; an earlier start could not read {', '.join(kept)} and "
             "began with an empty ledger",
             remedy="set the quarantines and the drain that were made by hand again, then remove "
             "the file with its -wal and -shm",
         )
-    return _LEDGER.ok(f"{folder / FILE} is whole")
+    return Check("ledger").ok(f"{folder / FILE} is whole")

@@ -30,21 +30,9 @@ from holdfast.vendors.vfio.groups import (
     unreadable,
 )
 
-_UNKNOWN_DEVICE = Check("vfio", "unknown-device")
-_DRIVER = Check("vfio", "driver")
-_GROUP = Check("vfio", "group")
-_NODE = Check("vfio", "node")
-_ACCEL = Check("vfio", "accel")
-_READABLE = Check("vfio", "readable")
-_CHIP = Check("vfio", "chip")
 _ACCELERATOR = 0x12
 """The PCI class of processing accelerators."""
 _RESCAN = "rescan the PCI bus, or restart the machine"
-_DEVICES = Check("vfio", "devices")
-_IOMMU = Check("vfio", "iommu")
-_NO_IOMMU = Check("vfio", "no-iommu")
-_MODULE = Check("vfio", "module")
-_CONTAINER = Check("vfio", "container")
 _OFF = frozenset({"intel_iommu=off", "amd_iommu=off", "iommu=off"})
 _ANYBODY = stat.S_IROTH | stat.S_IWOTH
 
@@ -70,7 +58,7 @@ def unknown_findings(functions: Iterable[PciFunction]) -> Iterator[Finding]:
             and each.device not in NOT_CHIPS
             and generation_of(each.vendor, each.device, each.subsystem_device) is None
         ):
-            yield _UNKNOWN_DEVICE.warn(
+            yield Check("unknown-device").warn(
                 f"{each.address} is a Google accelerator with the unknown id "
                 f"{each.device:04x}; known are {', '.join(GENERATIONS)}. It is not granted",
                 remedy="install a newer holdfast, or name its id in a pool (pools[].devices)",
@@ -80,16 +68,16 @@ def unknown_findings(functions: Iterable[PciFunction]) -> Iterator[Finding]:
 def function_findings(node: Node, snapshot: Snapshot, found: TpuMatches) -> Iterator[Finding]:
     """Yield what keeps each of the *found* functions from being granted, or one OK for all."""
     both = (*found.vfio, *found.accel)
-    yield from _failed(_READABLE, unreadable(each.function for each in both), _RESCAN)
-    yield from _failed(_CHIP, incomplete_chips(both), _RESCAN)
+    yield from _failed(Check("readable"), unreadable(each.function for each in both), _RESCAN)
+    yield from _failed(Check("chip"), incomplete_chips(both), _RESCAN)
     if found.vfio:
         functions = [each.function for each in found.vfio]
         yield from list(_drivers(node, snapshot, functions)) or [
-            _DRIVER.ok(f"all {len(functions)} functions are on VFIO drivers")
+            Check("driver").ok(f"all {len(functions)} functions are on VFIO drivers")
         ]
         groups = sorted({each.iommu_group for each in functions if each.iommu_group is not None})
         yield from list(_groups(snapshot, functions, groups)) or [
-            _GROUP.ok(f"{len(groups)} IOMMU groups can be opened")
+            Check("group").ok(f"{len(groups)} IOMMU groups can be opened")
         ]
         # A group without a function on VFIO has no node. The driver is then the fault to report.
         with_node = [
@@ -116,11 +104,11 @@ def _drivers(node: Node, snapshot: Snapshot, functions: Sequence[PciFunction]) -
             reason = fault.text.partition("; ")[0]
             if facts.was_bound:
                 remedy = "end the process that holds the device: `holdfast holders` names it"
-                yield _DRIVER.fail(reason, remedy=remedy)
+                yield Check("driver").fail(reason, remedy=remedy)
                 continue
             folder = node.host.sys / "bus/pci/devices" / each.address
             override = text_or_empty(folder / "driver_override").replace("(null)", "")
-            yield _DRIVER.fail(
+            yield Check("driver").fail(
                 f"{reason}; driver_override is {override or 'not set'}", remedy=_bind(each)
             )
 
@@ -138,10 +126,10 @@ def _groups(
     snapshot: Snapshot, functions: Sequence[PciFunction], groups: Sequence[int]
 ) -> Iterator[Finding]:
     missing = (no_group(each) for each in functions if each.iommu_group is None)
-    yield from _failed(_GROUP, missing)
+    yield from _failed(Check("group"), missing)
     for group in groups:
         others = (each for each in snapshot.members(group) if each not in functions)
-        for found in _failed(_GROUP, group_faults(group, map(snapshot.facts, others))):
+        for found in _failed(Check("group"), group_faults(group, map(snapshot.facts, others))):
             slot = "put the card into a slot with its own group (ACS)"
             yield replace(found, remedy=f"{found.remedy}; or {slot}")
 
@@ -150,18 +138,21 @@ def _nodes(node: Node, nodes: Sequence[VfioDeviceNode]) -> Iterator[Finding]:
     wrong = False
     for each in nodes:
         if _left_out_of_copy(node, each):
-            yield _NODE.warn(
+            yield Check("node").warn(
                 f"a copy has no device nodes: {each.path} and others are not checked",
                 remedy="run the doctor on the node itself",
             )
             return
         faults = node_faults(each, f"IOMMU group {each.path.rpartition('/')[2]}")
-        for finding in (*_failed(_NODE, faults, "mount the host's /dev"), *_mode(node, each)):
+        for finding in (
+            *_failed(Check("node"), faults, "mount the host's /dev"),
+            *_mode(node, each),
+        ):
             wrong = True
             yield finding
     if nodes and not wrong:
         reason = f"the nodes of {len(nodes)} groups are there, with the kernel's numbers"
-        yield _NODE.ok(reason)
+        yield Check("node").ok(reason)
 
 
 def _mode(node: Node, facts: VfioDeviceNode) -> Iterator[Finding]:
@@ -169,7 +160,7 @@ def _mode(node: Node, facts: VfioDeviceNode) -> Iterator[Finding]:
         return
     mode = stat.S_IMODE(node.host.node(facts.path).stat().st_mode)
     if mode & _ANYBODY:
-        yield _NODE.warn(
+        yield Check("node").warn(
             f"{facts.path} has mode {mode:o}: any process of the host can open the device "
             "without holdfast, which then finds it busy",
             remedy=f"chmod 600 {facts.path}, and remove the udev rule that opens it",
@@ -183,10 +174,10 @@ def _accel(node: Node, snapshot: Snapshot, match: PoolFunction) -> Iterator[Find
     path = "" if accel is None else accel.path
     if accel is None or not _left_out_of_copy(node, snapshot.node(path, accel.rdev)):
         faults = accel_faults(snapshot, function)
-        if wrong := list(_failed(_ACCEL, faults, "look at its driver")):
+        if wrong := list(_failed(Check("accel"), faults, "look at its driver")):
             yield from wrong
             return
-    yield _ACCEL.ok(f"{function.address} is {path}")
+    yield Check("accel").ok(f"{function.address} is {path}")
 
 
 def _left_out_of_copy(node: Node, facts: VfioDeviceNode) -> bool:
@@ -200,13 +191,15 @@ def vfio_findings(node: Node) -> Iterator[Finding]:
     try:
         snapshot = Snapshot(root, Sysfs(root))
     except HostError as error:
-        yield _DEVICES.warn(str(error), remedy="run the doctor as root, with the host's /sys")
+        yield Check("devices").warn(
+            str(error), remedy="run the doctor as root, with the host's /sys"
+        )
         return
     found = wanted(snapshot, node.settings)
     functions = snapshot.functions
     names = [f"{each.function.address} ({each.model})" for each in (*found.vfio, *found.accel)]
     where = root.sys / "bus/pci/devices"
-    yield _DEVICES.ok(
+    yield Check("devices").ok(
         f"to be granted: {', '.join(names)}"
         if names
         else f"no TPU and no function of a pool among {len(functions)} PCI functions in {where}"
@@ -225,15 +218,15 @@ def _iommu(root: HostRoot) -> Finding:
     try:
         groups = len(list_names(folder))
     except HostError as error:
-        return _IOMMU.warn(str(error), remedy="run the doctor as root")
+        return Check("iommu").warn(str(error), remedy="run the doctor as root")
     if groups:
-        return _IOMMU.ok(f"it is on: {folder} has {groups} groups")
+        return Check("iommu").ok(f"it is on: {folder} has {groups} groups")
     line = text_or_empty(root.proc / "cmdline").split()
     told = [word for word in line if word in _OFF]
     why = f"; the kernel was started with {' '.join(told)}" if told else ""
     amd = "AuthenticAMD" in text_or_empty(root.proc / "cpuinfo")
     word = "amd_iommu=on" if amd else "intel_iommu=on"
-    return _IOMMU.fail(
+    return Check("iommu").fail(
         f"it is off: {folder} has no group{why}",
         remedy=f"turn it on in the firmware (VT-d, AMD-Vi) and start the kernel with {word} "
         "iommu=pt; a virtual machine needs a virtual IOMMU from its host",
@@ -249,18 +242,18 @@ def _no_iommu(root: HostRoot) -> Finding:
         if text_or_empty(groups / name / "name") == "vfio-noiommu"
     ]
     if unsafe:
-        return _NO_IOMMU.fail(
+        return Check("no-iommu").fail(
             f"groups {', '.join(unsafe)} in {groups} have no IOMMU: their devices could "
             "write anywhere in the node's memory, and holdfast grants none of them",
             remedy="turn the IOMMU on, set enable_unsafe_noiommu_mode to N and bind them again",
         )
     if text_or_empty(path) in {"Y", "1"}:
-        return _NO_IOMMU.warn(
+        return Check("no-iommu").warn(
             f"{path} is Y: a device without an IOMMU would be bound all the same",
             remedy=f"echo N > {path}, and remove it from /etc/modprobe.d and the kernel's command "
             "line",
         )
-    return _NO_IOMMU.ok("VFIO takes no device without an IOMMU")
+    return Check("no-iommu").ok("VFIO takes no device without an IOMMU")
 
 
 def _modules(root: HostRoot) -> Iterator[Finding]:
@@ -268,18 +261,18 @@ def _modules(root: HostRoot) -> Iterator[Finding]:
     folder = root.sys / "bus/pci/drivers"
     drivers = [name for name in names_or_empty(folder) if is_vfio_driver(name)]
     if not drivers:
-        yield _MODULE.fail(
+        yield Check("module").fail(
             f"{folder} has neither vfio-pci nor a variant of it: no such driver is loaded",
             remedy=load,
         )
     elif not (root.sys / "module/vfio_iommu_type1").is_dir():
-        yield _MODULE.warn(
+        yield Check("module").warn(
             "vfio_iommu_type1 is not loaded: unless the kernel loads it at the first use, "
             "no program can map memory for its device",
             remedy="modprobe vfio_iommu_type1",
         )
     else:
-        yield _MODULE.ok(f"{', '.join(drivers)} and vfio_iommu_type1 are loaded")
+        yield Check("module").ok(f"{', '.join(drivers)} and vfio_iommu_type1 are loaded")
 
 
 def _container(node: Node) -> Finding:
@@ -290,25 +283,25 @@ def _container(node: Node) -> Finding:
         raise  # the daemon may see what we may not
     except OSError as error:
         if not node.live and not path.parent.is_dir():
-            return _CONTAINER.warn(
+            return Check("container").warn(
                 f"{path} is not there: a copy has no device nodes",
                 remedy="run the doctor on the node itself to have its nodes checked",
             )
-        return _CONTAINER.fail(
+        return Check("container").fail(
             f"{path} cannot be looked at ({error.strerror}): no program can open a group "
             "without it",
             remedy="modprobe vfio; where the daemon runs in a container mount the host's /dev/vfio",
         )
     if not stat.S_ISCHR(found.st_mode):
-        return _CONTAINER.fail(
+        return Check("container").fail(
             f"{path} is not a character device",
             remedy="remove it, and let the kernel make it again: modprobe -r vfio; modprobe vfio",
         )
     if found.st_mode & _ANYBODY != _ANYBODY:
-        return _CONTAINER.warn(
+        return Check("container").warn(
             f"{path} has mode {stat.S_IMODE(found.st_mode):o}: pods that are not root "
             "cannot open it",
             remedy=f"chmod 666 {path}: it gives nothing away, the groups' nodes do",
         )
     number = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
-    return _CONTAINER.ok(f"{path} is there ({number})")
+    return Check("container").ok(f"{path} is there ({number})")

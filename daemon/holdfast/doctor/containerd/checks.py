@@ -16,12 +16,6 @@ from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import Ask, ask_for, find_program
 from holdfast.settings import Settings
 
-_CONFIG = Check("containerd", "config")
-_IMPORTS = Check("containerd", "imports")
-_TABLES = Check("containerd", "tables")
-_HANDLERS = Check("containerd", "handlers")
-_CDI = Check("containerd", "cdi")
-_BINARIES = Check("containerd", "binaries")
 _RESTART = "then restart containerd"
 _RUNC = "runc"
 _LOOK_AT_ANOTHER = {
@@ -35,7 +29,7 @@ def containerd_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]
     """Yield what was found of containerd on *node*."""
     facts = containerd_facts(node, ask or ask_for(node))
     if facts.elsewhere:
-        yield _CONFIG.warn(
+        yield Check("config").warn(
             f"containerd (pid {facts.elsewhere}) has other mounts than this process, so its "
             "files cannot be seen from here",
             remedy=f"run `holdfast doctor --root /proc/{facts.elsewhere}/root`, or run it on the "
@@ -46,7 +40,7 @@ def containerd_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]
         if facts.other:
             yield _of_another(facts, node)
         else:
-            yield _CONFIG.warn(
+            yield Check("config").warn(
                 "containerd was not found: no process, program, socket or configuration",
                 remedy="run the doctor on the node, or give it the node's root with --root",
             )
@@ -71,8 +65,8 @@ def _of_another(facts: ContainerdFacts, node: Node) -> Finding:
     if handed_over_by_name(node.settings):
         unknown.append(f"looks up devices by CDI name in {node.settings.cdi.spec_dir}")
     if not unknown:
-        return _CONFIG.ok(reason)
-    return _CONFIG.warn(
+        return Check("config").ok(reason)
+    return Check("config").warn(
         f"{reason}: whether it {' and '.join(unknown)} cannot be told",
         remedy=_LOOK_AT_ANOTHER.get(name, f"look at the configuration of {name} on the node"),
     )
@@ -82,17 +76,17 @@ def config_findings(facts: ContainerdFacts) -> Iterator[Finding]:
     """Yield whether the files can be read, and whether all of them are imported."""
     configuration = facts.configuration
     for bad in configuration.unreadable:
-        yield _CONFIG.fail(
+        yield Check("config").fail(
             f"cannot read {bad.path}: {bad.reason}; containerd does not start with it",
             remedy=f"correct {bad.path}, or remove it from the imports, {_RESTART}",
         )
     if configuration.files:
         version = f" by containerd {facts.version}" if facts.version else ""
-        yield _CONFIG.ok(f"read {_and(file.path for file in configuration.files)}{version}")
+        yield Check("config").ok(f"read {_and(file.path for file in configuration.files)}{version}")
     elif not configuration.unreadable:
-        yield _CONFIG.ok(f"there is no {facts.path}: containerd uses its defaults")
+        yield Check("config").ok(f"there is no {facts.path}: containerd uses its defaults")
     if configuration.astray:
-        yield _IMPORTS.warn_or_fail(
+        yield Check("imports").warn_or_fail(
             f"{_and(configuration.astray)} among the imports has no leading /: containerd 1.x "
             "and early 2.x look for it in their working folder, which is / for a service, and "
             "import nothing",
@@ -100,7 +94,7 @@ def config_findings(facts: ContainerdFacts) -> Iterator[Finding]:
             fails=facts.major == 1,
         )
     if configuration.unimported:
-        yield _IMPORTS.warn(
+        yield Check("imports").warn(
             f"{_and(configuration.unimported)} is imported by no file: containerd ignores it",
             remedy=f'add imports = ["/etc/containerd/conf.d/*.toml"] to {facts.path}, {_RESTART}',
         )
@@ -112,14 +106,14 @@ def table_findings(facts: ContainerdFacts) -> Iterator[Finding]:
     yield from wrong
     yield from _newer_files(facts)
     if not wrong:
-        yield _TABLES.ok("containerd reads every table of runtimes")
+        yield Check("tables").ok("containerd reads every table of runtimes")
 
 
 def _misread(facts: ContainerdFacts) -> Iterator[Finding]:
     """Yield why containerd does not read a table, or nothing of it."""
     files = facts.configuration.files
     if facts.major == 1 and files[0].version > OLD_VERSION:
-        yield _TABLES.fail(
+        yield Check("tables").fail(
             f"{files[0].path} has version = {files[0].version}, and containerd {facts.version} "
             "knows none above 2",
             remedy=f'write it with version = 2 and tables of plugins."{OLD}", {_RESTART}',
@@ -130,7 +124,7 @@ def _misread(facts: ContainerdFacts) -> Iterator[Finding]:
         )
         what = _and(f"runtimes.{name}" for name in ignored.runtimes) or "enable_cdi"
         sure = "" if facts.major else " 1.x"
-        yield _TABLES.warn_or_fail(
+        yield Check("tables").warn_or_fail(
             f"{ignored.file.path} (version = {ignored.file.version}) has {what} below "
             f'plugins."{ignored.plugin}", where containerd{sure} {silently}: pods '
             "that ask for it are refused",
@@ -140,7 +134,7 @@ def _misread(facts: ContainerdFacts) -> Iterator[Finding]:
             fails=facts.major is not None,
         )
     if facts.cri.disabled_in:
-        yield _TABLES.fail(
+        yield Check("tables").fail(
             f"{facts.cri.disabled_in} turns off the part of containerd that kubelet speaks to "
             "(disabled_plugins)",
             remedy=f"remove cri from disabled_plugins, {_RESTART}",
@@ -152,7 +146,7 @@ def _lost(facts: ContainerdFacts) -> Iterator[Finding]:
     lost = lost_runtimes(facts.configuration.files) if (facts.major or 1) == 1 else ()
     if lost:
         sure = "" if facts.major else ", unless it is containerd 2.x, which merges them,"
-        yield _IMPORTS.warn_or_fail(
+        yield Check("imports").warn_or_fail(
             f'a later file replaces the whole table plugins."{OLD}"{sure} so that '
             f"{_and(f'runtimes.{name}' for name in lost)} of an earlier one is lost",
             remedy=f"write all runtimes in one file, or use containerd 2.x, {_RESTART}",
@@ -164,7 +158,7 @@ def _newer_files(facts: ContainerdFacts) -> Iterator[Finding]:
     first, *others = facts.configuration.files
     for file in others:
         if file.version > first.version:
-            yield _TABLES.warn(
+            yield Check("tables").warn(
                 f"{file.path} has version = {file.version}, above that of {first.path} "
                 f"({first.version}): some containerd 2.x (2.3.4) refuse to start with it",
                 remedy=f"give {first.path} the same version, with the tables of it, {_RESTART}",
@@ -180,14 +174,14 @@ def handler_findings(facts: ContainerdFacts, handlers: tuple[str, ...]) -> Itera
     default = facts.cri.default_runtime or _RUNC
     # 2.x adds runc by itself; 1.x does so only without any table.
     if default not in names and (default != _RUNC or facts.major == 1):
-        yield _HANDLERS.fail(
+        yield Check("handlers").fail(
             f"default_runtime_name is {default}, but the runtimes in {facts.path} are only "
             f"{_and(names)}",
             remedy=f"add a table for {default}, or name another default, {_RESTART}",
         )
     unknown = [handler for handler in handlers if handler not in names]
     if unknown:
-        yield _HANDLERS.fail(
+        yield Check("handlers").fail(
             f"no runtime in {facts.path} is called {_and(unknown)}, as a RuntimeClass's "
             f"handler is, but {_and(names)}: containerd refuses such a pod, as no runtime for "
             "its handler is configured (gvisor#13781)",
@@ -198,7 +192,7 @@ def handler_findings(facts: ContainerdFacts, handlers: tuple[str, ...]) -> Itera
     compared = (
         "" if handlers else f"; compare with `{_LIST_HANDLERS}`, or name them: --runtime-handler"
     )
-    yield _HANDLERS.ok(
+    yield Check("handlers").ok(
         f"a RuntimeClass's handler must be one of {_and(names)}, and the default is {default}"
         f"{compared}"
     )
@@ -215,26 +209,26 @@ def cdi_finding(facts: ContainerdFacts, settings: Settings) -> Finding:
     asker = "a pod's claim needs it" if CLAIMS in needed else "deviceListStrategy asks for it"
     asked = asker if needed else "no setting needs it"
     if on is False and not needed:
-        return _CDI.ok(f"CDI is off in containerd ({said}), and {asked}")
+        return Check("cdi").ok(f"CDI is off in containerd ({said}), and {asked}")
     if on is False:
-        return _CDI.fail(
+        return Check("cdi").fail(
             f"CDI is off in containerd ({said}), but {asked}: pods would get no devices",
             remedy=f"set enable_cdi = true below {where} in {facts.path}, {_RESTART}",
         )
     if on is None:
         reason = f"no file sets enable_cdi, which is off in containerd 1.x, and {asked}"
         if not needed:
-            return _CDI.ok(reason)
+            return Check("cdi").ok(reason)
         remedy = f"set enable_cdi = true below {where}, {_RESTART}"
-        return _CDI.warn(reason, remedy=remedy)
+        return Check("cdi").warn(reason, remedy=remedy)
     if needed and _plain(settings.cdi.spec_dir) not in map(_plain, folders):
-        return _CDI.fail(
+        return Check("cdi").fail(
             f"holdfast writes CDI specs to {settings.cdi.spec_dir}, but containerd reads only "
             f"{_and(folders) or 'none'}",
             remedy=f"set cdi.specDir to one of them, or add it to cdi_spec_dirs below {where}, "
             f"{_RESTART}",
         )
-    return _CDI.ok(f"CDI is on in containerd ({said}), which reads {_and(folders)}")
+    return Check("cdi").ok(f"CDI is on in containerd ({said}), which reads {_and(folders)}")
 
 
 def binary_findings(facts: ContainerdFacts, node: Node) -> Iterator[Finding]:
@@ -243,7 +237,7 @@ def binary_findings(facts: ContainerdFacts, node: Node) -> Iterator[Finding]:
         name = runtime.binary
         if name and not find_program(node, name, facts.folders):
             where = "" if "/" in name else f" in {_and(facts.folders)}"
-            yield _BINARIES.fail(
+            yield Check("binaries").fail(
                 f"runtimes.{runtime.name} in {runtime.path} has BinaryName {name}, and there "
                 f"is no such program{where}",
                 remedy=f"install it, or correct BinaryName, {_RESTART}",

@@ -24,8 +24,6 @@ from holdfast.doctor.nvidia.facts import (
 )
 from holdfast.doctor.programs import ask_for, find_program
 
-_TOOLKIT = Check("nvidia", "toolkit")
-_TOOLKIT_CONFIG = Check("nvidia", "toolkit-config")
 _HOOKS = (
     "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json",
     "/etc/containers/oci/hooks.d/oci-nvidia-hook.json",
@@ -33,13 +31,6 @@ _HOOKS = (
 _VARIABLES = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 _NEED_IT = ("envvar", "volume-mounts")
-_DRIVER = Check("nvidia", "driver")
-_LIBRARY = Check("nvidia", "library")
-_DEVICE_ROOT = Check("nvidia", "device-root")
-_CRIU = Check("nvidia", "criu")
-_NODES = Check("nvidia", "nodes")
-_FABRIC_MANAGER = Check("nvidia", "fabric-manager")
-_PERSISTENCED = Check("nvidia", "persistenced")
 _MODPROBE = "run `nvidia-modprobe -u -c 0` (or nvidia-smi) on the node, which makes them"
 _OPERATORS_MODPROBE = (
     f"run `chroot {OPERATOR} nvidia-modprobe -u -c 0` on the node: GPU Operator's driver container "
@@ -54,7 +45,7 @@ def toolkit_findings(node: Node, containerd: ContainerdFacts) -> Iterator[Findin
     asked = [each for each in strategies if each in _NEED_IT]
     told = f"gpu.deviceListStrategy is {', '.join(strategies)}"
     if not asked:
-        yield _TOOLKIT.ok(f"{told}, which needs no {PROGRAM}")
+        yield Check("toolkit").ok(f"{told}, which needs no {PROGRAM}")
         return
     yield _started(node, containerd, told)
     config = next((path for path in CONFIGS if node.path(path).is_file()), "")
@@ -62,7 +53,7 @@ def toolkit_findings(node: Node, containerd: ContainerdFacts) -> Iterator[Findin
         return
     read = read_toml(node, config)
     if isinstance(read, UnreadableFile):
-        yield _TOOLKIT_CONFIG.fail(
+        yield Check("toolkit-config").fail(
             f"cannot read {config}: {read.reason}",
             remedy=f"correct it: {PROGRAM} does not start with it",
         )
@@ -76,13 +67,13 @@ def _started(node: Node, containerd: ContainerdFacts, told: str) -> Finding:
         how = f"for pods whose RuntimeClass has handler {', '.join(runtimes)}"
         if containerd.cri.default_runtime in runtimes:
             how = "by default"
-        return _TOOLKIT.ok(f"{told}: containerd starts {PROGRAM} {how}")
+        return Check("toolkit").ok(f"{told}: containerd starts {PROGRAM} {how}")
     if hook := next((path for path in _HOOKS if node.path(path).is_file()), ""):
-        return _TOOLKIT.ok(f"{told}: {hook} has runtimes start it")
+        return Check("toolkit").ok(f"{told}: {hook} has runtimes start it")
     where = find_program(node, PROGRAM, (*containerd.folders, TOOLKIT)) or "it is not found"
     known = containerd.configuration.files or containerd.program
     if known and not node.settings.gpu.pass_device_specs:
-        return _TOOLKIT.fail(
+        return Check("toolkit").fail(
             f"{told}, but no runtime of containerd starts {PROGRAM} ({where}): a pod gets neither "
             "its GPU's nodes nor the driver's libraries",
             remedy="install NVIDIA's container toolkit and run `nvidia-ctk runtime configure "
@@ -90,7 +81,7 @@ def _started(node: Node, containerd: ContainerdFacts, told: str) -> Finding:
         )
     other = "" if containerd.present else containerd.other_name
     unread = f"; the configuration of {other} is not read" if other else ""
-    return _TOOLKIT.warn(
+    return Check("toolkit").warn(
         f"{told}, but nothing seen here starts {PROGRAM} ({where}{unread}): a pod may get none of "
         "the driver's libraries",
         remedy="have the node's runtime start it, for example with `nvidia-ctk runtime configure`, "
@@ -108,24 +99,24 @@ def _starts_it(node: Node, runtime: RuntimeTable, containerd: ContainerdFacts) -
 def _accepted(config: ConfigFile, asked: Sequence[str]) -> Finding:
     """Return whether the toolkit accepts the strategy from pods without privileges."""
     if "envvar" in asked and config.content.get(_VARIABLES) is False:
-        return _TOOLKIT_CONFIG.fail(
+        return Check("toolkit-config").fail(
             f"{config.path} has {_VARIABLES} = false, and gpu.deviceListStrategy is envvar: a pod "
             "without privileges gets no GPU",
             remedy=f"use gpu.deviceListStrategy volume-mounts, or set {_VARIABLES} = true",
         )
     if "volume-mounts" in asked and config.content.get(_MOUNTS) is not True:
-        return _TOOLKIT_CONFIG.fail(
+        return Check("toolkit-config").fail(
             f"{config.path} does not set {_MOUNTS} = true, and gpu.deviceListStrategy is "
             "volume-mounts: a pod gets no GPU",
             remedy=f"set {_MOUNTS} = true in {config.path}, or use gpu.deviceListStrategy envvar",
         )
-    return _TOOLKIT_CONFIG.ok(f"{config.path} lets pods have GPUs by {' and '.join(asked)}")
+    return Check("toolkit-config").ok(f"{config.path} lets pods have GPUs by {' and '.join(asked)}")
 
 
 def nvidia_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of NVIDIA's driver on *node*."""
     if not node.settings.gpu.enabled:
-        yield _DRIVER.ok("gpu.enabled is false")
+        yield Check("driver").ok("gpu.enabled is false")
         return
     facts = nvidia_facts(node)
     yield _driver(facts)
@@ -135,7 +126,7 @@ def nvidia_findings(node: Node) -> Iterator[Finding]:
     yield from _roots(facts, node)
     if facts.root.root is not None:
         yield from list(_nodes(facts, copied=not node.live)) or [
-            _NODES.ok(f"{len(facts.nodes)} nodes have the major numbers of /proc/devices")
+            Check("nodes").ok(f"{len(facts.nodes)} nodes have the major numbers of /proc/devices")
         ]
     yield _fabric_manager(facts)
     yield _persistenced(facts)
@@ -146,10 +137,10 @@ def _driver(facts: NvidiaFacts) -> Finding:
     """Return whether the kernel has the driver, if there is a GPU for it."""
     if facts.driver.present:
         version = facts.version or "of a version that /proc/driver/nvidia does not say"
-        return _DRIVER.ok(f"the kernel has NVIDIA's driver {version}")
+        return Check("driver").ok(f"the kernel has NVIDIA's driver {version}")
     idle = [address for address, driver in facts.gpus.items() if driver not in _OTHERS]
     if idle:
-        return _DRIVER.warn(
+        return Check("driver").warn(
             f"NVIDIA GPUs at {', '.join(idle)} have no driver (there is no /proc/driver/nvidia): "
             "they are not advertised",
             remedy="load NVIDIA's driver, or wait for GPU Operator's driver container. holdfast "
@@ -157,13 +148,13 @@ def _driver(facts: NvidiaFacts) -> Finding:
         )
     others = ", ".join(f"{address} has {driver}" for address, driver in facts.gpus.items())
     more = f" ({others})" if others else ""
-    return _DRIVER.ok(f"NVIDIA's driver is not loaded, and there is no GPU for it{more}")
+    return Check("driver").ok(f"NVIDIA's driver is not loaded, and there is no GPU for it{more}")
 
 
 def _library(facts: NvidiaFacts) -> Finding:
     """Return whether the driver's library is there, with the version that the kernel has."""
     if not facts.libraries:
-        return _LIBRARY.fail(
+        return Check("library").fail(
             "libnvidia-ml.so.1 is not below gpu.driverRoot, nor below /run/nvidia/driver, nor in "
             "the usual folders: no GPU can be found",
             remedy="set gpu.driverRoot to the root of the filesystem with the driver's library, as "
@@ -171,14 +162,14 @@ def _library(facts: NvidiaFacts) -> Finding:
         )
     path, version = next(iter(facts.libraries.items()))
     if version and facts.version and version != facts.version:
-        return _LIBRARY.fail(
+        return Check("library").fail(
             f"{path} is of driver {version}, and the kernel has {facts.version}: NVML refuses to "
             "work (driver/library version mismatch)",
             remedy="reboot, or load the kernel module again, so that both have one version; or set "
             "gpu.driverRoot to the root of the right library",
         )
     known = f" of driver {version}" if version else ", whose name does not say its version"
-    return _LIBRARY.ok(f"{path} is the library{known}")
+    return Check("library").ok(f"{path} is the library{known}")
 
 
 def _roots(facts: NvidiaFacts, node: Node) -> Iterator[Finding]:
@@ -187,23 +178,23 @@ def _roots(facts: NvidiaFacts, node: Node) -> Iterator[Finding]:
     if root is None:
         seen = any(each.control is not None for each in facts.driver.roots)
         if not node.live and not seen:
-            yield _DEVICE_ROOT.warn(
+            yield Check("device-root").warn(
                 f"the copy has no device nodes of the driver: {facts.root.reason}",
                 remedy="run the doctor on the node itself: most copies leave out its device nodes",
             )
         else:
-            yield _DEVICE_ROOT.fail(facts.root.reason, remedy=_make_nodes(facts))
+            yield Check("device-root").fail(facts.root.reason, remedy=_make_nodes(facts))
         return
     host = of_node(node, root.host)
-    yield _DEVICE_ROOT.ok(f"{host} has nvidiactl of major {root.control}")
+    yield Check("device-root").ok(f"{host} has nvidiactl of major {root.control}")
     elsewhere = [each for each in facts.driver.roots if each.folder == node.host.dev]
     if host == "/dev" or any(each.control == root.control for each in elsewhere):
-        yield _CRIU.ok("/dev has the driver's nodes, where CRIU looks for them")
+        yield Check("criu").ok("/dev has the driver's nodes, where CRIU looks for them")
         return
     owner = "GPU Operator's driver container has them there"
     if host != OPERATOR_DEV:
         owner = "it is so configured"
-    yield _CRIU.warn(
+    yield Check("criu").warn(
         f"the driver's nodes are in {host} ({owner}), not in /dev. CRIU before 4.1 looks for "
         "/dev/nvidiactl alone: it takes the node for one without GPUs, and its CUDA plugin turns "
         "itself off (criu#2509)",
@@ -219,20 +210,20 @@ def _nodes(facts: NvidiaFacts, *, copied: bool) -> Iterator[Finding]:
         if each.wanted is None or each.major == each.wanted:
             continue
         if each.major is not None:
-            yield _NODES.fail(
+            yield Check("nodes").fail(
                 f"{each.path} has major {each.major}, and the kernel gave its driver "
                 f"{each.wanted} (/proc/devices): an earlier driver left it",
                 remedy=f"remove {each.path}, then {make}",
             )
         elif each.needed:
             why = "CUDA needs it" if each.unified else "the kernel has this GPU"
-            yield _NODES.warn_or_fail(
+            yield Check("nodes").warn_or_fail(
                 f"there is no {each.path}, and {why}",
                 remedy=make,
                 fails=not (copied or each.unified),
             )
     if any(each.unified and each.wanted is None for each in facts.nodes):
-        yield _NODES.warn(
+        yield Check("nodes").warn(
             "/proc/devices has no nvidia-uvm: CUDA programs cannot start before that module is "
             "loaded",
             remedy=make,
@@ -247,12 +238,12 @@ def _make_nodes(facts: NvidiaFacts) -> str:
 
 def _fabric_manager(facts: NvidiaFacts) -> Finding:
     if not facts.switches:
-        return _FABRIC_MANAGER.ok("there is no NVSwitch, so fabric manager is not needed")
+        return Check("fabric-manager").ok("there is no NVSwitch, so fabric manager is not needed")
     if runs := facts.daemons["nvidia-fabricmanager"]:
-        return _FABRIC_MANAGER.ok(
+        return Check("fabric-manager").ok(
             f"fabric manager runs ({runs}) for {len(facts.switches)} NVSwitches"
         )
-    return _FABRIC_MANAGER.warn(
+    return Check("fabric-manager").warn(
         f"there are NVSwitches ({', '.join(facts.switches)}), but neither "
         "/run/nvidia-fabricmanager/socket nor a process nv-fabricmanager: CUDA fails with error "
         "802 (system not yet initialized)",
@@ -263,10 +254,12 @@ def _fabric_manager(facts: NvidiaFacts) -> Finding:
 
 def _persistenced(facts: NvidiaFacts) -> Finding:
     if runs := facts.daemons["nvidia-persistenced"]:
-        return _PERSISTENCED.ok(f"nvidia-persistenced runs ({runs})")
+        return Check("persistenced").ok(f"nvidia-persistenced runs ({runs})")
     if not facts.switches:
-        return _PERSISTENCED.ok("nvidia-persistenced does not run, and no NVSwitch needs it")
-    return _PERSISTENCED.warn(
+        return Check("persistenced").ok(
+            "nvidia-persistenced does not run, and no NVSwitch needs it"
+        )
+    return Check("persistenced").warn(
         "there are NVSwitches, but neither /run/nvidia-persistenced/socket nor a process "
         "nvidia-persistenced: the driver shuts GPUs down whenever no process has them open",
         remedy="start nvidia-persistenced on the node",
