@@ -344,10 +344,10 @@ def _of_slices(cluster: Cluster, node: Node, name: str) -> Iterator[Finding]:
     except ApiRefusedError:
         return  # the row `rbac` says so
     ours = [each for each in found if each.spec.driver == driver]
-    yield _published(node, ours, name)
     yield from _rivals([each for each in found if each.spec.driver != driver], ours, node.settings)
     shares = any(map(node.settings.is_dra, node.settings.sharing.by_resource()))
     yield _fields(lambda: cluster.keeps(driver, name), shares=shares)
+    yield _published(node, ours, name)
 
 
 def _published(node: Node, ours: Sequence[ResourceSlice], name: str) -> Finding:
@@ -357,10 +357,7 @@ def _published(node: Node, ours: Sequence[ResourceSlice], name: str) -> Finding:
         return Check("slices").ok(
             f"the scheduler knows {len(devices)} devices of node {name}, {tainted} with a taint"
         )
-    daemon, unasked = ask_daemon(node, Check("slices"))
-    if unasked is not None:
-        return unasked
-    if daemon.problem:
+    if ask_daemon(node).problem:
         return Check("slices").ok("no daemon runs that could publish a ResourceSlice")
     return Check("slices").fail(
         f"the daemon runs, but the API server has no ResourceSlice of node {name}: the scheduler "

@@ -10,17 +10,6 @@ from holdfast.names import DRA_SOCKET, PLUGINS, PLUGINS_REGISTRY
 _MOUNT = "set dra.kubeletRoot to kubelet's --root-dir; if the daemon runs in a container, mount"
 
 
-def folder_findings(node: Node) -> Iterator[Finding]:
-    """Yield what was found of kubelet's folders and of our sockets in them."""
-    root, driver = Path(node.settings.dra.kubelet_root), node.settings.dra.driver_name
-    registry = node.path(str(root / PLUGINS_REGISTRY))
-    folder = node.path(str(root / PLUGINS / driver))
-    yield _registry(node, registry)
-    yield _folder(node, folder)
-    if node.live:
-        yield from _sockets(node, (folder / DRA_SOCKET, registry / f"{driver}-reg.sock"))
-
-
 def _registry(node: Node, folder: Path) -> Finding:
     if not folder.is_dir():
         return Check("registry").fail(
@@ -50,10 +39,7 @@ def _folder(node: Node, folder: Path) -> Finding:
 
 def _sockets(node: Node, paths: tuple[Path, ...]) -> Iterator[Finding]:
     """Yield whether the daemon answers on our sockets, and nobody else."""
-    daemon, unasked = ask_daemon(node, Check("driver-sockets"))
-    if unasked is not None:
-        yield unasked
-        return
+    daemon = ask_daemon(node)
     answers = {path: ask_socket(path) for path in paths}
     bad = False
     for path, answer in answers.items():
@@ -82,12 +68,17 @@ def dra_findings(node: Node) -> Iterator[Finding]:
     if not node.settings.has_dra():
         yield Check("api").ok("no hardware is served by DRA")
         return
-    yield Check("api").ok(f"the driver {node.settings.dra.driver_name} serves claims")
-    yield from folder_findings(node)
+    driver = node.settings.dra.driver_name
+    yield Check("api").ok(f"the driver {driver} serves claims")
+    registry = node.path(f"{node.settings.dra.kubelet_root}/{PLUGINS_REGISTRY}")
+    folder = node.path(f"{node.settings.dra.kubelet_root}/{PLUGINS}/{driver}")
+    yield _registry(node, registry)
+    yield _folder(node, folder)
     if node.live:
         from holdfast.doctor.apiserver import dra_server_findings  # noqa: PLC0415 - TLS
 
         yield from dra_server_findings(node)
+        yield from _sockets(node, (folder / DRA_SOCKET, registry / f"{driver}-reg.sock"))
 
 
 def events_findings(node: Node) -> Iterator[Finding]:

@@ -58,12 +58,8 @@ DRA_DRIVERS = (
 
 
 def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
-    """Yield what was found of the plugins' sockets in *folder*. Never raises."""
-    try:
-        names = list_names(folder)
-    except HostError as error:
-        yield Check("other-plugins").warn(str(error), remedy="run the doctor as root")
-        return
+    """Yield what was found of the plugins' sockets in *folder*."""
+    names = list_names(folder)
     yield from list(_rivals(node, folder, names)) or [
         Check("other-plugins").ok(f"no known plugin in {folder} advertises what holdfast does")
     ]
@@ -127,10 +123,7 @@ def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]
     """Yield whether our own sockets answer, as kubelet would find when it connects."""
     prefix = f"{node.settings.kubelet.socket_prefix}-"
     ours = [name for name in names if name.startswith(prefix) and name.endswith(".sock")]
-    daemon, unasked = ask_daemon(node, Check("own-sockets"))
-    if unasked is not None:
-        yield unasked
-        return
+    daemon = ask_daemon(node)
     if daemon.problem:
         left = f"; {len(ours)} sockets of holdfast in {folder} are left over" if ours else ""
         yield Check("own-sockets").ok(f"no daemon runs that could serve one{left}")
@@ -316,7 +309,6 @@ def kubelet_findings(node: Node) -> Iterator[Finding]:
         missing="no plugin can register",
         start="start kubelet; if it runs, set kubelet.pluginDir to where it has its socket",
         silent="kubelet is down, and its socket is left over",
-        forbidden="run the doctor as root; with SELinux, under a type such as spc_t",
     )
     yield told
     yield from _process(node, kubelet)
@@ -369,20 +361,17 @@ def _socket(
     missing: str,
     start: str,
     silent: str,
-    forbidden: str = "run the doctor as root",
 ) -> tuple[Finding, int | None]:
     """Return what was found of a socket of kubelet's, and the pid behind it, None without one.
 
-    *missing* and *silent* say what follows if it is not there or nobody answers; *start* and
-    *forbidden* are what to do if it is not there or may not be connected to.
+    *missing* and *silent* say what follows if it is not there or nobody answers; *start* is what to
+    do if it is not there.
     """
     if not path.exists():
         return check.fail(f"{path} is not there: {missing}", remedy=start), None
     if not node.live:
         return check.ok(f"{path} is there; this is a copy of a node, so it was not asked"), None
     answer = ask_socket(path)
-    if answer.forbidden:
-        return check.warn(f"no permission to connect to {path}", remedy=forbidden), None
     if answer.problem:
         reason = f"{path} is there, but nobody answers ({answer.problem}): {silent}"
         remedy = "start kubelet, and read its log: journalctl -u kubelet"

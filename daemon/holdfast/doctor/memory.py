@@ -40,7 +40,7 @@ _LOCK_MORE = (
 
 
 def memory_findings(node: Node) -> Iterator[Finding]:
-    """Yield what was found of memory. Never raises."""
+    """Yield what was found of memory."""
     reader = MemoryReader(node.host)
     yield from _own(node, reader)
     targets = tuple(_targets(node.host))

@@ -14,7 +14,7 @@ from holdfast.settings.needs import NEEDS, Need, resets
 
 
 def privileges_findings(node: Node) -> Iterator[Finding]:
-    """Yield what the daemon, or else this process, may do. Never raises."""
+    """Yield what the daemon, or else this process, may do."""
     if not node.live:
         yield Check("subject").ok("a copy of a node runs no daemon")
         return
@@ -61,9 +61,7 @@ def device_findings(found: Privileges, settings: Settings) -> Iterator[Finding]:
 
 def _subject(node: Node) -> tuple[int | None, Finding]:
     """Return the pid of the daemon, None for this process, and a finding that says which."""
-    answer, unasked = ask_daemon(node, Check("subject"))
-    if unasked is not None:
-        return None, unasked
+    answer = ask_daemon(node)
     if answer.problem:
         return None, Check("subject").ok("no daemon answers; this is what the doctor itself may do")
     if Procfs(node.host).process(answer.pid) is None:

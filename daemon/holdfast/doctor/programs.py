@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.doctor.finding import Check, Finding, Node
+from holdfast.doctor.finding import Node
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import stat_or_none
 from holdfast.host.proc.pidfd import listener
@@ -41,7 +41,6 @@ class SocketAnswer(Struct, frozen=True):
 
     pid: int = 0
     problem: str = ""
-    forbidden: bool = False
 
 
 class ProgramOutput(Struct, frozen=True, kw_only=True):
@@ -99,24 +98,21 @@ def _is_program(node: Node, path: str) -> bool:
 
 
 def ask_socket(path: Path) -> SocketAnswer:
-    """Connect to the socket *path*, send nothing, and return who answers."""
+    """Connect to the socket *path*, send nothing, and return who answers.
+
+    Raise HostError without permission.
+    """
     try:
         return SocketAnswer(pid=listener(path))
+    except PermissionError as error:
+        raise HostError(f"no permission to connect to {path}") from error
     except OSError as error:
-        return SocketAnswer(
-            problem=error.strerror or str(error), forbidden=isinstance(error, PermissionError)
-        )
+        return SocketAnswer(problem=error.strerror or str(error))
 
 
-def ask_daemon(node: Node, check: Check) -> tuple[SocketAnswer, Finding | None]:
-    """Return who answers on the daemon's socket, and what to say where that may not be asked."""
-    path = node.path(node.settings.state_dir) / CONTROL_SOCKET
-    answer = ask_socket(path)
-    if not answer.forbidden:
-        return answer, None
-    return answer, check.warn(
-        f"no permission to connect to {path}", remedy="run the doctor as root"
-    )
+def ask_daemon(node: Node) -> SocketAnswer:
+    """Return who answers on the daemon's socket, as `ask_socket` does."""
+    return ask_socket(node.path(node.settings.state_dir) / CONTROL_SOCKET)
 
 
 def running(host: HostRoot, names: Collection[str]) -> Iterator[ProcessFacts]:

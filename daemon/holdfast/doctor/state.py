@@ -22,7 +22,7 @@ _MOVE = "set stateDir to a folder on a local disk of the node, mounted as a host
 
 
 def state_findings(node: Node) -> Iterator[Finding]:
-    """Yield what was found of the state folder. Raise PermissionError without permission."""
+    """Yield what was found of the state folder."""
     folder = node.path(node.settings.state_dir)
     try:
         found = folder.stat()
@@ -109,9 +109,7 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
     if not node.live:
         return False, Check("daemon").ok("a copy of a node runs no daemon")
     holder = Procfs(node.host).flock_holder(folder / LOCK)
-    answer, unasked = ask_daemon(node, Check("daemon"))
-    if unasked is not None:
-        return holder is not None, unasked
+    answer = ask_daemon(node)
     if not answer.problem:
         return True, Check("daemon").ok(f"the daemon runs on {folder}{_pid(answer.pid)}")
     if holder is None:

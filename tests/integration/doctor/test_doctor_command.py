@@ -149,26 +149,27 @@ def test_whatever_any_one_file_of_a_node_is_no_check_breaks(
     tree.close()
 
 
-_PLACES = (
-    "var/lib/kubelet",
-    "var/lib/kubelet/device-plugins",
-    "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
-    "var/lib/kubelet/pod-resources",
-    "var/lib/holdfast",
-    "var/lib/holdfast/ledger.db",
-    "etc",
-    "etc/cdi",
-    "etc/cdi/holdfast_x.json",
-    "etc/containerd/config.toml",
-    "dev/vfio",
-    "proc",
-    "sys",
-    "sys/bus/pci/devices",
-    "sys/kernel",
-    "sys/module",
-    "run",
-    "",
-)
+_PLACES = {
+    "var/lib/kubelet": set(),
+    "var/lib/kubelet/device-plugins": {"kubelet"},
+    "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint": {"kubelet"},
+    "var/lib/kubelet/pod-resources": {"kubelet"},
+    "var/lib/holdfast": {"state"},
+    "var/lib/holdfast/ledger.db": set(),
+    "etc": {"cdi"},
+    "etc/cdi": {"cdi"},
+    "etc/cdi/holdfast_x.json": {"cdi"},
+    "etc/containerd/config.toml": {"containerd", "gvisor"},
+    "dev/vfio": {"vfio"},
+    "proc": {"nvidia"},
+    "sys": {"memory", "vfio"},
+    "sys/bus/pci/devices": {"vfio"},
+    "sys/kernel": {"vfio"},
+    "sys/module": {"vfio"},
+    "run": set(),
+    "": {"cdi", "state", "memory", "nvidia", "vfio"},
+}
+"""What is closed, and the areas that end there."""
 
 
 @root_with("setpriv", to="take rights away")
@@ -199,6 +200,9 @@ def test_what_the_doctor_may_not_read_is_no_verdict_on_it(place: str, node: Node
     assert "doctor" not in {each["check"] for each in found}, found
     failed = [each for each in found if each["level"] == "FAIL"]
     assert not failed, "what is not known is no failure"
+    ended = {each["area"]: each for each in found if each["check"] == "rights"}
+    assert ended.keys() == _PLACES[place]
+    assert all(each["level"] == "WARN" for each in ended.values())
 
 
 def test_with_all_the_checks_that_are_ok_are_shown_below_their_areas(

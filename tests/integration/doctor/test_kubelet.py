@@ -399,8 +399,21 @@ def test_a_socket_that_may_not_be_asked_is_no_dead_kubelet(folder: Path) -> None
     with listening("kubelet", folder, [path]):
         path.chmod(0)
         found = _without_rights(f"kubelet.pluginDir={folder / 'dp'}")
-    assert found["kubelet-socket"]["level"] == "WARN"
-    assert found["kubelet-socket"]["reason"] == f"no permission to connect to {path}"
+    assert found["kubelet", "rights"]["level"] == "WARN"
+    assert f"no permission to connect to {path}" in found["kubelet", "rights"]["reason"]
+    assert ("kubelet", "kubelet-socket") not in found
+
+
+@root_with("setpriv", to="take rights away")
+def test_a_socket_of_another_plugin_that_may_not_be_asked_is_not_said_to_be_left(
+    folder: Path,
+) -> None:
+    path = folder / "dp/nvidia-gpu.sock"
+    with listening("kubelet", folder, [folder / "dp/kubelet.sock", path]):
+        path.chmod(0)
+        found = _without_rights(f"kubelet.pluginDir={folder / 'dp'}")
+    assert ("kubelet", "other-plugins") not in found
+    assert f"no permission to connect to {path}" in found["kubelet", "rights"]["reason"]
 
 
 @root_with("setpriv", to="take rights away")
@@ -409,18 +422,20 @@ def test_a_daemon_that_may_not_be_asked_is_not_said_to_be_down(folder: Path) -> 
     with listening("holdfast", folder, [path]):
         path.chmod(0)
         found = _without_rights(f"kubelet.pluginDir={folder / 'dp'}", f"stateDir={folder}")
-    for check in ("own-sockets", "daemon", "subject"):
-        assert found[check]["level"] == "WARN"
-        assert found[check]["reason"].startswith(f"no permission to connect to {path}")
+    for area, check in (("kubelet", "own-sockets"), ("state", "daemon"), ("privileges", "subject")):
+        assert (area, check) not in found
+        assert found[area, "rights"]["level"] == "WARN"
+        assert f"no permission to connect to {path}" in found[area, "rights"]["reason"]
 
 
-def _without_rights(*settings: str) -> dict[str, dict[str, str]]:
-    """Return what the doctor finds as root without any capability, by check."""
+def _without_rights(*settings: str) -> dict[tuple[str, str], dict[str, str]]:
+    """Return what the doctor finds as root without any capability, by area and check."""
     less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
     doctor = [sys.executable, "-m", "holdfast", "doctor", "-o", "json"]
     told = [word for each in settings for word in ("--set", each)]
     done = subprocess.run([*less, *doctor, *told], capture_output=True, text=True, check=False)
-    return {each["check"]: each for each in json.loads(done.stdout)["findings"]}
+    findings = json.loads(done.stdout)["findings"]
+    return {(each["area"], each["check"]): each for each in findings}
 
 
 @pytest.mark.parametrize(
