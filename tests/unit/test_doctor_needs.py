@@ -172,7 +172,9 @@ def test_what_opens_devices_is_said_to_have_no_effect_where_they_cannot_be_opene
     found = replace(_EVERYTHING, pods_devices_only=bound)
     told = list(device_findings(found, convert(settings)))
 
-    assert [each.level for each in told] == levels
+    assert [(each.check, each.level) for each in told] == [
+        ("device-nodes", each) for each in levels
+    ]
     if bound and told:
         assert "gate.exclusiveOpen has no effect" in told[0].reason
         assert ("reclaim.reset has no effect" in told[0].reason) is ("reclaim" in settings)

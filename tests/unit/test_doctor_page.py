@@ -1,4 +1,4 @@
-"""docs/doctor.md lists exactly the checks that the doctor has, under the names of their areas."""
+"""docs/doctor.md lists exactly the checks that the doctor has, and each of them has a test."""
 
 import ast
 import re
@@ -66,3 +66,32 @@ def test_every_area_of_the_code_is_on_the_page_and_no_other() -> None:
 
 def test_no_check_is_on_the_page_twice() -> None:
     assert len({(area, check) for area, check, _ in _ROWS}) == len(_ROWS)
+
+
+_TESTS = (
+    *(_REPOSITORY / "tests/integration/doctor").glob("test_*.py"),
+    *(_REPOSITORY / "tests/contract").glob("test_doctor_*.py"),
+    *(_REPOSITORY / "tests/unit").glob("test_doctor_[!p]*.py"),
+)
+
+
+def _strings(path: Path) -> set[str]:
+    """Return the strings of *path*, and the modules from which it imports."""
+    found = set()
+    for each in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match each:
+            case ast.Constant(value=str() as text) | ast.ImportFrom(module=str() as text):
+                found.add(text)
+    return found
+
+
+_ASKED = [_strings(path) for path in _TESTS]
+
+
+@pytest.mark.parametrize(("area", "check"), [(area, check) for area, check, _ in _ROWS])
+def test_each_check_is_asked_for_by_its_name_in_a_test_of_its_area(area: str, check: str) -> None:
+    modules = {
+        ".".join(each.relative_to(_DAEMON.parent).with_suffix("").parts) for each in _code()[area]
+    }
+    its = (each for each in _ASKED if area == "any" or area in each or modules & each)
+    assert any(check in each for each in its), f"no test beside those of {area} has it"

@@ -74,6 +74,11 @@ def test_a_configuration_that_cannot_be_used_fails_and_the_rest_is_checked_all_t
     assert "state folder" in told
 
 
+def test_the_settings_that_the_rest_goes_by_are_told_first(node: NodeTree) -> None:
+    assert node.told().of("configuration", "settings")["level"] == "OK"
+    assert node.told("--set", "gate.wait=soon").of("configuration", "settings")["level"] == "FAIL"
+
+
 def test_a_warning_ends_with_1_only_when_that_is_asked_for(node: NodeTree) -> None:
     node.remove("sys/module/vfio_iommu_type1")
 
