@@ -113,16 +113,21 @@ class NodeCondition(Struct, frozen=True):
         return await self._patched({"status": {"conditions": [written]}})
 
     async def _patched(self, patch: dict[str, Any]) -> StoredCondition:
-        request = ApiRequest(
-            about=f"the condition {CONDITION} of Node {self.node}",
-            method="PATCH",
-            path=("api", "v1", "nodes", self.node, "status"),
-            content=MERGE_PATCH,
-            body=msgspec.json.encode(patch),
-        )
+        request = status_patched(self.node, patch)
         node = await self.server.ask(request, _NodeWithConditions, deadline=_DEADLINE)
         found = (each for each in node.status.conditions or () if each.type == CONDITION)
         return _stored(next(found, None))
+
+
+def status_patched(node: str, patch: dict[str, Any]) -> ApiRequest:
+    """Return the call that merges *patch* into the status of *node*, which has the condition."""
+    return ApiRequest(
+        about=f"the condition {CONDITION} of Node {node}",
+        method="PATCH",
+        path=("api", "v1", "nodes", node, "status"),
+        content=MERGE_PATCH,
+        body=msgspec.json.encode(patch),
+    )
 
 
 def _stored(found: _Condition | None) -> StoredCondition:

@@ -15,7 +15,8 @@ from holdfast.model.dra.resourceslice import OwnerReference, ResourceSlice, Slic
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 
 _GROUP_VERSION = "resource.k8s.io/v1"
-_PATH = ("apis", "resource.k8s.io", "v1", "resourceslices")
+SLICES = ("apis", "resource.k8s.io", "v1", "resourceslices")
+"""The path of all slices."""
 _DEADLINE = 10.0
 _PAGE = "100"
 _CLAIM_DEADLINE = 5.0
@@ -60,7 +61,7 @@ class NodeSlices:
         self.node = node
         self._all = ApiRequest(
             about=f"ResourceSlices of node {node}",
-            path=_PATH,
+            path=SLICES,
             query={"fieldSelector": f"spec.driver={driver},spec.nodeName={node}"},
         )
 
@@ -107,12 +108,12 @@ class NodeSlices:
             api_version="v1", kind="Node", name=self.node, uid=owner, controller=True
         )
         metadata = SliceMetadata(name=name, owner_references=(reference,))
-        return await self._write("POST", _PATH, metadata, spec)
+        return await self._write("POST", SLICES, metadata, spec)
 
     async def update(self, stored: ResourceSlice, spec: SliceSpec) -> ResourceSlice:
         """Give *stored* another spec unless it has changed since; return it as it is stored."""
         metadata = stored.metadata
-        return await self._write("PUT", (*_PATH, metadata.name), metadata, spec)
+        return await self._write("PUT", (*SLICES, metadata.name), metadata, spec)
 
     async def delete(self, stored: ResourceSlice) -> None:
         """Remove *stored* unless it has changed since; raise ObjectGoneError if it is gone."""
@@ -128,7 +129,7 @@ class NodeSlices:
         request = ApiRequest(
             about=f"ResourceSlice {metadata.name}",
             method="DELETE",
-            path=(*_PATH, metadata.name),
+            path=(*SLICES, metadata.name),
             body=msgspec.json.encode(options),
         )
         await self._server.ask(request, msgspec.Raw, deadline=_DEADLINE)
@@ -136,16 +137,23 @@ class NodeSlices:
     async def _write(
         self, method: str, path: tuple[str, ...], metadata: SliceMetadata, spec: SliceSpec
     ) -> ResourceSlice:
-        made = ResourceSlice(
-            api_version=_GROUP_VERSION, kind="ResourceSlice", metadata=metadata, spec=spec
-        )
-        request = ApiRequest(
-            about=f"ResourceSlice {metadata.name}",
-            method=method,
-            path=path,
-            body=msgspec.json.encode(made),
-        )
+        request = slice_written(method, path, metadata, spec)
         return await self._server.ask(request, ResourceSlice, deadline=_DEADLINE)
+
+
+def slice_written(
+    method: str, path: tuple[str, ...], metadata: SliceMetadata, spec: SliceSpec
+) -> ApiRequest:
+    """Return the call that writes a slice, and that is answered with it as it is stored."""
+    made = ResourceSlice(
+        api_version=_GROUP_VERSION, kind="ResourceSlice", metadata=metadata, spec=spec
+    )
+    return ApiRequest(
+        about=f"ResourceSlice {metadata.name}",
+        method=method,
+        path=path,
+        body=msgspec.json.encode(made),
+    )
 
 
 class _ClaimJson(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -13,7 +13,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError, understood
-from holdfast.apiserver.wire import MERGE_PATCH, Access, ApiRequest, Wire, in_cluster, node_name
+from holdfast.apiserver.events import status_patched
+from holdfast.apiserver.resourceslices import SLICES, slice_written
+from holdfast.apiserver.wire import Access, ApiRequest, Wire, in_cluster, node_name
 from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.kubelet import DRA_DRIVERS
 from holdfast.doctor.programs import ask_daemon
@@ -40,7 +42,8 @@ T = TypeVar("T")
 _PATIENCE = 5.0
 """Seconds of each wait on the network."""
 _GROUP = "resource.k8s.io"
-_SLICES_PATH = ("apis", _GROUP, "v1", "resourceslices")
+_DRY_RUN = {"dryRun": "All"}
+_NAME_IT = "set dra.nodeName, or the variable NODE_NAME, to the name that `kubectl get nodes` shows"
 _PLACE = 0xFFFFF
 """The number of the slice that is tried; no node has so many."""
 _WITH_GATE, _BY_DEFAULT = 32, 34
@@ -143,20 +146,12 @@ class Cluster:
 
     def touch_status(self, name: str) -> None:
         """Ask for a patch of the status of Node *name* that changes nothing."""
-        request = ApiRequest(
-            about=f"the status of Node {name}",
-            method="PATCH",
-            path=("api", "v1", "nodes", name, "status"),
-            query={"dryRun": "All"},
-            content=MERGE_PATCH,
-            body=b"{}",
-        )
-        self._ask(request, msgspec.Raw)
+        self._ask(replace(status_patched(name, {}), query=_DRY_RUN), msgspec.Raw)
 
     def slices(self, node: str) -> Sequence[ResourceSlice]:
         """Return the slices of all drivers for *node*."""
         query = {"fieldSelector": f"spec.nodeName={node}"}
-        request = ApiRequest(about=f"ResourceSlices of node {node}", path=_SLICES_PATH, query=query)
+        request = ApiRequest(about=f"ResourceSlices of node {node}", path=SLICES, query=query)
         return self._ask(request, _Slices).items or ()
 
     def keeps(self, driver: str, node: str) -> SliceFields:
@@ -173,26 +168,15 @@ class Cluster:
 
     def _tried(self, content: SliceContent, driver: str, node: str) -> SliceContent:
         """Return what would be stored of a slice with *content*."""
-        name = slice_name(driver, node, _PLACE)
-        made = ResourceSlice(
-            api_version=f"{_GROUP}/v1",
-            kind="ResourceSlice",
-            metadata=SliceMetadata(name=name),
-            spec=SliceSpec(
-                driver=driver,
-                node_name=node,
-                pool=SlicePool(name=node, generation=1, resource_slice_count=1),
-                devices=content.devices,
-                shared_counters=content.shared_counters,
-            ),
+        spec = SliceSpec(
+            driver=driver,
+            node_name=node,
+            pool=SlicePool(name=node, generation=1, resource_slice_count=1),
+            devices=content.devices,
+            shared_counters=content.shared_counters,
         )
-        request = ApiRequest(
-            about=f"ResourceSlice {name}, as a dry run",
-            method="POST",
-            path=_SLICES_PATH,
-            query={"dryRun": "All"},
-            body=msgspec.json.encode(made),
-        )
+        metadata = SliceMetadata(name=slice_name(driver, node, _PLACE))
+        request = replace(slice_written("POST", SLICES, metadata, spec), query=_DRY_RUN)
         return self._ask(request, ResourceSlice).spec.content
 
     def _allowed(self, right: Right) -> bool:
@@ -286,8 +270,7 @@ def _of_node(cluster: Cluster, settings: Settings, name: str) -> Iterator[Findin
     except ApiObjectGoneError:
         yield Check("node-name").fail(
             f"the cluster has no Node {name}: slices and claims are of other nodes",
-            remedy="set dra.nodeName, or the variable NODE_NAME, to the name that "
-            "`kubectl get nodes` shows",
+            remedy=_NAME_IT,
         )
         return
     except ApiRefusedError:
@@ -451,8 +434,7 @@ def _own_node(cluster: Cluster, name: str, has_rights: bool) -> Iterator[Finding
     except ApiObjectGoneError:
         yield Check("node").fail(
             f"the cluster has no Node {name}: Events and the condition are of another node",
-            remedy="set dra.nodeName, or the variable NODE_NAME, to the name that "
-            "`kubectl get nodes` shows",
+            remedy=_NAME_IT,
         )
     except ApiRefusedError as error:
         yield Check("node").fail(
