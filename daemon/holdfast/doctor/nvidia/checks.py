@@ -1,6 +1,6 @@
 """What the doctor says of NVIDIA: the driver, its device nodes, and the container toolkit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.doctor.containerd.facts import (
     ConfigFile,
@@ -18,11 +18,17 @@ from holdfast.doctor.nvidia.facts import (
     OPERATOR_DEV,
     PROGRAM,
     TOOLKIT,
-    NvidiaFacts,
-    nvidia_facts,
+    NvidiaDeviceNode,
+    daemon_of,
+    device_nodes,
+    driver_files,
+    gpus_and_switches,
+    libraries,
+    loaded_version,
     of_node,
 )
 from holdfast.doctor.programs import ask_for, find_program
+from holdfast.model.nvidia.roots import DeviceRoot, DriverFacts, device_root
 
 _HOOKS = (
     "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json",
@@ -118,27 +124,31 @@ def nvidia_findings(node: Node) -> Iterator[Finding]:
     if not node.settings.gpu.enabled:
         yield Check("driver").ok("gpu.enabled is false")
         return
-    facts = nvidia_facts(node)
-    yield _driver(facts)
-    if not facts.driver.present:
+    driver, version = driver_files(node).facts(), loaded_version(node.host)
+    gpus, switches = gpus_and_switches(node.host)
+    if not driver.present:
+        yield _without_driver(gpus)
         return
-    yield _library(facts)
-    yield from _roots(facts, node)
-    if facts.root.root is not None:
-        yield from list(_nodes(facts, copied=not node.live)) or [
-            Check("nodes").ok(f"{len(facts.nodes)} nodes have the major numbers of /proc/devices")
+    told = version or "of a version that /proc/driver/nvidia does not say"
+    yield Check("driver").ok(f"the kernel has NVIDIA's driver {told}")
+    found = dict(libraries(node, driver))
+    yield _library(found, version)
+    make = _OPERATORS_MODPROBE if next(iter(found), "").startswith(f"{OPERATOR}/") else _MODPROBE
+    chosen = device_root(driver)
+    yield from _roots(node, driver, chosen, make)
+    if chosen.root is not None:
+        nodes = tuple(device_nodes(node, chosen.root.folder, chosen.root.host))
+        yield from list(_nodes(nodes, make, copied=not node.live)) or [
+            Check("nodes").ok(f"{len(nodes)} nodes have the major numbers of /proc/devices")
         ]
-    yield _fabric_manager(facts)
-    yield _persistenced(facts)
+    yield _fabric_manager(node, switches, version)
+    yield _persistenced(node, switches)
     yield from toolkit_findings(node, containerd_facts(node, ask_for(node)))
 
 
-def _driver(facts: NvidiaFacts) -> Finding:
-    """Return whether the kernel has the driver, if there is a GPU for it."""
-    if facts.driver.present:
-        version = facts.version or "of a version that /proc/driver/nvidia does not say"
-        return Check("driver").ok(f"the kernel has NVIDIA's driver {version}")
-    idle = [address for address, driver in facts.gpus.items() if driver not in _OTHERS]
+def _without_driver(gpus: Mapping[str, str]) -> Finding:
+    """Return whether there is a GPU for the driver, which the kernel has not."""
+    idle = [address for address, driver in gpus.items() if driver not in _OTHERS]
     if idle:
         return Check("driver").warn(
             f"NVIDIA GPUs at {', '.join(idle)} have no driver (there is no /proc/driver/nvidia): "
@@ -146,48 +156,48 @@ def _driver(facts: NvidiaFacts) -> Finding:
             remedy="load NVIDIA's driver, or wait for GPU Operator's driver container. holdfast "
             "notices it without a restart",
         )
-    others = ", ".join(f"{address} has {driver}" for address, driver in facts.gpus.items())
+    others = ", ".join(f"{address} has {driver}" for address, driver in gpus.items())
     more = f" ({others})" if others else ""
     return Check("driver").ok(f"NVIDIA's driver is not loaded, and there is no GPU for it{more}")
 
 
-def _library(facts: NvidiaFacts) -> Finding:
+def _library(libraries: Mapping[str, str], version: str) -> Finding:
     """Return whether the driver's library is there, with the version that the kernel has."""
-    if not facts.libraries:
+    if not libraries:
         return Check("library").fail(
             "libnvidia-ml.so.1 is not below gpu.driverRoot, nor below /run/nvidia/driver, nor in "
             "the usual folders: no GPU can be found",
             remedy="set gpu.driverRoot to the root of the filesystem with the driver's library, as "
             "the daemon sees it",
         )
-    path, version = next(iter(facts.libraries.items()))
-    if version and facts.version and version != facts.version:
+    path, its = next(iter(libraries.items()))
+    if its and version and its != version:
         return Check("library").fail(
-            f"{path} is of driver {version}, and the kernel has {facts.version}: NVML refuses to "
+            f"{path} is of driver {its}, and the kernel has {version}: NVML refuses to "
             "work (driver/library version mismatch)",
             remedy="reboot, or load the kernel module again, so that both have one version; or set "
             "gpu.driverRoot to the root of the right library",
         )
-    known = f" of driver {version}" if version else ", whose name does not say its version"
+    known = f" of driver {its}" if its else ", whose name does not say its version"
     return Check("library").ok(f"{path} is the library{known}")
 
 
-def _roots(facts: NvidiaFacts, node: Node) -> Iterator[Finding]:
+def _roots(node: Node, driver: DriverFacts, chosen: DeviceRoot, make: str) -> Iterator[Finding]:
     """Yield which folder has the driver's nodes, and which program looks elsewhere for them."""
-    root = facts.root.root
+    root = chosen.root
     if root is None:
-        seen = any(each.control is not None for each in facts.driver.roots)
+        seen = any(each.control is not None for each in driver.roots)
         if not node.live and not seen:
             yield Check("device-root").warn(
-                f"the copy has no device nodes of the driver: {facts.root.reason}",
+                f"the copy has no device nodes of the driver: {chosen.reason}",
                 remedy="run the doctor on the node itself: most copies leave out its device nodes",
             )
         else:
-            yield Check("device-root").fail(facts.root.reason, remedy=_make_nodes(facts))
+            yield Check("device-root").fail(chosen.reason, remedy=make)
         return
     host = of_node(node, root.host)
     yield Check("device-root").ok(f"{host} has nvidiactl of major {root.control}")
-    elsewhere = [each for each in facts.driver.roots if each.folder == node.host.dev]
+    elsewhere = [each for each in driver.roots if each.folder == node.host.dev]
     if host == "/dev" or any(each.control == root.control for each in elsewhere):
         yield Check("criu").ok("/dev has the driver's nodes, where CRIU looks for them")
         return
@@ -203,10 +213,9 @@ def _roots(facts: NvidiaFacts, node: Node) -> Iterator[Finding]:
     )
 
 
-def _nodes(facts: NvidiaFacts, *, copied: bool) -> Iterator[Finding]:
+def _nodes(nodes: Sequence[NvidiaDeviceNode], make: str, *, copied: bool) -> Iterator[Finding]:
     """Yield the nodes that are missing, or that an earlier driver left."""
-    make = _make_nodes(facts)
-    for each in facts.nodes:
+    for each in nodes:
         if each.wanted is None or each.major == each.wanted:
             continue
         if each.major is not None:
@@ -222,7 +231,7 @@ def _nodes(facts: NvidiaFacts, *, copied: bool) -> Iterator[Finding]:
                 remedy=make,
                 fails=not (copied or each.unified),
             )
-    if any(each.unified and each.wanted is None for each in facts.nodes):
+    if any(each.unified and each.wanted is None for each in nodes):
         yield Check("nodes").warn(
             "/proc/devices has no nvidia-uvm: CUDA programs cannot start before that module is "
             "loaded",
@@ -230,32 +239,26 @@ def _nodes(facts: NvidiaFacts, *, copied: bool) -> Iterator[Finding]:
         )
 
 
-def _make_nodes(facts: NvidiaFacts) -> str:
-    """Return how the driver's nodes are made on this node, which depends on where the driver is."""
-    first = next(iter(facts.libraries), "")
-    return _OPERATORS_MODPROBE if first.startswith(f"{OPERATOR}/") else _MODPROBE
-
-
-def _fabric_manager(facts: NvidiaFacts) -> Finding:
-    if not facts.switches:
+def _fabric_manager(node: Node, switches: Sequence[str], version: str) -> Finding:
+    if not switches:
         return Check("fabric-manager").ok("there is no NVSwitch, so fabric manager is not needed")
-    if runs := facts.daemons["nvidia-fabricmanager"]:
+    if runs := daemon_of(node, "nvidia-fabricmanager", "nv-fabricmanager"):
         return Check("fabric-manager").ok(
-            f"fabric manager runs ({runs}) for {len(facts.switches)} NVSwitches"
+            f"fabric manager runs ({runs}) for {len(switches)} NVSwitches"
         )
     return Check("fabric-manager").warn(
-        f"there are NVSwitches ({', '.join(facts.switches)}), but neither "
+        f"there are NVSwitches ({', '.join(switches)}), but neither "
         "/run/nvidia-fabricmanager/socket nor a process nv-fabricmanager: CUDA fails with error "
         "802 (system not yet initialized)",
-        remedy=f"start nvidia-fabricmanager {facts.version} on the node; it must have the driver's "
+        remedy=f"start nvidia-fabricmanager {version} on the node; it must have the driver's "
         "own version",
     )
 
 
-def _persistenced(facts: NvidiaFacts) -> Finding:
-    if runs := facts.daemons["nvidia-persistenced"]:
+def _persistenced(node: Node, switches: Sequence[str]) -> Finding:
+    if runs := daemon_of(node, "nvidia-persistenced", "nvidia-persistenced"):
         return Check("persistenced").ok(f"nvidia-persistenced runs ({runs})")
-    if not facts.switches:
+    if not switches:
         return Check("persistenced").ok(
             "nvidia-persistenced does not run, and no NVSwitch needs it"
         )

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from holdfast.doctor.containerd.facts import UnreadableFile, read_toml, table
 from holdfast.doctor.finding import Node
@@ -24,7 +24,7 @@ from holdfast.host.nvidia.driver import MOUNTED, NvidiaFiles
 from holdfast.host.pci.sysfs import PciFunction, Sysfs
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.model.nvidia.roots import DeviceRoot, DriverFacts, device_root
+from holdfast.model.nvidia.roots import DriverFacts
 from holdfast.model.text import is_number
 
 PROGRAM = "nvidia-container-runtime"
@@ -49,11 +49,6 @@ _BRIDGE = 0x0680
 """The PCI class of NVSwitches: other bridges."""
 _UVM = ("nvidia-uvm", "nvidia-uvm-tools")
 _CAPS = "nvidia-caps"
-_SOCKETS = {
-    "nvidia-fabricmanager": "nv-fabricmanager",
-    "nvidia-persistenced": "nvidia-persistenced",
-}
-"""The folders below /run that have the daemons' sockets, and the daemons' programs."""
 _COMM = 15
 """How many letters of a program's name the kernel keeps."""
 
@@ -115,42 +110,6 @@ class NvidiaDeviceNode(Struct, frozen=True, kw_only=True):
     """Whether it is the node of unified memory, which CUDA opens first."""
 
 
-class NvidiaFacts(Struct, frozen=True, kw_only=True):
-    """The facts behind the findings about NVIDIA's driver."""
-
-    driver: DriverFacts
-    root: DeviceRoot
-    version: str = ""
-    libraries: Mapping[str, str] = field(default_factory=dict)
-    """Each library by its path on the node, with the version in its name, empty without one."""
-    nodes: tuple[NvidiaDeviceNode, ...] = ()
-    """The nodes of each GPU, of unified memory and of MIG's capabilities, in the chosen root."""
-    gpus: Mapping[str, str] = field(default_factory=dict)
-    """NVIDIA's GPUs by PCI address, each with its kernel driver, empty without one."""
-    switches: tuple[str, ...] = ()
-    """The PCI addresses of NVSwitches."""
-    daemons: Mapping[str, str] = field(default_factory=dict)
-    """A socket or process of each of the driver's daemons, empty if it has neither."""
-
-
-def nvidia_facts(node: Node) -> NvidiaFacts:
-    """Look at *node*, whatever of it is there. Never raises."""
-    files = _files(node)
-    driver = files.facts()
-    root = device_root(driver)
-    gpus, switches = _functions(node.host)
-    return NvidiaFacts(
-        driver=driver,
-        root=root,
-        version=loaded_version(node.host),
-        libraries=dict(_libraries(node, driver)),
-        nodes=tuple(_nodes(node, root.root.folder, root.root.host)) if root.root else (),
-        gpus=gpus,
-        switches=switches,
-        daemons={name: _daemon(node, name, program) for name, program in _SOCKETS.items()},
-    )
-
-
 def loaded_version(host: HostRoot) -> str:
     """Return the version of the loaded driver; empty if none is."""
     match = _VERSION.search(text_or_empty(host.proc / "driver/nvidia/version"))
@@ -166,7 +125,8 @@ def _below(node: Node, path: str) -> str:
     return str(node.path(path)) if path else ""
 
 
-def _files(node: Node) -> NvidiaFiles:
+def driver_files(node: Node) -> NvidiaFiles:
+    """Return what reads the driver of *node*, with the folders that the settings name."""
     gpu = node.settings.gpu
     return NvidiaFiles(
         node.host,
@@ -177,8 +137,11 @@ def _files(node: Node) -> NvidiaFiles:
     )
 
 
-def _libraries(node: Node, driver: DriverFacts) -> Iterator[tuple[str, str]]:
-    """Yield the libraries in the order in which the daemon tries them, the loader's last."""
+def libraries(node: Node, driver: DriverFacts) -> Iterator[tuple[str, str]]:
+    """Yield the libraries in the order in which the daemon tries them, the loader's last.
+
+    Each by its path on the node, with the version in its name, empty without one.
+    """
     own = NvidiaFiles(node.host, driver_root=str(node.root)).facts().libraries
     for path in (*driver.libraries, *own):
         match = _LIBRARY_VERSION.search(path.name)
@@ -194,7 +157,11 @@ def _libraries(node: Node, driver: DriverFacts) -> Iterator[tuple[str, str]]:
             yield known, match[1] if match else ""
 
 
-def _nodes(node: Node, folder: Path, host: str) -> Iterator[NvidiaDeviceNode]:
+def device_nodes(node: Node, folder: Path, host: str) -> Iterator[NvidiaDeviceNode]:
+    """Yield the nodes of each GPU, of unified memory and of MIG's capabilities in *folder*.
+
+    That is *host* as the host calls it.
+    """
     procfs = Procfs(node.host)
     control = device_major(folder / "nvidiactl")
     host = of_node(node, host)
@@ -232,7 +199,11 @@ def pci_functions(host: HostRoot) -> tuple[PciFunction, ...]:
         return ()
 
 
-def _functions(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...]]:
+def gpus_and_switches(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return the PCI addresses of NVIDIA's GPUs, and those of NVSwitches.
+
+    The GPUs have their kernel driver, empty without one.
+    """
     found = [each for each in pci_functions(host) if each.vendor == _VENDOR]
     gpus: dict[str, str] = {
         each.address: each.driver or "" for each in found if each.class_code >> 16 == _DISPLAY
@@ -240,7 +211,11 @@ def _functions(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...]]:
     return gpus, tuple(each.address for each in found if each.class_code >> 8 == _BRIDGE)
 
 
-def _daemon(node: Node, name: str, program: str) -> str:
+def daemon_of(node: Node, name: str, program: str) -> str:
+    """Return the socket or process of one of the driver's daemons, empty if it has neither.
+
+    Its socket is in the folder *name* below /run.
+    """
     for root in ("", OPERATOR):
         path = f"{root}/run/{name}/socket"
         seen = stat_or_none(node.path(path))
