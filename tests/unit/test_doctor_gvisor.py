@@ -8,17 +8,17 @@ from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.gvisor import (
     LEAK_FIXED,
     TPU_BY_ITSELF,
-    GvisorFacts,
     Release,
+    Runsc,
     SandboxRuntime,
     ShimConfig,
     gpu_findings,
     is_gvisor,
     mappings_finding,
     program_findings,
-    release_findings,
+    release_finding,
     release_of,
-    shim_config_findings,
+    shim_config_finding,
     table_findings,
     tpu_findings,
 )
@@ -32,28 +32,20 @@ TABLE = RuntimeTable(
     type_url="io.containerd.runsc.v1.options",
 )
 CONFIG = ShimConfig(path="/r.toml")
-FACTS = GvisorFacts(
-    runtimes=(SandboxRuntime(table=TABLE, config=CONFIG),),
-    containerd_config="/c.toml",
-    folders=("/usr/bin",),
-    shim="/usr/bin/containerd-shim-runsc-v1",
-    runsc="/usr/bin/runsc",
-    release=TPU_BY_ITSELF,
-    max_map_count=1_000_000,
-    tpus=4,
-)
+PLAIN = (SandboxRuntime(table=TABLE, config=CONFIG),)
 OLD, BETWEEN = Release(date=20250319), Release(date=20260601, count=1)
 
 
-def with_flags(**flags: str) -> GvisorFacts:
+Runtimes = tuple[SandboxRuntime, ...]
+
+
+def with_flags(**flags: str) -> Runtimes:
     named = {name.replace("_", "-"): value for name, value in flags.items()}
-    config = replace(CONFIG, flags=named)
-    return replace(FACTS, runtimes=(SandboxRuntime(table=TABLE, config=config),))
+    return (SandboxRuntime(table=TABLE, config=replace(CONFIG, flags=named)),)
 
 
-def passing(*annotations: str) -> GvisorFacts:
-    table = replace(TABLE, annotations=annotations)
-    return replace(FACTS, runtimes=(SandboxRuntime(table=table, config=CONFIG),))
+def passing(*annotations: str) -> Runtimes:
+    return (SandboxRuntime(table=replace(TABLE, annotations=annotations), config=CONFIG),)
 
 
 def levels(*findings: Finding) -> dict[str, Level]:
@@ -93,49 +85,49 @@ def test_releases_of_one_day_are_told_apart_by_their_count() -> None:
     ],
 )
 def test_runsc_must_give_a_tpu_back(release: Release | None, tpus: int, level: Level) -> None:
-    facts = replace(FACTS, release=release, release_problem="it is odd", tpus=tpus)
-    (found,) = release_findings(facts)
-    assert found.level is level
+    runsc = Runsc(path="/usr/bin/runsc", release=release, release_problem="it is odd")
+    assert release_finding(runsc, tpus=tpus).level is level
 
 
 @pytest.mark.parametrize(
-    ("facts", "release", "level"),
+    ("runtimes", "release", "level"),
     [
-        pytest.param(FACTS, TPU_BY_ITSELF, Level.OK, id="by itself"),
-        pytest.param(FACTS, BETWEEN, Level.FAIL, id="not yet, and nobody turns it on"),
+        pytest.param(PLAIN, TPU_BY_ITSELF, Level.OK, id="by itself"),
+        pytest.param(PLAIN, BETWEEN, Level.FAIL, id="not yet, and nobody turns it on"),
         pytest.param(with_flags(tpuproxy="true"), BETWEEN, Level.OK, id="by a flag"),
         pytest.param(with_flags(tpuproxy="false"), BETWEEN, Level.FAIL, id="the flag is off"),
         pytest.param(passing("dev.gvisor.*"), BETWEEN, Level.WARN, id="by each pod"),
         pytest.param(passing("example.com/*"), BETWEEN, Level.FAIL, id="other annotations"),
-        pytest.param(FACTS, None, Level.WARN, id="of no known release"),
+        pytest.param(PLAIN, None, Level.WARN, id="of no known release"),
         pytest.param(with_flags(tpuproxy="true"), None, Level.OK, id="by a flag, whatever it is"),
     ],
 )
 def test_tpuproxy_must_be_on_where_there_are_tpus(
-    facts: GvisorFacts, release: Release | None, level: Level
+    runtimes: Runtimes, release: Release | None, level: Level
 ) -> None:
-    assert levels(*tpu_findings(replace(facts, release=release)))["tpuproxy"] is level
-    assert not list(tpu_findings(replace(facts, release=release, tpus=0)))
+    found = levels(*tpu_findings(runtimes, release, vfio_devices=False))
+    assert found["tpuproxy"] is level
 
 
 @pytest.mark.parametrize(("there", "level"), [(True, Level.FAIL), (False, Level.OK)])
 def test_a_folder_of_vfio_devices_stops_sandboxes_with_tpus(there: bool, level: Level) -> None:
-    found = levels(*tpu_findings(replace(FACTS, vfio_devices=there)))
+    found = levels(*tpu_findings(PLAIN, TPU_BY_ITSELF, vfio_devices=there))
     assert found["vfio-devices"] is level
 
 
 @pytest.mark.parametrize(
-    ("count", "facts", "level"),
+    ("count", "runtimes", "level"),
     [
-        (1_000_000, FACTS, Level.OK),
-        (999_999, FACTS, Level.WARN),
-        (65_530, with_flags(host_settings="enforce"), Level.OK),
-        (65_530, with_flags(host_settings="check"), Level.WARN),
-        (None, FACTS, Level.WARN),
+        ("1000000", PLAIN, Level.OK),
+        ("999999", PLAIN, Level.WARN),
+        ("65530", with_flags(host_settings="enforce"), Level.OK),
+        ("65530", with_flags(host_settings="check"), Level.WARN),
+        ("", PLAIN, Level.WARN),
+        ("-1", PLAIN, Level.WARN),
     ],
 )
-def test_a_sandbox_needs_many_mappings(count: int | None, facts: GvisorFacts, level: Level) -> None:
-    assert mappings_finding(replace(facts, max_map_count=count)).level is level
+def test_a_sandbox_needs_many_mappings(count: str, runtimes: Runtimes, level: Level) -> None:
+    assert mappings_finding(count, runtimes).level is level
 
 
 @pytest.mark.parametrize(
@@ -166,13 +158,14 @@ def test_a_table_is_meant_for_gvisor_by_its_name_its_type_or_its_program(
 )
 def test_the_table_must_start_gvisors_own_shim(runtime_type: str, level: Level) -> None:
     table = replace(TABLE, runtime_type=runtime_type)
-    (found,) = table_findings(replace(FACTS, runtimes=(SandboxRuntime(table=table),)))
+    (found,) = table_findings((SandboxRuntime(table=table),), "/usr/bin/runsc", "/c.toml")
     assert found.level is level
 
 
 def test_a_runsc_that_no_table_starts_is_named() -> None:
-    (found,) = table_findings(replace(FACTS, runtimes=()))
+    (found,) = table_findings((), "/usr/bin/runsc", "/c.toml")
     assert found.level is Level.WARN
+    assert found.reason.startswith("/usr/bin/runsc is installed, and no runtime in /c.toml is of")
     assert "no runtime for its handler" in found.reason
 
 
@@ -192,30 +185,32 @@ def test_a_runsc_that_no_table_starts_is_named() -> None:
 def test_the_shim_must_be_able_to_read_its_configuration(
     config: ShimConfig, table: RuntimeTable, level: Level
 ) -> None:
-    found = shim_config_findings(SandboxRuntime(table=table, config=config))
-    assert [(each.check, each.level) for each in found] == [("shim-config", level)]
+    found = shim_config_finding(SandboxRuntime(table=table, config=config))
+    assert (found.check, found.level) == ("shim-config", level)
 
 
 def test_programs_that_are_not_there_are_named_with_where_they_are_looked_for() -> None:
     config = replace(CONFIG, binary="/usr/bin/nvidia-container-runtime", binary_missing=True)
     runtimes = (SandboxRuntime(table=TABLE, config=config),)
-    found = list(program_findings(replace(FACTS, shim="", runsc="", runtimes=runtimes)))
+    found = list(program_findings(runtimes, "", "", ("/usr/bin",)))
     assert [each.check for each in found] == ["shim", "runsc", "runsc"]
     assert {each.level for each in found} == {Level.FAIL}
     assert "/usr/bin" in found[0].reason
     assert "binary_name /usr/bin/nvidia-container-runtime" in found[1].reason
-    assert all(each.level is Level.OK for each in program_findings(FACTS))
+    there = program_findings(PLAIN, "/usr/bin/containerd-shim-runsc-v1", "/usr/bin/runsc", ())
+    assert all(each.level is Level.OK for each in there)
 
 
-LISTED = ("535.183.06", "580.126.09")
+DRIVER = "580.126.09"
+LISTED = ("535.183.06", DRIVER)
 
 
 @pytest.mark.parametrize(
-    ("facts", "driver", "drivers", "level"),
+    ("runtimes", "driver", "drivers", "level"),
     [
-        pytest.param(FACTS, "580.126.09", LISTED, Level.OK, id="listed"),
-        pytest.param(FACTS, "580.126.20", LISTED, Level.FAIL, id="near is not enough"),
-        pytest.param(FACTS, "580.126.09", (), Level.WARN, id="no list"),
+        pytest.param(PLAIN, "580.126.09", LISTED, Level.OK, id="listed"),
+        pytest.param(PLAIN, "580.126.20", LISTED, Level.FAIL, id="near is not enough"),
+        pytest.param(PLAIN, "580.126.09", (), Level.WARN, id="no list"),
         pytest.param(
             with_flags(nvproxy_allow_unsupported_driver="true"),
             "580.126.20",
@@ -240,11 +235,10 @@ LISTED = ("535.183.06", "580.126.09")
     ],
 )
 def test_runsc_must_know_the_very_driver(
-    facts: GvisorFacts, driver: str, drivers: tuple[str, ...], level: Level
+    runtimes: Runtimes, driver: str, drivers: tuple[str, ...], level: Level
 ) -> None:
-    facts = replace(facts, driver=driver, drivers=drivers)
-    assert levels(*gpu_findings(facts, convert({})))["nvproxy-driver"] is level
-    assert not list(gpu_findings(replace(facts, driver=""), convert({})))
+    runsc = Runsc(path="/usr/bin/runsc", drivers=drivers)
+    assert levels(*gpu_findings(runtimes, runsc, driver, convert({})))["nvproxy-driver"] is level
 
 
 @pytest.mark.parametrize(
@@ -256,17 +250,14 @@ def test_runsc_must_know_the_very_driver(
     ],
 )
 def test_something_must_bring_the_drivers_libraries(binary: str, level: Level) -> None:
-    config = replace(CONFIG, binary=binary)
-    facts = replace(
-        FACTS, runtimes=(SandboxRuntime(table=TABLE, config=config),), driver="580.126.09"
-    )
-    assert levels(*gpu_findings(facts, convert({})))["libraries"] is level
+    runtimes = (SandboxRuntime(table=TABLE, config=replace(CONFIG, binary=binary)),)
+    assert levels(*gpu_findings(runtimes, Runsc(), DRIVER, convert({})))["libraries"] is level
     off = convert({"gpu": {"enabled": False}})
-    assert "libraries" not in levels(*gpu_findings(facts, off))
+    assert "libraries" not in levels(*gpu_findings(runtimes, Runsc(), DRIVER, off))
 
 
 @pytest.mark.parametrize("strategy", ["cdi-annotations", "cdi-cri"])
 def test_cdi_brings_the_drivers_libraries_too(strategy: str) -> None:
     settings = convert({"gpu": {"deviceListStrategy": [strategy]}})
-    facts = replace(FACTS, driver="580.126.09")
-    assert levels(*gpu_findings(facts, settings))["libraries"] is Level.OK
+    found = levels(*gpu_findings(PLAIN, Runsc(), DRIVER, settings))
+    assert found["libraries"] is Level.OK

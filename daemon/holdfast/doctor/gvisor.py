@@ -1,7 +1,7 @@
 """What the doctor says of gVisor: its tables, shim and runsc, and what devices it lets through."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -93,65 +93,16 @@ class SandboxRuntime(Struct, frozen=True, kw_only=True):
     """What it starts through nvidia-container-runtime; None if it does not start that."""
 
 
-class GvisorFacts(Struct, frozen=True, kw_only=True):
-    """The facts behind the findings about gVisor."""
+class Runsc(Struct, frozen=True, kw_only=True):
+    """The runsc of a node, and what it says of itself."""
 
-    runtimes: tuple[SandboxRuntime, ...] = ()
-    containerd_config: str = ""
-    folders: tuple[str, ...] = ()
-    """Where containerd looks for the shim, and the shim for runsc."""
-    shim: str = ""
-    runsc: str = ""
+    path: str = ""
+    """Empty if there is none."""
     release: Release | None = None
     release_problem: str = ""
-    max_map_count: int | None = None
-    tpus: int = 0
-    """How many TPU functions are bound to vfio-pci."""
-    vfio_devices: bool = False
-    driver: str = ""
-    """The version of the loaded NVIDIA driver; empty if none is."""
     drivers: tuple[str, ...] = ()
-    """The versions that runsc lists."""
+    """The versions of NVIDIA's driver that it lists."""
     drivers_problem: str = ""
-    bare_nodes: tuple[str, ...] = ()
-    """CDI spec files with a device node that has no fileMode."""
-
-    @property
-    def installed(self) -> bool:
-        """Tell whether the node has any part of gVisor."""
-        return bool(self.runtimes or self.shim or self.runsc)
-
-
-def gvisor_facts(node: Node, ask: Ask, containerd: ContainerdFacts) -> GvisorFacts:
-    """Look at *node*, whatever of it is there. Never raises."""
-    runtimes = tuple(
-        _sandbox_runtime(node, each, containerd.folders)
-        for each in containerd.cri.runtimes
-        if is_gvisor(each)
-    )
-    runsc = _runsc(node, runtimes, containerd.folders)
-    shim = find_program(node, SHIM, containerd.folders)
-    if not (runtimes or runsc or shim):
-        return GvisorFacts()
-    release, release_problem = _release(ask, runsc)
-    driver = loaded_version(node.host)
-    drivers, drivers_problem = _drivers(ask, runsc) if driver and runsc else ((), "")
-    return GvisorFacts(
-        runtimes=runtimes,
-        containerd_config=containerd.path,
-        folders=containerd.folders,
-        shim=shim,
-        runsc=runsc,
-        release=release,
-        release_problem=release_problem,
-        max_map_count=_number(node, "sys/vm/max_map_count"),
-        tpus=_tpus(node),
-        vfio_devices=(node.host.dev / "vfio/devices").is_dir(),
-        driver=driver,
-        drivers=drivers,
-        drivers_problem=drivers_problem,
-        bare_nodes=nodes_without_mode(node, containerd.cri.cdi_spec_dirs),
-    )
 
 
 def is_gvisor(runtime: RuntimeTable) -> bool:
@@ -182,16 +133,31 @@ def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> 
     )
 
 
-def _sandbox_runtime(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> SandboxRuntime:
-    config = shim_config(node, runtime, folders)
-    low = low_level(node, config.binary, folders)
-    return SandboxRuntime(table=runtime, config=config, low_level=low)
+def _sandbox_runtimes(node: Node, containerd: ContainerdFacts) -> Iterator[SandboxRuntime]:
+    for runtime in containerd.cri.runtimes:
+        if is_gvisor(runtime):
+            config = shim_config(node, runtime, containerd.folders)
+            low = low_level(node, config.binary, containerd.folders)
+            yield SandboxRuntime(table=runtime, config=config, low_level=low)
 
 
-def _runsc(node: Node, runtimes: tuple[SandboxRuntime, ...], folders: tuple[str, ...]) -> str:
-    """Return the runsc that the shim starts, or that a wrapper finds; empty if there is none."""
+def _runsc(
+    node: Node, ask: Ask, runtimes: Sequence[SandboxRuntime], folders: tuple[str, ...]
+) -> Runsc:
+    """Return the runsc that the shim starts, or that a wrapper finds."""
     told = (runtime.config.binary for runtime in runtimes)
-    return find_program(node, next((each for each in told if RUNSC in each), RUNSC), folders)
+    path = find_program(node, next((each for each in told if RUNSC in each), RUNSC), folders)
+    if not path:
+        return Runsc(drivers_problem="there is no runsc to ask")
+    release, release_problem = _release(ask, path)
+    drivers, drivers_problem = _drivers(ask, path) if loaded_version(node.host) else ((), "")
+    return Runsc(
+        path=path,
+        release=release,
+        release_problem=release_problem,
+        drivers=drivers,
+        drivers_problem=drivers_problem,
+    )
 
 
 def release_of(said: str) -> Release | None:
@@ -201,8 +167,6 @@ def release_of(said: str) -> Release | None:
 
 
 def _release(ask: Ask, runsc: str) -> tuple[Release | None, str]:
-    if not runsc:
-        return None, ""
     answer = ask((runsc, "--version"))
     found = release_of(answer.text)
     if found is not None:
@@ -229,43 +193,38 @@ def _tpus(node: Node) -> int:
     )
 
 
-def _number(node: Node, name: str) -> int | None:
-    text = text_or_empty(node.host.proc / name)
-    return int(text) if is_number(text) else None
-
-
-def release_findings(facts: GvisorFacts) -> Iterator[Finding]:
-    """Yield whether runsc is new enough to give a TPU back when a program ends."""
-    if not facts.runsc:
-        return
-    if facts.release is None:
-        yield Check("release").warn(
-            f"cannot tell the release of {facts.runsc}: {facts.release_problem}",
-            remedy=f"run `{facts.runsc} --version` on the node: before {LEAK_FIXED}, a second TPU "
+def release_finding(runsc: Runsc, *, tpus: int) -> Finding:
+    """Return whether runsc is new enough to give a TPU back when a program ends."""
+    if runsc.release is None:
+        return Check("release").warn(
+            f"cannot tell the release of {runsc.path}: {runsc.release_problem}",
+            remedy=f"run `{runsc.path} --version` on the node: before {LEAK_FIXED}, a second TPU "
             "program in a sandbox finds its device busy",
         )
-    elif facts.release < LEAK_FIXED:
-        yield Check("release").warn_or_fail(
-            f"{facts.runsc} is {facts.release}: it keeps the VFIO device of a program that has "
+    if runsc.release < LEAK_FIXED:
+        return Check("release").warn_or_fail(
+            f"{runsc.path} is {runsc.release}: it keeps the VFIO device of a program that has "
             "ended, so the second TPU program of a sandbox gets EBUSY on /dev/vfio/N "
             "(gvisor#11545)",
             remedy=f"install {LEAK_FIXED} or later; until then, reclaim.leakedSandbox decides what "
             "holdfast does with such a sandbox",
-            fails=facts.tpus > 0,
+            fails=tpus > 0,
         )
-    else:
-        yield Check("release").ok(
-            f"{facts.runsc} is {facts.release}, which has the fix of the VFIO leak ({LEAK_FIXED})"
-        )
+    return Check("release").ok(
+        f"{runsc.path} is {runsc.release}, which has the fix of the VFIO leak ({LEAK_FIXED})"
+    )
 
 
-def tpu_findings(facts: GvisorFacts) -> Iterator[Finding]:
-    """Yield whether a pod in a sandbox can use a TPU of this node."""
-    if not facts.tpus:
-        return
-    for runtime in facts.runtimes:
-        yield _tpuproxy(facts, runtime)
-    if facts.vfio_devices:
+def tpu_findings(
+    runtimes: Sequence[SandboxRuntime], release: Release | None, *, vfio_devices: bool
+) -> Iterator[Finding]:
+    """Yield whether a pod in a sandbox can use a TPU of this node.
+
+    *vfio_devices*: it has the folder /dev/vfio/devices.
+    """
+    for runtime in runtimes:
+        yield _tpuproxy(runtime, release)
+    if vfio_devices:
         yield Check("vfio-devices").fail(
             "/dev/vfio/devices exists (the kernel has CONFIG_VFIO_DEVICE_CDEV): runsc takes it for "
             "an IOMMU group, and no TPU sandbox starts",
@@ -276,13 +235,13 @@ def tpu_findings(facts: GvisorFacts) -> Iterator[Finding]:
         yield Check("vfio-devices").ok("there is no /dev/vfio/devices, which runsc cannot handle")
 
 
-def _tpuproxy(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
+def _tpuproxy(runtime: SandboxRuntime, release: Release | None) -> Finding:
     name = runtime.table.name
     if runtime.config.on("tpuproxy"):
         return Check("tpuproxy").ok(f"tpuproxy is on for runtimes.{name} in {runtime.config.path}")
-    if facts.release is not None and facts.release >= TPU_BY_ITSELF:
-        return Check("tpuproxy").ok(f"{facts.release} turns tpuproxy on by itself")
-    which = str(facts.release) if facts.release else "a runsc of unknown release"
+    if release is not None and release >= TPU_BY_ITSELF:
+        return Check("tpuproxy").ok(f"{release} turns tpuproxy on by itself")
+    which = str(release) if release else "a runsc of unknown release"
     needs = f"{which} needs tpuproxy for TPUs (automatic since {TPU_BY_ITSELF})"
     remedy = (
         f'set tpuproxy = "true" below [runsc_config] in the runsc.toml of runtimes.{name}, or '
@@ -298,31 +257,38 @@ def _tpuproxy(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
         f"{needs}, but neither runsc.toml nor pod_annotations of runtimes.{name} turns it on: "
         "programs in the sandbox see no TPU",
         remedy=remedy,
-        fails=facts.release is not None,
+        fails=release is not None,
     )
 
 
-def gpu_findings(facts: GvisorFacts, settings: Settings) -> Iterator[Finding]:
-    """Yield whether a pod in a sandbox can use a GPU; nothing without a driver."""
-    if facts.bare_nodes and facts.runtimes:
-        yield Check("cdi-modes").warn(
-            f"{', '.join(facts.bare_nodes[:_SHOWN])} has a device node without fileMode: runsc up "
-            "to early 2026 panics when it makes that node (gvisor#12616, #13620)",
-            remedy="have the writer of that file set fileMode, or run pods with these devices "
-            "under another runtime class or a newer runsc",
-        )
-    if not facts.driver:
-        return
-    if settings.gpu.enabled and settings.gpu.api == "dra" and facts.runtimes:
+def _of_claims(runtimes: Sequence[SandboxRuntime], settings: Settings) -> Iterator[Finding]:
+    """Yield that claims keep no GPUs apart in a sandbox, where GPUs come by claims."""
+    if settings.gpu.enabled and settings.gpu.api == "dra" and runtimes:
         yield Check("dra-gpus").fail(
-            f"gpu.api is dra, and runtimes.{facts.runtimes[0].table.name} starts gVisor: a sandbox "
+            f"gpu.api is dra, and runtimes.{runtimes[0].table.name} starts gVisor: a sandbox "
             "sees every GPU of the node whatever its claim has, or does not start with NVIDIA's "
             "container runtime (gvisor#13621)",
             remedy="set gpu.api: device-plugin on nodes where pods with GPUs run under gVisor, or "
             "run no such pods there",
         )
-    for runtime in facts.runtimes:
-        yield _driver(facts, runtime)
+
+
+def _bare_nodes(files: Sequence[str]) -> Iterator[Finding]:
+    if files:
+        yield Check("cdi-modes").warn(
+            f"{', '.join(files[:_SHOWN])} has a device node without fileMode: runsc up "
+            "to early 2026 panics when it makes that node (gvisor#12616, #13620)",
+            remedy="have the writer of that file set fileMode, or run pods with these devices "
+            "under another runtime class or a newer runsc",
+        )
+
+
+def gpu_findings(
+    runtimes: Sequence[SandboxRuntime], runsc: Runsc, driver: str, settings: Settings
+) -> Iterator[Finding]:
+    """Yield whether a pod in a sandbox can use a GPU, for which the *driver* of that version is."""
+    for runtime in runtimes:
+        yield _driver(runtime, runsc, driver)
         # If another program than runsc starts, the check low-level-runtime says so.
         if settings.gpu.enabled and (
             runtime.low_level is None or runtime.low_level.starts_any(RUNSC)
@@ -330,27 +296,26 @@ def gpu_findings(facts: GvisorFacts, settings: Settings) -> Iterator[Finding]:
             yield _libraries(runtime, settings)
 
 
-def _driver(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
+def _driver(runtime: SandboxRuntime, runsc: Runsc, driver: str) -> Finding:
     """Return whether runsc knows the loaded driver; only the exact version works."""
     told = runtime.config.flags.get("nvproxy-driver-version", "")
-    version = told or facts.driver
-    if not facts.drivers:
-        why = facts.drivers_problem or "there is no runsc to ask"
+    version = told or driver
+    if not runsc.drivers:
         return Check("nvproxy-driver").warn(
-            f"cannot tell whether runsc knows NVIDIA's driver {version}: {why}",
+            f"cannot tell whether runsc knows NVIDIA's driver {version}: {runsc.drivers_problem}",
             remedy=f"look for {version} in {_LISTED} on the node: with any other driver, no pod "
             "with a GPU starts",
         )
-    if told and told != facts.driver:
+    if told and told != driver:
         return Check("nvproxy-driver").fail(
             f"nvproxy-driver-version of runtimes.{runtime.table.name} is {told}, but the kernel "
-            f"has {facts.driver}",
+            f"has {driver}",
             remedy="remove nvproxy-driver-version from runsc.toml: runsc finds the version itself",
         )
-    if version in facts.drivers:
-        return Check("nvproxy-driver").ok(f"{facts.runsc} knows NVIDIA's driver {version}")
-    known = some(facts.drivers[::-1], _SHOWN)
-    reason = f"{facts.runsc} does not know NVIDIA's driver {version} (it knows {known})"
+    if version in runsc.drivers:
+        return Check("nvproxy-driver").ok(f"{runsc.path} knows NVIDIA's driver {version}")
+    known = some(runsc.drivers[::-1], _SHOWN)
+    reason = f"{runsc.path} does not know NVIDIA's driver {version} (it knows {known})"
     remedy = f"install a runsc that lists {version}, or one of the drivers of {_LISTED}"
     if runtime.config.on("nvproxy-allow-unsupported-driver"):
         return Check("nvproxy-driver").warn(
@@ -393,12 +358,14 @@ def gvisor_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
             remedy=f"run `holdfast doctor --root /proc/{containerd.elsewhere}/root`",
         )
         return
-    facts = gvisor_facts(node, ask, containerd)
-    if not facts.installed:
+    runtimes = tuple(_sandbox_runtimes(node, containerd))
+    runsc = _runsc(node, ask, runtimes, containerd.folders)
+    shim = find_program(node, SHIM, containerd.folders)
+    if not (runtimes or runsc.path or shim):
         yield Check("installed").ok(f"gVisor is not on this node: no table, no {SHIM}, no {RUNSC}")
         return
     if containerd.present:
-        yield from table_findings(facts)
+        yield from table_findings(runtimes, runsc.path or shim, containerd.path)
     else:
         if containerd.other:
             where = f"{containerd.other_name} runs this node's pods ({containerd.other})"
@@ -409,27 +376,40 @@ def gvisor_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
             "configuration is read",
             remedy=f"check whether a handler of that runtime starts {SHIM} or {RUNSC}",
         )
-    for runtime in facts.runtimes:
-        yield from shim_config_findings(runtime)
+    for runtime in runtimes:
+        yield shim_config_finding(runtime)
         yield from low_level_findings(runtime)
-    yield from program_findings(facts)
-    yield from release_findings(facts)
-    yield from tpu_findings(facts)
-    yield mappings_finding(facts)
-    yield from gpu_findings(facts, node.settings)
+    yield from program_findings(runtimes, shim, runsc.path, containerd.folders)
+    tpus = _tpus(node)
+    if runsc.path:
+        yield release_finding(runsc, tpus=tpus)
+    if tpus:
+        vfio_devices = (node.host.dev / "vfio/devices").is_dir()
+        yield from tpu_findings(runtimes, runsc.release, vfio_devices=vfio_devices)
+    yield mappings_finding(text_or_empty(node.host.proc / "sys/vm/max_map_count"), runtimes)
+    if runtimes:
+        yield from _bare_nodes(nodes_without_mode(node, containerd.cri.cdi_spec_dirs))
+    if driver := loaded_version(node.host):
+        yield from _of_claims(runtimes, node.settings)
+        yield from gpu_findings(runtimes, runsc, driver, node.settings)
 
 
-def table_findings(facts: GvisorFacts) -> Iterator[Finding]:
-    """Yield whether there is a runtime table for gVisor, and whether each starts gVisor's shim."""
-    if not facts.runtimes:
+def table_findings(
+    runtimes: Sequence[SandboxRuntime], program: str, configuration: str
+) -> Iterator[Finding]:
+    """Yield whether there is a runtime table for gVisor, and whether each starts gVisor's shim.
+
+    *program* is a part of gVisor that is on the node, *configuration* containerd's first file.
+    """
+    if not runtimes:
         yield Check("table").warn(
-            f"{facts.runsc or facts.shim} is installed, and no runtime in "
-            f"{facts.containerd_config} is of type {TYPE}: a pod that asks for it is refused, "
+            f"{program} is installed, and no runtime in "
+            f"{configuration} is of type {TYPE}: a pod that asks for it is refused, "
             "as no runtime for its handler is configured (gvisor#13781)",
             remedy=f'add a table runtimes.runsc with runtime_type = "{TYPE}" to '
-            f"{facts.containerd_config}, {_RESTART}",
+            f"{configuration}, {_RESTART}",
         )
-    for runtime in facts.runtimes:
+    for runtime in runtimes:
         table = runtime.table
         where = f"runtimes.{table.name} in {table.path}"
         if table.runtime_type == TYPE or table.runtime_type.endswith(SHIM):
@@ -448,37 +428,35 @@ def table_findings(facts: GvisorFacts) -> Iterator[Finding]:
         )
 
 
-def shim_config_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
-    """Yield whether the shim can read the configuration that the table names."""
+def shim_config_finding(runtime: SandboxRuntime) -> Finding:
+    """Return whether the shim can read the configuration that the table names."""
     table, config = runtime.table, runtime.config
     where = f"runtimes.{table.name} in {table.path}"
     if not config.path:
-        yield Check("shim-config").ok(
+        return Check("shim-config").ok(
             f"{where} has no ConfigPath, and no shim configuration lies where the shim looks: "
             "runsc runs with its defaults"
         )
-        return
     if config.problem:
-        yield Check("shim-config").fail(
+        return Check("shim-config").fail(
             f"{where} names {config.path}, which cannot be read: {config.problem}; no pod starts "
             "with it",
             remedy=f"correct {config.path} or ConfigPath, {_RESTART}",
         )
-    elif config.odd:
-        yield Check("shim-config").fail(
+    if config.odd:
+        return Check("shim-config").fail(
             f"{config.path} has {', '.join(config.odd)} in runsc_config without quotes: the "
             "shim accepts only strings, and starts no pod",
             remedy=f'write {config.odd[0]} = "..." in quotes',
         )
-    elif table.config_path and table.type_url != _OPTIONS:
-        yield Check("shim-config").fail(
+    if table.config_path and table.type_url != _OPTIONS:
+        return Check("shim-config").fail(
             f"{where} has ConfigPath, but TypeUrl {table.type_url or 'is missing'}: the shim "
             "refuses such options",
             remedy=f'set TypeUrl = "{_OPTIONS}" among the options there, {_RESTART}',
         )
-    else:
-        flags = ", ".join(f"{name}={value}" for name, value in sorted(config.flags.items()))
-        yield Check("shim-config").ok(f"{config.path} sets {flags or 'no flags'} for runsc")
+    flags = ", ".join(f"{name}={value}" for name, value in sorted(config.flags.items()))
+    return Check("shim-config").ok(f"{config.path} sets {flags or 'no flags'} for runsc")
 
 
 def low_level_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
@@ -505,17 +483,19 @@ def low_level_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
         )
 
 
-def program_findings(facts: GvisorFacts) -> Iterator[Finding]:
+def program_findings(
+    runtimes: Sequence[SandboxRuntime], shim: str, runsc: str, folders: tuple[str, ...]
+) -> Iterator[Finding]:
     """Yield whether containerd finds the shim, and the shim runsc."""
-    yield _program(Check("shim"), SHIM, facts.shim, facts.folders)
-    for runtime in facts.runtimes:
+    yield _program(Check("shim"), SHIM, shim, folders)
+    for runtime in runtimes:
         config = runtime.config
         if config.binary_missing:
             yield Check("runsc").fail(
                 f"{config.path} has binary_name {config.binary}, but there is no such program",
                 remedy=f"install it, or correct binary_name in {config.path}",
             )
-    yield _program(Check("runsc"), RUNSC, facts.runsc, facts.folders)
+    yield _program(Check("runsc"), RUNSC, runsc, folders)
 
 
 def _program(check: Check, name: str, found: str, folders: tuple[str, ...]) -> Finding:
@@ -527,17 +507,16 @@ def _program(check: Check, name: str, found: str, folders: tuple[str, ...]) -> F
     )
 
 
-def mappings_finding(facts: GvisorFacts) -> Finding:
-    """Return whether a sandbox can have as many mappings as it needs."""
-    count = facts.max_map_count
-    if count is None:
+def mappings_finding(count: str, runtimes: Sequence[SandboxRuntime]) -> Finding:
+    """Return whether a sandbox can have as many mappings as it needs, by the kernel's word."""
+    if not is_number(count):
         return Check("max-map-count").warn(
             "cannot read /proc/sys/vm/max_map_count",
             remedy=f"run `sysctl vm.max_map_count` on the node: gVisor needs {_MAPPINGS} or more",
         )
-    if count >= _MAPPINGS:
+    if int(count) >= _MAPPINGS:
         return Check("max-map-count").ok(f"vm.max_map_count is {count}")
-    if any(each.config.flags.get("host-settings") == "enforce" for each in facts.runtimes):
+    if any(each.config.flags.get("host-settings") == "enforce" for each in runtimes):
         return Check("max-map-count").ok(
             f"vm.max_map_count is {count}, and host-settings=enforce lets runsc raise it"
         )

@@ -111,6 +111,13 @@ def test_a_node_with_all_of_it_right_has_nothing_to_mend() -> None:
     assert len(findings) > 10
 
 
+def test_tpus_and_gpus_are_spoken_of_only_where_there_are_some() -> None:
+    of_tpus, of_gpus = {"tpuproxy", "vfio-devices"}, {"nvproxy-driver", "libraries"}
+    for name, there in (("gvisor-all-well", of_gpus), ("gvisor-vfio-devices", of_tpus)):
+        checks = {each.check for each in examined(tree(name))}
+        assert checks & (of_tpus | of_gpus) == there
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in TREES.glob("gvisor-*")))
 def test_of_a_copy_no_program_is_run_and_what_it_would_say_is_left_open(name: str) -> None:
     node = tree(name)
