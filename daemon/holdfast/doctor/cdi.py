@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -178,15 +177,9 @@ def cdi_findings(node: Node) -> Iterator[Finding]:
         return
     yield Check("strategy").ok(f"handed over by CDI name: {', '.join(wanted)}")
     folder = node.path(node.settings.cdi.spec_dir)
-    problem = _missing(folder)
-    if problem:
-        yield Check("spec-folder").fail(
-            problem,
-            remedy="make it on the host, where the container runtime reads it; if the daemon runs "
-            "in a container, mount it there; or set cdi.specDir",
-        )
-        return
     yield _folder(node, folder)
+    if not folder.is_dir():
+        return
     if node.settings.cdi.spec_dir not in _USUAL:
         yield Check("spec-folder").warn(
             f"{node.settings.cdi.spec_dir} is not a folder that runtimes read by default",
@@ -196,21 +189,14 @@ def cdi_findings(node: Node) -> Iterator[Finding]:
     yield from _ours(node, folder)
 
 
-def _missing(folder: Path) -> str:
-    try:
-        found = folder.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return f"{folder} is not there, and holdfast does not make it: it writes no spec"
-    except PermissionError:
-        raise
-    except OSError as error:
-        return f"{folder} cannot be looked at: {error.strerror}"
-    return "" if stat.S_ISDIR(found.st_mode) else f"{folder} is not a folder"
-
-
 def _folder(node: Node, folder: Path) -> Finding:
-    if problem := unusable(node, folder):
-        return Check("spec-folder").fail(f"{folder} {problem[0]}", remedy=problem[1])
+    missing = Check("spec-folder").fail(
+        f"{folder} is not there, and holdfast does not make it: it writes no spec",
+        remedy="make it on the host, where the container runtime reads it; if the daemon runs "
+        "in a container, mount it there; or set cdi.specDir",
+    )
+    if problem := unusable(node, folder, missing):
+        return problem
     mount = node.mount(folder)
     if mount is not None and mount.kind not in IN_MEMORY:
         return Check("spec-folder").warn(

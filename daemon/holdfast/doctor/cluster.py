@@ -11,27 +11,23 @@ _MOUNT = "set dra.kubeletRoot to kubelet's --root-dir; if the daemon runs in a c
 
 
 def _registry(node: Node, folder: Path) -> Finding:
-    if not folder.is_dir():
-        return Check("registry").fail(
-            f"{folder} is not there: kubelet finds no driver, and starts no pod with a claim",
-            remedy=f"start kubelet, which makes it; {_MOUNT} the host's {PLUGINS_REGISTRY} "
-            "(dra.enabled of the chart)",
-        )
-    if problem := unusable(node, folder):
-        return Check("registry").fail(f"{folder} {problem[0]}", remedy=problem[1])
-    return Check("registry").ok(f"{folder} is there")
+    missing = Check("registry").fail(
+        f"{folder} is not there: kubelet finds no driver, and starts no pod with a claim",
+        remedy=f"start kubelet, which makes it; {_MOUNT} the host's {PLUGINS_REGISTRY} "
+        "(dra.enabled of the chart)",
+    )
+    return unusable(node, folder, missing) or Check("registry").ok(f"{folder} is there")
 
 
 def _folder(node: Node, folder: Path) -> Finding:
-    there = next((each for each in (folder, folder.parent) if each.is_dir()), None)
-    if there is None:
-        return Check("driver-folder").fail(
-            f"{folder.parent} is not there: kubelet cannot reach the driver",
-            remedy=f"start kubelet, which makes it; {_MOUNT} the host's {folder} (dra.enabled of "
-            "the chart)",
-        )
-    if problem := unusable(node, there):
-        return Check("driver-folder").fail(f"{there} {problem[0]}", remedy=problem[1])
+    there = folder if folder.is_dir() else folder.parent
+    missing = Check("driver-folder").fail(
+        f"{there} is not there: kubelet cannot reach the driver",
+        remedy=f"start kubelet, which makes it; {_MOUNT} the host's {folder} (dra.enabled of "
+        "the chart)",
+    )
+    if problem := unusable(node, there, missing):
+        return problem
     if there != folder:
         return Check("driver-folder").ok(f"{folder} is not there yet; the daemon makes it")
     return Check("driver-folder").ok(f"{folder} is there")

@@ -1,6 +1,7 @@
 """What a check of the doctor is given of the node, and what it finds."""
 
 import os
+import stat
 from enum import StrEnum
 from pathlib import Path
 
@@ -109,16 +110,30 @@ class Node(Struct, frozen=True, kw_only=True):
         return plain if self.live else below(self.root, absolute) or plain
 
 
-def unusable(node: Node, folder: Path) -> tuple[str, str] | None:
-    """Return why a shared *folder*, a result of `path`, does not work, and the remedy, or None."""
+def unusable(node: Node, folder: Path, missing: Finding) -> Finding | None:
+    """Return what is wrong with a shared *folder*, a result of `path`; None where it works.
+
+    That is *missing* where it is not there. Raises PermissionError.
+    """
+    check, remedy = Check(missing.check), missing.remedy
+    try:
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            return check.fail(f"{folder} is not a folder", remedy=remedy)
+    except PermissionError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        return missing
+    except OSError as error:
+        return check.fail(f"{folder} cannot be looked at: {error.strerror}", remedy=remedy)
     mount = node.mount(folder)
     if mount is not None and mount.kind in CONTAINERS_OWN:
-        return (
-            f"is on {mount.kind}: it is a container's own, which the host does not see",
-            "mount the host's folder there",
+        return check.fail(
+            f"{folder} is on {mount.kind}: it is a container's own, which the host does not see",
+            remedy="mount the host's folder there",
         )
+    wrong = ""
     if mount is not None and not mount.writable:
-        return "is mounted read-only: holdfast cannot write to it", "mount it writable"
-    if node.live and os.geteuid() == 0 and not os.access(folder, os.W_OK):
-        return "cannot be written to", "mount it writable"
-    return None
+        wrong = "is mounted read-only: holdfast cannot write to it"
+    elif node.live and os.geteuid() == 0 and not os.access(folder, os.W_OK):
+        wrong = "cannot be written to"
+    return check.fail(f"{folder} {wrong}", remedy="mount it writable") if wrong else None

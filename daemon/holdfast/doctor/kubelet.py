@@ -1,7 +1,6 @@
 """What the doctor says of kubelet: its sockets, its checkpoint, and other plugins beside ours."""
 
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -285,23 +284,9 @@ def kubelet_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of kubelet and of what it shares with plugins."""
     settings = node.settings.kubelet
     folder = node.path(settings.plugin_dir)
-    try:
-        found = folder.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        yield _no_folder(node, folder)
-        return
-    except OSError as error:
-        yield Check("plugin-folder").warn(
-            f"{folder} cannot be looked at: {error.strerror}", remedy="run the doctor as root"
-        )
-        return
-    if not stat.S_ISDIR(found.st_mode):
-        yield Check("plugin-folder").fail(
-            f"{folder} is not a folder",
-            remedy="set kubelet.pluginDir to the folder where kubelet has kubelet.sock",
-        )
-        return
     yield _folder(node, folder)
+    if not folder.is_dir():
+        return
     told, kubelet = _socket(
         node,
         Check("kubelet-socket"),
@@ -341,8 +326,8 @@ def _no_folder(node: Node, folder: Path) -> Finding:
 
 
 def _folder(node: Node, folder: Path) -> Finding:
-    if problem := unusable(node, folder):
-        return Check("plugin-folder").fail(f"{folder} {problem[0]}", remedy=problem[1])
+    if problem := unusable(node, folder, _no_folder(node, folder)):
+        return problem
     mount = node.mount(folder)
     if mount is not None and mount.kind in IN_MEMORY:
         return Check("plugin-folder").warn(

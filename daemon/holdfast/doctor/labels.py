@@ -22,15 +22,8 @@ def labels_findings(node: Node) -> Iterator[Finding]:
         return
     yield Check("wanted").ok(f"node labels are written to {labels.folder}")
     folder = node.path(labels.folder)
-    if folder.is_dir():
-        yield _folder(node, folder)
-        yield from _rivals(folder)
-    else:
-        yield Check("folder").fail(
-            f"{folder} is not there, and holdfast does not make it: it writes no labels",
-            remedy="install node-feature-discovery; if the daemon runs in a container, mount the "
-            "node's folder there; or set labels.folder",
-        )
+    yield _folder(node, folder)
+    yield from _rivals(folder)
     if node.live:
         yield _reader(node)
     if labels.gke_keys and node.path(_GKES_FOLDER).is_dir():
@@ -42,8 +35,13 @@ def labels_findings(node: Node) -> Iterator[Finding]:
 
 
 def _folder(node: Node, folder: Path) -> Finding:
-    if problem := unusable(node, folder):
-        return Check("folder").fail(f"{folder} {problem[0]}", remedy=problem[1])
+    missing = Check("folder").fail(
+        f"{folder} is not there, and holdfast does not make it: it writes no labels",
+        remedy="install node-feature-discovery; if the daemon runs in a container, mount the "
+        "node's folder there; or set labels.folder",
+    )
+    if problem := unusable(node, folder, missing):
+        return problem
     ours = FeatureFile(folder)
     if not ours.exists:
         return Check("folder").ok(f"{folder} is there, without a file of holdfast's yet")

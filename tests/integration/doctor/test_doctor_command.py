@@ -155,7 +155,7 @@ def test_whatever_any_one_file_of_a_node_is_no_check_breaks(
 
 
 _PLACES = {
-    "var/lib/kubelet": set(),
+    "var/lib/kubelet": {"kubelet"},
     "var/lib/kubelet/device-plugins": {"kubelet"},
     "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint": {"kubelet"},
     "var/lib/kubelet/pod-resources": {"kubelet"},
@@ -172,7 +172,7 @@ _PLACES = {
     "sys/kernel": {"vfio"},
     "sys/module": {"vfio"},
     "run": set(),
-    "": {"cdi", "state", "memory", "nvidia", "vfio"},
+    "": {"kubelet", "cdi", "state", "memory", "nvidia", "vfio"},
 }
 """What is closed, and the areas that end there."""
 
