@@ -110,7 +110,7 @@ def history_lines(rows: Rows) -> list[str]:
         ("AGO", lambda row: ago(row.get("at"))),
         ("DEVICE", names.device),
         ("CHANGE", _change),
-        ("AFTER", _former),
+        ("AFTER", lambda row: "" if row.get("lasted") is None else aged(row["lasted"])),
         ("POD", names.pod),
         *names.claim_column(rows),
         ("WHY", lambda row: names.text(row.get("evidence"))),
@@ -123,11 +123,6 @@ def history_lines(rows: Rows) -> list[str]:
 def _change(row: Row) -> str:
     before, after = row.get("from"), row.get("to")
     return f"{before} → {after}" if before != after else f"{after}, note"
-
-
-def _former(row: Row) -> str:
-    lasted = row.get("lasted")
-    return "" if lasted is None else aged(lasted)
 
 
 def with_durations(rows: Rows) -> Rows:

@@ -225,15 +225,12 @@ def _ours(node: Node, folder: Path) -> Iterator[Finding]:
         for name in list_names(folder)
         if name.startswith(prefix) and name.endswith((".json", ".yaml"))
     ]
-    wrong = 0
-    for path in ours:
-        for problem in _wrong(node, path):
-            wrong += 1
-            yield Check("own-specs").fail(
-                f"{path} {problem}",
-                remedy="start the daemon, or restart it: it then writes its specs again",
-            )
-    if not wrong:
+    problems = [f"{path} {problem}" for path in ours for problem in _wrong(node, path)]
+    for problem in problems:
+        yield Check("own-specs").fail(
+            problem, remedy="start the daemon, or restart it: it then writes its specs again"
+        )
+    if not problems:
         names = ", ".join(path.name for path in ours) or "none yet"
         yield Check("own-specs").ok(f"holdfast's specs in {folder}: {names}")
 

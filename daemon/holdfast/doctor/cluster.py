@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.doctor.finding import Check, Finding, Node, unusable
-from holdfast.doctor.programs import ask_daemon, ask_socket
+from holdfast.doctor.programs import SocketAnswer, ask_daemon, ask_socket
 from holdfast.names import DRA_SOCKET, PLUGINS, PLUGINS_REGISTRY
 
 _MOUNT = "set dra.kubeletRoot to kubelet's --root-dir; if the daemon runs in a container, mount"
@@ -36,27 +36,27 @@ def _folder(node: Node, folder: Path) -> Finding:
 def _sockets(node: Node, paths: tuple[Path, ...]) -> Iterator[Finding]:
     """Yield whether the daemon answers on our sockets, and nobody else."""
     daemon = ask_daemon(node)
-    answers = {path: ask_socket(path) for path in paths}
-    bad = False
-    for path, answer in answers.items():
+    well = "the daemon answers on both sockets of the driver"
+    if daemon.problem:
+        well = "no daemon runs that could serve claims"
+    yield from list(_wrong(daemon, paths)) or [Check("driver-sockets").ok(well)]
+
+
+def _wrong(daemon: SocketAnswer, paths: tuple[Path, ...]) -> Iterator[Finding]:
+    for path in paths:
+        answer = ask_socket(path)
         if not answer.problem and (daemon.problem or answer.pid != daemon.pid):
-            bad = True
             who = f"pid {answer.pid}" if answer.pid else "a process that cannot be seen from here"
             yield Check("driver-sockets").fail(
                 f"{who} answers on {path}, and is not the daemon: two drivers have one name",
                 remedy="stop the other driver on this node, or set dra.driverName",
             )
         elif answer.problem and not daemon.problem:
-            bad = True
             yield Check("driver-sockets").fail(
                 f"the daemon runs, but nobody answers on {path} ({answer.problem}): kubelet "
                 "prepares no claim, and pods with claims stay Terminating",
                 remedy="the daemon makes the socket again within seconds; if not, its log says why",
             )
-    if not bad and daemon.problem:
-        yield Check("driver-sockets").ok("no daemon runs that could serve claims")
-    elif not bad:
-        yield Check("driver-sockets").ok("the daemon answers on both sockets of the driver")
 
 
 def dra_findings(node: Node) -> Iterator[Finding]:

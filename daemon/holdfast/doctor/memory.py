@@ -14,7 +14,7 @@ from holdfast.host.use.holders import HolderScan
 from holdfast.ledger.disk import LOCK
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.node.cgroup_names import pod_of
-from holdfast.model.node.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, Memory
+from holdfast.model.node.memory import VFIO_MEMLOCK, CgroupMemory, Memory
 from holdfast.model.text import sized
 from holdfast.model.use.holders import Holder, ScanTarget
 
@@ -128,8 +128,7 @@ def _holders(
     if not worse and not scan.gaps:
         count = len(holders)
         who = "1 process has a device" if count == 1 else f"{count} processes have devices"
-        reason = f"{who}, with memory left to use and to lock"
-        yield Check("pods").ok(reason)
+        yield Check("pods").ok(f"{who}, with memory left to use and to lock")
 
 
 def _holder(
@@ -147,16 +146,15 @@ def _holder(
             remedy="raise the container's memory request or limit, or make it use less",
         )
     if memlock is not None and memlock.too_low and any(each.resource == _VFIO for each in devices):
-        yield Check("memlock").warn(f"{who} {_may_lock(memlock)}", remedy=_LOCK_MORE)
+        now = "" if memlock.locked is None else f", of which {sized(memlock.locked)} are in use"
+        yield Check("memlock").warn(
+            f"{who} may lock {sized(memlock.bounded or 0)}{now}; VFIO refuses to map more",
+            remedy=_LOCK_MORE,
+        )
 
 
 def _left(near: CgroupMemory) -> str:
     return f"{sized(near.left or 0)} left of the {sized(near.limit or 0)} of cgroup {near.path}"
-
-
-def _may_lock(memlock: Memlock) -> str:
-    now = "" if memlock.locked is None else f", of which {sized(memlock.locked)} are in use"
-    return f"may lock {sized(memlock.bounded or 0)}{now}; VFIO refuses to map more"
 
 
 def _targets(root: HostRoot) -> Iterator[ScanTarget]:

@@ -111,7 +111,8 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
     holder = Procfs(node.host).flock_holder(folder / LOCK)
     answer = ask_daemon(node)
     if not answer.problem:
-        return True, Check("daemon").ok(f"the daemon runs on {folder}{_pid(answer.pid)}")
+        pid = f"pid {answer.pid}" if answer.pid else "which cannot be seen from this pid namespace"
+        return True, Check("daemon").ok(f"the daemon runs on {folder}, {pid}")
     if holder is None:
         return False, Check("daemon").ok(f"no daemon runs on {folder}")
     return True, Check("daemon").warn(
@@ -119,10 +120,6 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
         f"({answer.problem})",
         remedy="it is starting, stopping or stuck: read its log; if it stays so, restart it",
     )
-
-
-def _pid(pid: int) -> str:
-    return f", pid {pid}" if pid else ", which cannot be seen from this pid namespace"
 
 
 def _ledger(folder: Path, *, in_use: bool) -> Iterator[Finding]:
