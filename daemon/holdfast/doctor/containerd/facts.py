@@ -290,14 +290,14 @@ class ContainerdFacts(Struct, frozen=True, kw_only=True):
 def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
     """Look at *node*, whatever of it is there. Raise HostError without permission."""
     started = _started(node)
-    if started is not None and started.elsewhere:
+    if started.elsewhere:
         return ContainerdFacts(present=True, elsewhere=started.pid)
-    folders = tuple(dict.fromkeys((*(started.folders if started else ()), *FOLDERS)))
+    folders = tuple(dict.fromkeys((*started.folders, *FOLDERS)))
     program = find_program(node, _NAME, folders)
     answer = ask((program, "--version")).text if program else ""
     match = _VERSION.search(answer)
     major = int(match[1]) if match else None
-    configuration = read_configuration(node, started.config if started else "", major=major)
+    configuration = read_configuration(node, started.config, major=major)
     files = configuration.files
     newest = max((file.version for file in files), default=0)
     major = major or (2 if newest > OLD_VERSION else None)
@@ -308,18 +308,19 @@ def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
         program=program,
         version=match[0].removeprefix("v") if match else "",
         major=major,
-        present=bool(started or program or files or configuration.unreadable)
+        present=bool(started.pid or program or files or configuration.unreadable)
         or any(os.path.lexists(node.path(path)) for path in _SOCKETS),
         other=next((path for path in _OTHERS if os.path.lexists(node.path(path))), ""),
     )
 
 
-def _started(node: Node) -> ContainerdStart | None:
-    """Return how containerd was started; None if no such process can be seen."""
+def _started(node: Node) -> ContainerdStart:
+    """Return how containerd was started; without a pid if no such process can be seen."""
     pids = [each.process.pid for each in running(node.host, {_NAME})]
     found = [_started_as(node, pid, Procfs(node.host).arguments(pid)) for pid in pids]
     # Docker has its own containerd, which uses the file in /etc or none.
-    return next((each for each in found if each.config in PLACES[:-1]), found[0] if found else None)
+    own = (each for each in found if each.config in PLACES[:-1])
+    return next(own, found[0] if found else ContainerdStart())
 
 
 def _started_as(node: Node, pid: int, arguments: Sequence[str]) -> ContainerdStart:
