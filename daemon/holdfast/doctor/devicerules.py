@@ -27,13 +27,17 @@ def device_findings(node: Node) -> Iterator[Finding]:
         return
     devices = (*_on_pci(node), *_gpus(node.host))
     made = assigned(Inventory(devices=devices), rules, {})
+    unnamed = any(each.kind is DeviceKind.DRIVER and not each.identity.uuids for each in devices)
     idle = {text.partition(" (")[0]: text for text in made.idle_rules}
     for rule in rules:
         if rule.place not in idle:
             names = [str(each.name.id) for each in devices if rule.matches(each)]
             yield Check("rules").ok(f"{rule} is for {some(names)}")
-        elif _may_be_for_slices(rule):
-            yield Check("rules").ok(f"{rule}: `holdfast status` shows whether a slice matches")
+        elif _may_be_for_slices(rule) or (rule.uuid is not None and unnamed):
+            yield Check("rules").ok(
+                f"{rule}: `holdfast status` shows whether a slice, or a GPU that nobody has "
+                "opened yet, matches"
+            )
         else:
             yield Check("rules").warn(
                 idle[rule.place],
@@ -55,6 +59,8 @@ def _gpus(host: HostRoot) -> Iterator[Device]:
     """Yield the GPUs that the driver shows without NVML, which numbers them by PCI address."""
     for index, (address, told) in enumerate(driver_tells(host)):
         uuid = field_of(told, "GPU UUID")
+        if "?" in uuid:  # the driver has not set this GPU up: no process has opened it
+            uuid = ""
         yield Device(
             name=DeviceName(_GPU, DeviceId(uuid or address)),
             kind=DeviceKind.DRIVER,

@@ -53,6 +53,26 @@ def test_of_slices_only_the_daemon_can_tell(node: NodeTree) -> None:
     assert "holdfast status" in told.of("devices", "rules")["reason"]
 
 
+def test_of_a_gpu_that_nobody_has_opened_only_the_daemon_can_tell_the_uuid(
+    node: NodeTree,
+) -> None:
+    # What the driver writes of a GPU that it has not set up.
+    unknown = "GPU-????????-????-????-????-????????????"
+    for minor, address in enumerate(("0000:3b:00.0", "0000:3c:00.0")):
+        node.write(
+            f"proc/driver/nvidia/gpus/{address}/information",
+            f"Model: \t\t Tesla K80\nGPU UUID: \t {unknown}\nDevice Minor: \t {minor}\n",
+        )
+    by_uuid, by_model = {"match": {"uuid": _UUID}}, {"match": {"model": "Tesla*"}, "exclude": True}
+
+    told = node.told(*_rules(by_uuid, by_model))
+
+    reasons = [each["reason"] for each in told.findings if each["area"] == "devices"]
+    assert told.bad("devices") == {}
+    assert "`holdfast status` shows whether a slice, or a GPU" in reasons[0]
+    assert "0000:3b:00.0, 0000:3c:00.0" in reasons[1]
+
+
 def test_chips_of_a_rule_are_named_together(node: NodeTree) -> None:
     told = node.told(*_rules({"match": {"model": "v5e"}, "resource": "a.b/c"}))
 
