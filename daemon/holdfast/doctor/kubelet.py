@@ -19,7 +19,7 @@ from holdfast.model.ids import DeviceId
 from holdfast.model.node.filesystems import IN_MEMORY
 from holdfast.model.nvidia import REPLICAS
 from holdfast.model.text import some
-from holdfast.names import CLAIM_STATE, KUBELET_CHECKPOINT, KUBELET_SOCKET
+from holdfast.names import CLAIM_STATE, KUBELET_CHECKPOINT, KUBELET_SOCKET, PLUGINS_REGISTRY
 from holdfast.settings import Settings
 
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?")
@@ -99,8 +99,7 @@ def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Findin
 
 def _dra_drivers(node: Node) -> Iterator[Finding]:
     """Yield the DRA drivers that registered with this kubelet for what holdfast advertises."""
-    home = Path(node.settings.kubelet.pod_resources_socket).parent.parent
-    folder = node.path(str(home / "plugins_registry"))
+    folder = node.path(str(_home(node) / PLUGINS_REGISTRY))
     if not folder.is_dir():
         return  # usually not mounted where the daemon runs
     own = node.settings.dra.driver_name if node.settings.has_dra() else ""
@@ -116,6 +115,11 @@ def _dra_drivers(node: Node) -> Iterator[Finding]:
         )
     if not found:
         yield Check("dra-drivers").ok(f"no DRA driver in {folder} hands out what holdfast does")
+
+
+def _home(node: Node) -> Path:
+    """Return kubelet's root folder, in which its PodResources socket is, as the node calls it."""
+    return Path(node.settings.kubelet.pod_resources_socket).parent.parent
 
 
 def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]:
@@ -221,9 +225,7 @@ def claim_findings(node: Node) -> Iterator[Finding]:
 def _claim_state(node: Node) -> Path:
     """Return where kubelet's record of claims is: a copied node has it where kubelet writes it."""
     if not node.settings.has_dra():
-        return node.path(
-            str(Path(node.settings.kubelet.pod_resources_socket).parents[1] / CLAIM_STATE)
-        )
+        return node.path(str(_home(node) / CLAIM_STATE))
     dra = node.settings.dra
     return node.path(dra.claim_file() if node.live else f"{dra.kubelet_root}/{CLAIM_STATE}")
 

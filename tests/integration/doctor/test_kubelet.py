@@ -438,6 +438,14 @@ def _without_rights(*settings: str) -> dict[tuple[str, str], dict[str, str]]:
     return {(each["area"], each["check"]): each for each in findings}
 
 
+def test_a_socket_in_no_folder_of_its_own_is_looked_at_as_any_other(node: NodeTree) -> None:
+    node.socket(node.folder / "kubelet.sock")
+
+    told = node.told("--set", "kubelet.podResourcesSocket=/kubelet.sock")
+
+    assert told.bad("kubelet") == {}
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "level"),
     [
