@@ -355,6 +355,8 @@ async def test_a_gpu_divided_anew_is_advertised_anew_without_a_restart(gpu_stage
         )
         await until_offered(small, "MIG-a", "MIG-b")
         await node.until_healthy(0)
+        models = {row["id"]: row["model"] for row in await node.stage.asked("devices")}
+        assert models["MIG-a"] == f"{models[uuid(0)]} MIG 1g.10gb"
         made = await node.stage.run(PodSpec(name="sliced", containers=(asks(small, 1),)))
         (had,) = node.stage.ids(made, small)
         await node.stage.end(made)
