@@ -1,6 +1,5 @@
 """When the inventory of GPUs begins NVML anew: real files of a node, a library that is counted."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,6 @@ from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.driver import DriverWatch
 from manual_clock import ManualClock
-from waiting import until
 
 
 @dataclass
@@ -188,65 +186,6 @@ class Container:
 @pytest.fixture
 def container(tmp_path: Path) -> Container:
     return Container(tmp_path / "run/nvidia/validations/.driver-ctr-ready")
-
-
-async def test_nvml_is_let_go_when_the_driver_container_stops_and_begun_when_it_is_back(
-    driver: Driver, container: Container
-) -> None:
-    driver.library.others = False
-    driver.load("550")
-    container.is_up()
-    assert await driver.source.refresh() is DriverState.READY
-    assert driver.source.holds_driver
-    container.stops()
-    for _ in range(3):
-        assert await driver.source.refresh() is DriverState.NOT_READY
-    assert not driver.source.holds_driver
-    assert "driver container is stopping" in driver.source.reading.value.reason
-    assert "driver container is stopping" in driver.source.facts.value.reason
-    container.is_up()
-    assert await driver.source.refresh() is DriverState.READY
-
-
-async def test_a_driver_container_that_stops_is_noticed_long_before_the_next_reading(
-    driver: Driver, container: Container
-) -> None:
-    driver.library.others = False
-    driver.load("550")
-    container.is_up()
-    running = asyncio.create_task(driver.source.run())
-    try:
-        await driver.source.reading.until(lambda reading: reading.state is DriverState.READY)
-        container.stops()
-        await until(lambda: driver.clock.sleepers)
-        await driver.clock.advance(2.0)
-        await driver.source.reading.until(lambda reading: reading.state is not DriverState.READY)
-    finally:
-        running.cancel()
-
-
-async def test_nvml_that_was_let_go_by_hand_is_begun_again_with_another_load_of_the_driver(
-    driver: Driver,
-) -> None:
-    driver.library.others = False
-    driver.load("550")
-    assert await driver.source.refresh() is DriverState.READY
-    await driver.source.let_go("drained for its removal")
-    assert await driver.source.refresh() is DriverState.NOT_READY
-    assert not driver.source.holds_driver
-    driver.load("560")
-    assert await driver.source.refresh() is DriverState.READY
-
-
-async def test_nvml_that_was_let_go_by_hand_is_begun_again_when_a_person_says_so(
-    driver: Driver,
-) -> None:
-    driver.library.others = False
-    driver.load("550")
-    await driver.source.refresh()
-    await driver.source.let_go("drained for its removal")
-    await driver.source.take_up()
-    assert driver.source.reading.value.state is DriverState.READY
 
 
 async def test_while_others_have_nvml_open_the_driver_is_still_held(driver: Driver) -> None:

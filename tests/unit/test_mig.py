@@ -72,9 +72,7 @@ _SEVENTHS = ("1g.10gb",) * 7
             (_gpu(0), _gpu(1, *_HALVES), _gpu(2, *_HALVES)),
             {"gpu": "MIG-1-0 MIG-1-1 MIG-2-0 MIG-2-1"},
             [
-                "the whole of GPU 0 (GPU-0) not advertised: strategy single needs the same on every "
-                "GPU, and most have MIG 3g.40gb; give all GPUs the same layout, or set "
-                "gpu.migStrategy to mixed"
+                "the whole of GPU 0 (GPU-0) not advertised: strategy single needs the same on every GPU, and most have MIG 3g.40gb; give all GPUs the same layout, or set gpu.migStrategy to mixed"
             ],
         ),
         (
