@@ -42,6 +42,16 @@ _UNNEEDED = {
 }
 """Modules, each with all within it, and what they are for."""
 
+_OF_NVIDIA = {
+    "holdfast.cli.nvidia": "reads the flags of NVIDIA's plugin",
+    "holdfast.model.nvidia": "how the ledger's names of shared cards are read",
+    "holdfast.settings.nvidia_plugin": "the names that NVIDIA's plugin gives to settings",
+    "holdfast.vendors.nvidia": "the package",
+    "holdfast.vendors.nvidia.adapter": "reads the settings",
+    "holdfast.vendors.nvidia.withoutdriver": "looks for the driver",
+}
+"""All that is loaded of NVIDIA's where there is no driver, and what for."""
+
 
 async def test_the_daemon_of_a_node_with_tpus_loads_nothing_that_it_does_not_use(
     short_path: Path,
@@ -51,19 +61,27 @@ async def test_the_daemon_of_a_node_with_tpus_loads_nothing_that_it_does_not_use
         short_path,
         node,
         Runtime(node),
-        settings={"http": {"address": "127.0.0.1", "port": port}, "log": {"format": "json"}},
+        settings={
+            "http": {"address": "127.0.0.1", "port": port},
+            "log": {"format": "json"},
+            "gpu": {"look": "20ms", "rescan": "20ms"},
+        },
         environment={"PYTHONPROFILEIMPORTTIME": "1"},  # Python writes a line for each import
     )
     async with running(made) as stage:
         stage.start()
         await stage.until(lambda: len(stage.healthy(_TPU)) == 4, "kubelet to have every chip")
-        assert await stage.asked("status")
+        for _ in range(3):  # and some looks for a driver go by meanwhile
+            assert await stage.asked("status")
+            await asyncio.sleep(0.1)
         _, shown = await asyncio.to_thread(served, port, "/metrics")
         assert "holdfast_devices" in shown
 
     loaded = set(_imported(stage.log))
     assert {"asyncio", "grpc", "holdfast.app.daemon", "holdfast.vendors.tpu.adapter"} <= loaded
     assert {each: why for each, why in _UNNEEDED.items() if _has(loaded, each)} == {}
+    assert {each for each in loaded if "nvidia" in each} == _OF_NVIDIA.keys()
+    assert [*stage.kubelet.devices.endpoints] == [_TPU]
 
 
 def _imported(log: str) -> Iterator[str]:

@@ -299,32 +299,6 @@ def test_a_command_loads_nothing_that_it_does_not_need(command: str, unneeded: s
     assert unneeded & set(done.stderr.split()) == set()
 
 
-def test_the_daemon_loads_nothing_that_a_node_does_without(tmp_path: Path) -> None:
-    code = (
-        "import sys, holdfast.cli\n"
-        "sys.modules['rich'] = None\n"  # structlog would use it; no node has it
-        "code = holdfast.cli.main(['run', '--state-dir', sys.argv[1]])\n"
-        "print(code, *sys.modules)\n"
-    )
-    (tmp_path / "state").touch()
-
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "state")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    failed, *loaded = done.stdout.split()
-    assert failed == "1", "it ends once everything is loaded: its state folder is a file"
-    assert {"asyncio", "grpc", "holdfast.app.daemon"} <= set(loaded)
-    unneeded = {
-        *("pynvml", "zipfile", "multiprocessing", "importlib.metadata", "importlib.resources"),
-        *("difflib", "holdfast.cli.commands", "holdfast.cli.byhand", "holdfast.cli.doctor"),
-    }
-    assert unneeded & set(loaded) == set()
-
-
 def test_the_module_is_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=True
