@@ -16,6 +16,7 @@ from chart.keys import groups
 from chart.rendering import CHART, RefusedError, objects, render, settings
 from chart.theirs import VALUES
 from chart.valuesschema import DOCUMENTS, values_schema
+from fakes.refusedsettings import REFUSED, TAKEN, tree
 from holdfast.errors import SettingsError
 from holdfast.settings import Settings, convert, known_paths, plain, validation
 from holdfast.settings.types import entry_of
@@ -186,133 +187,9 @@ def test_the_chart_takes_a_pool_exactly_where_the_daemon_does(
         render({"config": values}, helm=False)
 
 
-_WRONG: list[dict[str, Any]] = [
-    {"gate.wait": "27s"},
-    {"allocate.commitTimeout": "10s"},
-    {"reclaim.retry.first": "1h1ms", "reclaim.retry.last": 3600},
-    {"kubelet.question.minInterval": "2m"},
-    {"gate.poll": "0.0s"},
-    {"labels.folder": "features.d"},
-    {"stateDir": "/srv/../holdfast"},
-    {"stateDir": "/var/lib/kubelet/device-plugins/holdfast"},
-    {"stateDir": "//var/lib/kubelet/device-plugins/holdfast"},
-    {"stateDir": "/" + "x" * 95},
-    {"kubelet.socketPrefix": "x" * 44},
-    {"kubelet.socketPrefix": "kube"},
-    {"kubelet.socketPrefix": "a\tb"},
-    {"devices": [{"match": {}}]},
-    {"devices": [{"match": {"uuid": ""}}]},
-    {"devices": [{"match": {"uuid": None}}]},
-    {"devices": [{"match": {"uuid": "*"}, "exclude": True, "resource": "a.b/c"}]},
-    {"devices": [{"match": {"uuid": "*"}, "exclude": True, "reset": "never"}]},
-    {"devices": [{"match": {"uuid": "*"}, "exclude": True, "ignoreHealth": True}]},
-    {"devices": [{"match": {"uuid": "*"}, "resource": "c"}]},
-    {"devices": [{"match": {"uuid": "*"}, "api": "dra"}]},
-    {"devices": [{"match": {"uuid": "*"}, "resource": "nvidia.com/mig-x", "api": "dra"}]},
-    {"devices": [{"match": {"uuid": "*"}, "resource": "a.b/c"}], "tpu.api": "dra"},
-    {
-        "devices": [
-            {"match": {"uuid": "a"}, "resource": "a.b/c", "api": "device-plugin"},
-            {"match": {"uuid": "b"}, "resource": "a.b/c", "api": "dra"},
-        ]
-    },
-    {"sharing.timeSlicing.resources": [{"name": "gpu", "replicas": 2}]},
-    {"sharing.timeSlicing.resources": [{"name": "nvidia.com/gpus", "replicas": 2}]},
-    {"sharing.timeSlicing.resources": [{"name": "google.com/tpu", "replicas": 2}]},
-    {
-        "sharing.timeSlicing.resources": [
-            {"name": "nvidia.com/gpu", "replicas": count} for count in (2, 3)
-        ]
-    },
-    {
-        "sharing.timeSlicing.resources": [
-            {"name": "nvidia.com/gpu", "replicas": 2, "rename": "gpu.shared"}
-        ]
-    },
-    {
-        "sharing.timeSlicing.resources": [
-            {"name": "nvidia.com/mig-1g.5gb", "replicas": 2, "rename": "nvidia.com/gpu.shared"}
-        ]
-    },
-    {"tpu.workerId": 2, "tpu.workerHostnames": ["a", "b"]},
-    {"tpu.generation": "v5"},
-    {"deviceListStrategy": "cdi", "tpu.resourceName": "a.b/4"},
-    {"deviceListStrategy": "cdi", "devices": [{"match": {"pci": "*"}, "resource": "4.b/c"}]},
-    {
-        "tpu.api": "dra",
-        "pools": [
-            {"resourceName": "a.b/c", "addresses": ["*"]},
-            {"resourceName": "a.b/c", "addresses": ["*"], "api": "dra"},
-        ],
-    },
-    {"tpu.api": "dra", "pools": [{"resourceName": "google.com/tpu", "addresses": ["*"]}]},
-    {"dra.driverName": "a" * 64, "tpu.api": "dra"},
-    {"dra.driverName": ""},
-    {"dra.driverName": "a" * 63, "dra.kubeletRoot": "/" + "x" * 17, "tpu.api": "dra"},
-    {"dra.kubeletRoot": "/" + "x" * 68, "gpu.api": "dra"},
-    {"tpu.enabled": False, "gpu.enabled": False},
-    {"pools": [{"resourceName": "a.b/c"}]},
-    {"reclaim.leakedSandbox": "restart", "reclaim.mode": "observe"},
-    {
-        "pools": [{"resourceName": "nvidia.com/mig-x", "addresses": ["*"]}],
-        "sharing.timeSlicing.resources": [{"name": "nvidia.com/mig-x", "replicas": 2}],
-    },
-    {
-        "tpu.resourceName": "nvidia.com/gpu",
-        "sharing.timeSlicing.resources": [{"name": "nvidia.com/gpu", "replicas": 2}],
-    },
-]
-"""What the daemon refuses of well-formed settings, each reason of `settings.validation`; and more."""
-
-_RIGHT: list[dict[str, Any]] = [
-    {"gate.wait": "26s"},
-    {"gate.wait": "0h0m26s0ms"},
-    {"allocate.commitTimeout": "9999ms"},
-    {"reclaim.retry.first": "5m", "reclaim.retry.last": 300},
-    {"kubelet.question.minInterval": 60},
-    {"stateDir": "/" + "x" * 93},
-    {"stateDir": "/var/lib/kubelet/device-plugins-of-holdfast"},
-    {"kubelet.socketPrefix": "x" * 43},
-    {"devices": [{"match": {"uuid": None, "index": 0}, "exclude": True, "resource": ""}]},
-    {"devices": [{"match": {"uuid": "*"}, "resource": "nvidia.com/mig-x", "api": "device-plugin"}]},
-    {"devices": [{"match": {"pci": "*"}, "resource": "a.b/c", "api": "dra"}], "tpu.api": "dra"},
-    {"devices": [{"match": {"pci": "*"}, "resource": "google.com/tpu"}], "tpu.api": "dra"},
-    {
-        "sharing.timeSlicing.resources": [
-            {"name": "nvidia.com/gpu", "replicas": 2, "rename": "nvidia.com/gpu.shared"},
-            {
-                "name": "nvidia.com/mig-1g.5gb",
-                "replicas": 2,
-                "rename": "nvidia.com/mig-1g.5gb.shared",
-            },
-            {"name": "nvidia.com/mig-2g.10gb", "replicas": 2},
-        ]
-    },
-    {"tpu.workerId": 1, "tpu.workerHostnames": ["a", "b"]},
-    {"deviceListStrategy": "cdi", "tpu.resourceName": "a.b/c4"},
-    {"gpu.api": "dra", "gpu.deviceListStrategy": ["cdi-annotations"]},
-    {"pools": [{"resourceName": "google.com/tpu", "addresses": ["*"]}]},
-    {"dra.driverName": "a" * 63, "dra.kubeletRoot": "/" + "x" * 16, "tpu.api": "dra"},
-    {"dra.kubeletRoot": "/." * 9 + "//" + "x" * 67 + "/", "tpu.api": "dra"},
-    {"dra.kubeletRoot": "/" + "x" * 68},
-]
-
-
-def _tree(paths: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with these values by path."""
-    config: dict[str, Any] = {}
-    for path, value in paths.items():
-        *parents, last = path.split(".")
-        section = config
-        for name in parents:
-            section = section.setdefault(name, {})
-        section[last] = value
-    return config
-
-
 def _agree(paths: Mapping[str, Any]) -> bool:
     """Tell whether the daemon takes settings with these values by path; the chart must agree."""
-    config = _tree(paths)
+    config = tree(paths)
     values = {"config": config, "dra": {"enabled": True}}
     try:
         convert(config)
@@ -324,7 +201,7 @@ def _agree(paths: Mapping[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("paths", _WRONG, ids=str)
+@pytest.mark.parametrize("paths", [paths for paths, _ in REFUSED], ids=str)
 def test_the_chart_refuses_what_the_daemon_refuses(paths: dict[str, Any]) -> None:
     assert not _agree(paths)
 
@@ -340,25 +217,25 @@ def _reasons() -> Iterator[str]:
 
 def test_each_reason_for_which_the_daemon_refuses_settings_is_tried_on_the_chart() -> None:
     told = []
-    for paths in _WRONG:
+    for paths, _ in REFUSED:
         with pytest.raises(SettingsError) as refused:
-            convert(_tree(paths))
+            convert(tree(paths))
         told.append(str(refused.value))
 
     reasons = list(_reasons())
     untried = [each for each in reasons if not any(re.search(each, text) for text in told)]
     assert len(reasons) > 20
-    assert untried == [], "add a row to _WRONG, and the reason to templates/_refusals.tpl"
+    assert untried == [], "add a row to fakes/refusedsettings.py, and the reason to _refusals.tpl"
 
 
-@pytest.mark.parametrize("paths", _RIGHT, ids=str)
+@pytest.mark.parametrize("paths", TAKEN, ids=str)
 def test_the_chart_takes_what_is_just_within_the_daemons_bounds(paths: dict[str, Any]) -> None:
     assert _agree(paths)
 
 
 def _drawn() -> st.SearchStrategy[dict[str, Any]]:
     """Draw a few keys of those bounds, and of all others, with values right and wrong."""
-    bounds = st.sampled_from([*_WRONG, *_RIGHT])
+    bounds = st.sampled_from([*(paths for paths, _ in REFUSED), *TAKEN])
     schema = values_schema()["properties"]["config"]
     single = [
         path
@@ -414,7 +291,7 @@ def _placed(place: str, text: str) -> dict[str, Any]:
     if not is_listed:
         return {place: text}
     inner, is_list, _ = key.partition("[]")
-    return {listed: [_ENTRIES[listed] | _tree({inner: [text] if is_list else text})]}
+    return {listed: [_ENTRIES[listed] | tree({inner: [text] if is_list else text})]}
 
 
 _FORMS = dict(_forms(values_schema()["properties"]["config"]))

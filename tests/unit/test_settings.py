@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
+from fakes.refusedsettings import REFUSED, tree
 from fakes.settingsfiles import load
 from holdfast.errors import SettingsError
 from holdfast.model.cards import Sharing
@@ -58,9 +59,6 @@ def test_the_environment_overrules_the_file_and_flags_overrule_both(tmp_path: Pa
 
     assert (settings.gate.wait, settings.gate.poll) == (3.0, 0.02)
     assert settings.gate.caller_lookup == 2.0, "what nobody overrules stays as the file has it"
-
-
-_GPUS = "{name: nvidia.com/gpu, replicas: 2}"
 
 
 @pytest.mark.parametrize(
@@ -174,154 +172,12 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         load(_file(tmp_path, text), {})
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"gate.wait": "29s"}, "gate.wait: kubelet gives up after 30 s"),
-        ({"gate.wait": "26001ms"}, "gate.wait: kubelet gives up after 30 s; use at most 26s"),
-        (
-            {"allocate.commitTimeout": "10s"},
-            "allocate.commitTimeout: kubelet admits no other pod meanwhile; use less than 10s",
-        ),
-        (
-            {"reclaim.retry.first": "6m"},
-            "reclaim.retry.first: it is longer than reclaim.retry.last",
-        ),
-        (
-            {"reclaim.leakedSandbox": "restart", "reclaim.mode": "observe"},
-            "reclaim.leakedSandbox: restart ends processes; it needs reclaim.mode: terminate",
-        ),
-        ({"kubelet.question.minInterval": "2m"}, "kubelet.question.minInterval: it is longer"),
-        ({"stateDir": "/var/lib/kubelet/device-plugins/holdfast"}, "stateDir: kubelet may clean"),
-        ({"stateDir": "/var/lib/kubelet/device-plugins"}, "stateDir: kubelet may clean"),
-        ({"stateDir": "//var/lib/kubelet/device-plugins/a"}, "stateDir: kubelet may clean"),
-        (
-            {"stateDir": "state"},
-            "stateDir: expected an absolute path without `..`, such as /run/holdfast, got 'state'",
-        ),
-        ({"stateDir": "/" + "x" * 100}, "stateDir: the path is too long for a Unix socket"),
-        (
-            {"kubelet.pluginDir": "/a/../b"},
-            "kubelet.pluginDir: expected an absolute path without `..`",
-        ),
-        ({"cdi.specDir": "cdi"}, "cdi.specDir: expected an absolute path"),
-        (
-            {"deviceListStrategy": "cdi", "tpu.resourceName": "example.com/4chips"},
-            "deviceListStrategy: 'example.com/4chips' cannot be a CDI kind",
-        ),
-        (
-            {
-                "deviceListStrategy": "cdi",
-                "pools": "[{resourceName: 3com.com/nic, classes: ['02']}]",
-            },
-            "deviceListStrategy: '3com.com/nic' cannot be a CDI kind",
-        ),
-        ({"host.proc": ""}, "host.proc: expected an absolute path"),
-        ({"kubelet.socketPrefix": ""}, "kubelet.socketPrefix: expected letters that can begin"),
-        ({"kubelet.socketPrefix": "a/b"}, "kubelet.socketPrefix: expected letters that can begin"),
-        ({"kubelet.socketPrefix": "x" * 45}, "kubelet.socketPrefix: no socket in /var/lib/kubelet"),
-        ({"kubelet.socketPrefix": "kube"}, "begins the name of kubelet's own socket too"),
-        (
-            {"tpu.enabled": "false", "gpu.enabled": "false"},
-            "tpu.enabled: nothing is left to advertise",
-        ),
-        ({"tpu.resourceName": "tpu"}, "tpu.resourceName: expected a resource name such as"),
-        ({"tpu.generation": "v5ee"}, "tpu.generation: there is no 'v5ee'; did you mean v5e?"),
-        (
-            {"gpu.cdiHookPath": "nvidia-ctk"},
-            "gpu.cdiHookPath: expected the absolute path of a file",
-        ),
-        (
-            {"gpu.driverRootOnHost": "driver"},
-            "gpu.driverRootOnHost: expected an absolute path such as /run/driver",
-        ),
-        (
-            {"gpu.cdiAnnotationPrefix": "cdi.k8s.io"},
-            "gpu.cdiAnnotationPrefix: expected the beginning of an annotation's key: a domain",
-        ),
-        ({"gpu.imexChannelIds": "[1]"}, "gpu.imexChannelIds[0]: Invalid enum value 1; use 0"),
-        ({"tpu.generation": "gpu"}, "tpu.generation: there is no 'gpu'; known are v2, "),
-        (
-            {"tpu.workerId": "2", "tpu.workerHostnames": "a,b"},
-            "tpu.workerId: 2 is too high for the 2 hosts",
-        ),
-        (
-            {"pools": "[{resourceName: x, devices: ['1:2']}]"},
-            "pools[0].resourceName: expected a resource name",
-        ),
-        ({"pools": "[{resourceName: a.b/c}]"}, "pools[0].devices: give at least one of"),
-        (
-            {
-                "tpu.resourceName": "nvidia.com/gpu",
-                "sharing.timeSlicing.resources": "[{name: nvidia.com/gpu, replicas: 2}]",
-            },
-            "resources[0].name: TPUs and VFIO devices are never shared; leave nvidia.com/gpu out",
-        ),
-        (
-            {
-                "pools": "[{resourceName: nvidia.com/mig-x, addresses: ['*']}]",
-                "sharing.timeSlicing.resources": "[{name: nvidia.com/mig-x, replicas: 2}]",
-            },
-            "resources[0].name: TPUs and VFIO devices are never shared; leave nvidia.com/mig-x out",
-        ),
-        (
-            {"sharing.timeSlicing.resources": "[{name: nvidia.com/gpus, replicas: 2}]"},
-            "resources[0].name: expected nvidia.com/gpu, or MIG slices such as nvidia.com/mig-1g",
-        ),
-        (
-            {"sharing.timeSlicing.resources": f"[{_GPUS}, {_GPUS}]"},
-            "resources[1].name: nvidia.com/gpu is there twice; remove one",
-        ),
-        (
-            {
-                "sharing.timeSlicing.resources": "[{name: nvidia.com/gpu, replicas: 2, rename: x}]",
-            },
-            "resources[0].rename: 'x' is not a name for replicas; use nvidia.com/gpu.shared",
-        ),
-        (
-            {"sharing.timeSlicing.resources": "[{name: nvidia.com/gpu, replicas: 2, devices: 2}]"},
-            "sharing.timeSlicing.resources[0].devices: Expected `str`, got `int`; use all",
-        ),
-        (
-            {"pools": "[{resourceName: a.b/c, addresses: ['*'], api: csi}]"},
-            "pools[0].api: Invalid enum value 'csi'; use device-plugin or dra",
-        ),
-        (
-            {"tpu.api": "dra", "dra.driverName": "Holdfast"},
-            "dra.driverName: expected a DNS name of at most 63 lower-case characters",
-        ),
-        (
-            # Without DRA, too, as the chart refuses it.
-            {"dra.driverName": ""},
-            "dra.driverName: expected a DNS name",
-        ),
-        (
-            {"tpu.api": "dra", "dra.driverName": "a" * 64},
-            "dra.driverName: expected a DNS name",
-        ),
-        (
-            {"tpu.api": "dra", "dra.kubeletRoot": "/" + "x" * 80},
-            "is too long for a socket; choose a shorter name",
-        ),
-        (
-            {"gpu.api": "dra", "dra.kubeletRoot": "kubelet"},
-            "dra.kubeletRoot: expected an absolute path such as /run/driver, got 'kubelet'",
-        ),
-        (
-            {
-                "tpu.enabled": "false",
-                "pools": "[{resourceName: a.b/c, addresses: ['0000:01:*']},"
-                " {resourceName: a.b/c, addresses: ['0000:02:*'], api: dra}]",
-            },
-            "pools: a.b/c is served by both APIs; give its pools the same `api`",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("paths", "message"), REFUSED, ids=str)
 def test_what_is_well_formed_and_cannot_work_is_refused_with_the_reason(
-    overrides: dict[str, str], message: str
+    paths: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=re.escape(message)):
-        load(None, {}, overrides)
+        convert(tree(paths))
 
 
 def test_each_resource_is_served_by_the_api_of_its_hardware() -> None:
@@ -376,7 +232,6 @@ def test_a_node_may_offer_gpus_and_nothing_else() -> None:
         ("a: !!bool sure\n", "line 1: 'sure' is no bool"),
         ("withholdAfter: " + "9" * 5000, "more characters)' is no int"),
         ("#" * (1 << 20) + "\n", "it is longer than 1048576 bytes"),
-        ("gate: {wait: 1s}\n" * 2, "line 2: the key gate is there twice"),
     ],
 )
 def test_a_file_that_is_no_sound_yaml_is_refused_with_the_line(
@@ -779,37 +634,6 @@ def test_gpus_are_shared_as_nvidias_file_says_it() -> None:
 
 
 _ANY = {"match": {"model": "*"}}
-
-
-@pytest.mark.parametrize(
-    ("rule", "others", "why"),
-    [
-        ({"match": {}}, {}, "devices[0].match: give at least one of uuid, index, pci and model"),
-        ({"match": {"uuid": ""}}, {}, "devices[0].match.uuid: expected a pattern such as"),
-        ({"match": {"uid": "x"}}, {}, "did you mean devices[0].match.uuid?"),
-        ({"exclude": True}, {}, "devices[0]: Object missing required field `match`"),
-        ({**_ANY, "exclude": True, "resource": "a.b/c"}, {}, "devices[0]: what is left out has no"),
-        ({**_ANY, "exclude": True, "reset": "never"}, {}, "devices[0]: what is left out has no"),
-        ({**_ANY, "resource": "chip"}, {}, "devices[0].resource: expected a resource name"),
-        ({**_ANY, "api": "dra"}, {}, "devices[0].api: it is for devices of another resource"),
-        (
-            {**_ANY, "resource": "a.b/c"},
-            {"gpu": {"api": "dra"}},
-            "devices[0].api: some hardware is served by device-plugin and some by dra",
-        ),
-        (
-            {**_ANY, "resource": "google.com/tpu", "api": "dra"},
-            {},
-            "devices[0].api: google.com/tpu is served by device-plugin; give the same",
-        ),
-    ],
-)
-def test_a_rule_for_devices_that_cannot_work_is_refused_by_its_key(
-    rule: dict[str, Any], others: dict[str, Any], why: str
-) -> None:
-    with pytest.raises(SettingsError) as refused:
-        convert({"devices": [rule], **others})
-    assert why in str(refused.value)
 
 
 def test_the_api_of_a_name_is_that_of_its_hardware_or_of_its_rule() -> None:
