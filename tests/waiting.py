@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 _SHORTEST, _LONGEST = 0.005, 0.05
 """Seconds between two looks."""
@@ -30,6 +32,21 @@ def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(_complaint(limit, what))
         time.sleep(next(looks))
+
+
+@asynccontextmanager
+async def beside(*work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Have *work* run beside the block, and cancel it at its end; raise what it failed with."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
 
 
 def pauses(shortest: float = _SHORTEST, longest: float = _LONGEST) -> Iterator[float]:

@@ -23,6 +23,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Changes, Watched
 from holdfast.vendors.vfio.adapter import Pools
+from waiting import beside
 
 
 class Call(NamedTuple):
@@ -106,12 +107,8 @@ async def scene_on(
     lane = Lane("kubelet", deadline=5.0)
     with synced_file(place) as sync, contextlib.closing(lane):
         made = Scene(ledger, inventory, sources, lane, sync)
-        following = asyncio.create_task(made.follow())
-        try:
+        async with beside(made.follow()):
             yield made
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
 
 
 def _end_all(draft: Draft) -> None:

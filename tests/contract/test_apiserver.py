@@ -41,7 +41,7 @@ from simulated.cluster.certificates import certificates
 from simulated.cluster.objects import CLAIMS, EVENTS, NODES, SLICES, add, wanting
 from simulated.cluster.server import Rudeness, write_service_account
 from simulated.cluster.store import Place
-from waiting import until, wait_until
+from waiting import beside, until, wait_until
 
 DRIVER = "holdfast.dev"
 _LATE = "it does not answer in time"
@@ -337,10 +337,8 @@ async def test_a_call_that_is_given_up_leaves_the_connection_to_the_next(
     plane.server.be_rude(Rudeness(stall=600))
     async with client(plane) as server:
         claims = ClaimsOnServer(server)
-        waiting = asyncio.create_task(claims.claim("default", "one"))
-        await until(lambda: plane.server.requests)
-        waiting.cancel()
-        await asyncio.wait([waiting])
+        async with beside(claims.claim("default", "one")):
+            await until(lambda: plane.server.requests)
         assert (await claims.claim("default", "one")).results
 
 

@@ -47,6 +47,7 @@ from holdfast.model.nvidia import REPLICAS
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from waiting import beside
 
 _REF = ClaimRef("team", ClaimUid("uid-1"), "claim")
 _NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
@@ -448,26 +449,22 @@ async def test_a_pod_that_joins_is_learned_of_as_soon_as_kubelet_has_written_it(
 ) -> None:
     """It may be over again before the next comparison, and leave a process behind."""
     await at.prepare(X)
-    running = asyncio.create_task(at.records.run())
-    await asyncio.sleep(0)
-    at.record(X, Y)
-    at.written.set(1)
-    await at.ledger.book.until(lambda book: book.claims[_REF.uid].pods == {X, Y})
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with beside(at.records.run()):
+        await asyncio.sleep(0)
+        at.record(X, Y)
+        at.written.set(1)
+        await at.ledger.book.until(lambda book: book.claims[_REF.uid].pods == {X, Y})
 
 
 async def test_claims_are_compared_though_there_is_always_something_new(at: _Scene) -> None:
     await at.prepare(X)
     at.record()
     at.server.has = None
-    running = asyncio.create_task(at.records.run())
-    await asyncio.sleep(0)
-    at.clock.ahead = EVERY
-    at.written.set(1)
-    await at.ledger.book.until(lambda book: book.claims[_REF.uid].over_at is not None)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with beside(at.records.run()):
+        await asyncio.sleep(0)
+        at.clock.ahead = EVERY
+        at.written.set(1)
+        await at.ledger.book.until(lambda book: book.claims[_REF.uid].over_at is not None)
 
 
 @pytest.mark.parametrize("stuck", [False, True])
@@ -561,12 +558,10 @@ async def test_what_another_pod_had_is_the_claims_once_that_is_over(at: _Scene) 
 async def test_hardware_that_comes_late_brings_its_claim(at: _Scene) -> None:
     at.inventory.set(replace(_NODE, devices=()))
     at.record(X)
-    running = asyncio.create_task(at.records.run())
-    await asyncio.sleep(0)
-    at.inventory.set(_NODE)
-    await at.ledger.book.until(lambda book: bool(book.claims))
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with beside(at.records.run()):
+        await asyncio.sleep(0)
+        at.inventory.set(_NODE)
+        await at.ledger.book.until(lambda book: bool(book.claims))
 
 
 async def test_hardware_that_comes_in_parts_is_all_taken_over(at: _Scene) -> None:

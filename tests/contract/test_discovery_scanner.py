@@ -1,6 +1,5 @@
 """The inventory follows the hardware."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -24,7 +23,7 @@ from holdfast.settings.types import Duration, Interval
 from holdfast.vendors.tpu.adapter import Tpus
 from manual_clock import ManualClock
 from simulated.hosttree import HostTree
-from waiting import until
+from waiting import beside, until
 
 
 @pytest.fixture
@@ -94,12 +93,8 @@ def _scanner(
 
 @asynccontextmanager
 async def _running(scanner: Scanner) -> AsyncIterator[None]:
-    task = asyncio.create_task(scanner.run())
-    try:
+    async with beside(scanner.run()):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def _ids(scanner: Scanner) -> list[str]:

@@ -1,6 +1,5 @@
 """Events and looks through the real pynvml on the stub library: what reaches the published health."""
 
-import asyncio
 import os
 import shutil
 import subprocess
@@ -45,7 +44,7 @@ from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes
 from holdfast.vendors.nvidia.health import EventSubscription, GpuEventThread, GpuHealthWatch
 from simulated.nvml import Event, Node, Slice, cards, uuid
-from waiting import until, wait_until
+from waiting import beside, until, wait_until
 
 GPU_IS_LOST, UNKNOWN = 15, 999
 BAD_MEMORY, CONTAINED, NOTICE, OFF_THE_BUS, ILLEGAL_ACCESS = 48, 94, 63, 79, 31
@@ -523,12 +522,8 @@ async def _watching(
                 times=Watched(HealthTimes(beat=0.001, quiet=60.0)),
                 count=lambda _event, _condemns: None,
             )
-            running = asyncio.create_task(watch.run())
-            try:
+            async with beside(watch.run()):
                 yield watch
-            finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_gpu_that_hung_once_is_not_ill_for_an_end_of_nvml_that_hangs(

@@ -42,7 +42,7 @@ from holdfast.runtime.watched import Nudges, Watched
 from holdfast.settings import sections
 from holdfast.settings.types import Duration, Interval
 from simulated.nvml import GIB, cards
-from waiting import until, wait_until
+from waiting import beside, until, wait_until
 
 BOOT = BootId("boot")
 BROKEN = cards(1, errors={"*": 999})[0]
@@ -195,11 +195,9 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             lane=lanes[0],
             settings=sections.GateSettings(wait=Duration(0.3), poll=Interval(0.02)),
         )
-        beats = asyncio.create_task(watcher.run())
-        await asyncio.wait_for(watcher.looked.wait(), 20.0)
-        yield Daemon(gpus, device, ledger, reader, watcher, gate)
-        beats.cancel()
-        await asyncio.gather(beats, return_exceptions=True)
+        async with beside(watcher.run()):
+            await asyncio.wait_for(watcher.looked.wait(), 20.0)
+            yield Daemon(gpus, device, ledger, reader, watcher, gate)
         await ledger.close()
         pidfds.close()
         paths.close()

@@ -1,6 +1,5 @@
 """What is known of GPUs, and a ledger that takes no write: it is tried again, and told once."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
@@ -27,7 +26,7 @@ from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep
 from holdfast.vendors.nvidia.health import GpuHealthWatch
-from waiting import until
+from waiting import beside, until
 
 BOOT = BootId("boot")
 
@@ -97,12 +96,10 @@ async def test_what_the_ledger_does_not_take_is_tried_again_and_told_once(
 
     with capture_logs() as logs:
         monkeypatch.setattr(Ledger, "apply", refused)
-        task = asyncio.create_task(work(ledger))
-        await until(lambda: tries > 5)
-        monkeypatch.undo()
-        await until(lambda: any(each["event"] == back for each in logs))
-        task.cancel()
-        await asyncio.wait([task])
+        async with beside(work(ledger)):
+            await until(lambda: tries > 5)
+            monkeypatch.undo()
+            await until(lambda: any(each["event"] == back for each in logs))
 
     told = [each["event"] for each in logs if each["event"] in {lost, back}]
     assert told == [lost, back]

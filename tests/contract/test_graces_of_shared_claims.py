@@ -1,6 +1,5 @@
 """Pods that shared a claim are gone through one by one, and wait for their graces together."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,7 +25,7 @@ from holdfast.reclaim.watcher import Watcher
 from holdfast.settings.sections import ReclaimSettings
 from holdfast.settings.types import Interval
 from manual_clock import ManualClock
-from waiting import until
+from waiting import beside, until
 
 _SETTINGS = ReclaimSettings(poll=Interval(0.05), release_poll=Interval(0.05))
 _CLAIM = ClaimRef("team", ClaimUid("uid-1"), "shared")
@@ -90,15 +89,12 @@ async def _watcher(folder: Path) -> AsyncIterator[tuple[Watcher, Ledger, ManualC
 
 
 async def test_pods_whose_cgroup_was_never_seen_are_waited_for_once(tmp_path: Path) -> None:
-    async with _watcher(tmp_path) as (watcher, ledger, clock):
-        running = asyncio.create_task(watcher.run())
+    async with _watcher(tmp_path) as (watcher, ledger, clock), beside(watcher.run()):
         await until(lambda: "never seen" in str(watcher.obstacle(name("d0"))))
         before = ledger.book.value.fence
         clock.shift(_SETTINGS.unseen_grace)
         await until(lambda: not ledger.book.value.locks)
         assert ledger.book.value.fence == before + 1, "all of them are over in one step"
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 @pytest.mark.parametrize("populated", [True, None])

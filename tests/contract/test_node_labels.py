@@ -1,6 +1,5 @@
 """The file of node labels on real folders, and what keeps it true."""
 
-import asyncio
 import contextlib
 import os
 import subprocess
@@ -21,7 +20,7 @@ from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import LabelsSettings
 from manual_clock import ManualClock
-from waiting import until
+from waiting import beside, until
 
 HOUR = 3600.0
 GPUS = frozenset({ResourceName("nvidia.com/gpu")})
@@ -139,12 +138,11 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 async def test_each_new_inventory_has_its_labels_written(rig: Rig) -> None:
-    task = asyncio.create_task(rig.watch().run())
-    await until(lambda: rig.written == {"example.com/chips": "8"}, what="the first labels")
-    rig.told = {"example.com/chips": "7"}
-    rig.inventory.set(Inventory(generation=1))
-    await until(lambda: rig.written == rig.told, what="the labels to follow")
-    task.cancel()
+    async with beside(rig.watch().run()):
+        await until(lambda: rig.written == {"example.com/chips": "8"}, what="the first labels")
+        rig.told = {"example.com/chips": "7"}
+        rig.inventory.set(Inventory(generation=1))
+        await until(lambda: rig.written == rig.told, what="the labels to follow")
 
 
 async def test_labels_of_hardware_that_went_go_with_it(rig: Rig) -> None:
@@ -165,12 +163,11 @@ async def test_labels_that_are_no_longer_wanted_are_removed(rig: Rig, before: st
     rig.settings.set(LabelsSettings(folder=str(rig.folder)))
     if before == "a former daemon":
         watch = rig.watch()
-    task = asyncio.create_task(watch.run())
-    await until(lambda: not rig.file.exists(), what="the file to go")
-    await until(lambda: not list(watch.checks()), what="nothing to be checked")
-    rig.settings.set(LabelsSettings(enabled=True, folder=str(rig.folder)))
-    await until(lambda: rig.written == rig.told, what="the labels to be back")
-    task.cancel()
+    async with beside(watch.run()):
+        await until(lambda: not rig.file.exists(), what="the file to go")
+        await until(lambda: not list(watch.checks()), what="nothing to be checked")
+        rig.settings.set(LabelsSettings(enabled=True, folder=str(rig.folder)))
+        await until(lambda: rig.written == rig.told, what="the labels to be back")
 
 
 async def test_labels_follow_their_folder(tmp_path: Path, rig: Rig) -> None:

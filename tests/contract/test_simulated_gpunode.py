@@ -18,7 +18,7 @@ from simulated.gpunode import VISIBLE, GpuNode
 from simulated.nvml import CONTROL, uuid
 from simulated.pods import Container, Pod, PodSpec, Workload
 from simulated.runtime import Runtime
-from waiting import until
+from waiting import beside, until
 
 # A process keeps the library that it loaded, so each node is asked by one of its own.
 _ASK = """
@@ -83,25 +83,26 @@ async def test_nvml_names_the_process_that_has_a_gpus_node_open_and_no_other(
 ) -> None:
     with _node(tmp_path, library) as node:
         node.load_driver()
-        keeper = asyncio.create_task(node.run())
-        runtime = Runtime(node, toolkit=node.visible)
-        container = Container(workload=Workload())
-        pod = Pod(spec=PodSpec(name="a", containers=(container,)))
-        grant = dp.ContainerAllocateResponse(envs={VISIBLE: f"{uuid(3)},{uuid(5)}"})
+        async with beside(node.run()):
+            runtime = Runtime(node, toolkit=node.visible)
+            container = Container(workload=Workload())
+            pod = Pod(spec=PodSpec(name="a", containers=(container,)))
+            grant = dp.ContainerAllocateResponse(envs={VISIBLE: f"{uuid(3)},{uuid(5)}"})
 
-        await runtime.start(pod, container, grant)
-        (pid,) = node.members(pod.uid)
-        await until(lambda: node.users(3) == (pid,), what="the program to have its GPU open")
-        await asyncio.sleep(0)
-        asked = await asyncio.to_thread(_asked, node, library)
+            await runtime.start(pod, container, grant)
+            (pid,) = node.members(pod.uid)
+            await until(lambda: node.users(3) == (pid,), what="the program to have its GPU open")
+            await asyncio.sleep(0)
+            asked = await asyncio.to_thread(_asked, node, library)
 
-        assert {each for each, (pids, _) in asked.items() if pids == [pid]} == {uuid(3), uuid(5)}
-        assert {each for each, (pids, _) in asked.items() if not pids} == {
-            uuid(index) for index in (0, 1, 2, 4, 6, 7)
-        }
-        await runtime.stop(pod, 0.0)
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
+            assert {each for each, (pids, _) in asked.items() if pids == [pid]} == {
+                uuid(3),
+                uuid(5),
+            }
+            assert {each for each, (pids, _) in asked.items() if not pids} == {
+                uuid(index) for index in (0, 1, 2, 4, 6, 7)
+            }
+            await runtime.stop(pod, 0.0)
 
 
 def test_a_gpu_that_fell_off_the_bus_answers_that_it_is_lost_until_it_is_reset(

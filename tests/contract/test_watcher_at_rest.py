@@ -1,6 +1,5 @@
 """What the watcher leaves out while nothing changes, and what it does all the same."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from fakes.books import X, allocated, entry, seen, silicon
 from fakes.watchers import WatchedFolder, watcher_below
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.reclaim.watcher import Watcher
-from waiting import until
+from waiting import beside, until
 
 _TIMEOUT = 40.0
 """Less than what passes until nothing new is compared all the same."""
@@ -47,10 +46,8 @@ async def test_an_allocation_that_no_pod_is_named_for_ends_in_time_although_noth
 
 
 async def test_that_a_holder_has_ended_makes_kubelet_worth_asking_at_once(tmp_path: Path) -> None:
-    async with _node(tmp_path, entry(X, "d0")) as (watcher, on):
-        running = asyncio.create_task(watcher.run())
+    async with _node(tmp_path, entry(X, "d0")) as (watcher, on), beside(watcher.run()):
         await until(lambda: watcher.compared_at is not None)
         assert not on.reader.asked
         on.use.exits.set(1)
         await until(lambda: on.reader.asked)
-        running.cancel()

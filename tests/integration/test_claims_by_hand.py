@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.claimstage import Claim, ClaimStage, claim_stage
+from waiting import beside
 
 _CHIP = "0000:00:05.0"
 _PATIENT = {"letGoGrace": "1h", "orphanGrace": "1h"}
@@ -69,15 +70,13 @@ async def test_a_pod_that_has_another_claim_lives_and_nothing_of_it_is_ended(
     await at.prepared(second)
     lives = at.leaves_behind(first.pods[0], 0)
     await at.node.until(lambda: _is_seen(at), "its pod's cgroup to be seen")
-    ending = asyncio.create_task(at.unprepare(first))
-    await at.node.until(lambda: _is_over(at, _CHIP), "the claim to be over")
+    async with beside(at.unprepare(first)):
+        await at.node.until(lambda: _is_over(at, _CHIP), "the claim to be over")
 
-    done = await at.node.command("release", _CHIP, "--yes")
+        done = await at.node.command("release", _CHIP, "--yes")
 
-    assert (done.returncode, lives()) == (1, True)
-    assert "kubelet counts pod" in done.stderr
-    ending.cancel()
-    await asyncio.gather(ending, return_exceptions=True)
+        assert (done.returncode, lives()) == (1, True)
+        assert "kubelet counts pod" in done.stderr
 
 
 async def _is_over(at: ClaimStage, chip: str) -> bool:

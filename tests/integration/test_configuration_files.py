@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from holdfast.app.watches.configuration import ConfigurationFiles, _states
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.runtime.lane import Lane
-from waiting import until
+from waiting import beside, until
 
 
 class _Watched:
@@ -101,12 +101,9 @@ async def test_what_changes_all_the_time_does_not_hide_a_change(watched: _Watche
             (watched.folder / "log").write_text(f"{number}\n")
             await asyncio.sleep(0.01)
 
-    writer = asyncio.create_task(write())
-    try:
+    async with beside(write()):
         await watched.tells()
         await watched.tells()
-    finally:
-        writer.cancel()
 
 
 def test_a_draft_in_a_folder_is_no_change_of_it_and_a_file_is(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from fakes.opener import stranger
 from fakes.stage import TPU, Stage, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from waiting import beside
 
 _SOON = {"settle": "200ms", "beat": "100ms"}
 
@@ -67,12 +68,11 @@ async def test_a_kubelet_that_lost_its_books_of_a_running_pod_is_told_to_delete_
 async def test_another_plugin_that_serves_our_resource_is_told(short_path: Path) -> None:
     async with stage(short_path, chips=2, drift=_SOON) as node:
         living = await node.run(pod("living"))
-        pushing = asyncio.create_task(_another_plugin(node))
-        told = await _told(node, "not-our-list")
-        assert told["subject"] == TPU
-        assert "accel0, accel1" in told["other"]
-        assert "another plugin" in told["advice"]
-        pushing.cancel()
+        async with beside(_another_plugin(node)):
+            told = await _told(node, "not-our-list")
+            assert told["subject"] == TPU
+            assert "accel0, accel1" in told["other"]
+            assert "another plugin" in told["advice"]
         await _until_over(node)
         await node.end(living)
 

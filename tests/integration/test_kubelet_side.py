@@ -36,7 +36,7 @@ from holdfast.model.ids import ResourceName
 from holdfast.names import LONGEST_SOCKET_PATH
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from waiting import until
+from waiting import beside, until
 
 SOCKET = socket_path(Path("/"), "holdfast", TPU).name
 
@@ -226,13 +226,11 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
             folder=short_path, prefix="holdfast-", paths=paths, lane=lane, interval=Watched(3600.0)
         )
         await watch.refresh()
-        task = asyncio.create_task(watch.run())
-        await watch.refresh()
-        assert len(paths.called) == 1
-        paths.called[0]("", 0)  # the folder has gone; what lies there by now looks the same
-        await until(lambda: len(paths.called) == 2)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with beside(watch.run()):
+            await watch.refresh()
+            assert len(paths.called) == 1
+            paths.called[0]("", 0)  # the folder has gone; what lies there by now looks the same
+            await until(lambda: len(paths.called) == 2)
     paths.close()
 
 
@@ -272,13 +270,11 @@ async def test_another_pause_between_two_looks_counts_at_once(short_path: Path) 
             folder=short_path / "dp", prefix="holdfast-", paths=paths, lane=lane, interval=pause
         )
         await watch.refresh()
-        task = asyncio.create_task(watch.run())
-        await watch.refresh()
-        (short_path / "dp").mkdir()
-        pause.set(0.05)
-        await watch.state.until(lambda state: state.folder is not None)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with beside(watch.run()):
+            await watch.refresh()
+            (short_path / "dp").mkdir()
+            pause.set(0.05)
+            await watch.state.until(lambda state: state.folder is not None)
     paths.close()
 
 
@@ -380,11 +376,9 @@ async def test_a_stop_of_a_socket_that_is_cut_short_is_done_where_it_is_called_a
         service: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/a.Service/Call")
         call = asyncio.ensure_future(service(b""))
         await asked.wait()
-        first = asyncio.create_task(server.stop(0.001))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.wait([first])
+        async with beside(server.stop(0.001)):
+            for _ in range(turns):
+                await asyncio.sleep(0)
         await server.stop(0.001)
         await asyncio.wait([call])
     assert not list(short_path.iterdir())

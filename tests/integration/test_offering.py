@@ -19,7 +19,7 @@ from holdfast.model.book.queue import settle
 from holdfast.model.devices import Inventory
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
-from waiting import until
+from waiting import beside, until
 
 _D0 = silicon(d0="a")
 _NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
@@ -143,12 +143,10 @@ async def test_whoever_follows_hears_that_the_ledger_fails_and_soon_that_it_is_w
     ledger, clock = BookOnly(Watched(Book())), ManualClock()
     after = Watched(_WITHHOLD_AFTER)
     standings = device_standings(ledger, Watched(_NODE), clock, withhold_after=after)
-    following = asyncio.create_task(standings.run())
-    await until(lambda: len(standings.latest.value.by_name) == 2)
-    ledger.failing_since = clock.monotonic()
-    clock.shift(_WITHHOLD_AFTER + 1)
-    await until(lambda: all(each.uncommitted for each in standings.latest.value))
-    ledger.failing_since = None
-    await until(lambda: not any(each.uncommitted for each in standings.latest.value))
-    following.cancel()
-    await asyncio.wait([following])
+    async with beside(standings.run()):
+        await until(lambda: len(standings.latest.value.by_name) == 2)
+        ledger.failing_since = clock.monotonic()
+        clock.shift(_WITHHOLD_AFTER + 1)
+        await until(lambda: all(each.uncommitted for each in standings.latest.value))
+        ledger.failing_since = None
+        await until(lambda: not any(each.uncommitted for each in standings.latest.value))

@@ -20,7 +20,7 @@ from holdfast.runtime.watched import Watched
 from holdfast.telemetry.httpserver import SECONDS
 from holdfast.telemetry.probes import ProbeServer
 from holdfast.telemetry.readyz import Board
-from waiting import until, wait_until
+from waiting import beside, until, wait_until
 
 _STALL = 30.0
 
@@ -195,15 +195,14 @@ async def test_a_wedged_loop_fails_livez_and_readyz_while_metrics_still_answer()
         for path in ("/livez", "/readyz", "/metrics"):
             seen[path] = served(port, path)
 
-    task = asyncio.create_task(beat())
-    with _serving(board, stall=stall) as port:
-        alive, _ = await asyncio.to_thread(served, port, "/livez")
-        looker = threading.Thread(target=look, args=(port,))
-        looker.start()
-        looker.join()  # this is what wedges the loop
-        await until(lambda: board.silent_for < stall, what="the loop to turn again")
-        again, _ = await asyncio.to_thread(served, port, "/livez")
-    task.cancel()
+    async with beside(beat()):
+        with _serving(board, stall=stall) as port:
+            alive, _ = await asyncio.to_thread(served, port, "/livez")
+            looker = threading.Thread(target=look, args=(port,))
+            looker.start()
+            looker.join()  # this is what wedges the loop
+            await until(lambda: board.silent_for < stall, what="the loop to turn again")
+            again, _ = await asyncio.to_thread(served, port, "/livez")
 
     assert (alive, again) == (200, 200)
     assert seen["/livez"][0] == 503

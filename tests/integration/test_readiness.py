@@ -21,7 +21,7 @@ from holdfast.kubelet.plugin import socket_path
 from holdfast.runtime.clock import SystemClock
 from manual_clock import ManualClock
 from ports import free_port
-from waiting import until
+from waiting import beside, until
 
 _MANIFEST = Path(__file__).parents[2] / "deploy/manifests/holdfast.yaml"
 """What the chart makes of its defaults."""
@@ -237,12 +237,11 @@ async def test_sockets_are_dialled_once_a_registration_has_settled(short_path: P
     clock = ManualClock()
     async with registered_side(short_path) as (kubelet, side):
         sockets = Counting(side.registrar, short_path, clock=clock)
-        running = asyncio.create_task(sockets.run())
-        await until(lambda: sockets.dials == 1)
-        await kubelet.restart()
-        await registered(side, times=2)
-        await until(lambda: clock.sleepers == 1)
-        assert sockets.dials == 1
-        await clock.advance(1.0)
-        await until(lambda: sockets.dials == 2)
-        running.cancel()
+        async with beside(sockets.run()):
+            await until(lambda: sockets.dials == 1)
+            await kubelet.restart()
+            await registered(side, times=2)
+            await until(lambda: clock.sleepers == 1)
+            assert sockets.dials == 1
+            await clock.advance(1.0)
+            await until(lambda: sockets.dials == 2)

@@ -1,6 +1,5 @@
 """On a running daemon the new value of a live key counts from the reload on, and no stream ends."""
 
-import asyncio
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from holdfast.settings import convert
 from holdfast.settings.sources import LoadedSettings
 from holdfast.telemetry.readyz import Board
 from simulated.nvml import uuid
-from waiting import until
+from waiting import beside, until
 
 
 async def test_other_times_and_another_length_of_the_history_count_at_once(
@@ -71,13 +70,11 @@ async def test_the_probes_go_by_a_shorter_patience_only_once_the_loop_has_shown_
             at_beats.append(stall.value)
             super().beat()
 
-    pulse = asyncio.create_task(_pulse(Noting(), stall, live))
-    await until(lambda: at_beats == [3600.0])
-    live.in_use.set(convert({"liveness": {"loopStall": 1800}}))
-    await stall.until(lambda now: now == 1800.0)
-    assert at_beats[:2] == [3600.0, 3600.0]
-    pulse.cancel()
-    await asyncio.gather(pulse, return_exceptions=True)
+    async with beside(_pulse(Noting(), stall, live)):
+        await until(lambda: at_beats == [3600.0])
+        live.in_use.set(convert({"liveness": {"loopStall": 1800}}))
+        await stall.until(lambda now: now == 1800.0)
+        assert at_beats[:2] == [3600.0, 3600.0]
 
 
 async def test_other_rules_for_gpus_count_at_once(gpu_stage: Any) -> None:

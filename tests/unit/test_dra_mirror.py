@@ -10,7 +10,7 @@ from holdfast.apiserver.resourceslices import SliceEvent
 from holdfast.dra.publisher import SliceMirror
 from holdfast.model.dra.resourceslice import ResourceSlice, SliceMetadata, SlicePool, SliceSpec
 from holdfast.runtime.clock import SystemClock
-from waiting import until
+from waiting import beside, until
 
 
 class Server:
@@ -59,8 +59,7 @@ async def test_a_write_counts_only_if_the_watch_has_not_come_past_it(
 ) -> None:
     server = Server()
     mirror = SliceMirror(cast("Any", server), clock=SystemClock())
-    running = asyncio.create_task(mirror.run())
-    try:
+    async with beside(mirror.run()):
         await until(lambda: mirror.slices.value is not None)
         for each in events:
             server.events.put_nowait(each)
@@ -68,16 +67,12 @@ async def test_a_write_counts_only_if_the_watch_has_not_come_past_it(
         await asyncio.sleep(0)
         mirror.stored(written)
         assert (mirror.slices.value or {}).get("s") == known
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
 
 
 async def test_an_old_event_does_not_undo_a_write() -> None:
     server = Server()
     mirror = SliceMirror(cast("Any", server), clock=SystemClock())
-    running = asyncio.create_task(mirror.run())
-    try:
+    async with beside(mirror.run()):
         await until(lambda: mirror.slices.value is not None)
         mirror.stored(made(15, "two"))
         server.events.put_nowait(told(made(11), version=12, deleted=True))
@@ -88,6 +83,3 @@ async def test_an_old_event_does_not_undo_a_write() -> None:
         mirror.read_again()
         await until(lambda: server.lists == 2)
         await until(lambda: mirror.slices.value == {})
-    finally:
-        running.cancel()
-        await asyncio.wait([running])

@@ -20,6 +20,7 @@ from holdfast.model.events import Condition, Notice, StoredCondition
 from holdfast.model.gate.gate import WaitReport
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
+from waiting import beside
 
 D0 = name("d0")
 NODE = inventory({WHOLE: silicon(d0="a")})
@@ -111,10 +112,8 @@ async def scene() -> AsyncIterator[Scene]:
 
 @contextlib.asynccontextmanager
 async def running(scene: Scene) -> AsyncIterator[Scene]:
-    task = asyncio.create_task(scene.notices.run())
-    yield scene
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with beside(scene.notices.run()):
+        yield scene
 
 
 async def test_nothing_is_said_before_the_node_was_looked_at() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.runtime.clock import Clock, SystemClock, backoff
 from manual_clock import ManualClock
+from waiting import beside
 
 
 @given(first=st.floats(0.001, 10), last=st.floats(0.001, 100))
@@ -54,9 +55,7 @@ async def test_sleepers_of_the_manual_clock_wake_in_the_order_of_their_times() -
 
 async def test_a_cancelled_sleeper_of_the_manual_clock_is_forgotten() -> None:
     clock = ManualClock()
-    task = asyncio.create_task(clock.sleep(10))
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
+    async with beside(clock.sleep(10)):
+        await asyncio.sleep(0)
 
     assert clock.sleepers == 0
