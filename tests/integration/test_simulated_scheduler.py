@@ -105,41 +105,6 @@ def cluster(short_path: Path) -> Iterator[Cluster]:
         yield Cluster(plane)
 
 
-def test_a_pod_gets_the_devices_that_its_claim_asks_for(cluster: Cluster) -> None:
-    cluster.claim("two", count=2)
-    cluster.pod("train", "two")
-
-    assert cluster.scheduler.step() == ["train"]
-    assert cluster.given("two") == ["chip-0", "chip-1"]
-    pod = cluster.store.get(Place(kind=PODS, namespace="default", name="train"))
-    assert pod["spec"]["nodeName"] == NODE
-    assert cluster.scheduler.step() == []
-
-
-def test_one_chip_is_not_given_out_beside_its_square(cluster: Cluster) -> None:
-    cluster.claim("box", "squares")
-    cluster.claim("one")
-    cluster.pod("first", "box")
-    cluster.pod("second", "one")
-
-    assert cluster.scheduler.step() == ["first"]
-    cluster.scheduler.delete("default", "first")
-    assert cluster.scheduler.step() == ["second"]
-    cluster.pod("third", "box")
-    assert cluster.scheduler.step() == []
-
-
-def test_a_tainted_device_is_passed_over_unless_the_taint_is_tolerated(cluster: Cluster) -> None:
-    cluster.taint("chip-0")
-    cluster.claim("one")
-    cluster.claim("brave", tolerations=[{"operator": "Exists"}])
-    cluster.pod("a", "one")
-    cluster.pod("b", "brave")
-
-    assert cluster.scheduler.step() == ["a", "b"]
-    assert (cluster.given("one"), cluster.given("brave")) == (["chip-1"], ["chip-0"])
-
-
 def test_a_pool_whose_slices_are_not_all_there_is_not_used(cluster: Cluster) -> None:
     cluster.store.delete(Place(kind=SLICES, name="counters"))
     cluster.claim("one")
@@ -205,31 +170,6 @@ def test_a_claim_is_kept_as_long_as_it_is_allocated(cluster: Cluster) -> None:
     assert kept["status"]["allocation"]["allocationTimestamp"]
     cluster.scheduler.delete("default", "a")
     assert cluster.claims_there() == []
-
-
-def test_admin_access_takes_nothing_and_is_exempt_from_what_others_have_alone(
-    cluster: Cluster,
-) -> None:
-    cluster.claim("two", count=2)
-    cluster.claim("monitor", allocationMode="All", adminAccess=True)
-    cluster.pod("a", "two")
-    cluster.pod("b", "monitor")
-    assert cluster.scheduler.step() == ["a"], "there are counters of two chips left"
-
-    found = cluster.store.get(Place(kind=SLICES, name="devices"))
-    for each in found["spec"]["devices"]:
-        del each["consumesCounters"]
-    cluster.store.update(Place(kind=SLICES, name="devices"), found)
-    assert cluster.scheduler.step() == ["b"]
-    assert cluster.given("monitor") == [*CHIPS]
-
-    cluster.taint("chip-3")
-    cluster.claim("another", allocationMode="All", adminAccess=True)
-    tolerations = [{"operator": "Exists"}]
-    cluster.claim("brave", allocationMode="All", adminAccess=True, tolerations=tolerations)
-    for name in ("another", "brave"):
-        cluster.pod(name, name)
-    assert cluster.scheduler.step() == ["brave"]
 
 
 @pytest.mark.parametrize("case", RECORDED)
@@ -325,18 +265,6 @@ def test_a_shared_device_is_given_to_as_many_claims_as_its_capacity_allows(
     assert [each["consumedCapacity"] for each in given] == [{"shares": "1", "memory": "0"}] * 3
     sharing.scheduler.delete("default", "b")
     assert sharing.scheduler.step() == ["d"]
-
-
-def test_a_request_is_given_a_shared_device_once_and_a_claim_once_for_each_request(
-    sharing: Cluster,
-) -> None:
-    sharing.claim("count", "gpus", count=2)
-    add(sharing.store, CLAIMS, "two", spec=wanting("gpus", "one", "other"))
-    sharing.pod("first", "count")
-    sharing.pod("second", "two")
-
-    assert sharing.scheduler.step() == ["second"]
-    assert sharing.given("two") == ["gpu", "gpu"]
 
 
 def test_the_counters_of_a_shared_device_are_consumed_once(sharing: Cluster) -> None:
