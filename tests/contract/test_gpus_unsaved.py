@@ -1,6 +1,5 @@
 """What is known of GPUs, and a ledger that takes no write: it is tried again, and told once."""
 
-import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 
@@ -9,11 +8,12 @@ from structlog import get_logger
 from structlog.testing import capture_logs
 
 from fakes.inuse import holder_scan
+from fakes.ledgers import ledger_in
 from fakes.onegpu import RULES
 from holdfast.errors import LedgerError
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
-from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.book.book import Book
 from holdfast.model.ids import BootId
@@ -43,10 +43,8 @@ CLOCK = ImpatientClock()
 
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
-    with contextlib.closing(Lane("ledger", deadline=30.0)) as lane:
-        ledger = await open_ledger(tmp_path, lane, clock=CLOCK, boot=BOOT, locks=())
+    async with ledger_in(tmp_path, CLOCK) as ledger:
         yield ledger
-        await ledger.close()
 
 
 def _health(ledger: Ledger) -> Coroutine[object, object, None]:

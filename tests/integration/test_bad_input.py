@@ -11,19 +11,17 @@ import pytest
 
 from fakes.allocators import allocator
 from fakes.books import device_of, name
+from fakes.ledgers import ledger_in
 from fakes.opener import stranger
 from fakes.stage import CHIPS, TPU, Stage, pod, stage
 from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Sources
 from holdfast.errors import AllocationRefusedError, LedgerUnusableError
-from holdfast.ledger.ledger import open_ledger
 from holdfast.model.devices import DeviceKind, Inventory
 from holdfast.model.ids import (
-    BootId,
     DeviceId,
     ResourceName,
 )
-from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from simulated.pods import Pod
@@ -74,18 +72,17 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
         device_of(name(f"MIG-{place}", resource), f"part/{place}", kind=DeviceKind.DRIVER)
         for place in range(500)
     )
-    lane = Lane("ledger", deadline=60.0)
-    ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"), locks=())
     inventory = Watched(Inventory(resources=(resource,), devices=devices))
 
-    with pytest.raises(AllocationRefusedError) as refusal:
-        await allocator(ledger, inventory, Sources(), lane).allocate(resource, (DeviceId("MIG-x"),))
+    with contextlib.closing(Lane("kubelet", deadline=60.0)) as lane:
+        async with ledger_in(tmp_path) as ledger:
+            made = allocator(ledger, inventory, Sources(), lane)
+            with pytest.raises(AllocationRefusedError) as refusal:
+                await made.allocate(resource, (DeviceId("MIG-x"),))
 
     assert "MIG-0, " in str(refusal.value)
     assert str(refusal.value).endswith(": MIG-0, MIG-1, MIG-2 and 497 more)")
     assert len(str(refusal.value)) < 400
-    await ledger.close()
-    lane.close(patience=5)
 
 
 async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path) -> None:
@@ -93,27 +90,23 @@ async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path
     resource, answers = ResourceName("google.com/tpu"), threading.Event()
     device = device_of(name("a", resource), "pci/a", source="tpu")
 
-    with (
-        contextlib.closing(Lane("ledger", deadline=60.0)) as lane,
-        contextlib.closing(Lane("kubelet", deadline=60.0)) as stuck,
-    ):
-        ledger = await open_ledger(
-            tmp_path, lane, clock=SystemClock(), boot=BootId("boot"), locks=()
-        )
-        limit = Watched(3600.0)
-        inventory = Watched(Inventory(resources=(resource,), devices=(device,)))
-        made = allocator(ledger, inventory, Sources([plain_tpus()]), stuck, commit_timeout=limit)
-        limit.set(0.05)
-        hanging = asyncio.create_task(stuck.run(answers.wait))
-        await asyncio.sleep(0)  # it is in the queue before the look
-        try:
-            answer = await made.allocate(resource, (DeviceId("a"),))
-        finally:
-            answers.set()
-            await hanging
-        assert answer.envs
-        assert ledger.book.value.allocations == {}
-        await ledger.close()
+    with contextlib.closing(Lane("kubelet", deadline=60.0)) as stuck:
+        async with ledger_in(tmp_path) as ledger:
+            limit = Watched(3600.0)
+            inventory = Watched(Inventory(resources=(resource,), devices=(device,)))
+            made = allocator(
+                ledger, inventory, Sources([plain_tpus()]), stuck, commit_timeout=limit
+            )
+            limit.set(0.05)
+            hanging = asyncio.create_task(stuck.run(answers.wait))
+            await asyncio.sleep(0)  # it is in the queue before the look
+            try:
+                answer = await made.allocate(resource, (DeviceId("a"),))
+            finally:
+                answers.set()
+                await hanging
+            assert answer.envs
+            assert ledger.book.value.allocations == {}
 
 
 async def test_hardware_that_is_gone_is_refused(short_path: Path) -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fakes.books import device_of, name
 from fakes.controlplane import NODE, ControlPlane, control_plane
+from fakes.ledgers import ledger_in
 from fakes.observers import Unobserved
 from fakes.standings import device_standings
 from fakes.tpus import plain_tpus
@@ -20,14 +21,13 @@ from holdfast.apiserver.resourceslices import NodeSlices
 from holdfast.discovery.source import Sources
 from holdfast.dra.publisher import WRITE_EVERY, NodePool, Publisher, SliceMirror
 from holdfast.host.pci.sysfs import Sysfs
-from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory, pci_key
 from holdfast.model.ids import (
-    BootId,
     ClaimUid,
     PciAddress,
     PodUid,
@@ -206,25 +206,22 @@ async def scene(
     lane_deadline: float = 30.0,
 ) -> AsyncIterator[Scene]:
     clock = ManualClock()
-    lane = Lane("ledger", deadline=30)
-    ledger = await open_ledger(folder, lane, clock=clock, boot=BootId("boot"), locks=())
-    with control_plane(folder / "plane", minor=minor) as made:
-        here = Scene(
-            made,
-            ledger,
-            folder,
-            clock,
-            count,
-            evict_lost=evict_lost or Watched(False),
-            publishes=publishes,
-            lane_deadline=lane_deadline,
-        )
-        try:
-            yield here
-        finally:
-            await here.close()
-            await ledger.close()
-            lane.close(patience=5)
+    async with ledger_in(folder, clock) as ledger:
+        with control_plane(folder / "plane", minor=minor) as made:
+            here = Scene(
+                made,
+                ledger,
+                folder,
+                clock,
+                count,
+                evict_lost=evict_lost or Watched(False),
+                publishes=publishes,
+                lane_deadline=lane_deadline,
+            )
+            try:
+                yield here
+            finally:
+                await here.close()
 
 
 async def test_devices_are_published_with_the_node_as_owner(short_path: Path) -> None:

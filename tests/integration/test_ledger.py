@@ -32,6 +32,7 @@ from fakes.books import (
     name,
     silicon,
 )
+from fakes.ledgers import ledger_in
 from fakes.smalldisk import fill, mounted
 from holdfast.errors import LaneStuckError, LedgerError, LedgerUnreadableError, LedgerUnusableError
 from holdfast.ledger.disk import FILE, SEAL
@@ -706,21 +707,20 @@ async def test_a_decision_is_made_again_only_where_another_commit_came_between(
 
 
 async def test_a_ledger_on_a_full_disk_proves_itself_though_nobody_has_anything_to_write(
-    small_disk: Path, lane: Lane
+    small_disk: Path,
 ) -> None:
     """Its devices are withheld, so no Allocate would come to find out."""
-    ledger = await _open(small_disk, lane, ManualClock())
-    filler = fill(small_disk)
-    with pytest.raises(LedgerError, match="full"):
-        await ledger.apply(_allocate)
-    with pytest.raises(LedgerError, match="full"):
+    async with ledger_in(small_disk, ManualClock()) as ledger:
+        filler = fill(small_disk)
+        with pytest.raises(LedgerError, match="full"):
+            await ledger.apply(_allocate)
+        with pytest.raises(LedgerError, match="full"):
+            await ledger.prove()
+        assert ledger.failing_since is not None
+        filler.unlink()
         await ledger.prove()
-    assert ledger.failing_since is not None
-    filler.unlink()
-    await ledger.prove()
-    assert ledger.failing_since is None
-    await ledger.apply(_allocate)
-    await ledger.close()
+        assert ledger.failing_since is None
+        await ledger.apply(_allocate)
 
 
 async def test_a_commit_that_takes_too_long_is_given_up_and_yet_comes(

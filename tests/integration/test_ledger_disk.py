@@ -1,7 +1,6 @@
 """The ledger on a disk that loses power, dies, fills or hangs."""
 
 import asyncio
-import contextlib
 import os
 import shutil
 import sqlite3
@@ -17,16 +16,14 @@ from structlog.testing import capture_logs
 
 from fakes.books import allocated, drafted, silicon
 from fakes.faultydisk import Ext4, FaultyDisk, ext4
+from fakes.ledgers import ledger_in
 from holdfast.app.watches import proof
 from holdfast.errors import LaneStuckError, LedgerError
 from holdfast.ledger.disk import FILE
-from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
-from holdfast.model.ids import BootId
-from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
 from waiting import until
 
@@ -35,16 +32,6 @@ from waiting import until
 def disk(tmp_path: Path) -> Iterator[Ext4]:
     with ext4(tmp_path) as disk:
         yield disk
-
-
-@pytest.fixture
-def lane() -> Iterator[Lane]:
-    with contextlib.closing(Lane("ledger", deadline=60.0)) as lane:
-        yield lane
-
-
-async def _open(folder: Path, lane: Lane, clock: ManualClock) -> Ledger:
-    return await open_ledger(folder, lane, clock=clock, boot=BootId("boot-1"), locks=())
 
 
 def _grant(draft: Draft, device: str) -> None:
@@ -133,36 +120,32 @@ def test_a_ledger_that_was_just_made_survives_a_power_failure_with_its_first_com
 
 
 async def test_a_disk_that_has_gone_read_only_shows_before_the_first_pod_finds_out(
-    disk: Ext4, lane: Lane
+    disk: Ext4,
 ) -> None:
     clock = ManualClock()
-    ledger = await _open(disk.path, lane, clock)
-    await ledger.prove()
-    assert ledger.proven_at == clock.monotonic()
-    disk.goes_read_only()
-    began = clock.monotonic()
-    for _ in range(3):
-        with pytest.raises(LedgerError, match="cannot write the ledger"):
-            await ledger.prove()
-        clock.shift(5)
-    assert ledger.failing_since == began
-    assert ledger.proven_at == began
-    assert "cannot write the ledger" in ledger.problem
-    await ledger.close()
+    async with ledger_in(disk.path, clock) as ledger:
+        await ledger.prove()
+        assert ledger.proven_at == clock.monotonic()
+        disk.goes_read_only()
+        began = clock.monotonic()
+        for _ in range(3):
+            with pytest.raises(LedgerError, match="cannot write the ledger"):
+                await ledger.prove()
+            clock.shift(5)
+        assert ledger.failing_since == began
+        assert ledger.proven_at == began
+        assert "cannot write the ledger" in ledger.problem
 
 
-async def test_a_disk_that_is_dead_shows_before_the_first_pod_finds_out(
-    disk: Ext4, lane: Lane
-) -> None:
+async def test_a_disk_that_is_dead_shows_before_the_first_pod_finds_out(disk: Ext4) -> None:
     clock = ManualClock()
-    ledger = await _open(disk.path, lane, clock)
-    await ledger.prove()
-    disk.power_fails()
-    for _ in range(3):
-        with pytest.raises(LedgerError):
-            await ledger.prove()
-    assert ledger.failing_since == clock.monotonic()
-    await ledger.close()
+    async with ledger_in(disk.path, clock) as ledger:
+        await ledger.prove()
+        disk.power_fails()
+        for _ in range(3):
+            with pytest.raises(LedgerError):
+                await ledger.prove()
+        assert ledger.failing_since == clock.monotonic()
 
 
 def _fill(filler: Path) -> None:
@@ -175,98 +158,91 @@ def _fill(filler: Path) -> None:
 
 
 async def test_a_disk_that_fills_while_nobody_writes_shows_and_is_proven_again_with_room(
-    disk: Ext4, lane: Lane
+    disk: Ext4,
 ) -> None:
     """What the WAL takes up already can be written over, which proves nothing of the next page."""
     clock = ManualClock()
-    ledger = await _open(disk.path, lane, clock)
-    for _ in range(40):
+    async with ledger_in(disk.path, clock) as ledger:
+        for _ in range(40):
+            await ledger.prove()
+        await ledger.tidy(keep=200)
+        filler = disk.path / "filler"
+        _fill(filler)
+        with pytest.raises(LedgerError, match="the disk is full"):
+            await ledger.prove()
+        assert ledger.failing_since == clock.monotonic()
+        assert (disk.path / "reserve").stat().st_size == 1 << 20
+        filler.unlink()
         await ledger.prove()
-    await ledger.tidy(keep=200)
-    filler = disk.path / "filler"
-    _fill(filler)
-    with pytest.raises(LedgerError, match="the disk is full"):
-        await ledger.prove()
-    assert ledger.failing_since == clock.monotonic()
-    assert (disk.path / "reserve").stat().st_size == 1 << 20
-    filler.unlink()
-    await ledger.prove()
-    assert ledger.failing_since is None
-    assert ledger.problem == ""
-    await ledger.close()
+        assert ledger.failing_since is None
+        assert ledger.problem == ""
 
 
 async def test_only_a_proof_ends_a_failure_for_a_commit_may_not_have_reached_the_disk(
-    disk: Ext4, lane: Lane
+    disk: Ext4,
 ) -> None:
     clock = ManualClock()
-    ledger = await _open(disk.path, lane, clock)
-    with closing(sqlite3.connect(disk.path / FILE, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerError):
-            await ledger.apply(lambda draft: _grant(draft, "d1"))
-    began = clock.monotonic()
-    clock.shift(5)
-    await ledger.apply(lambda draft: _grant(draft, "d1"))
-    assert ledger.failing_since == began
-    assert await ledger.prove() == ()
-    assert ledger.failing_since is None
-    await ledger.close()
+    async with ledger_in(disk.path, clock) as ledger:
+        with closing(sqlite3.connect(disk.path / FILE, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(LedgerError):
+                await ledger.apply(lambda draft: _grant(draft, "d1"))
+        began = clock.monotonic()
+        clock.shift(5)
+        await ledger.apply(lambda draft: _grant(draft, "d1"))
+        assert ledger.failing_since == began
+        assert await ledger.prove() == ()
+        assert ledger.failing_since is None
 
 
 async def test_that_it_works_again_is_told_although_nobody_waited_for_the_proof_any_more(
-    disk: Ext4, lane: Lane
+    disk: Ext4,
 ) -> None:
     clock = ManualClock()
-    ledger = await _open(disk.path, lane, clock)
-    watch = proof.LedgerProof(ledger, clock=clock)
-    filler = disk.path / "filler"
-    _fill(filler)
-    with capture_logs() as logs:
-        await watch.prove()
-        filler.unlink()
-        await ledger.prove()  # as one that hung, was given up, and went through
-        await watch.prove()
-        await watch.prove()
-    assert [each["event"] for each in logs] == [
-        "ledger cannot be written",
-        "ledger can be written again",
-    ]
-    assert "the disk is full" in logs[1]["before"]
-    await ledger.close()
+    async with ledger_in(disk.path, clock) as ledger:
+        watch = proof.LedgerProof(ledger, clock=clock)
+        filler = disk.path / "filler"
+        _fill(filler)
+        with capture_logs() as logs:
+            await watch.prove()
+            filler.unlink()
+            await ledger.prove()  # as one that hung, was given up, and went through
+            await watch.prove()
+            await watch.prove()
+        assert [each["event"] for each in logs] == [
+            "ledger cannot be written",
+            "ledger can be written again",
+        ]
+        assert "the disk is full" in logs[1]["before"]
 
 
-async def test_that_files_were_written_again_is_in_the_check_for_an_hour(
-    tmp_path: Path, lane: Lane
-) -> None:
+async def test_that_files_were_written_again_is_in_the_check_for_an_hour(tmp_path: Path) -> None:
     """Such as because of a program that reads the ledger and does not end: nobody reads the log."""
     clock = ManualClock()
-    ledger = await _open(tmp_path, lane, clock)
-    watch = proof.LedgerProof(ledger, clock=clock)
+    async with ledger_in(tmp_path, clock) as ledger:
+        watch = proof.LedgerProof(ledger, clock=clock)
 
-    async def said() -> tuple[bool, str]:
-        await watch.prove()
-        (check,) = watch.checks()
-        return check.passes, check.reason
+        async def said() -> tuple[bool, str]:
+            await watch.prove()
+            (check,) = watch.checks()
+            return check.passes, check.reason
 
-    assert await said() == (True, "")
-    (tmp_path / FILE).unlink()
-    passes, reason = await said()
-    assert passes
-    assert reason.startswith("its files were written again: ")
-    clock.shift(3599)
-    assert await said() == (True, reason)
-    clock.shift(1)
-    assert await said() == (True, "")
-    await ledger.close()
+        assert await said() == (True, "")
+        (tmp_path / FILE).unlink()
+        passes, reason = await said()
+        assert passes
+        assert reason.startswith("its files were written again: ")
+        clock.shift(3599)
+        assert await said() == (True, reason)
+        clock.shift(1)
+        assert await said() == (True, "")
 
 
 async def test_a_write_that_does_not_come_back_counts_from_when_the_first_proof_failed(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
-    with contextlib.closing(Lane("ledger", deadline=60.0)) as lane:
-        ledger = await _open(tmp_path, lane, clock)
+    async with ledger_in(tmp_path, clock) as ledger:
         hangs, comes_back = threading.Event(), threading.Event()
 
         def slow(draft: Draft) -> None:

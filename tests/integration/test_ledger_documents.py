@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, NOW, UPTIME, WHOLE, X, Y, allocated, drafted, keys, name, silicon
+from fakes.ledgers import ledger_in
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.ledger import rows
 from holdfast.ledger.disk import FILE
 from holdfast.ledger.examine import examine
-from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.readonly import read_only, read_only_history
 from holdfast.ledger.store import Store
 from holdfast.ledger.topic import LedgerTopic
@@ -25,8 +25,6 @@ from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import ClaimRef, ClaimUid, HardwareKey, ProcessId
 from holdfast.model.nvidia.free import IdleMemory
-from holdfast.runtime.clock import SystemClock
-from holdfast.runtime.lane import Lane
 
 _MARK = Mark(asker=Asker(uid=1000, pid=77), at=NOW, reason="ECC errors")
 _QUARANTINE = Quarantine(device=name("d0"), keys=keys("a", "b"), mark=_MARK)
@@ -409,14 +407,9 @@ async def test_what_an_adapter_cannot_read_is_an_error_and_nothing_to_forget(
         draft = drafted(store.read())
         draft.keep("nvidia/idle", {"GPU-1": '{"load": 7}'})
         store.write(store.read(), draft.book, draft.moves)
-    lane = Lane("ledger", deadline=30.0)
-    ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BOOT, locks=())
-    try:
+    async with ledger_in(tmp_path) as ledger:
         with pytest.raises(LedgerUnusableError, match="nvidia/idle makes no sense"):
             assert LedgerTopic(ledger, "nvidia/idle", IdleMemory).value
-    finally:
-        await ledger.close()
-        lane.close()
 
 
 def _allocate(draft: Draft) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from fakes.books import BOOT, allocated, drafted, silicon
+from fakes.books import allocated, drafted, silicon
 from fakes.faultydisk import FaultyDisk
+from fakes.ledgers import ledger_in
 from holdfast.errors import (
     LedgerError,
     LedgerLostError,
@@ -25,13 +26,11 @@ from holdfast.errors import (
     LedgerUnusableError,
 )
 from holdfast.ledger.disk import FILE, SEAL, half, sealed
-from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.readonly import BUSY_TIMEOUT_MS
 from holdfast.ledger.store import _UNFOLDED, Store
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
-from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
 
 
@@ -328,10 +327,9 @@ def test_another_programs_database_where_ours_was_can_be_moved_away_as_any_that_
 
 async def _started(folder: Path) -> tuple[Book, list[str]]:
     """Return the book of a daemon that starts now, and what it tells."""
-    with closing(Lane("ledger", deadline=30.0)) as lane, capture_logs() as logs:
-        ledger = await open_ledger(folder, lane, clock=ManualClock(), boot=BOOT, locks=())
-        book = ledger.book.value
-        await ledger.close()
+    with capture_logs() as logs:
+        async with ledger_in(folder, ManualClock()) as ledger:
+            book = ledger.book.value
     return book, [f"{each['event']}: {each['reason']}" for each in logs]
 
 
@@ -837,8 +835,7 @@ def _allocate(draft: Draft) -> None:
 async def test_what_is_done_to_the_files_is_mended_before_an_allocate_fails_or_the_daemon_ends(
     tmp_path: Path,
 ) -> None:
-    with closing(Lane("ledger", deadline=30.0)) as lane:
-        ledger = await open_ledger(tmp_path, lane, clock=ManualClock(), boot=BOOT, locks=())
+    async with ledger_in(tmp_path, ManualClock()) as ledger:
         os.truncate(tmp_path / FILE, 0)
         await ledger.apply(_allocate)
         assert await ledger.prove() == (
@@ -846,6 +843,5 @@ async def test_what_is_done_to_the_files_is_mended_before_an_allocate_fails_or_t
             "the history is lost",
         )
         (tmp_path / FILE).unlink()
-        await ledger.close()
     with closing(Store(tmp_path)) as store:
         assert [each.id for each in store.read().locks] == ["d1"]
