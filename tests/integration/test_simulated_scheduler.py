@@ -105,7 +105,20 @@ def cluster(short_path: Path) -> Iterator[Cluster]:
         yield Cluster(plane)
 
 
+def test_what_an_administrator_has_is_given_to_others_all_the_same(cluster: Cluster) -> None:
+    cluster.claim("admin", adminAccess=True)
+    cluster.claim("others", count=4)
+    for name in ("admin", "others"):
+        cluster.pod(name, name)
+
+    assert cluster.scheduler.step() == ["admin", "others"]
+
+
 def test_a_pool_whose_slices_are_not_all_there_is_not_used(cluster: Cluster) -> None:
+    found = cluster.store.get(Place(kind=SLICES, name="devices"))
+    for each in found["spec"]["devices"]:
+        del each["consumesCounters"]  # without their counters they would not be used anyway
+    cluster.store.update(Place(kind=SLICES, name="devices"), found)
     cluster.store.delete(Place(kind=SLICES, name="counters"))
     cluster.claim("one")
     cluster.pod("a", "one")
