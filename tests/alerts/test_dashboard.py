@@ -29,8 +29,9 @@ def test_each_query_names_metrics_and_labels_that_the_daemon_has(title: str, que
 
 @pytest.mark.parametrize(("title", "query"), _QUERIES)
 def test_each_query_is_about_the_nodes_that_were_chosen(title: str, query: str) -> None:
-    for each in selectors(query):
-        assert ("node", "=~", "$node") in each.matchers
+    found = [*selectors(query)]
+    assert found
+    assert all(("node", "=~", "$node") in each.matchers for each in found)
 
 
 def test_every_metric_is_on_the_dashboard() -> None:

@@ -277,9 +277,9 @@ def test_a_claim_is_no_pod_that_kubelet_counts() -> None:
 
 
 def test_the_shares_of_claims_are_counted_by_the_scheduler() -> None:
-    node = _shared("gpu", by=2)
-    found = standings_of(_with(*HIGH[2:]), node, by_claims=frozenset({GPU}))
-    assert not any(each.crowded for each in found)
+    node, book = _shared("gpu", by=2), _with(*HIGH[2:])
+    assert not any(each.crowded for each in standings_of(book, node, by_claims=frozenset({GPU})))
+    assert any(each.crowded for each in standings_of(book, node))
 
 
 def test_a_share_that_its_last_pod_let_go_of_is_given_to_nobody_until_it_is_listed_again() -> None:
