@@ -258,6 +258,11 @@ def test_a_key_in_the_wrong_place_has_no_effect_as_with_nvidias_plugin_and_is_to
         ),
         ("flags: {deviceDiscoveryStrategy: tegra}", "GPUs are found by NVML alone"),
         ("flags: {migStrategy: both}", "gpu.migStrategy.*use none or single or mixed"),
+        ("resources: {gpus: [{pattern: '*'}]}", "^cannot use "),
+        ("resources: {gpus: [a100]}", "^cannot use "),
+        ("resources: {gpus: [{pattern: '*', name: a, replicas: 2}]}", "^cannot use "),
+        ("resources: {tpus: []}", "^cannot use "),
+        ("resources: {gpus: [{pattern: '*', name: 'a b'}]}", "^cannot use "),
     ],
 )
 def test_what_a_file_of_nvidias_says_that_cannot_be_done_is_named(
@@ -331,22 +336,3 @@ def _chip(model: str) -> Device:
         name=DeviceName(ResourceName("google.com/tpu"), DeviceId("chip")),
         identity=Identity(),
     )
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "resources: {gpus: [{pattern: '*'}]}",
-        "resources: {gpus: [a100]}",
-        "resources: {gpus: [{pattern: '*', name: a, replicas: 2}]}",
-        "resources: {tpus: []}",
-        "resources: {gpus: [{pattern: '*', name: 'a b'}]}",
-    ],
-)
-def test_resources_of_nvidias_file_that_name_nothing_are_refused(
-    tmp_path: Path, content: str
-) -> None:
-    file = tmp_path / "theirs.yaml"
-    file.write_text(content)
-    with pytest.raises(SettingsError, match=r"^cannot use "):
-        load(None, {"CONFIG_FILE": str(file)})

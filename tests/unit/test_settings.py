@@ -463,17 +463,10 @@ def test_a_variable_of_nvidias_plugin_sets_its_key_and_ours_wins_over_it() -> No
     assert load(None, ours).gpu.disable_health_checks == "all"
 
 
-def test_mig_strategy_is_one_of_nvidias_and_another_is_refused_by_its_key() -> None:
-    assert load(None, {}).gpu.mig_strategy == "none"
-    for strategy in MigStrategy:
-        assert load(None, {"MIG_STRATEGY": strategy.value}).gpu.mig_strategy == strategy.value
-    with pytest.raises(SettingsError, match=r"gpu\.migStrategy"):
-        load(None, {"MIG_STRATEGY": "both"})
-
-
 @pytest.mark.parametrize(
     ("variable", "text", "key", "value"),
     [
+        *(("MIG_STRATEGY", each.value, "mig_strategy", each.value) for each in MigStrategy),
         ("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver", "driver_root_on_host", "/run/nvidia/driver"),
         ("DRIVER_ROOT_CTR_PATH", "/driver-root", "driver_root", "/driver-root"),
         ("CONTAINER_DRIVER_ROOT", "/driver-root", "driver_root", "/driver-root"),
