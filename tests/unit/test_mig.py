@@ -44,186 +44,124 @@ _HALVES = ("3g.40gb", "3g.40gb")
 _SEVENTHS = ("1g.10gb",) * 7
 
 
-@pytest.mark.parametrize(
-    ("case", "strategy", "gpus", "expected", "problems"),
-    [
-        ("no GPU", MIXED, (), {}, []),
-        ("whole GPUs", NONE, (_gpu(0), _gpu(1)), {"gpu": "GPU-0 GPU-1"}, []),
-        ("none: also those in MIG mode", NONE, (_gpu(0, *_HALVES),), {"gpu": "GPU-0"}, []),
-        ("single without MIG", SINGLE, (_gpu(0), _gpu(1)), {"gpu": "GPU-0 GPU-1"}, []),
-        ("mixed without MIG", MIXED, (_gpu(0),), {"gpu": "GPU-0"}, []),
-        (
-            "single: all alike",
-            SINGLE,
-            (_gpu(0, *_HALVES), _gpu(1, *_HALVES)),
-            {"gpu": "MIG-0-0 MIG-0-1 MIG-1-0 MIG-1-1"},
-            [],
-        ),
-        (
-            "single: what most GPUs have stays",
-            SINGLE,
-            (_gpu(0, "1g.10gb"), _gpu(1, *_HALVES), _gpu(2, *_HALVES)),
-            {"gpu": "MIG-1-0 MIG-1-1 MIG-2-0 MIG-2-1"},
-            ["MIG 1g.10gb of GPU 0 (GPU-0) not advertised: strategy single needs the same"],
-        ),
-        (
-            "single: one GPU that is not divided does not take the others away",
-            SINGLE,
-            (_gpu(0), _gpu(1, *_HALVES), _gpu(2, *_HALVES)),
-            {"gpu": "MIG-1-0 MIG-1-1 MIG-2-0 MIG-2-1"},
-            [
-                "the whole of GPU 0 (GPU-0) not advertised: strategy single needs the same on every GPU, and most have MIG 3g.40gb; give all GPUs the same layout, or set gpu.migStrategy to mixed"
-            ],
-        ),
-        (
-            "single: whole GPUs win a tie",
-            SINGLE,
-            (_gpu(0, *_SEVENTHS), _gpu(1)),
-            {"gpu": "GPU-1"},
-            ["MIG 1g.10gb of GPU 0 (GPU-0) not advertised"],
-        ),
-        (
-            "single: on a tie, what makes most of the GPU useful",
-            SINGLE,
-            (_gpu(0, "1g.10gb", "3g.40gb", "3g.40gb"),),
-            {"gpu": "MIG-0-1 MIG-0-2"},
-            ["MIG 1g.10gb of GPU 0 (GPU-0) not advertised"],
-        ),
-        (
-            "single: on a tie, seven small ones before two halves",
-            SINGLE,
-            (_gpu(0, *_HALVES), _gpu(1, *_SEVENTHS)),
-            {"gpu": " ".join(f"MIG-1-{piece}" for piece in range(7))},
-            ["MIG 3g.40gb of GPU 0 (GPU-0) not advertised"],
-        ),
-        (
-            "single: unlike slices of one GPU",
-            SINGLE,
-            (_gpu(0, "3g.40gb", "2g.20gb", "2g.20gb"), _gpu(1, "2g.20gb")),
-            {"gpu": "MIG-0-1 MIG-0-2 MIG-1-0"},
-            ["MIG 3g.40gb of GPU 0 (GPU-0) not advertised"],
-        ),
-        (
-            "single: a GPU in MIG mode without slices",
-            SINGLE,
-            (_gpu(0, mig=True), _gpu(1, "7g.80gb")),
-            {"gpu": "MIG-1-0"},
-            ["GPU 0 (GPU-0) is not advertised: MIG mode is on and it has no MIG devices"],
-        ),
-        (
-            "single: nothing but empty GPUs",
-            SINGLE,
-            (_gpu(0, mig=True),),
-            {},
-            ["GPU 0 (GPU-0) is not advertised: MIG mode is on"],
-        ),
-        (
-            "single: same profile, other memory",
-            SINGLE,
-            (
-                _gpu(0, "1g.10gb"),
-                _gpu(1, "1g.10gb"),
-                replace(_gpu(2), mig=True, slices=(replace(_piece(2, 0, "1g.10gb"), memory=5),)),
-            ),
-            {"gpu": "MIG-0-0 MIG-1-0"},
-            ["MIG 1g.10gb of GPU 2 (GPU-2) not advertised"],
-        ),
-        (
-            "mixed: each profile under its name, and whole GPUs",
-            MIXED,
-            (_gpu(0), _gpu(1, "3g.40gb", "1g.10gb", "1g.10gb+me")),
-            {
-                "gpu": "GPU-0",
-                "mig-3g.40gb": "MIG-1-0",
-                "mig-1g.10gb": "MIG-1-1",
-                "mig-1g.10gb.me": "MIG-1-2",
-            },
-            [],
-        ),
-        (
-            "mixed: a GPU without slices",
-            MIXED,
-            (_gpu(0, mig=True), _gpu(1)),
-            {"gpu": "GPU-1"},
-            ["GPU 0 (GPU-0) is not advertised: MIG mode is on and it has no MIG devices"],
-        ),
-        (
-            "mixed: a part of a GPU instance",
-            MIXED,
-            (
-                replace(
-                    _gpu(0, "3g.40gb"),
-                    slices=(_piece(0, 0, "1c.3g.40gb", (3, 1)), _piece(0, 1, "3g.40gb")),
-                ),
-            ),
-            {"mig-3g.40gb": "MIG-0-1"},
-            ["MIG 1c.3g.40gb (MIG-0-0) of GPU 0 (GPU-0) is not advertised: strategy mixed has no"],
-        ),
-        (
-            "mixed: a profile that is garbage",
-            MIXED,
-            (
-                replace(
-                    _gpu(0, "1g.10gb"), slices=(MigSlice(uuid="MIG-x", gi=1, ci=0, profile="\n"),)
-                ),
-            ),
-            {},
-            ["(MIG-x) of GPU 0 (GPU-0) is not advertised: its profile makes no resource name"],
-        ),
-        (
-            "a slice without UUID",
-            MIXED,
-            (
-                replace(
-                    _gpu(0, "1g.10gb"), slices=(MigSlice(uuid="", gi=1, ci=0, profile="1g.10gb"),)
-                ),
-            ),
-            {},
-            ["a MIG device of GPU 0 (GPU-0) is not advertised: it has no UUID"],
-        ),
-        (
-            "a GPU without UUID",
-            NONE,
-            (_gpu(0), Gpu(index=1, problems=(LOST,))),
-            {"gpu": "GPU-0"},
-            ["GPU 1 is not advertised: NVML does not report its UUID"],
-        ),
-        (
-            "a lost GPU of which nothing is known makes no uneven node",
-            SINGLE,
-            (_gpu(0, *_HALVES), replace(_gpu(1), problems=(LOST,))),
-            {"gpu": "MIG-0-0 MIG-0-1 GPU-1"},
-            [],
-        ),
-        (
-            "lost GPUs do not vote",
-            SINGLE,
-            (_gpu(0), *[replace(_gpu(index), problems=(LOST,)) for index in (1, 2)]),
-            {"gpu": "GPU-0 GPU-1 GPU-2"},
-            [],
-        ),
-    ],
-)
-def test_the_layout(
-    case: str,
-    strategy: MigStrategy,
-    gpus: tuple[Gpu, ...],
-    expected: dict[str, str],
-    problems: list[str],
-) -> None:
-    layout = _lay(strategy, *gpus)
+_LAYOUTS = """
+mixed: no GPU | | |
+none: whole GPUs | whole / whole | gpu=GPU-0 GPU-1 |
+none: also those in MIG mode | 3g.40gb 3g.40gb | gpu=GPU-0 |
+single: without MIG | whole / whole | gpu=GPU-0 GPU-1 |
+mixed: without MIG | whole | gpu=GPU-0 |
+single: all alike | 3g.40gb 3g.40gb / 3g.40gb 3g.40gb | gpu=MIG-0-0 MIG-0-1 MIG-1-0 MIG-1-1 |
+single: what most GPUs have stays | 1g.10gb / 3g.40gb 3g.40gb / 3g.40gb 3g.40gb | gpu=MIG-1-0 MIG-1-1 MIG-2-0 MIG-2-1 | MIG 1g.10gb of GPU 0 (GPU-0) not advertised: strategy single needs the same
+single: one GPU that is not divided does not take the others away | whole / 3g.40gb 3g.40gb / 3g.40gb 3g.40gb | gpu=MIG-1-0 MIG-1-1 MIG-2-0 MIG-2-1 | the whole of GPU 0 (GPU-0) not advertised: strategy single needs the same on every GPU, and most have MIG 3g.40gb; give all GPUs the same layout, or set gpu.migStrategy to mixed
+single: whole GPUs win a tie | 1g.10gb 1g.10gb 1g.10gb 1g.10gb 1g.10gb 1g.10gb 1g.10gb / whole | gpu=GPU-1 | MIG 1g.10gb of GPU 0 (GPU-0) not advertised
+single: on a tie, what makes most of the GPU useful | 1g.10gb 3g.40gb 3g.40gb | gpu=MIG-0-1 MIG-0-2 | MIG 1g.10gb of GPU 0 (GPU-0) not advertised
+single: on a tie, seven small ones before two halves | 3g.40gb 3g.40gb / 1g.10gb 1g.10gb 1g.10gb 1g.10gb 1g.10gb 1g.10gb 1g.10gb | gpu=MIG-1-0 MIG-1-1 MIG-1-2 MIG-1-3 MIG-1-4 MIG-1-5 MIG-1-6 | MIG 3g.40gb of GPU 0 (GPU-0) not advertised
+single: unlike slices of one GPU | 3g.40gb 2g.20gb 2g.20gb / 2g.20gb | gpu=MIG-0-1 MIG-0-2 MIG-1-0 | MIG 3g.40gb of GPU 0 (GPU-0) not advertised
+single: a GPU in MIG mode without slices | none / 7g.80gb | gpu=MIG-1-0 | GPU 0 (GPU-0) is not advertised: MIG mode is on and it has no MIG devices
+single: nothing but empty GPUs | none | | GPU 0 (GPU-0) is not advertised: MIG mode is on
+single: lost GPUs do not vote | whole / lost / lost | gpu=GPU-0 GPU-1 GPU-2 |
+mixed: each profile under its name, and whole GPUs | whole / 3g.40gb 1g.10gb 1g.10gb+me | gpu=GPU-0; mig-3g.40gb=MIG-1-0; mig-1g.10gb=MIG-1-1; mig-1g.10gb.me=MIG-1-2 |
+mixed: a GPU without slices | none / whole | gpu=GPU-1 | GPU 0 (GPU-0) is not advertised: MIG mode is on and it has no MIG devices
+"""
+"""Strategy and case, the slices of each GPU, what is advertised by resource, and what is said."""
+
+
+def _gpu_with(index: int, slices: str) -> Gpu:
+    if slices == "lost":
+        return replace(_gpu(index), problems=(LOST,))
+    return (
+        _gpu(index, *slices.split())
+        if slices not in {"whole", "none"}
+        else _gpu(index, mig=slices == "none")
+    )
+
+
+@pytest.mark.parametrize("row", _LAYOUTS.strip().splitlines())
+def test_the_layout(row: str) -> None:
+    case, gpus, expected, problem = (cell.strip() for cell in row.split("|"))
+    made = [_gpu_with(*each) for each in enumerate(filter(None, gpus.split(" / ")))]
+    _lies(
+        _lay(MigStrategy(case.partition(":")[0]), *made),
+        dict(each.split("=") for each in filter(None, expected.split("; "))),
+        *filter(None, [problem]),
+    )
+
+
+def _lies(layout: GpuLayout, expected: dict[str, str], *problems: str) -> None:
+    """Require that *layout* advertises what is *expected*, and says *problems*."""
     found: dict[str, str] = {}
     for part in layout.parts:
         name = part.name.resource.removeprefix("nvidia.com/")
         found[name] = f"{found.get(name, '')} {part.name.id}".strip()
-    assert found == expected, case
+    assert found == expected
     assert len(layout.problems) == len(problems), layout.problems
     for told, begins in zip(layout.problems, problems, strict=True):
-        assert begins in told, case
+        assert begins in told
     assert layout.resources == (
         "nvidia.com/gpu",
         *sorted(f"nvidia.com/{name}" for name in found if name != "gpu"),
     )
+
+
+def _with_slices(gpu: Gpu, *slices: MigSlice) -> Gpu:
+    return replace(gpu, mig=True, slices=slices)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gpus", "expected", "problems"),
+    [
+        pytest.param(
+            SINGLE,
+            (
+                _gpu(0, "1g.10gb"),
+                _gpu(1, "1g.10gb"),
+                _with_slices(_gpu(2), replace(_piece(2, 0, "1g.10gb"), memory=5)),
+            ),
+            {"gpu": "MIG-0-0 MIG-1-0"},
+            ["MIG 1g.10gb of GPU 2 (GPU-2) not advertised"],
+            id="the same profile with other memory",
+        ),
+        pytest.param(
+            MIXED,
+            (_with_slices(_gpu(0), _piece(0, 0, "1c.3g.40gb", (3, 1)), _piece(0, 1, "3g.40gb")),),
+            {"mig-3g.40gb": "MIG-0-1"},
+            ["MIG 1c.3g.40gb (MIG-0-0) of GPU 0 (GPU-0) is not advertised: strategy mixed has no"],
+            id="a part of a GPU instance",
+        ),
+        pytest.param(
+            MIXED,
+            (_with_slices(_gpu(0), MigSlice(uuid="MIG-x", gi=1, ci=0, profile="\n")),),
+            {},
+            ["(MIG-x) of GPU 0 (GPU-0) is not advertised: its profile makes no resource name"],
+            id="a profile that is garbage",
+        ),
+        pytest.param(
+            MIXED,
+            (_with_slices(_gpu(0), MigSlice(uuid="", gi=1, ci=0, profile="1g.10gb")),),
+            {},
+            ["a MIG device of GPU 0 (GPU-0) is not advertised: it has no UUID"],
+            id="a slice without UUID",
+        ),
+        pytest.param(
+            NONE,
+            (_gpu(0), Gpu(index=1, problems=(LOST,))),
+            {"gpu": "GPU-0"},
+            ["GPU 1 is not advertised: NVML does not report its UUID"],
+            id="a GPU without UUID",
+        ),
+        pytest.param(
+            SINGLE,
+            (_gpu(0, *_HALVES), replace(_gpu(1), problems=(LOST,))),
+            {"gpu": "MIG-0-0 MIG-0-1 GPU-1"},
+            [],
+            id="a lost GPU of which nothing is known makes no uneven node",
+        ),
+    ],
+)
+def test_the_layout_of_odd_gpus(
+    strategy: MigStrategy, gpus: tuple[Gpu, ...], expected: dict[str, str], problems: list[str]
+) -> None:
+    _lies(_lay(strategy, *gpus), expected, *problems)
 
 
 @pytest.mark.parametrize(
