@@ -300,18 +300,11 @@ async def test_who_has_a_device_is_seen_anew_once_its_pod_is_over_and_never_trie
 @pytest.mark.parametrize(
     ("lock", "nobodys"),
     [
-        ({}, False),
-        ({"started": False}, False),
-        ({"pod": None}, False),
-        ({"pod": None, "started": False}, True),
-        ({"pod": None, "state": LockState.FOREIGN}, True),
-    ],
-    ids=[
-        "a pod's",
-        "a pod's that waits",
-        "a pod's whose name was lost",
-        "never started",
-        "foreign",
+        pytest.param({}, False, id="a pod's"),
+        pytest.param({"started": False}, False, id="a pod's that waits"),
+        pytest.param({"pod": None}, False, id="a pod's whose name was lost"),
+        pytest.param({"pod": None, "started": False}, True, id="never started"),
+        pytest.param({"pod": None, "state": LockState.FOREIGN}, True, id="foreign"),
     ],
 )
 async def test_a_device_is_nobodys_only_where_no_pod_can_have_started_on_it(

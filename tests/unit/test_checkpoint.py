@@ -58,22 +58,13 @@ def answer(*host_paths: str) -> str:
 @pytest.mark.parametrize(
     ("ids", "devices"),
     [
-        ({"-1": ["a", "b"]}, {"a", "b"}),
-        ({"0": ["a", "b"], "1": ["b"]}, {"a", "b"}),
-        (["a", "b"], {"a", "b"}),
-        ({"0": None}, set()),
-        ({}, set()),
-        ([], set()),
-        (None, set()),
-    ],
-    ids=[
-        "no topology",
-        "a device with two NUMA nodes",
-        "the plain list of before 1.20",
-        "null list",
-        "no groups",
-        "empty list",
-        "null",
+        pytest.param({"-1": ["a", "b"]}, {"a", "b"}, id="no topology"),
+        pytest.param({"0": ["a", "b"], "1": ["b"]}, {"a", "b"}, id="a device with two NUMA nodes"),
+        pytest.param(["a", "b"], {"a", "b"}, id="the plain list of before 1.20"),
+        pytest.param({"0": None}, set(), id="null list"),
+        pytest.param({}, set(), id="no groups"),
+        pytest.param([], set(), id="empty list"),
+        pytest.param(None, set(), id="null"),
     ],
 )
 def test_device_ids_are_read_in_every_form_kubelet_has_written(

@@ -121,22 +121,15 @@ def _foreign() -> Book:
 @pytest.mark.parametrize(
     ("entries", "pods"),
     [
-        ((), ()),
-        ((entry(X, "d0"),), (X,)),
-        ((entry(X, "d0", container="init"), entry(X, "d0")), (X,)),
-        ((entry(X, "d0"), entry(Y, "d1")), (X,)),
-        ((entry(X, "d0", "d1"),), ()),
-        ((entry(X, "d0", resource=HALF),), ()),
-        ((entry(Y, "d0"), entry(X, "d0")), (X, Y)),
-    ],
-    ids=[
-        "none",
-        "one",
-        "one pod, two containers",
-        "others do not count",
-        "more devices",
-        "another resource",
-        "several",
+        pytest.param((), (), id="none"),
+        pytest.param((entry(X, "d0"),), (X,), id="one"),
+        pytest.param(
+            (entry(X, "d0", container="init"), entry(X, "d0")), (X,), id="one pod, two containers"
+        ),
+        pytest.param((entry(X, "d0"), entry(Y, "d1")), (X,), id="others do not count"),
+        pytest.param((entry(X, "d0", "d1"),), (), id="more devices"),
+        pytest.param((entry(X, "d0", resource=HALF),), (), id="another resource"),
+        pytest.param((entry(Y, "d0"), entry(X, "d0")), (X, Y), id="several"),
     ],
 )
 def test_the_caller_is_whose_entry_names_exactly_these_ids(

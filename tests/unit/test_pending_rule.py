@@ -145,18 +145,11 @@ def test_an_allocation_is_over_only_by_kubelets_own_books(
 @pytest.mark.parametrize(
     "view",
     [
-        KubeletView(),
-        seen(file=BEFORE),
-        seen(file=BEFORE, read_at=UPTIME + 5000),
-        seen(read_at=UPTIME - 1),
-        seen(read_at=UPTIME),
-    ],
-    ids=[
-        "never read",
-        "as it was at the Allocate",
-        "the same, much later",
-        "another, from before",
-        "another, whose reading began no later",
+        pytest.param(KubeletView(), id="never read"),
+        pytest.param(seen(file=BEFORE), id="as it was at the Allocate"),
+        pytest.param(seen(file=BEFORE, read_at=UPTIME + 5000), id="the same, much later"),
+        pytest.param(seen(read_at=UPTIME - 1), id="another, from before"),
+        pytest.param(seen(read_at=UPTIME), id="another, whose reading began no later"),
     ],
 )
 def test_a_kubelet_that_is_down_or_has_not_written_since_ends_nothing(

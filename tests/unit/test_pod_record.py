@@ -10,18 +10,11 @@ from holdfast.model.ids import BootId
 @pytest.mark.parametrize(
     ("inode", "boot", "former"),
     [
-        (7, BOOT, False),
-        (None, BOOT, False),
-        (8, BOOT, True),
-        (7, "another boot", True),
-        (None, "another boot", True),
-    ],
-    ids=[
-        "the same cgroup",
-        "its cgroup was never seen",
-        "made anew under the same UID",
-        "another boot gave the number away again",
-        "never seen before the node rebooted",
+        pytest.param(7, BOOT, False, id="the same cgroup"),
+        pytest.param(None, BOOT, False, id="its cgroup was never seen"),
+        pytest.param(8, BOOT, True, id="made anew under the same UID"),
+        pytest.param(7, "another boot", True, id="another boot gave the number away again"),
+        pytest.param(None, "another boot", True, id="never seen before the node rebooted"),
     ],
 )
 def test_a_cgroup_is_the_pods_own_only_by_its_inode_in_the_same_boot(

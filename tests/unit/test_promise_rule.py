@@ -105,45 +105,23 @@ NAMES = GpuNames(
     | {f"{GPU_KIND}=GPU-b": DeviceId("GPU-b"), f"{GPU_KIND}=1": DeviceId("GPU-b")},
     beside=frozenset({"k8s.device-plugin.nvidia.com/gds=all"}),
 )
+_OWN, _OTHER = f"{GPU_KIND}=GPU-a", f"{GPU_KIND}=GPU-b"
+_GDS, _MOFED = "k8s.device-plugin.nvidia.com/gds=all", "k8s.device-plugin.nvidia.com/mofed=all"
+_UNEXPLAINED = GpuNames(problem="read-only file system")
 GPU_CASES: dict[str, tuple[tuple[str, ...], GpuNames, str | None, bool]] = {
-    "its UUID": ((f"{GPU_KIND}=GPU-a",), NAMES, None, False),
+    "its UUID": ((_OWN,), NAMES, None, False),
     "its index": ((f"{GPU_KIND}=0",), NAMES, None, False),
-    "its UUID and a mode": (
-        (f"{GPU_KIND}=GPU-a", "k8s.device-plugin.nvidia.com/gds=all"),
-        NAMES,
-        None,
-        False,
-    ),
+    "its UUID and a mode": ((_OWN, _GDS), NAMES, None, False),
     "an index that is another's since the boot": (
         (f"{GPU_KIND}=1",),
         NAMES,
         "delete the pod",
         True,
     ),
-    "another's beside its own": (
-        (f"{GPU_KIND}=GPU-a", f"{GPU_KIND}=GPU-b"),
-        NAMES,
-        "delete the pod",
-        True,
-    ),
-    "a mode without the GPU": (
-        ("k8s.device-plugin.nvidia.com/gds=all",),
-        NAMES,
-        "delete the pod",
-        True,
-    ),
-    "its UUID, which no spec explains": (
-        (f"{GPU_KIND}=GPU-a",),
-        GpuNames(problem="read-only file system"),
-        "read-only file system",
-        False,
-    ),
-    "a mode that no spec explains": (
-        (f"{GPU_KIND}=GPU-a", "k8s.device-plugin.nvidia.com/mofed=all"),
-        NAMES,
-        "mofed=all by name, and no CDI spec",
-        False,
-    ),
+    "another's beside its own": ((_OWN, _OTHER), NAMES, "delete the pod", True),
+    "a mode without the GPU": ((_GDS,), NAMES, "delete the pod", True),
+    "its UUID, which no spec explains": ((_OWN,), _UNEXPLAINED, "read-only file system", False),
+    "a mode that no spec explains": ((_OWN, _MOFED), NAMES, "mofed=all by name, and no CDI", False),
     "the name of another vendor's spec": (("vendor.com/gpu=0",), GpuNames(), None, False),
 }
 

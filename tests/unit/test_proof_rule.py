@@ -59,58 +59,38 @@ def test_a_pod_that_was_granted_the_device_and_holds_it_gets_the_lock_of_one_tha
     assert true_owner(draft.book, lock, _held_by(Y)) is None
 
 
-@pytest.mark.parametrize(
-    ("book", "facts"),
-    [
-        (_GRANTED, _held_by()),
-        (_GRANTED, KernelFacts()),
-        (_GRANTED, _held_by(X)),
-        (_GRANTED, _held_by(None)),
-        (_GRANTED, _held_by(Z)),
-        (book_of(allocated(_D0, pod=X)), _held_by(Y)),
-        (book_of(allocated(_D0, pod=X), allocated(silicon(d1="b"), pod=Y)), _held_by(Y)),
-        (_GRANTED, replace(_held_by(Y), gaps=("pid 7 could not be read",))),
-        (_GRANTED, _held_by(Y, Z)),
-        (_GRANTED, _held_by(X, Y)),
-        (book_of(allocated(_D0), allocated(_D0, pod=Y)), _held_by(Y)),
-        (book_of(allocated(_D0, pod=X, active=True), allocated(_D0, pod=Y)), _held_by(Y)),
-        (
-            book_of(
-                allocated(_D0, pod=X), allocated(_D0, pod=X, active=True), allocated(_D0, pod=Y)
-            ),
-            _held_by(Y),
-        ),
-        (
-            book_of(allocated(_TWO_KEYS, pod=X), allocated(silicon(h0="a"), resource=HALF, pod=Y)),
-            _held_by(Y),
-        ),
-        (
-            book_of(
-                allocated(_D0, pod=X),
-                allocated(silicon(d1="b"), pod=Z, active=True),
-                allocated(_BOTH, pod=Y),
-            ),
-            _held_by(Y),
-        ),
-    ],
-    ids=[
-        "nobody",
-        "no scan was made",
-        "it is as the lock says",
-        "a process of no pod",
-        "a pod that was granted nothing",
-        "a pod that nothing was ever granted to",
-        "a pod that was granted something else",
-        "a scan that could not see everything",
-        "two others",
-        "its own pod as well",
-        "its own pod is not known",
-        "its own pod has passed the gate",
-        "its own pod has passed the gate by another Allocation",
-        "a pod that was granted a part of it",
-        "a pod that could not have started on all that it was granted",
-    ],
-)
+_X, _Y = allocated(_D0, pod=X), allocated(_D0, pod=Y)
+_X_HAS_STARTED = allocated(_D0, pod=X, active=True)
+_BESIDE, _HALF = allocated(silicon(d1="b"), pod=Y), allocated(silicon(h0="a"), resource=HALF, pod=Y)
+_Z_HAS_STARTED = allocated(silicon(d1="b"), pod=Z, active=True)
+_CANNOT_START = book_of(_X, _Z_HAS_STARTED, allocated(_BOTH, pod=Y))
+_UNSURE = replace(_held_by(Y), gaps=("pid 7 could not be read",))
+_STAYS = {
+    "nobody": (_GRANTED, _held_by()),
+    "no scan was made": (_GRANTED, KernelFacts()),
+    "it is as the lock says": (_GRANTED, _held_by(X)),
+    "a process of no pod": (_GRANTED, _held_by(None)),
+    "a pod that was granted nothing": (_GRANTED, _held_by(Z)),
+    "a pod that nothing was ever granted to": (book_of(_X), _held_by(Y)),
+    "a pod that was granted something else": (book_of(_X, _BESIDE), _held_by(Y)),
+    "a scan that could not see everything": (_GRANTED, _UNSURE),
+    "two others": (_GRANTED, _held_by(Y, Z)),
+    "its own pod as well": (_GRANTED, _held_by(X, Y)),
+    "its own pod is not known": (book_of(allocated(_D0), _Y), _held_by(Y)),
+    "its own pod has passed the gate": (book_of(_X_HAS_STARTED, _Y), _held_by(Y)),
+    "its own pod has passed the gate by another Allocation": (
+        book_of(_X, _X_HAS_STARTED, _Y),
+        _held_by(Y),
+    ),
+    "a pod that was granted a part of it": (
+        book_of(allocated(_TWO_KEYS, pod=X), _HALF),
+        _held_by(Y),
+    ),
+    "a pod that could not have started on all that it was granted": (_CANNOT_START, _held_by(Y)),
+}
+
+
+@pytest.mark.parametrize(("book", "facts"), _STAYS.values(), ids=_STAYS.keys())
 def test_a_lock_stays_whose_it_is(book: Book, facts: KernelFacts) -> None:
     lock = lock_of(book, "d0")
     assert true_owner(book, lock, facts) is None

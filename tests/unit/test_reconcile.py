@@ -533,20 +533,14 @@ def test_a_lock_comes_back_to_the_allocation_that_a_container_started_on() -> No
 @pytest.mark.parametrize(
     ("changes", "ends"),
     [
-        ({}, True),
-        ({"let_go_at": None}, False),
-        ({"counted_by": _OTHER_KUBELET}, False),
-        ({"counted_by": None}, False),
-        ({"counted_boot": BootId("boot-0")}, False),
-        ({"counted_boot": None}, False),
-    ],
-    ids=[
-        "by the kubelet that answers",
-        "it did not let go",
-        "another kubelet did",
-        "nobody knows which kubelet did",
-        "a kubelet of the boot before did",
-        "nobody knows in which boot",
+        pytest.param({}, True, id="by the kubelet that answers"),
+        pytest.param({"let_go_at": None}, False, id="it did not let go"),
+        pytest.param({"counted_by": _OTHER_KUBELET}, False, id="another kubelet did"),
+        pytest.param({"counted_by": None}, False, id="nobody knows which kubelet did"),
+        pytest.param(
+            {"counted_boot": BootId("boot-0")}, False, id="a kubelet of the boot before did"
+        ),
+        pytest.param({"counted_boot": None}, False, id="nobody knows in which boot"),
     ],
 )
 def test_a_pod_whose_sandbox_stands_is_given_up_by_the_very_kubelet_that_let_go_of_it(
