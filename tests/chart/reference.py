@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterator
 
 from chart.keys import Group, Key, groups
-from holdfast.settings import variable
-from holdfast.settings.nvidia_plugin import VARIABLES
 from holdfast.settings.reloading import take_up
 
 _INTRODUCTION = """\
@@ -17,9 +15,10 @@ flags. A later source overrides an earlier one:
 
     holdfast run --config /etc/holdfast/config.yaml --set gate.wait=10s
 
-`--set KEY=VALUE` takes every key below. `run` also has `--state-dir` (`stateDir`), `--http-port` (`http.port`) and `--log-level`
-(`log.level`). The variables, flags and file of NVIDIA's device plugin are read where they mean the same ([nvidia.md](nvidia.md)); holdfast's
-own override them. An unknown key, a wrong type or a value that cannot work is refused at the start, with the path of the key. `holdfast
+`--set KEY=VALUE` takes every key below. In the environment a key is called `HOLDFAST_` and its path: `gate.wait` is `HOLDFAST_GATE_WAIT`, `stateDir`
+is `HOLDFAST_STATE_DIR`; a list is YAML (`[a, b]`) or `a,b`. `run` also has `--state-dir` (`stateDir`), `--http-port` (`http.port`) and
+`--log-level` (`log.level`). The variables, flags and file of NVIDIA's device plugin are read where they mean the same
+([nvidia.md](nvidia.md#environment-and-flags)); holdfast's own override them. An unknown key, a wrong type or a value that cannot work is refused at the start, with the path of the key. `holdfast
 config` prints every setting with its value, `holdfast config --schema` the JSON schema of the file.
 
 The column *change* says how a running daemon applies another value, after a change of the file, SIGHUP or `holdfast reload`
@@ -30,8 +29,8 @@ The column *change* says how a running daemon applies another value, after a cha
 - *pod*: mounts and probes depend on it, so a new pod is needed. Until then no change of the file is applied. A named document may not set it,
   nor `named` ([operations.md](operations.md#nodes-that-differ)).
 
-A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`; more than 100 years count as 100. In the environment a list is
-YAML (`[a, b]`) or `a,b`. The defaults fit most nodes: to begin, set none.
+A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`; more than 100 years count as 100. The defaults fit
+most nodes: to begin, set none.
 """
 
 
@@ -46,20 +45,12 @@ def _group(group: Group) -> str:
 
 
 def _table(group: Group) -> Iterator[str]:
-    listed = "[]" in group.path
-    variables = "" if listed else " variable |"
-    yield f"| key | takes | default |{variables} change | meaning |"
-    yield "|---|---|---|" + ("" if listed else "---|") + "---|---|"
+    yield "| key | takes | default | change | meaning |"
+    yield "|---|---|---|---|---|"
     for key in group.keys:
-        variables = "" if listed else f" {_variables(key.path)} |"
         kind = key.kind.replace("|", "\\|")
         how = take_up(key.path.replace("[]", "")).value
-        yield f"| `{key.path}` | {kind} | {_default(key)} |{variables} {how} | {key.meaning} |"
-
-
-def _variables(path: str) -> str:
-    others = [name for name, meant in VARIABLES.items() if meant == path]
-    return ", ".join(f"`{name}`" for name in (variable(path), *others))
+        yield f"| `{key.path}` | {kind} | {_default(key)} | {how} | {key.meaning} |"
 
 
 def _default(key: Key) -> str:
