@@ -31,7 +31,7 @@ FILE ?=
 # Passed to uv by `make lock`, such as UPGRADE="--upgrade-package grpcio".
 UPGRADE ?=
 # How many stories `make kills` tells (1000 without it), how many operations `make one-holder` tries by
-# each door (10000 without it), how many changes `make mutants` tries (all without it), and the story,
+# each API (10000 without it), how many changes `make mutants` tries (all without it), and the story,
 # the worlds or the sample to have once more. DEPTH: in how many variants `make one-holder` plays each
 # order of claims (1 without it).
 N ?=
@@ -67,7 +67,7 @@ help:
 	@echo "make vm       the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
 	@echo "make gpu      the main job on a real GPU that nobody uses, with NVIDIA's driver; as root"
 	@echo "make kills    random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
-	@echo "make one-holder  random operations by both doors and all orders of two pods on one claim, with crashes (N=, DEPTH=, SEED=)"
+	@echo "make one-holder  random operations by both APIs and all orders of two pods on one claim, with crashes (N=, DEPTH=, SEED=)"
 	@echo "make matrix   combinations of settings and nodes, and changes between them (N=, MINUTES= bound it, SEED= replays)"
 	@echo "make guards   remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make hostile  attacks on a node by real processes in cgroups beside the daemon; as root (ATTACK= selects)"

@@ -67,7 +67,7 @@ def drain(folder: Path, reason: str, *, for_removal: bool) -> None:
 
 
 @click.command(epilog=example("holdfast undrain"))
-@_reason(default="")
+@_reason(default="", help="The reason; the log and the history show it.")
 @with_folder
 def undrain(folder: Path, reason: str) -> None:
     """End the drain: pods start again, the longest waiting first."""

@@ -55,7 +55,8 @@ with_output = click.option(
     "-o",
     "--output",
     type=click.Choice(["wide", "json", "yaml"]),
-    help="wide: everything, in full; json, yaml: for programs. Default: a short form for people.",
+    help="wide: everything, in full; json, yaml: for programs. "
+    "Default: a short form for people (config: YAML; debug: JSON).",
 )
 with_state = click.option(
     "--state-dir",
