@@ -159,7 +159,7 @@ def history(
     picture: Path | None,
     output: str | None,
 ) -> None:
-    """Tell the story of DEVICE, or of all: each lock change, the oldest first, and why."""
+    """Show each lock change of DEVICE, or of all devices, the oldest first, and why."""
     if picture is not None and (output or click.get_current_context().params["watch"]):
         raise click.UsageError("--plot draws once: it does not go with --output or --watch")
     most = limit or (_LAST if since is None else MOST_MOVES)
