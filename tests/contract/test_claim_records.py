@@ -531,11 +531,15 @@ async def test_what_another_pod_has_by_now_is_not_taken_from_it(at: _Scene) -> N
     assert [each.phase for each in book.holdings.of_claim(ClaimUid("uid-2"))] == [Phase.PENDING]
 
 
-async def test_what_another_pod_had_is_the_claims_once_that_is_over(at: _Scene) -> None:
-    """Until then it has not started on it; from then on its end is that of its pods."""
+@pytest.mark.parametrize("lives", [True, False])
+async def test_what_another_pod_had_is_the_claims_once_that_is_over(
+    at: _Scene, *, lives: bool
+) -> None:
+    """Its pods cannot have started on it before; from then on its end is that of those that run."""
     await at.prepare(X)
     other = ClaimUid("uid-2")
     at.record(Y, ref=replace(_REF, uid=other))
+    at.sight.cgroups = at.sight.populated = {Y} if lives else set()
     await at.records.catch_up()
     await at.published()
     await at.ledger.apply(partial(end_claim, claim=_REF.uid, evidence="its pod is over"))
@@ -550,8 +554,9 @@ async def test_what_another_pod_had_is_the_claims_once_that_is_over(at: _Scene) 
     await at.published()
 
     book = at.ledger.book.value
-    assert [(lock.claim, lock.started) for lock in book.locks.values()] == [(other, True)]
-    assert [each.phase for each in book.holdings.of_claim(other)] == [Phase.ACTIVE]
+    assert [(lock.claim, lock.started) for lock in book.locks.values()] == [(other, lives)]
+    phase = Phase.ACTIVE if lives else Phase.PENDING
+    assert [each.phase for each in book.holdings.of_claim(other)] == [phase]
     assert logs == []
 
 

@@ -223,9 +223,10 @@ class ClaimRecords(Struct, kw_only=True):
     def _lacks(
         self, entry: ClaimEntry, wanted: Sequence[ResultDevices], running: frozenset[PodUid]
     ) -> bool:
-        """Tell whether the ledger has less of a claim prepared than kubelet.
+        """Tell whether the ledger has less of a claim than kubelet: some hardware comes late.
 
-        Some hardware comes late, and some another had when the claim was taken over.
+        Or another had some when the claim was taken over, so that its pods that are *running* could
+        not have started on it. They can since.
         """
         book, claim = self.ledger.book.value, entry.claim.uid
         record = book.claims.get(claim)
@@ -234,7 +235,7 @@ class ClaimRecords(Struct, kw_only=True):
             pods = entry.pods
             return bool(joined_after_end(book, claim, pods, kubelet, boot, running=running))
         mine = book.holdings.of_claim(claim)
-        had = [each.keys for each in mine if each.phase is Phase.ACTIVE]
+        had = [each.keys for each in mine if each.phase is Phase.ACTIVE or not running]
         had += record.admin.values() if record is not None else ()
         given = placed(wanted, book, claim, prepared=True)
         if isinstance(given, Obstacle):
