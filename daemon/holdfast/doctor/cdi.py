@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ _PROGRAMS = (
     "/usr/local/nvidia/toolkit/nvidia-ctk",
 )
 """Where NVIDIA's packages and GPU Operator's container install the toolkit."""
+_SENSELESS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What is raised where a file is no spec and is read as one."""
 _USUAL = frozenset({"/etc/cdi", "/run/cdi", "/var/run/cdi"})
 """The folders that runtimes read by default."""
 
@@ -63,28 +65,20 @@ def nodes_without_mode(node: Node, folders: Sequence[str] | None) -> tuple[str, 
         f"{folder}/{name}"
         for folder in (CDI_DIRS if folders is None else folders)
         for name in names_or_empty(node.path(folder))
-        if name.endswith((".json", ".yaml")) and any(_bare(_spec(node, f"{folder}/{name}")))
+        if name.endswith((".json", ".yaml")) and _has_bare_node(node, f"{folder}/{name}")
     )
 
 
-def _spec(node: Node, path: str) -> object:
+def _has_bare_node(node: Node, path: str) -> bool:
+    """Tell whether a spec has a device node without a mode; no where it makes no sense."""
     try:
         content = read_bytes(node.path(path)) or b""
-        return json.loads(content) if path.endswith(".json") else yaml.safe_load(content)
-    except (HostError, ValueError, yaml.YAMLError, RecursionError):
-        return None
-
-
-def _bare(spec: object) -> Iterator[bool]:
-    """Yield, for each device node of *spec*, whether it has no mode."""
-    if not isinstance(spec, Mapping):
-        return
-    devices = spec.get("devices")
-    for part in (spec, *(devices if isinstance(devices, list) else ())):
-        edits = part.get("containerEdits") if isinstance(part, Mapping) else None
-        nodes = edits.get("deviceNodes") if isinstance(edits, Mapping) else None
-        for each in nodes if isinstance(nodes, list) else ():
-            yield isinstance(each, Mapping) and each.get("fileMode") is None
+        spec = json.loads(content) if path.endswith(".json") else yaml.safe_load(content)
+        edits = [part.get("containerEdits") or {} for part in (spec, *spec["devices"])]
+        nodes = [each for edit in edits for each in edit.get("deviceNodes") or ()]
+        return any(each.get("fileMode") is None for each in nodes)
+    except (HostError, yaml.YAMLError, *_SENSELESS):
+        return False
 
 
 def gpu_cdi_findings(node: Node) -> Iterator[Finding]:
@@ -148,7 +142,7 @@ def _sources(file: Path, host: Node | None) -> Finding:
     try:
         spec = json.loads(read_bytes(file) or b"null")
         mounts = [each["hostPath"] for each in (spec or {})["containerEdits"]["mounts"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except _SENSELESS:
         return Check("files").warn(
             f"{file} is not there, or makes no sense: no GPU can be handed over by name",
             remedy="see /readyz of the daemon, which writes it when the driver is there",
@@ -244,7 +238,7 @@ def _wrong(node: Node, path: Path) -> Iterator[str]:
         for name, each in nodes:
             if wrong := _moved(node, name, each):
                 yield wrong
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except _SENSELESS:
         yield "makes no sense: it is incomplete, or another program wrote it"
 
 
