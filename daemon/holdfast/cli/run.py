@@ -101,7 +101,8 @@ def run(
     set_up_logs(found.settings.log.level, found.settings.log.format)
     for each in dict.fromkeys(ineffective):
         structlog.get_logger(__name__).warning("setting has no effect", reason=each)
-    stalls, restarts = Stalls(), _restarts()
+    stalls = Stalls()
+    restarts = [float(each) for each in os.environ.get(_RESTARTS, "").split()]  # the latest last
     with asyncio.Runner(loop_factory=stalls.new_loop) as runner:
         following = runner.run(run_daemon(found, origin, restarts=restarts, stalls=stalls))
     if following is not None:
@@ -135,11 +136,6 @@ def _taken_over() -> "LoadedSettings | None":
         content = msgspec.json.decode(handed.read())
     settings = convert(content.pop("settings"))
     return LoadedSettings(settings=settings, **content)
-
-
-def _restarts() -> list[float]:
-    """Return when this process restarted for another configuration, the latest last."""
-    return [float(each) for each in os.environ.get(_RESTARTS, "").split()]
 
 
 def _ask_label(settings: "Settings") -> str | None:

@@ -248,15 +248,12 @@ def cluster_findings(
 
 def dra_server_findings(node: Node) -> Iterator[Finding]:
     """Yield what the API server says, as the token of the service account may ask it."""
-
-    def find(cluster: Cluster, name: str, _has_all: bool) -> Iterator[Finding]:
-        yield from _of_node(cluster, node.settings, name)
-        yield from _of_slices(cluster, node, name)
-
     return cluster_findings(
         node,
         RIGHTS,
-        find,
+        lambda cluster, name, _: chain(
+            _of_node(cluster, node.settings, name), _of_slices(cluster, node, name)
+        ),
         setting="dra.enabled",
         may="do what the daemon asks of the API server",
         unchecked="rights and ResourceSlices",

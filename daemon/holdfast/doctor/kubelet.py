@@ -403,8 +403,7 @@ def root_dir(arguments: tuple[str, ...]) -> Path:
     >>> root_dir(("kubelet", "--root-dir", "/data/kubelet"))
     PosixPath('/data/kubelet')
     """
-    told = flag_of(arguments, "--root-dir", "-root-dir")
-    return Path("/var/lib/kubelet" if told is None else told)
+    return Path(flag_of(arguments, "--root-dir", "-root-dir") or "/var/lib/kubelet")
 
 
 def _pod_resources(node: Node, kubelet: int | None) -> Finding:

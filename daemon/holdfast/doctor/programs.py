@@ -128,8 +128,8 @@ def running(host: HostRoot, names: Collection[str]) -> Iterator[ProcessFacts]:
             yield facts
 
 
-def flag_of(arguments: Sequence[str], *flags: str) -> str | None:
-    """Return the value of the first of *flags* on a command line; None if it is not there.
+def flag_of(arguments: Sequence[str], *flags: str) -> str:
+    """Return the value of the first of *flags* on a command line; empty if it is not there.
 
     >>> flag_of(("kubelet", "--root-dir", "/data/kubelet"), "--root-dir", "-root-dir")
     '/data/kubelet'
@@ -138,7 +138,7 @@ def flag_of(arguments: Sequence[str], *flags: str) -> str | None:
         flag, equals, value = word.partition("=")
         if flag in flags:
             return value if equals else "".join(arguments[place + 1 : place + 2])
-    return None
+    return ""
 
 
 def _refuse(command: Sequence[str]) -> ProgramOutput:

@@ -46,7 +46,7 @@ def state_findings(node: Node) -> Iterator[Finding]:
     yield _space(folder, disk)
     in_use, told = _daemon(node, folder)
     yield told
-    yield from _ledger(folder, in_use=in_use)
+    yield _ledger(folder, in_use=in_use)
 
 
 def _missing(node: Node, folder: Path) -> Finding:
@@ -122,25 +122,23 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
     )
 
 
-def _ledger(folder: Path, *, in_use: bool) -> Iterator[Finding]:
+def _ledger(folder: Path, *, in_use: bool) -> Finding:
     try:
         if not (folder / FILE).exists():
-            yield _missing_ledger(folder)
-            return
+            return _missing_ledger(folder)
         examine(folder, in_use=in_use)
     except LedgerUnusableError as error:
-        yield Check("ledger").fail(
+        return Check("ledger").fail(
             str(error),
             remedy="install the holdfast that wrote it, or move the file away: the next start "
             "makes an empty one and fills it from kubelet's checkpoint",
         )
     except LedgerError as error:
-        yield Check("ledger").warn(
+        return Check("ledger").warn(
             str(error),
             remedy="run the doctor as root, with a /tmp that the ledger can be copied to",
         )
-    else:
-        yield _whole(folder)
+    return _whole(folder)
 
 
 def _missing_ledger(folder: Path) -> Finding:

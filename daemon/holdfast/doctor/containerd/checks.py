@@ -18,10 +18,6 @@ from holdfast.settings import Settings
 
 _RESTART = "then restart containerd"
 _RUNC = "runc"
-_LOOK_AT_ANOTHER = {
-    "CRI-O": "look at cdi_spec_dirs and the tables [crio.runtime.runtimes.NAME] in what "
-    "`crio config` prints on the node",
-}
 _LIST_HANDLERS = "kubectl get runtimeclass -o custom-columns=NAME:.metadata.name,HANDLER:.handler"
 
 
@@ -66,9 +62,12 @@ def _of_another(facts: ContainerdFacts, node: Node) -> Finding:
         unknown.append(f"looks up devices by CDI name in {node.settings.cdi.spec_dir}")
     if not unknown:
         return Check("config").ok(reason)
+    where = f"the configuration of {name}"
+    if name == "CRI-O":
+        where = "cdi_spec_dirs and the tables [crio.runtime.runtimes.NAME] of `crio config`"
     return Check("config").warn(
         f"{reason}: whether it {' and '.join(unknown)} cannot be told",
-        remedy=_LOOK_AT_ANOTHER.get(name, f"look at the configuration of {name} on the node"),
+        remedy=f"look at {where} on the node",
     )
 
 

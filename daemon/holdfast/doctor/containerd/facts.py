@@ -340,7 +340,7 @@ def _started_as(node: Node, pid: int, arguments: Sequence[str]) -> ContainerdSta
             elsewhere = mounts is not None and mounts != read_link("/proc/self/ns/mnt")
     except HostError:
         pass  # The doctor may lack permission for it. The usual folders remain.
-    config = flag_of(arguments, "--config", "-c") or ""
+    config = flag_of(arguments, "--config", "-c")
     return ContainerdStart(
         config=config if config.startswith("/") else "",
         folders=tuple(folders),
