@@ -1,6 +1,7 @@
 """What each command shows people, made of the daemon's answer: tables and lines."""
 
 import re
+from collections.abc import Callable
 
 from holdfast.cli.tables import (
     Column,
@@ -28,7 +29,6 @@ HOLDERS = (
 )
 HISTORY = ("at", "device", "from", "to", "lasted", "pod", "podName", "claim", "fence", "evidence")
 _RESOURCES = ("name", "devices", "healthy", "offered", "locked", "waiting")
-_CLAIMS = ("claim", "phase", "pods", "devices", "adminDevices", "waits")
 _DOWN = "unknown: the daemon is down"
 _TAKEN_UP = {
     "live": "in use now",
@@ -183,24 +183,24 @@ def status_lines(report: Row, *, every: bool = False, wide: bool = False) -> lis
 
 
 def _claim_lines(rows: Rows, *, wide: bool) -> list[str]:
-    administrators = any(row["adminDevices"] for row in rows)
-    columns = [each for each in _CLAIMS if each != "adminDevices" or administrators]
-    if wide:
-        return table(rows, columns).split("\n")
     names = Names(rows)
 
-    def devices(row: Row, name: str) -> str:
-        return ", ".join(map(names.called, row.get(name) or ()))
+    def called(name: str) -> Callable[[Row], str]:
+        return lambda row: ", ".join(map(names.called, row.get(name) or ()))
 
-    short: dict[str, Column] = {
-        "claim": ("CLAIM", names.claim),
-        "phase": ("PHASE", field("phase")),
-        "pods": ("PODS", lambda row: names.texts(row.get("pods"))),
-        "devices": ("DEVICES", lambda row: devices(row, "devices")),
-        "adminDevices": ("ADMINDEVICES", lambda row: devices(row, "adminDevices")),
-        "waits": ("WAITS", lambda row: names.text(row.get("waits"))),
+    cells = {
+        "claim": names.claim,
+        "phase": field("phase"),
+        "pods": lambda row: names.texts(row.get("pods")),
+        "devices": called("devices"),
+        "adminDevices": called("adminDevices"),
+        "waits": lambda row: names.text(row.get("waits")),
     }
-    return short_table(rows, [short[name] for name in columns])
+    if not any(row["adminDevices"] for row in rows):
+        del cells["adminDevices"]
+    if wide:
+        return table(rows, list(cells)).split("\n")
+    return short_table(rows, [(name.upper(), cell) for name, cell in cells.items()])
 
 
 def _heading(report: Row, *, failed: int) -> str:
