@@ -197,30 +197,47 @@ NVIDIA's plugin only that it can be parsed. Takes a list: the document's text, a
     ? request.userInfo.extra["authentication.kubernetes.io/node-name"][0] : ""
 {{- end -}}
 
+{{/* What each section of hardware serves, as the daemon's `Settings.served`, first what is enabled (`on`): a list in JSON. No name begins with a dash. */}}
+{{- define "holdfast.served" -}}
+{{- $settings := include "holdfast.settings" . | fromJson -}}
+{{- $tpu := dict "names" (list $settings.tpu.resourceName) "beginning" "-" "api" $settings.tpu.api "on" $settings.tpu.enabled -}}
+{{- $gpu := dict "names" (list "nvidia.com/gpu" "nvidia.com/gpu.shared") "beginning" "nvidia.com/mig-" "api" $settings.gpu.api "on" $settings.gpu.enabled -}}
+{{- $on := list -}}{{- $off := list -}}
+{{- range list $tpu $gpu -}}
+{{- if .on -}}{{- $on = append $on . -}}{{- else -}}{{- $off = append $off . -}}{{- end -}}
+{{- end -}}
+{{- range $settings.pools -}}{{- $on = append $on (dict "names" (list .resourceName) "beginning" "-" "api" (default "device-plugin" .api) "on" true) -}}{{- end -}}
+{{- concat $on $off | toJson -}}
+{{- end -}}
+
+{{/* By which API the daemon serves a resource, as `Settings.hardware_api`: empty where no section has it. Takes what is served, and the name. */}}
+{{- define "holdfast.hardwareApi" -}}
+{{- $name := index . 1 -}}
+{{- $api := "" -}}
+{{- range reverse (index . 0) -}}
+{{- if or (has $name .names) (hasPrefix .beginning $name) -}}{{- $api = .api -}}{{- end -}}
+{{- end -}}
+{{- $api -}}
+{{- end -}}
+
 {{/* The names of the resources whose `api` is dra, as a list in JSON; a rule without one goes by that of all hardware. */}}
 {{- define "holdfast.claimed" -}}
 {{- $settings := include "holdfast.settings" . | fromJson -}}
-{{- $names := list -}}
-{{- if and $settings.tpu.enabled (eq $settings.tpu.api "dra") -}}{{- $names = append $names $settings.tpu.resourceName -}}{{- end -}}
-{{- if and $settings.gpu.enabled (eq $settings.gpu.api "dra") -}}
-{{- $names = append $names "nvidia.com/gpu" -}}
+{{- $served := include "holdfast.served" . | fromJsonArray -}}
 {{- $sharing := dig "sharing" "timeSlicing" dict $settings -}}
-{{- $renames := default false $sharing.renameByDefault -}}
-{{- range $sharing.resources -}}{{- if and (eq .name "nvidia.com/gpu") (or $renames .rename) -}}{{- $names = append $names "nvidia.com/gpu.shared" -}}{{- end -}}{{- end -}}
-{{- if (include "holdfast.needs" . | fromJson).renamed -}}{{- $names = append $names "nvidia.com/gpu.shared" -}}{{- end -}}
+{{- $renamed := (include "holdfast.needs" . | fromJson).renamed -}}
+{{- range $sharing.resources -}}{{- if and (eq .name "nvidia.com/gpu") (or $sharing.renameByDefault .rename) -}}{{- $renamed = true -}}{{- end -}}{{- end -}}
+{{- $names := list -}}{{- $apis := dict -}}
+{{- range $served -}}
+{{- if .on -}}
+{{- $_ := set $apis .api true -}}
+{{- if eq .api "dra" -}}{{- $names = concat $names .names -}}{{- end -}}
 {{- end -}}
-{{- range $settings.pools -}}
-{{- if eq (default "device-plugin" .api) "dra" -}}{{- $names = append $names .resourceName -}}{{- end -}}
 {{- end -}}
-{{- $apis := dict -}}
-{{- if $settings.tpu.enabled -}}{{- $_ := set $apis $settings.tpu.api true -}}{{- end -}}
-{{- if $settings.gpu.enabled -}}{{- $_ := set $apis $settings.gpu.api true -}}{{- end -}}
-{{- range $settings.pools -}}{{- $_ := set $apis (default "device-plugin" .api) true -}}{{- end -}}
+{{- if not $renamed -}}{{- $names = without $names "nvidia.com/gpu.shared" -}}{{- end -}}
 {{- $only := eq (keys $apis | join ",") "dra" -}}
 {{- range $settings.devices -}}
-{{- $name := toString .resource -}}
-{{- $hardware := or (has $name (list $settings.tpu.resourceName "nvidia.com/gpu" "nvidia.com/gpu.shared")) (hasPrefix "nvidia.com/mig-" $name) -}}
-{{- $same := and .resource (not .api) $only (not $hardware) -}}
+{{- $same := and .resource (not .api) $only (not (include "holdfast.hardwareApi" (list $served .resource))) -}}
 {{- if or (eq (default "" .api) "dra") $same -}}{{- $names = append $names .resource -}}{{- end -}}
 {{- end -}}
 {{- uniq $names | toJson -}}

@@ -104,14 +104,7 @@
 {{- end -}}
 {{- end -}}
 {{- $claimed := include "holdfast.claimed" . | fromJsonArray -}}
-{{- $served := list -}}
-{{- range $enabled := list true false -}}
-{{- if eq $settings.tpu.enabled $enabled -}}{{- $served = append $served (dict "names" (list $settings.tpu.resourceName) "api" $settings.tpu.api "on" $enabled) -}}{{- end -}}
-{{- if eq $settings.gpu.enabled $enabled -}}{{- $served = append $served (dict "names" (list "nvidia.com/gpu" "nvidia.com/gpu.shared") "beginning" "nvidia.com/mig-" "api" $settings.gpu.api "on" $enabled) -}}{{- end -}}
-{{- if $enabled -}}
-{{- range $settings.pools -}}{{- $served = append $served (dict "names" (list .resourceName) "api" (default "device-plugin" .api) "on" true) -}}{{- end -}}
-{{- end -}}
-{{- end -}}
+{{- $served := include "holdfast.served" . | fromJsonArray -}}
 {{- $apis := dict -}}
 {{- range $served -}}{{- if .on -}}{{- $_ := set $apis .api true -}}{{- end -}}{{- end -}}
 {{- $ofRules := dict -}}
@@ -120,10 +113,7 @@
 {{- end -}}
 {{- range $place, $rule := $settings.devices -}}
 {{- if $rule.resource -}}
-{{- $api := default "" (get $ofRules $rule.resource) -}}
-{{- range reverse $served -}}
-{{- if or (has $rule.resource .names) (and .beginning (hasPrefix .beginning $rule.resource)) -}}{{- $api = .api -}}{{- end -}}
-{{- end -}}
+{{- $api := include "holdfast.hardwareApi" (list $served $rule.resource) | default (get $ofRules $rule.resource) -}}
 {{- $given := default "" $rule.api -}}
 {{- if and $given $api (ne $given $api) -}}
 {{- $told = append $told (printf "config.devices[%d].api: %s is served by %s; give the same, or another name" $place $rule.resource $api) -}}
@@ -143,7 +133,7 @@
 {{- $name := .resourceName -}}
 {{- $both := dict -}}
 {{- range $served -}}
-{{- if and .on (or (has $name .names) (and .beginning (hasPrefix .beginning $name))) -}}{{- $_ := set $both .api true -}}{{- end -}}
+{{- if and .on (or (has $name .names) (hasPrefix .beginning $name)) -}}{{- $_ := set $both .api true -}}{{- end -}}
 {{- end -}}
 {{- if gt (len $both) 1 -}}
 {{- $told = append $told (printf "config.pools: %s is served by both APIs; give its pools the same `api`" $name) -}}
