@@ -93,6 +93,11 @@ RECLAIM_EDITS = {
         ),
         Edit("unread-checkpoint", "not view.readable or view.counts", "view.counts"),
         Edit("uncounted-unread", "elif counted is False:", "else:"),
+        Edit(
+            "crowd-judged",
+            "if (why := self.why_spare(anybody, telling)) is not None:",
+            "if (why := self.why_spare(anybody, telling)) is not None and False:",
+        ),
         Edit("uncounted-forgotten", "        keep_only(pods, self._since)\n", "        pass\n"),
     ),
     "reclaim/handrelease.py": (
@@ -215,6 +220,7 @@ RECLAIM_EDITS = {
             "return grounds if self.clock.monotonic() < until else Grounds.OVER",
             "return grounds",
         ),
+        Edit("crowd-tried", "        if look.tried:\n", "        if False:\n"),
         Edit("word-once", "            self._by_hand.pop(lock.pod, None)\n", "            pass\n"),
         Edit(
             "noted-first", "        if lock.state is LockState.RELEASING:\n", "        if False:\n"
