@@ -13,7 +13,7 @@ from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.checkpoint import (
     CheckpointState,
     Contents,
-    Look,
+    FileLook,
     Promises,
     parse,
     read,
@@ -25,7 +25,7 @@ def _parse(text: bytes) -> Contents:
     return parse(text, Sources())
 
 
-def _read(path: Path) -> Look[Contents]:
+def _read(path: Path) -> FileLook[Contents]:
     return read(path, Sources())
 
 

@@ -20,7 +20,7 @@ from holdfast.errors import (
     ObjectGoneError,
     UnreadableAnswerError,
 )
-from holdfast.kubelet.checkpoint import CheckpointState, Look
+from holdfast.kubelet.checkpoint import CheckpointState, FileLook
 from holdfast.kubelet.claimstate import read
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import ClaimRecord, Phase
@@ -43,7 +43,7 @@ from holdfast.runtime.watched import Changes, Watched
 
 log = structlog.get_logger(__name__)
 
-_Look = Look[tuple[ClaimEntry, ...]]
+_Look = FileLook[tuple[ClaimEntry, ...]]
 EVERY = 60.0
 """Seconds between two comparisons; the API server is asked for each claim that kubelet misses."""
 _ON_ITS_WAY = 2.0

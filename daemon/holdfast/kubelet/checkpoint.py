@@ -42,7 +42,7 @@ class CheckpointState(Enum):
     """The system does not let us read it, or it is not what any known kubelet writes."""
 
 
-class Look(Struct, Generic[T], frozen=True, kw_only=True):
+class FileLook(Struct, Generic[T], frozen=True, kw_only=True):
     """One look at one of kubelet's files. It `says` nothing, and has a `problem`, unless READ.
 
     `file` is None where it could not be looked at. `read_at` is when the look began, in seconds
@@ -143,7 +143,7 @@ def look_at(
     folder: str,
     missing: str = "",
     garbage: str,
-) -> Look[T]:
+) -> FileLook[T]:
     """Look at one of kubelet's files. Whatever is wrong with it is told, never raised.
 
     What cannot be understood says *nothing*. *folder* of kubelet's is where the file is; *missing*
@@ -168,10 +168,10 @@ def look_at(
     except KubeletError as error:
         state = CheckpointState.UNREADABLE
         problem = f"cannot understand {what} {path}: {error}; {garbage}"
-    return Look(state=state, says=says, problem=problem, file=file)
+    return FileLook(state=state, says=says, problem=problem, file=file)
 
 
-def read(path: Path, promises: Promises) -> Look[Contents]:
+def read(path: Path, promises: Promises) -> FileLook[Contents]:
     """Look at the checkpoint at *path*. Whatever is wrong with it is told, never raised."""
     return look_at(
         path,

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import KubeletError
-from holdfast.kubelet.checkpoint import Look, check_size, decoded, look_at
+from holdfast.kubelet.checkpoint import FileLook, check_size, decoded, look_at
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
@@ -73,7 +73,7 @@ def parse(content: bytes) -> tuple[ClaimEntry, ...]:
     return tuple(_entry(each) for each in claims or ())
 
 
-def read(path: Path) -> Look[tuple[ClaimEntry, ...]]:
+def read(path: Path) -> FileLook[tuple[ClaimEntry, ...]]:
     """Look at the record at *path*. Whatever is wrong with it is told, never raised.
 
     MISSING is no problem where no pod has ever had a claim: kubelets make the file at their first

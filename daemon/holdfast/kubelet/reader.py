@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError, KubeletError
 from holdfast.host.files.wholefile import FileId
 from holdfast.host.proc.pidfd import peer_of
 from holdfast.host.proc.procfs import Procfs
-from holdfast.kubelet.checkpoint import CheckpointState, Contents, Look, Promises, read
+from holdfast.kubelet.checkpoint import CheckpointState, Contents, FileLook, Promises, read
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.podresources import PodResources, Traffic
 from holdfast.model.book.book import Book
@@ -250,20 +250,20 @@ class ViewReader(KubeletReader):
         if came:
             self._written_by_others.nudge()
 
-    def _is_answer(self, look: Look[Contents]) -> bool:
+    def _is_answer(self, look: FileLook[Contents]) -> bool:
         missing = look.state is CheckpointState.MISSING and self.lists.silent
         return look.state is CheckpointState.READ or missing
 
     def _peer(self) -> ProcessId | None:
         return peer_of(self.folder.kubelet_socket, self.procfs)
 
-    def _look(self, known: FileId | None) -> Look[Contents] | None:
+    def _look(self, known: FileId | None) -> FileLook[Contents] | None:
         """Return what the checkpoint says; None when it is still the one called *known*."""
         if known is not None and FileId.of(self.folder.checkpoint) == known:
             return None
         return self._read_now()
 
-    def _read_now(self) -> Look[Contents]:
+    def _read_now(self) -> FileLook[Contents]:
         # Taken before: what is read is at least as new as that.
         moment = self.clock.uptime()
         return replace(read(self.folder.checkpoint, self.promises), read_at=moment)
@@ -298,7 +298,7 @@ class ViewReader(KubeletReader):
                 "stream open for each resource?"
             )
 
-    def _took_note(self, look: Look[Contents]) -> None:
+    def _took_note(self, look: FileLook[Contents]) -> None:
         """Publish what a look at the file showed, whoever made kubelet write it."""
         was = self.view.value
         self._read = look.file
