@@ -52,6 +52,7 @@ PART_EDITS = {
             "sorted(state.says, key=lambda each: each.pods.isdisjoint(living))",
             "state.says",
         ),
+        Edit("claim-taken-over-again", "if each.phase is Phase.ACTIVE or not running", ""),
         Edit("claim-traces", "gone -= frozenset(await self.sight.with_cgroup(gone))", "pass"),
         Edit(
             "claim-joined-meanwhile", "pod for pod, populated in cgroups.items() if populated", "()"
