@@ -74,44 +74,32 @@ def test_each_disagreement_about_a_claim_is_found(changes: dict[str, object], ki
     assert _kinds(replace(_AGREED, **changes)) == [kind.value]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"entries": None},
-        {"entries": (), "read_at": UPTIME},
-        {"entries": (), "book": _book(prepared=False)},
-        {"entries": (), "book": _book(over=True)},
-        {"book": _book(over=True)},
-        {"entries": (replace(_ENTRY, devices={}),)},
-        {"entries": (replace(_ENTRY, devices={"holdfast.dev": ()}),)},
-        {"entries": (_OTHER,), "devices": {"tpu-d0": (name("d0"),)}},
-        {"book": Book(), "entries": (replace(_ENTRY, pods=frozenset()),)},
-        {"book": Book(), "entries": (replace(_ENTRY, devices={"other.dev": (("p", "d"),)}),)},
-        {
-            "book": Book(),
-            "entries": (
-                replace(_ENTRY, devices={"holdfast.dev": (RecordedDevice("node-2", "tpu-d0"),)}),
-            ),
-        },
-        {"entries": (replace(_ENTRY, pods=frozenset({X, Y})),)},
-    ],
-    ids=[
-        "agreed",
-        "unread",
-        "read before it was prepared",
-        "not prepared yet",
-        "over",
-        "unprepared, and kubelet has not written that yet",
-        "no answer yet",
-        "no device yet",
-        "a device that has left the node",
-        "no pod any more",
-        "another driver's",
-        "another node's",
-        "shared by one pod more",
-    ],
-)
+_AGREEING = {
+    "agreed": {},
+    "unread": {"entries": None},
+    "read before it was prepared": {"entries": (), "read_at": UPTIME},
+    "not prepared yet": {"entries": (), "book": _book(prepared=False)},
+    "over": {"entries": (), "book": _book(over=True)},
+    "unprepared, and kubelet has not written that yet": {"book": _book(over=True)},
+    "no answer yet": {"entries": (replace(_ENTRY, devices={}),)},
+    "no device yet": {"entries": (replace(_ENTRY, devices={"holdfast.dev": ()}),)},
+    "a device that has left the node": {"entries": (_OTHER,), "devices": {"tpu-d0": (name("d0"),)}},
+    "no pod any more": {"book": Book(), "entries": (replace(_ENTRY, pods=frozenset()),)},
+    "another driver's": {
+        "book": Book(),
+        "entries": (replace(_ENTRY, devices={"other.dev": (("p", "d"),)}),),
+    },
+    "another node's": {
+        "book": Book(),
+        "entries": (
+            replace(_ENTRY, devices={"holdfast.dev": (RecordedDevice("node-2", "tpu-d0"),)}),
+        ),
+    },
+    "shared by one pod more": {"entries": (replace(_ENTRY, pods=frozenset({X, Y})),)},
+}
+
+
+@pytest.mark.parametrize("changes", _AGREEING.values(), ids=_AGREEING.keys())
 def test_what_is_no_disagreement_is_not_called_one(changes: dict[str, object]) -> None:
     assert _kinds(replace(_AGREED, **changes)) == []
 

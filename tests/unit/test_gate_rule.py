@@ -156,27 +156,21 @@ def test_without_a_checkpoint_the_caller_is_the_single_live_allocation_of_these_
     assert who_calls(_PASSAGE, _UNREADABLE, book) == caller
 
 
-@pytest.mark.parametrize(
-    ("entries", "caller"),
-    [
-        ((entry(Y, "d1"),), Caller(gone=X)),
-        ((entry(X, "d1"),), Caller(gone=X)),
-        ((entry(Y, "d0"),), Caller(gone=X)),
-        ((entry(Y, "d0"), entry(X, "d1")), Caller(gone=X)),
-        ((entry(Y, "d0"), entry(Z, "d0")), Caller(gone=X)),
-        ((entry(X, "d0"),), Caller(pods=(X,))),
-        ((entry(X, "d0"), entry(Y, "d0")), Caller(pods=(X, Y))),
-    ],
-    ids=[
-        "kubelet has it no more",
-        "kubelet has it with other devices",
-        "kubelet gave the devices to another pod",
-        "the same, and has it with other devices",
-        "kubelet gave the devices to two others",
-        "it is its start still",
-        "kubelet gave the devices to another pod as well",
-    ],
-)
+_STARTS = {
+    "kubelet has it no more": ((entry(Y, "d1"),), Caller(gone=X)),
+    "kubelet has it with other devices": ((entry(X, "d1"),), Caller(gone=X)),
+    "kubelet gave the devices to another pod": ((entry(Y, "d0"),), Caller(gone=X)),
+    "the same, and has it with other devices": ((entry(Y, "d0"), entry(X, "d1")), Caller(gone=X)),
+    "kubelet gave the devices to two others": ((entry(Y, "d0"), entry(Z, "d0")), Caller(gone=X)),
+    "it is its start still": ((entry(X, "d0"),), Caller(pods=(X,))),
+    "kubelet gave the devices to another pod as well": (
+        (entry(X, "d0"), entry(Y, "d0")),
+        Caller(pods=(X, Y)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("entries", "caller"), _STARTS.values(), ids=_STARTS.keys())
 def test_a_start_that_was_one_pods_is_never_anothers(
     entries: tuple[CheckpointEntry, ...], caller: Caller
 ) -> None:

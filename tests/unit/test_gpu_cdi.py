@@ -339,38 +339,25 @@ def _replicas(answers: dict[DeviceId, str]) -> dict[DeviceId, str | None]:
 RIVAL = _names(PLAIN, {f"{GPU_KIND}=GPU-a": "/var/run/cdi/nvidia.yaml"})
 
 
+_UNEXPLAINED = {
+    "all": (UUIDS, ALL, False, set()),
+    "by index": (INDEXES, ALL, False, set()),
+    "with the channel": (UUIDS, ALL, True, set()),
+    "without the channel": (UUIDS, _names(PLAIN, {}), True, {"GPU-a", "GPU-b"}),
+    "nothing": (UUIDS, GpuNames(), False, {"GPU-a", "GPU-b"}),
+    "one is left out": (UUIDS, _names(replace(PLAIN, gpus=TWO[:1]), {}), False, {"GPU-b"}),
+    "a rival of its UUID": (UUIDS, RIVAL, False, {"GPU-a"}),
+    "a rival of another name": (INDEXES, RIVAL, False, set()),
+    "the name leads to another": ({**INDEXES, DeviceId("GPU-b"): "0"}, ALL, False, {"GPU-b"}),
+    "no name": ({DeviceId("GPU-c"): None}, ALL, False, {"GPU-c"}),
+    "replicas": (_replicas(UUIDS), ALL, False, set()),
+    "replicas by index": (_replicas(INDEXES), ALL, False, set()),
+    "a rival of a GPU with replicas": (_replicas(UUIDS), RIVAL, False, {"GPU-a::0", "GPU-a::1"}),
+}
+
+
 @pytest.mark.parametrize(
-    ("answers", "names", "imex", "lacking"),
-    [
-        (UUIDS, ALL, False, set()),
-        (INDEXES, ALL, False, set()),
-        (UUIDS, ALL, True, set()),
-        (UUIDS, _names(PLAIN, {}), True, {"GPU-a", "GPU-b"}),
-        (UUIDS, GpuNames(), False, {"GPU-a", "GPU-b"}),
-        (UUIDS, _names(replace(PLAIN, gpus=TWO[:1]), {}), False, {"GPU-b"}),
-        (UUIDS, RIVAL, False, {"GPU-a"}),
-        (INDEXES, RIVAL, False, set()),
-        ({**INDEXES, DeviceId("GPU-b"): "0"}, ALL, False, {"GPU-b"}),
-        ({DeviceId("GPU-c"): None}, ALL, False, {"GPU-c"}),
-        (_replicas(UUIDS), ALL, False, set()),
-        (_replicas(INDEXES), ALL, False, set()),
-        (_replicas(UUIDS), RIVAL, False, {"GPU-a::0", "GPU-a::1"}),
-    ],
-    ids=[
-        "all",
-        "by index",
-        "with the channel",
-        "without the channel",
-        "nothing",
-        "one is left out",
-        "a rival of its UUID",
-        "a rival of another name",
-        "the name leads to another",
-        "no name",
-        "replicas",
-        "replicas by index",
-        "a rival of a GPU with replicas",
-    ],
+    ("answers", "names", "imex", "lacking"), _UNEXPLAINED.values(), ids=_UNEXPLAINED.keys()
 )
 def test_what_no_spec_explains_by_the_name_it_would_be_given_by_is_told_with_its_reason(
     answers: dict[DeviceId, str | None], names: GpuNames, imex: bool, lacking: set[str]

@@ -494,46 +494,37 @@ _OTHER_NAME = book_of(allocated(silicon(h0="a"), resource=HALF))
 _OTHER_DEVICE = book_of(allocated(silicon(d1="b")))
 
 
+_WAITING_FOR_D0 = {
+    "nobody": (Book(), seen(), False),
+    "kubelet counts a pod with it": (Book(), seen(entry(Y, "d0")), True),
+    "kubelet counts a pod with another device": (Book(), seen(entry(Y, "d1")), False),
+    "kubelet counts a pod with that id of another resource": (
+        Book(),
+        seen(entry(Y, "d0", resource=HALF)),
+        False,
+    ),
+    "it is allocated, and kubelet may be about to count its pod": (_UNKNOWN, seen(), True),
+    "its pod is known, and kubelet does not count it": (_KNOWN, seen(), False),
+    "the same of a pod that has started": (_RUNS, seen(), False),
+    "kubelet counts its pod": (_KNOWN, seen(entry(X, "d0")), True),
+    "the hardware is allocated under another name": (_OTHER_NAME, seen(), False),
+    "another device is allocated": (_OTHER_DEVICE, seen(), False),
+    "kubelet's checkpoint cannot be read: what it said last is old": (
+        Book(),
+        unreadable(seen(entry(Y, "d0"))),
+        False,
+    ),
+    "they cannot be read, and it is allocated": (_UNKNOWN, unreadable(), True),
+    "they cannot be read, and it is a known pod's": (_KNOWN, unreadable(), True),
+    "they cannot be read, and a pod has started on it": (_RUNS, unreadable(), True),
+    "they have not been read yet": (_RUNS, KubeletView(), True),
+    "they cannot be read, and the hardware is another name's": (_OTHER_NAME, unreadable(), False),
+    "they cannot be read, and another device is allocated": (_OTHER_DEVICE, unreadable(), False),
+}
+
+
 @pytest.mark.parametrize(
-    ("found", "view", "expected"),
-    [
-        (Book(), seen(), False),
-        (Book(), seen(entry(Y, "d0")), True),
-        (Book(), seen(entry(Y, "d1")), False),
-        (Book(), seen(entry(Y, "d0", resource=HALF)), False),
-        (_UNKNOWN, seen(), True),
-        (_KNOWN, seen(), False),
-        (_RUNS, seen(), False),
-        (_KNOWN, seen(entry(X, "d0")), True),
-        (_OTHER_NAME, seen(), False),
-        (_OTHER_DEVICE, seen(), False),
-        (Book(), unreadable(seen(entry(Y, "d0"))), False),
-        (_UNKNOWN, unreadable(), True),
-        (_KNOWN, unreadable(), True),
-        (_RUNS, unreadable(), True),
-        (_RUNS, KubeletView(), True),
-        (_OTHER_NAME, unreadable(), False),
-        (_OTHER_DEVICE, unreadable(), False),
-    ],
-    ids=[
-        "nobody",
-        "kubelet counts a pod with it",
-        "kubelet counts a pod with another device",
-        "kubelet counts a pod with that id of another resource",
-        "it is allocated, and kubelet may be about to count its pod",
-        "its pod is known, and kubelet does not count it",
-        "the same of a pod that has started",
-        "kubelet counts its pod",
-        "the hardware is allocated under another name",
-        "another device is allocated",
-        "kubelet's checkpoint cannot be read: what it said last is old",
-        "they cannot be read, and it is allocated",
-        "they cannot be read, and it is a known pod's",
-        "they cannot be read, and a pod has started on it",
-        "they have not been read yet",
-        "they cannot be read, and the hardware is another name's",
-        "they cannot be read, and another device is allocated",
-    ],
+    ("found", "view", "expected"), _WAITING_FOR_D0.values(), ids=_WAITING_FOR_D0.keys()
 )
 def test_who_has_or_awaits_a_device(found: Book, view: KubeletView, expected: bool) -> None:
     assert of_d0(found, view=view).needed is expected
