@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.smalldisk import mounted
 from holdfast.errors import HostError
 from holdfast.host.files.specfolder import SpecFolder
 
@@ -18,18 +19,10 @@ FILE = f"holdfast_{NAME}"
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
     """A folder that not even root can write to, with one file of ours in it."""
-    folder = tmp_path / "ro"
-    folder.mkdir()
-    try:
-        subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("needs root, to mount a folder read-only")
-    try:
+    with mounted(tmp_path / "ro") as folder:
         (folder / FILE).write_text("old")
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
         yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 def test_a_file_is_written_for_everybody_to_read_whatever_the_umask(tmp_path: Path) -> None:

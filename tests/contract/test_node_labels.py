@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fakes.labels import told
+from fakes.smalldisk import mounted
 from holdfast.app.watches.featurefile import LabelWatch
 from holdfast.discovery.source import Source, Sources
 from holdfast.errors import HostError
@@ -29,17 +30,8 @@ GPUS = frozenset({ResourceName("nvidia.com/gpu")})
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A folder on a disk of its own, of 16 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("needs root, to mount a small disk")
-    try:
+    with mounted(tmp_path / "small", size="16k") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 def test_the_file_is_written_whole_for_everybody_to_read_and_only_when_it_differs(

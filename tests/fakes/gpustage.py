@@ -27,13 +27,16 @@ class GpuStage:
         """Return the GPUs that kubelet would grant."""
         return self.stage.healthy(GPU)
 
+    async def until_offered(self, *ids: str, resource: str = GPU) -> None:
+        """Return when exactly these devices of *resource* are healthy."""
+        await self.stage.until(
+            lambda: self.stage.healthy(resource) == set(ids),
+            lambda: f"{resource} to be {ids}; it is {self.stage.healthy(resource)}",
+        )
+
     async def until_healthy(self, *indexes: int) -> None:
         """Return when exactly these GPUs are healthy."""
-        wanted = {uuid(index) for index in indexes}
-        await self.stage.until(
-            lambda: self.healthy() == wanted,
-            lambda: f"GPUs {indexes} to be healthy; {self.healthy()} are",
-        )
+        await self.until_offered(*map(uuid, indexes))
 
     async def arrive(self, count: int, **what: Any) -> None:
         """Let the driver come with *count* GPUs, and return when all of them are healthy."""

@@ -10,11 +10,11 @@ import pytest
 
 
 @contextlib.contextmanager
-def mounted(disk: Path) -> Iterator[Path]:
-    """Make the folder *disk* a file system of 3 MB; the test is skipped where that is forbidden."""
-    disk.mkdir()
+def mounted(disk: Path, *, size: str = "3m") -> Iterator[Path]:
+    """Make the folder *disk* a file system of *size*; the test is skipped where that is forbidden."""
+    disk.mkdir(exist_ok=True)
     mount = shutil.which("mount")
-    options = ["-t", "tmpfs", "-o", "size=3m", "holdfast-test", str(disk)]
+    options = ["-t", "tmpfs", "-o", f"size={size}", "holdfast-test", str(disk)]
     if (
         mount is None
         or subprocess.run([mount, *options], check=False, capture_output=True).returncode

@@ -420,6 +420,14 @@ class Stage(simulated.stage.Stage):
             row["device"].rpartition("/")[2]: row["pod"] for row in rows if row["state"] == "held"
         }
 
+    def answers(self, pod: Pod) -> list[api.ContainerAllocateResponse]:
+        """Return what Allocate answered for each container of a pod."""
+        return [
+            api.ContainerAllocateResponse.FromString(each.answer)
+            for each in self.kubelet.devices.entries
+            if each.pod == pod.uid
+        ]
+
     async def queued(self) -> int:
         """Return for how many devices some Allocation waits."""
         return sum(row["state"] == "queued" for row in await self.asked("locks") or ())

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fakes.stage import TPU, Stage, asks, pod, stage
-from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.discovery.source import Source
 from holdfast.host.pci.sysfs import Snapshot
@@ -125,8 +124,7 @@ async def test_a_vendors_devices_are_offered_whatever_the_api_of_others_is(
 async def test_a_vendors_devices_go_the_whole_way(short_path: Path) -> None:
     async with widgets(short_path) as (node, home):
         first = await node.run(wants("first"))
-        (entry,) = [each for each in node.kubelet.devices.entries if each.pod == first.uid]
-        answer = api.ContainerAllocateResponse.FromString(entry.answer)
+        (answer,) = node.answers(first)
         assert [each.host_path for each in answer.devices] == ["/dev/widget0"]
         assert dict(answer.envs) == {"WIDGETS": "widget0"}
         (home / "jobs").write_text("3")

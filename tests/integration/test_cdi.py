@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from fakes.stage import PATIENT, TPU, Stage, pod, stage
-from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.pods import Pod
 
 SPEC = "holdfast_google.com_tpu.json"
@@ -149,8 +148,7 @@ def _in_use(node: Stage) -> set[str]:
 
 def _answer(node: Stage, of: Pod) -> tuple[list[str], list[str]]:
     """Return the CDI names and the nodes of what kubelet was answered for a pod."""
-    (entry,) = [each for each in node.kubelet.devices.entries if each.pod == of.uid]
-    answer = api.ContainerAllocateResponse.FromString(entry.answer)
+    (answer,) = node.answers(of)
     return [each.name for each in answer.cdi_devices], [each.host_path for each in answer.devices]
 
 

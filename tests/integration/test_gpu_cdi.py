@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fakes.gpustage import GPU, GpuStage, wants
 from fakes.opener import opener
+from fakes.smalldisk import mounted
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.model.nvidia.names import GPU_KIND, IMEX_KIND
 from simulated.nvml import Slice, cards, uuid
@@ -42,8 +43,8 @@ def driver(short_path: Path, driver_root: Path) -> Path:
 
 
 def _answer(node: GpuStage, of: Pod) -> api.ContainerAllocateResponse:
-    (entry,) = [each for each in node.stage.kubelet.devices.entries if each.pod == of.uid]
-    return api.ContainerAllocateResponse.FromString(entry.answer)
+    (answer,) = node.stage.answers(of)
+    return answer
 
 
 def _spec(node: GpuStage) -> dict[str, Any]:
@@ -315,16 +316,9 @@ async def test_on_a_read_only_folder_gpus_are_unhealthy_until_it_can_be_written(
 @contextmanager
 def _read_only(folder: Path) -> Iterator[None]:
     """Let nobody write to *folder*, not even root."""
-    try:
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "ro", "none", folder], check=True, capture_output=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("needs root, to mount a folder read-only")
-    try:
+    with mounted(folder):
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
         yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 async def test_by_the_variable_no_spec_of_gpus_is_written(gpu_stage: Any, driver: Path) -> None:

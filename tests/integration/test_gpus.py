@@ -17,7 +17,6 @@ from fakes.gpu_health import kept_of_gpus
 from fakes.gpustage import GPU, RECLAIM, wants
 from fakes.nvml import build
 from fakes.stage import TPU, asks, end, pod
-from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.ledger.readonly import read_only
 from simulated.nvml import GIB, Node, Slice, uuid
 from simulated.pods import PodSpec
@@ -33,9 +32,9 @@ async def test_a_driver_that_comes_after_the_daemon_is_found(gpu_stage: Any) -> 
         assert list(node.stage.kubelet.devices.endpoints) == [TPU]
         await node.arrive(8)
         made = await node.stage.run(wants("pod", 2))
-        (entry,) = [e for e in node.stage.kubelet.devices.entries if e.pod == made.uid]
-        answer = api.ContainerAllocateResponse.FromString(entry.answer)
-        assert sorted(answer.envs["NVIDIA_VISIBLE_DEVICES"].split(",")) == sorted(entry.ids)
+        (answer,) = node.stage.answers(made)
+        had = answer.envs["NVIDIA_VISIBLE_DEVICES"].split(",")
+        assert sorted(had) == sorted(node.stage.ids(made, GPU))
         assert [each.container_path for each in answer.devices][:2] == [
             "/dev/nvidiactl",
             "/dev/nvidia-uvm",
@@ -54,8 +53,7 @@ async def test_what_goes_with_gpus_and_how_they_are_named_is_as_was_set(gpu_stag
     async with gpu_stage(**chosen) as node:
         await node.arrive(1)
         made = await node.stage.run(wants("pod", 1))
-        (entry,) = [e for e in node.stage.kubelet.devices.entries if e.pod == made.uid]
-        answer = api.ContainerAllocateResponse.FromString(entry.answer)
+        (answer,) = node.stage.answers(made)
         assert dict(answer.envs) == {
             "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices",
             "NVIDIA_GDRCOPY": "enabled",
@@ -308,8 +306,7 @@ async def test_what_computes_outside_of_pods_has_a_gpu_and_a_monitoring_agent_do
                 uses = (("compute", agent.pid, GIB),)
                 node.gpus.change(index, lambda card, uses=uses: replace(card, processes=uses))
             first = await node.stage.run(wants("beside-the-agent", 1))
-            (had,) = [e.ids for e in node.stage.kubelet.devices.entries if e.pod == first.uid]
-            left = 1 if uuid(0) in had else 0
+            left = 1 if uuid(0) in node.stage.ids(first, GPU) else 0
             # A GPU that is known to be foreign is offered to nobody: it is taken during the pull.
             waits = await node.stage.submit(replace(wants("behind-the-trainer", 1), pull=2.0))
             uses = (("compute", trainer.pid, GIB),)
@@ -340,19 +337,12 @@ async def test_a_gpu_whose_driver_is_away_at_a_start_is_not_taken_for_gone(gpu_s
 async def test_a_gpu_divided_anew_is_advertised_anew_without_a_restart(gpu_stage: Any) -> None:
     small, half = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
     async with gpu_stage(migStrategy="mixed", passDeviceSpecs=False) as node:
-
-        async def until_offered(resource: str, *ids: str) -> None:
-            await node.stage.until(
-                lambda: node.stage.healthy(resource) == set(ids),
-                lambda: f"{resource} to be {ids}; it is {node.stage.healthy(resource)}",
-            )
-
         await node.arrive(2)
         node.gpus.change(
             1,
             lambda card: replace(card, mig=1, slices=(Slice("MIG-a", gi=7), Slice("MIG-b", gi=8))),
         )
-        await until_offered(small, "MIG-a", "MIG-b")
+        await node.until_offered("MIG-a", "MIG-b", resource=small)
         await node.until_healthy(0)
         models = {row["id"]: row["model"] for row in await node.stage.asked("devices")}
         assert models["MIG-a"] == f"{models[uuid(0)]} MIG 1g.10gb"
@@ -363,11 +353,11 @@ async def test_a_gpu_divided_anew_is_advertised_anew_without_a_restart(gpu_stage
         assert had in {"MIG-a", "MIG-b"}
         other = Slice("MIG-c", gi=1, profile="3g.40gb", slices=(3, 3))
         node.gpus.change(1, lambda card: replace(card, slices=(other,)))
-        await until_offered(half, "MIG-c")
-        await until_offered(small)
+        await node.until_offered("MIG-c", resource=half)
+        await node.until_offered(resource=small)
         node.gpus.change(1, lambda card: replace(card, mig=0, slices=()))
         await node.until_healthy(0, 1)
-        await until_offered(half)
+        await node.until_offered(resource=half)
 
 
 async def test_a_pod_starts_again_on_a_slice_that_its_strategy_does_not_advertise_any_more(
@@ -379,9 +369,7 @@ async def test_a_pod_starts_again_on_a_slice_that_its_strategy_does_not_advertis
             node.gpus.change(
                 index, lambda card, at=index: replace(card, slices=(Slice(f"MIG-{at}", gi=7),))
             )
-        await node.stage.until(
-            lambda: node.stage.healthy(GPU) == {"MIG-0", "MIG-1", "MIG-2"}, "the slices"
-        )
+        await node.until_offered("MIG-0", "MIG-1", "MIG-2")
         work = asks(GPU, 1, runs_for=1.0)
         made = await node.stage.run(PodSpec(name="works", containers=(work,), restart="Always"))
         (its,) = node.stage.ids(made, GPU)
@@ -405,10 +393,10 @@ async def test_a_gpu_is_not_whole_for_others_while_a_pod_has_a_slice_that_it_was
     async with gpu_stage(migStrategy="mixed", passDeviceSpecs=False) as node:
         await node.arrive(2)
         node.gpus.change(1, lambda card: replace(card, mig=1, slices=(Slice("MIG-a", gi=7),)))
-        await node.stage.until(lambda: node.stage.healthy(small) == {"MIG-a"}, "the slice")
+        await node.until_offered("MIG-a", resource=small)
         made = await node.stage.run(PodSpec(name="sliced", containers=(asks(small, 1),)))
         node.gpus.change(1, lambda card: replace(card, mig=0, slices=()))
-        await node.stage.until(lambda: not node.stage.healthy(small), "the slice to be gone")
+        await node.until_offered(resource=small)
         await node.stage.until(
             lambda: uuid(1) in node.stage.kubelet.messages[GPU][-1], "the whole GPU to be there"
         )

@@ -24,13 +24,6 @@ def sharing(replicas: int, **rules: Any) -> dict[str, Any]:
     return {"timeSlicing": {"resources": resources, **rules}}
 
 
-async def until_offered(node: GpuStage, *ids: str, resource: str = GPU) -> None:
-    await node.stage.until(
-        lambda: node.stage.healthy(resource) == set(ids),
-        lambda: f"{resource} to be {ids}; it is {node.stage.healthy(resource)}",
-    )
-
-
 def replicas(index: int, count: int) -> tuple[str, ...]:
     return tuple(f"{uuid(index)}::{number}" for number in range(count))
 
@@ -46,11 +39,10 @@ async def test_pods_share_a_gpu_and_what_one_leaves_keeps_its_own_replica(gpu_st
     changes = {"sharing": sharing(3), "reclaim": {**RECLAIM, "mode": "observe"}}
     async with gpu_stage(others=changes) as node:
         node.gpus.arrive(1)
-        await until_offered(node, *replicas(0, 3))
+        await node.until_offered(*replicas(0, 3))
         beside = await node.stage.run(wants("beside", 1))
         former = await node.stage.run(wants("former", 1, runs_for=0.5, orphan=1))
-        (entry,) = [each for each in node.stage.kubelet.devices.entries if each.pod == beside.uid]
-        answer = api.ContainerAllocateResponse.FromString(entry.answer)
+        (answer,) = node.stage.answers(beside)
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == uuid(0)
         orphan = await node.stage.orphan(former)
         (kept,) = node.stage.ids(beside, GPU)
@@ -76,7 +68,7 @@ async def test_what_a_pod_leaves_on_a_shared_gpu_is_ended_and_its_neighbours_go_
 ) -> None:
     async with gpu_stage(others={"sharing": sharing(2)}) as node:
         node.gpus.arrive(1)
-        await until_offered(node, *replicas(0, 2))
+        await node.until_offered(*replicas(0, 2))
         await node.stage.until(
             lambda: "nvidia/idle" in read_only(node.stage.state).kept,
             lambda: "its idle memory to be on disk",
@@ -107,7 +99,7 @@ async def test_pods_share_a_gpu_also_while_the_checkpoint_tells_of_none_who_it_i
 ) -> None:
     async with gpu_stage(others={"sharing": sharing(2)}, memoryDeadline="1s") as node:
         node.gpus.arrive(1)
-        await until_offered(node, *replicas(0, 2))
+        await node.until_offered(*replicas(0, 2))
         node.stage.kubelet.devices.later_version = True
         node.stage.kubelet.devices.write()
         await node.stage.until_problem("kubelet checkpoint", "of no known version")
@@ -125,31 +117,27 @@ async def test_pods_share_a_gpu_also_while_the_checkpoint_tells_of_none_who_it_i
 async def test_a_fault_of_a_shared_gpu_is_that_of_all_its_replicas(gpu_stage: Any) -> None:
     async with gpu_stage(others={"sharing": sharing(2, renameByDefault=True)}) as node:
         node.gpus.arrive(2)
-        await until_offered(node, *replicas(0, 2), *replicas(1, 2), resource=SHARED)
+        await node.until_offered(*replicas(0, 2), *replicas(1, 2), resource=SHARED)
         assert GPU not in node.stage.kubelet.devices.endpoints
         node.gpus.xid(uuid(1), 79)
-        await until_offered(node, *replicas(0, 2), resource=SHARED)
+        await node.until_offered(*replicas(0, 2), resource=SHARED)
         rows = await node.stage.asked("devices") or []
         ill = {row["id"] for row in rows if any("Xid 79" in each for each in row["reasons"])}
         assert ill == set(replicas(1, 2))
         # A person may name the card by any of them.
         done = await node.stage.asked("unquarantine", device=replicas(1, 2)[1])
         assert "Xid 79" in done["text"]
-        await until_offered(node, *replicas(0, 2), *replicas(1, 2), resource=SHARED)
+        await node.until_offered(*replicas(0, 2), *replicas(1, 2), resource=SHARED)
 
 
 async def test_a_container_may_have_several_replicas_unless_that_is_refused(gpu_stage: Any) -> None:
     async with gpu_stage(others={"sharing": sharing(4)}, deviceIdStrategy="index") as node:
         node.gpus.arrive(1)
-        await until_offered(node, *replicas(0, 4))
+        await node.until_offered(*replicas(0, 4))
         made = await node.stage.run(
             PodSpec(name="two", containers=(asks(GPU, 2), asks(GPU, 1, name="side")))
         )
-        answers = [
-            api.ContainerAllocateResponse.FromString(each.answer)
-            for each in node.stage.kubelet.devices.entries
-            if each.pod == made.uid
-        ]
+        answers = node.stage.answers(made)
         assert [each.envs["NVIDIA_VISIBLE_DEVICES"] for each in answers] == ["0", "0"]
         assert [each.host_path for each in answers[0].devices].count("/dev/nvidia0") <= 1
         await node.stage.until(lambda: made.starts > 1, "its second container to start")
@@ -158,7 +146,7 @@ async def test_a_container_may_have_several_replicas_unless_that_is_refused(gpu_
         await node.stage.until_free()
 
         node.stage.configure(sharing=sharing(3, failRequestsGreaterThanOne=True))
-        await until_offered(node, *replicas(0, 3))
+        await node.until_offered(*replicas(0, 3))
         refused = await node.stage.kubelet.submit(wants("greedy", 2))
         assert refused.phase is Phase.FAILED
         assert "maximum request size for shared resources is 1; found 2" in refused.message
@@ -191,11 +179,10 @@ async def test_pods_share_a_slice_and_what_one_leaves_keeps_its_own_share(gpu_st
         small, other = Slice("MIG-a", gi=7), Slice("MIG-b", gi=8)
         divided(node, small, other)
         everything = {f"MIG-{each}::{number}" for each in "ab" for number in range(2)}
-        await until_offered(node, *everything, resource=SHARED_SLICE)
+        await node.until_offered(*everything, resource=SHARED_SLICE)
         assert SLICE not in node.stage.kubelet.devices.endpoints
         beside = await node.stage.run(one("beside"))
-        (entry,) = [each for each in node.stage.kubelet.devices.entries if each.pod == beside.uid]
-        answer = api.ContainerAllocateResponse.FromString(entry.answer)
+        (answer,) = node.stage.answers(beside)
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "MIG-a"
         (works,) = node.stage.orphans(beside)
         former = await node.stage.run(one("former", runs_for=0.5, orphan=1))
@@ -224,7 +211,7 @@ async def test_pods_share_a_slice_and_what_one_leaves_keeps_its_own_share(gpu_st
             await node.stage.end(pod)
         divided(node, small, other)
         await node.stage.until_free()
-        await until_offered(node, "MIG-b::0", "MIG-b::1", resource=SHARED_SLICE)
+        await node.until_offered("MIG-b::0", "MIG-b::1", resource=SHARED_SLICE)
 
 
 async def test_a_slice_that_is_made_anew_is_shared_once_no_pod_has_what_was_in_its_place(
@@ -233,16 +220,16 @@ async def test_a_slice_that_is_made_anew_is_shared_once_no_pod_has_what_was_in_i
     async with gpu_stage(others={"sharing": shared_slices(2)}, migStrategy="mixed") as node:
         node.gpus.arrive(1)
         divided(node, Slice("MIG-a", gi=7))
-        await until_offered(node, "MIG-a::0", "MIG-a::1", resource=SHARED_SLICE)
+        await node.until_offered("MIG-a::0", "MIG-a::1", resource=SHARED_SLICE)
         made = await node.stage.run(PodSpec(name="had", containers=(asks(SHARED_SLICE, 1),)))
         divided(node, Slice("MIG-b", gi=7), Slice("MIG-c", gi=8))
-        await until_offered(node, "MIG-c::0", "MIG-c::1", resource=SHARED_SLICE)
+        await node.until_offered("MIG-c::0", "MIG-c::1", resource=SHARED_SLICE)
         rows = await node.stage.asked("devices") or []
         why = {reason for row in rows if row["id"].startswith("MIG-b") for reason in row["reasons"]}
         assert any("a pod still has what was in its place" in each for each in why), why
         await node.stage.end(made)
         everything = {f"MIG-{each}::{number}" for each in "bc" for number in range(2)}
-        await until_offered(node, *everything, resource=SHARED_SLICE)
+        await node.until_offered(*everything, resource=SHARED_SLICE)
 
 
 async def test_a_divided_gpu_that_is_given_out_whole_is_shared_and_its_slices_are_looked_at(
@@ -253,7 +240,7 @@ async def test_a_divided_gpu_that_is_given_out_whole_is_shared_and_its_slices_ar
         node.gpus.arrive(1)
         small = Slice("MIG-a", gi=7)
         divided(node, small)
-        await until_offered(node, *replicas(0, 2))
+        await node.until_offered(*replicas(0, 2))
         pid = os.getpid()
         divided(node, replace(small, used=GIB, processes=(("compute", pid, GIB),)))
         made = await node.stage.submit(wants("one", 1))
@@ -274,19 +261,19 @@ async def test_a_gpu_that_becomes_shared_is_first_let_go_and_the_other_way_round
         await until_listed(node, uuid(0), *replicas(0, 2))
         # By the name that is no longer offered.
         await _starts_again(node, whole)
-        await until_offered(node, uuid(0))  # its pod may be admitted anew, and no other
+        await node.until_offered(uuid(0))  # its pod may be admitted anew, and no other
         assert await node.stage.locks() == {uuid(0): "held"}
         await node.stage.end(whole)
-        await until_offered(node, *replicas(0, 2))
+        await node.until_offered(*replicas(0, 2))
 
         pods = [await node.stage.run(wants(name, 1)) for name in ("one", "other")]
         only_neighbours(node, "other")
         node.stage.configure(sharing=sharing(0))
-        await until_offered(node, *replicas(0, 2))
+        await node.until_offered(*replicas(0, 2))
         await node.stage.end(pods[0])
         left = node.stage.ids(pods[1], GPU)
         await node.stage.until_locks(dict.fromkeys(left, "held"))
-        await until_offered(node, *left)
+        await node.until_offered(*left)
         await node.stage.end(pods[1])
         await node.until_healthy(0)
 
@@ -308,14 +295,14 @@ async def test_what_a_pod_has_stays_healthy_however_gpus_are_shared_since(
     async with gpu_stage(others={"sharing": before}) as node:
         node.gpus.arrive(1)
         had = SHARED if "renameByDefault" in before["timeSlicing"] else GPU
-        await until_offered(node, *replicas(0, 3), resource=had)
+        await node.until_offered(*replicas(0, 3), resource=had)
         for name in ("one", "two", "three"):
             await node.stage.run(PodSpec(name=name, containers=(asks(had, 1),)))
         node.stage.configure(sharing=changed)
         await node.stage.until(
             lambda: node.stage.log.count('"event": "started"') == 2, "the restart"
         )
-        await until_offered(node, *replicas(0, 3), resource=had)
+        await node.until_offered(*replicas(0, 3), resource=had)
         only_neighbours(node, "one", "two", "three")
 
 
@@ -326,7 +313,7 @@ async def test_a_rule_takes_a_shared_gpu_away_and_gives_it_back_as_pods_let_it_g
     rule = {"match": {"uuid": uuid(0)}, "resource": _OTHER}
     async with gpu_stage(others={"sharing": sharing(2), "devices": [rule]}) as node:
         node.gpus.arrive(1)
-        await until_offered(node, uuid(0), resource=_OTHER)
+        await node.until_offered(uuid(0), resource=_OTHER)
         whole = await node.stage.run(
             PodSpec(name="whole", containers=(asks(_OTHER, 1),), restart="Always")
         )
@@ -336,7 +323,7 @@ async def test_a_rule_takes_a_shared_gpu_away_and_gives_it_back_as_pods_let_it_g
         assert not node.stage.healthy(GPU)
         assert await node.stage.locks() == {uuid(0): "held"}
         await node.stage.end(whole)
-        await until_offered(node, *replicas(0, 2))
+        await node.until_offered(*replicas(0, 2))
 
         share = await node.stage.run(
             PodSpec(name="share", containers=(asks(GPU, 1),), restart="Always")
@@ -348,7 +335,7 @@ async def test_a_rule_takes_a_shared_gpu_away_and_gives_it_back_as_pods_let_it_g
         assert not node.stage.healthy(_OTHER)
         assert await node.stage.locks() == dict.fromkeys(held, "held")
         await node.stage.end(share)
-        await until_offered(node, uuid(0), resource=_OTHER)
+        await node.until_offered(uuid(0), resource=_OTHER)
 
 
 async def _starts_again(node: GpuStage, pod: Pod) -> None:
@@ -384,7 +371,7 @@ async def test_pods_that_nvidias_plugin_let_share_a_gpu_keep_it_and_nobody_gets_
         node.stage.kubelet.devices.write()
         node.gpus.arrive(1)
         await node.stage.until_locks(dict.fromkeys(replicas(0, 2), "held"))
-        await until_offered(node, *replicas(0, 2))
+        await node.until_offered(*replicas(0, 2))
         for pod in former:
             await node.stage.end(pod)
         await node.until_healthy(0)

@@ -33,38 +33,28 @@ def runtime(plugin: str, name: str, of: str = "io.containerd.runsc.v1") -> str:
 V2, V3 = "version = 2\n", "version = 3\n"
 
 
-@pytest.mark.parametrize(
-    ("major", "texts", "expected"),
-    [
-        pytest.param(1, [V2 + runtime(OLD, "a")], ["a"], id="1.x, its own version"),
-        pytest.param(1, [V2 + runtime(NEW, "a")], [], id="1.x knows nothing of the new table"),
-        pytest.param(1, [runtime("cri", "a")], ["a"], id="1.x, no version: the first table"),
-        pytest.param(1, [runtime(OLD, "a")], [], id="1.x, no version: not the table of version 2"),
-        pytest.param(2, [V3 + runtime(NEW, "a")], ["a"], id="2.x, its own version"),
-        pytest.param(2, [V3 + runtime(OLD, "a")], [], id="2.x moves nothing of a version 3 file"),
-        pytest.param(2, [V2 + runtime(OLD, "a")], ["a"], id="2.x moves the table of version 2"),
-        pytest.param(2, [V2 + runtime(NEW, "a")], ["a"], id="2.x leaves the new one as it is"),
-        pytest.param(2, [runtime("cri", "a")], ["a"], id="2.x moves the first table, too"),
-        pytest.param(
-            1, [V2 + runtime(OLD, "a"), V2 + runtime(OLD, "b")], ["b"], id="1.x replaces the table"
-        ),
-        pytest.param(1, [V2 + runtime(OLD, "a"), V2], ["a"], id="1.x keeps what no later file has"),
-        pytest.param(
-            1, [V2 + runtime(OLD, "a"), runtime(OLD, "b")], ["b"], id="1.x goes by the first file"
-        ),
-        pytest.param(
-            2, [V3 + runtime(NEW, "a"), V3 + runtime(NEW, "b")], ["a", "b"], id="2.x merges"
-        ),
-        pytest.param(
-            2, [V3 + runtime(NEW, "a"), V2 + runtime(OLD, "b")], ["a", "b"], id="2.x, mixed"
-        ),
-        pytest.param(
-            2, [V3 + runtime(NEW, "a"), V3 + runtime(OLD, "b")], ["a"], id="2.x, a wrong drop-in"
-        ),
-        pytest.param(2, [], [], id="no files"),
-        pytest.param(2, [V3 + "plugins = 1"], [], id="no tables where tables belong"),
-    ],
-)
+_READ = {
+    "1.x, its own version": (1, [V2 + runtime(OLD, "a")], ["a"]),
+    "1.x knows nothing of the new table": (1, [V2 + runtime(NEW, "a")], []),
+    "1.x, no version: the first table": (1, [runtime("cri", "a")], ["a"]),
+    "1.x, no version: not the table of version 2": (1, [runtime(OLD, "a")], []),
+    "2.x, its own version": (2, [V3 + runtime(NEW, "a")], ["a"]),
+    "2.x moves nothing of a version 3 file": (2, [V3 + runtime(OLD, "a")], []),
+    "2.x moves the table of version 2": (2, [V2 + runtime(OLD, "a")], ["a"]),
+    "2.x leaves the new one as it is": (2, [V2 + runtime(NEW, "a")], ["a"]),
+    "2.x moves the first table, too": (2, [runtime("cri", "a")], ["a"]),
+    "1.x replaces the table": (1, [V2 + runtime(OLD, "a"), V2 + runtime(OLD, "b")], ["b"]),
+    "1.x keeps what no later file has": (1, [V2 + runtime(OLD, "a"), V2], ["a"]),
+    "1.x goes by the first file": (1, [V2 + runtime(OLD, "a"), runtime(OLD, "b")], ["b"]),
+    "2.x merges": (2, [V3 + runtime(NEW, "a"), V3 + runtime(NEW, "b")], ["a", "b"]),
+    "2.x, mixed": (2, [V3 + runtime(NEW, "a"), V2 + runtime(OLD, "b")], ["a", "b"]),
+    "2.x, a wrong drop-in": (2, [V3 + runtime(NEW, "a"), V3 + runtime(OLD, "b")], ["a"]),
+    "no files": (2, [], []),
+    "no tables where tables belong": (2, [V3 + "plugins = 1"], []),
+}
+
+
+@pytest.mark.parametrize(("major", "texts", "expected"), _READ.values(), ids=_READ.keys())
 def test_which_runtimes_containerd_reads(major: int, texts: list[str], expected: list[str]) -> None:
     assert names(cri_config(files(*texts), major=major)) == expected
 

@@ -297,112 +297,97 @@ def test_a_standing_that_is_kept_is_the_one_that_would_be_made(
     assert standings(later, before) == made
 
 
+_TOLD_OF_D0 = {
+    "free": (book(), {}, FreeFor.ANY, "", ""),
+    "held": (
+        locked(LockState.HELD),
+        {},
+        FreeFor.OWNER,
+        "google.com/tpu/d0 is held by pod pod-x",
+        "pod pod-x has ended",
+    ),
+    "releasing": (
+        locked(LockState.RELEASING),
+        {"obstacles": {D0: BlockReason(device=D0, reason="its cgroup is populated")}},
+        FreeFor.NONE,
+        "google.com/tpu/d0 is not free of pod pod-x yet: its cgroup is populated; holdfast looks again by itself (holdfast locks)",
+        "the kernel shows that nobody has it any more",
+    ),
+    "reclaiming": (
+        locked(LockState.RECLAIMING),
+        {},
+        FreeFor.NONE,
+        "google.com/tpu/d0 is not free of pod pod-x yet, which has ended; it is given on when the kernel shows nobody on it (holdfast locks)",
+        "the kernel shows that nobody has it any more",
+    ),
+    "quarantined": (
+        locked(LockState.QUARANTINED),
+        {},
+        FreeFor.NONE,
+        "google.com/tpu/d0 could not be freed of pod pod-x: what it left behind has not ended; it is tried again; holdfast unquarantine tries now (holdfast locks)",
+        "what pod pod-x left behind has ended; it is tried again, and at once by `holdfast unquarantine`",
+    ),
+    "foreign": (
+        locked(LockState.FOREIGN),
+        {},
+        FreeFor.NONE,
+        "google.com/tpu/d0 is used by a program that it was not given to; holdfast ends no such program: end it if nobody needs it (holdfast holders)",
+        "that program has let go of it; holdfast ends no such program",
+    ),
+    "by hand": (
+        book(marks=QUARANTINE),
+        {},
+        FreeFor.NONE,
+        f"google.com/tpu/d0 is quarantined by hand: {MARK}",
+        "a person runs `holdfast unquarantine google.com/tpu/d0`",
+    ),
+    "by hand under another name": (
+        book(marks=Marks(quarantines={H0: replace(QUARANTINE.quarantines[D0], device=H0)})),
+        {},
+        FreeFor.NONE,
+        f"example.com/half/h0 is quarantined by hand: {MARK}",
+        "a person runs `holdfast unquarantine example.com/half/h0`",
+    ),
+    "draining": (
+        book(marks=DRAIN),
+        {},
+        FreeFor.NONE,
+        f"holdfast is draining: {MARK}",
+        "a person runs `holdfast undrain`",
+    ),
+    "leaving": (
+        book(),
+        {"inventory": node(leaving="a rule leaves it out")},
+        FreeFor.NONE,
+        "a rule leaves it out",
+        "the settings keep the device under this name",
+    ),
+    "uncommitted": (
+        book(),
+        {"uncommitted_for": 31.0},
+        FreeFor.NONE,
+        "the ledger cannot be written, so no start can be recorded",
+        "the ledger can be written again",
+    ),
+    "ill": (
+        locked(LockState.HELD),
+        {"inventory": node(faults=(ILL,))},
+        FreeFor.NONE,
+        "too hot",
+        "the device is healthy again",
+    ),
+    "gone": (
+        locked(LockState.HELD),
+        {"inventory": replace(NODE, devices=NODE.devices[1:])},
+        FreeFor.NONE,
+        "google.com/tpu/d0 is not there any more",
+        "the hardware is there again",
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("found", "facts", "free_for", "why", "until"),
-    [
-        pytest.param(book(), {}, FreeFor.ANY, "", "", id="free"),
-        pytest.param(
-            locked(LockState.HELD),
-            {},
-            FreeFor.OWNER,
-            "google.com/tpu/d0 is held by pod pod-x",
-            "pod pod-x has ended",
-            id="held",
-        ),
-        pytest.param(
-            locked(LockState.RELEASING),
-            {"obstacles": {D0: BlockReason(device=D0, reason="its cgroup is populated")}},
-            FreeFor.NONE,
-            "google.com/tpu/d0 is not free of pod pod-x yet: its cgroup is populated; holdfast "
-            "looks again by itself (holdfast locks)",
-            "the kernel shows that nobody has it any more",
-            id="releasing",
-        ),
-        pytest.param(
-            locked(LockState.RECLAIMING),
-            {},
-            FreeFor.NONE,
-            "google.com/tpu/d0 is not free of pod pod-x yet, which has ended; it is given on "
-            "when the kernel shows nobody on it (holdfast locks)",
-            "the kernel shows that nobody has it any more",
-            id="reclaiming",
-        ),
-        pytest.param(
-            locked(LockState.QUARANTINED),
-            {},
-            FreeFor.NONE,
-            "google.com/tpu/d0 could not be freed of pod pod-x: what it left behind has not "
-            "ended; it is tried again; holdfast unquarantine tries now (holdfast locks)",
-            "what pod pod-x left behind has ended; it is tried again, and at once by "
-            "`holdfast unquarantine`",
-            id="quarantined",
-        ),
-        pytest.param(
-            locked(LockState.FOREIGN),
-            {},
-            FreeFor.NONE,
-            "google.com/tpu/d0 is used by a program that it was not given to; holdfast ends no "
-            "such program: end it if nobody needs it (holdfast holders)",
-            "that program has let go of it; holdfast ends no such program",
-            id="foreign",
-        ),
-        pytest.param(
-            book(marks=QUARANTINE),
-            {},
-            FreeFor.NONE,
-            f"google.com/tpu/d0 is quarantined by hand: {MARK}",
-            "a person runs `holdfast unquarantine google.com/tpu/d0`",
-            id="by hand",
-        ),
-        pytest.param(
-            book(marks=Marks(quarantines={H0: replace(QUARANTINE.quarantines[D0], device=H0)})),
-            {},
-            FreeFor.NONE,
-            f"example.com/half/h0 is quarantined by hand: {MARK}",
-            "a person runs `holdfast unquarantine example.com/half/h0`",
-            id="by hand under another name",
-        ),
-        pytest.param(
-            book(marks=DRAIN),
-            {},
-            FreeFor.NONE,
-            f"holdfast is draining: {MARK}",
-            "a person runs `holdfast undrain`",
-            id="draining",
-        ),
-        pytest.param(
-            book(),
-            {"inventory": node(leaving="a rule leaves it out")},
-            FreeFor.NONE,
-            "a rule leaves it out",
-            "the settings keep the device under this name",
-            id="leaving",
-        ),
-        pytest.param(
-            book(),
-            {"uncommitted_for": 31.0},
-            FreeFor.NONE,
-            "the ledger cannot be written, so no start can be recorded",
-            "the ledger can be written again",
-            id="uncommitted",
-        ),
-        pytest.param(
-            locked(LockState.HELD),
-            {"inventory": node(faults=(ILL,))},
-            FreeFor.NONE,
-            "too hot",
-            "the device is healthy again",
-            id="ill",
-        ),
-        pytest.param(
-            locked(LockState.HELD),
-            {"inventory": replace(NODE, devices=NODE.devices[1:])},
-            FreeFor.NONE,
-            "google.com/tpu/d0 is not there any more",
-            "the hardware is there again",
-            id="gone",
-        ),
-    ],
+    ("found", "facts", "free_for", "why", "until"), _TOLD_OF_D0.values(), ids=_TOLD_OF_D0.keys()
 )
 def test_a_standing_says_for_whom_a_device_is_free_why_not_and_until_when(
     found: Book, facts: dict[str, Any], free_for: FreeFor, why: str, until: str
