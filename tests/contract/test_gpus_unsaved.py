@@ -1,6 +1,5 @@
 """What is known of GPUs, and a ledger that takes no write: it is tried again, and told once."""
 
-import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 
