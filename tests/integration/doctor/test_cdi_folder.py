@@ -58,6 +58,13 @@ def test_a_missing_folder_fails_because_holdfast_never_makes_it(node: NodeTree) 
     assert (found["level"], "make it on the host" in found["remedy"]) == ("FAIL", True)
 
 
+def test_a_folder_that_cannot_be_looked_at_is_told_and_ends_the_area(node: NodeTree) -> None:
+    told = node.told(*_BY_NAME, "--set", f"cdi.specDir=/{'a' * 300}")
+
+    assert told.bad("cdi") == {"spec-folder": "FAIL"}
+    assert "cannot be looked at: File name too long" in told.of("cdi", "spec-folder")["reason"]
+
+
 @pytest.mark.parametrize(
     ("mount", "level", "words"),
     [
