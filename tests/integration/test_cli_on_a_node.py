@@ -158,6 +158,26 @@ async def test_why_tells_what_keeps_a_device_by_its_id_or_its_pod(
         )
 
 
+async def test_why_tells_what_the_ledger_has_where_the_daemon_ends_between_two_questions(
+    short_path: Path,
+) -> None:
+    async with stage(short_path) as node:
+        await node.allocate(A)
+        locks = await _json(node, "locks")
+        await node.stop()
+
+        async def answer(asked: asyncio.StreamReader, told: asyncio.StreamWriter) -> None:
+            if json.loads(await asked.readline())["ask"] == "locks":
+                told.write(json.dumps({"answer": locks}).encode() + b"\n")
+            told.close()
+
+        async with await asyncio.start_unix_server(answer, node.state / CONTROL_SOCKET):
+            done = await node.command("why", A)
+    assert done.returncode == 0, done.stderr
+    assert f"{TPU}/{A}: " in done.stdout
+    assert "unknown: only the running daemon sees" in done.stdout
+
+
 async def test_the_history_of_a_device_that_left_the_node_is_told_by_its_id_alone(
     short_path: Path,
 ) -> None:

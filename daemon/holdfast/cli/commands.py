@@ -197,7 +197,7 @@ def show_why(folder: Path, name: str, output: str | None) -> None:
         down = _down()
         answers = Answers(devices=down.devices(folder), locks=down.locks(folder), holders=None)
     else:
-        devices: Rows = ask_daemon(folder, "devices")
+        devices: Rows = ask_daemon(folder, "devices", lambda _: _down().devices(folder))
         try:
             holders = ask_daemon(folder, "holders")
         except HoldfastError as error:
