@@ -68,8 +68,8 @@ def _as_far_as_readable(
     except (PermissionError, HostError) as error:
         yield Check("rights").warn(
             f"the rest of this area cannot be checked: {_text(error)}",
-            remedy="run the doctor as root, in a pod with the daemon's capabilities; with SELinux, "
-            "under a type such as spc_t",
+            remedy="run the doctor as root, with the host's /proc and /sys, in a pod with the "
+            "daemon's capabilities; with SELinux, under a type such as spc_t",
         )
     except Exception as error:  # noqa: BLE001 - one area's bug must not hide the others' findings
         yield Check("doctor").fail(

@@ -154,6 +154,17 @@ def test_whatever_any_one_file_of_a_node_is_no_check_breaks(
     tree.close()
 
 
+def test_without_the_nodes_sysfs_it_is_said_what_to_mount(node: NodeTree) -> None:
+    (node.folder / "sys/bus").rename(node.folder / "sys/none")
+
+    told = node.told()
+
+    assert told.bad("vfio") == {"rights": "WARN"}
+    found = told.of("vfio", "rights")
+    assert "is not a sysfs: it has no folder bus" in found["reason"]
+    assert "with the host's /proc and /sys" in found["remedy"]
+
+
 _PLACES = {
     "var/lib/kubelet": {"kubelet"},
     "var/lib/kubelet/device-plugins": {"kubelet"},
