@@ -176,7 +176,8 @@ class Cluster:
             shared_counters=content.shared_counters,
         )
         metadata = SliceMetadata(name=slice_name(driver, node, _PLACE))
-        request = replace(slice_written("POST", SLICES, metadata, spec), query=_DRY_RUN)
+        made = slice_written("POST", SLICES, metadata, spec)
+        request = replace(made, about=f"{made.about}, as a dry run", query=_DRY_RUN)
         return self._ask(request, ResourceSlice).spec.content
 
     def _allowed(self, right: Right) -> bool:

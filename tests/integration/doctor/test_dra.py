@@ -325,6 +325,7 @@ def test_a_name_that_is_no_nodes_is_told(cluster: Cluster, monkeypatch: pytest.M
     # And the policy lets nobody write slices of another node.
     assert told["fields"].level is Level.FAIL
     assert "may only modify ResourceSlices that belong to the node" in told["fields"].reason
+    assert ", as a dry run: the API server says: " in told["fields"].reason
     named = cluster.told(dra={"nodeName": NODE, "serviceAccount": str(cluster.plane.account)})
     assert named["node-name"].level is Level.OK
 
