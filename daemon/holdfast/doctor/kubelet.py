@@ -60,9 +60,12 @@ DRA_DRIVERS = (
 def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
     """Yield what was found of the plugins' sockets in *folder*."""
     names = list_names(folder)
-    yield from list(_rivals(node, folder, names)) or [
-        Check("other-plugins").ok(f"no known plugin in {folder} advertises what holdfast does")
-    ]
+    found = None
+    for found in _rivals(node, folder, names):
+        yield found  # at once: to the next socket the doctor may not be allowed to connect
+    if found is None:
+        well = f"no known plugin in {folder} advertises what holdfast does"
+        yield Check("other-plugins").ok(well)
     yield from _dra_drivers(node)
     if node.live:
         yield from _ours(node, folder, names)

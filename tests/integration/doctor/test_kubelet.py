@@ -417,6 +417,17 @@ def test_a_socket_of_another_plugin_that_may_not_be_asked_is_not_said_to_be_left
 
 
 @root_with("setpriv", to="take rights away")
+def test_a_plugin_that_was_found_is_told_although_another_may_not_be_asked(folder: Path) -> None:
+    served, closed = folder / "dp/nvidia-gpu.sock", folder / "dp/tpu-1.sock"
+    with listening("kubelet", folder, [folder / "dp/kubelet.sock", served, closed]):
+        closed.chmod(0)
+        found = _without_rights(f"kubelet.pluginDir={folder / 'dp'}")
+    assert found["kubelet", "other-plugins"]["level"] == "FAIL"
+    assert f"NVIDIA's device plugin serves {served}" in found["kubelet", "other-plugins"]["reason"]
+    assert f"no permission to connect to {closed}" in found["kubelet", "rights"]["reason"]
+
+
+@root_with("setpriv", to="take rights away")
 def test_a_daemon_that_may_not_be_asked_is_not_said_to_be_down(folder: Path) -> None:
     path = folder / CONTROL_SOCKET
     with listening("holdfast", folder, [path]):
