@@ -136,7 +136,7 @@ async def test_a_checkpoint_that_cannot_be_read_any_more_saves_the_pod(tmp_path:
         await _ended(scene, victim)
 
 
-@pytest.mark.parametrize("by", ["a later let-go", "another kubelet"])
+@pytest.mark.parametrize("by", ["a later let-go", "the same let-go again", "another kubelet"])
 async def test_new_evidence_that_kubelet_let_go_has_a_grace_of_its_own(
     tmp_path: Path, by: str
 ) -> None:
@@ -151,6 +151,11 @@ async def test_new_evidence_that_kubelet_let_go_has_a_grace_of_its_own(
             scene.reader.kubelet = kubelet
             scene.reader.write()
             await scene.note(counted_by=kubelet)
+        elif by == "the same let-go again":  # a claim came and went since kubelet was asked
+            before = scene.ledger.book.value.pods[X].let_go_at
+            await scene.note(let_go_at=None)
+            await scene.beat()
+            await scene.note(let_go_at=before)
         else:
             await scene.note(let_go_at=scene.clock.uptime())
         for _ in range(5):

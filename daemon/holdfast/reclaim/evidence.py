@@ -51,8 +51,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     may_end: Callable[[PodUid], bool]
     question_timeout: Watched[float]
     own_pid: int
-    _let_go: dict[tuple[PodUid, ProcessId | None, float], float] = {}
-    """When it was first seen what the ledger says of how kubelet let go of each pod."""
+    _let_go: dict[PodUid, tuple[tuple[ProcessId | None, float | None], float]] = {}
+    """What the ledger says of how kubelet let go of each pod, and when that was first seen."""
     _runtime: dict[PodUid, RuntimeEvidence] = {}
 
     async def look(self, pod: PodUid) -> tuple[Member, ...]:
@@ -67,8 +67,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     def keep(self, pods: Collection[PodUid]) -> None:
         """Forget all but *pods*: when another ends again, its grace periods start again."""
-        keep_only(pods, self._runtime)
-        keep_only([each for each in self._let_go if each[0] in pods], self._let_go)
+        keep_only(pods, self._runtime, self._let_go)
 
     async def ask(self) -> KubeletView | None:
         """Ask kubelet now; return the view that its answer gave, None where it gave none."""
@@ -128,12 +127,16 @@ class Evidence(Struct, frozen=True, kw_only=True):
     def _let_go_since(self, record: PodRecord | None) -> float | None:
         """Return since when (monotonic seconds) kubelet has let go of the pod; None: it has not.
 
-        The first call for a piece of evidence is what starts its time.
+        The first call for a piece of evidence is what starts its time, again once kubelet counted
+        the pod meanwhile: the same answer of kubelet's may then be the evidence once more.
         """
-        if record is None or record.let_go_at is None:
+        if record is None:
             return None
-        said = (record.uid, record.counted_by, record.let_go_at)
-        return self._let_go.setdefault(said, self.clock.monotonic())
+        said = (record.counted_by, record.let_go_at)
+        known = self._let_go.get(record.uid)
+        if known is None or known[0] != said:
+            known = self._let_go[record.uid] = (said, self.clock.monotonic())
+        return None if record.let_go_at is None else known[1]
 
 
 class PodJudge(Struct, frozen=True, kw_only=True):

@@ -80,16 +80,14 @@ RECLAIM_EDITS = {
         ),
         Edit("mode-of-pod", "terminate=self.may_end(pod),", "terminate=True,"),
         Edit("scan-of-warrant", "scan_complete=not judge.warrant.gap", "scan_complete=True"),
-        Edit("graces-anew", "        keep_only(pods, self._runtime)\n", "        return\n"),
         Edit(
-            "let-go-anew",
-            "said = (record.uid, record.counted_by, record.let_go_at)",
-            "said = (record.uid, record.counted_by, 0.0)",
+            "graces-anew", "        keep_only(pods, self._runtime, self._let_go)\n", "        pass\n"
         ),
+        Edit("let-go-anew", "if known is None or known[0] != said:", "if known is None:"),
         Edit(
             "let-go-by-another",
-            "said = (record.uid, record.counted_by, record.let_go_at)",
-            "said = (record.uid, None, record.let_go_at)",
+            "said = (record.counted_by, record.let_go_at)",
+            "said = (None, record.let_go_at)",
         ),
         Edit("unread-checkpoint", "not view.readable or view.counts", "view.counts"),
         Edit("uncounted-unread", "elif counted is False:", "else:"),
