@@ -81,7 +81,9 @@ RECLAIM_EDITS = {
         Edit("mode-of-pod", "terminate=self.may_end(pod),", "terminate=True,"),
         Edit("scan-of-warrant", "scan_complete=not judge.warrant.gap", "scan_complete=True"),
         Edit(
-            "graces-anew", "        keep_only(pods, self._runtime, self._let_go)\n", "        pass\n"
+            "graces-anew",
+            "        keep_only(pods, self._runtime, self._let_go)\n",
+            "        pass\n",
         ),
         Edit("let-go-anew", "if known is None or known[0] != said:", "if known is None:"),
         Edit(

@@ -130,6 +130,8 @@ class GpuEventThread(Struct, kw_only=True):
                 self._tell(self.heard, dict.fromkeys(wanted.uuids, reason))
                 # A change of what is wanted is worth a new try at once.
                 self._changed.wait(next(retries))
+            else:
+                problem.set("")
 
     def _listen(self, wanted: EventSubscription) -> None:
         """Hand on events until something else is wanted."""
