@@ -101,6 +101,15 @@ def _ids(scanner: Scanner) -> list[str]:
     return [device.name.id for device in scanner.inventory.value.devices]
 
 
+async def test_an_adapter_does_not_take_the_place_of_another_by_having_its_name(
+    tree: HostTree, lane: Lane
+) -> None:
+    """As one made from a copy would: the hardware of the first were gone without a word."""
+    scanner = _scanner(tree, lane)
+    with pytest.raises(ValueError, match="two adapters are called 'tpu'"):
+        scanner.adopt([plain_tpus()])
+
+
 async def test_the_first_scan_publishes_what_is_there(tree: HostTree, lane: Lane) -> None:
     scanner = _scanner(tree, lane)
     assert scanner.problem

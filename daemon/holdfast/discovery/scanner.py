@@ -146,7 +146,7 @@ class Scanner(Struct, kw_only=True, dict=True):
     def adopt(self, adapters: Iterable[Source]) -> None:
         """Take *adapters*, and publish what is known of their hardware before any scan."""
         for each in adapters:
-            self.sources.put(each)
+            self.sources.add(each)
         self._found = Inventory(
             resources=tuple(r for each in self.sources for r in each.resources),
             names=card_names(self.sources),

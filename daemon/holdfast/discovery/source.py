@@ -195,6 +195,12 @@ class Sources(Promises):
         """Yield each adapter."""
         return iter(tuple(self._sources.values()))
 
+    def add(self, source: Source) -> None:
+        """Take one more adapter."""
+        if source.name in self._sources:
+            raise ValueError(f"two adapters are called {source.name!r}")
+        self.put(source)
+
     def put(self, source: Source) -> None:
         """Take *source*, in the place of one with its name where there is one."""
         self._sources[source.name] = source
