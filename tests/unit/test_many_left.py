@@ -1,6 +1,6 @@
 """A pod may leave thousands of processes behind: what is asked and told of them stays small."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -125,16 +125,22 @@ class _Pods:
 
 
 class _SilentKubelet:
-    """Does not answer, for which it is waited five seconds; counts how often it was asked."""
+    """Does not answer, for which it is waited five seconds; counts how often it was asked.
+
+    `meanwhile` is called once while it is waited for.
+    """
 
     def __init__(self, clock: ManualClock) -> None:
         self.view = Watched(seen())
         self.asked = 0
+        self.meanwhile: Callable[[], None] = lambda: None
         self._clock = clock
 
     async def answered_after(self, _moment: float, timeout: float) -> None:
         self.asked += 1
         self._clock.shift(timeout)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
 
 
 def _reclaimer(clock: ManualClock, number: int, **parts: Any) -> Reclaimer:
@@ -179,5 +185,15 @@ async def test_a_try_that_took_long_and_ended_nobody_is_not_made_for_each_device
     await _beat(made, LockState.RECLAIMING)
     assert kubelet.asked == 1
     clock.shift(5.0)
+    await _beat(made, LockState.RECLAIMING)
+    assert kubelet.asked == 2
+
+
+async def test_a_word_of_a_person_that_comes_during_a_try_waits_for_no_pause() -> None:
+    clock = ManualClock()
+    kubelet: Any = _SilentKubelet(clock)
+    made = _reclaimer(clock, 1, reader=kubelet)
+    made.retry(X, Grounds.RELEASE)
+    kubelet.meanwhile = lambda: made.retry(X, Grounds.FORCE)
     await _beat(made, LockState.RECLAIMING)
     assert kubelet.asked == 2

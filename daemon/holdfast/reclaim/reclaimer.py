@@ -184,12 +184,14 @@ class Reclaimer(Struct, kw_only=True):
             await self.ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"ending {names}")
             return
         self._looked.pop(warrant.pod, None)
-        began = self.clock.monotonic()
+        began, word = self.clock.monotonic(), self._by_hand.get(warrant.pod)
         if not await self.ending.end(warrant, step, self.evidence):
             # What takes long, as thousands do or a kubelet that does not answer, is not tried again
-            # for the next lock of the pod, and at the next beat.
-            until = self._pause_since(began)
-            self._looked[warrant.pod] = replace(look, until=until, tried=True)
+            # for the next lock of the pod, and at the next beat. A person's word that came
+            # meanwhile is another try.
+            if self._by_hand.get(warrant.pod) == word:
+                until = self._pause_since(began)
+                self._looked[warrant.pod] = replace(look, until=until, tried=True)
             return
         now = self.clock.monotonic()
         self._attempts[warrant.pod] = replace(
