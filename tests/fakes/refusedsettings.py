@@ -48,6 +48,7 @@ _REFUSED = r"""
 {pools: [{resourceName: a.b/c, addresses: ["*"]}, {resourceName: a.b/c, addresses: ["*"], api: dra}]} | pools: a.b/c is served by both APIs; give its pools the same `api`
 {pools: [{resourceName: google.com/tpu, addresses: ["*"]}], tpu.api: dra} | pools: google.com/tpu is served by both APIs
 {pools: [{resourceName: google.com/tpu, addresses: ["*"], api: dra}]} | pools: google.com/tpu is served by both APIs
+{pools: [{resourceName: nvidia.com/gpu.shared, addresses: ["*"], api: dra}]} | pools: nvidia.com/gpu.shared is served by both APIs
 {deviceListStrategy: cdi, tpu.resourceName: a.b/4chips} | deviceListStrategy: 'a.b/4chips' cannot be a CDI kind
 {deviceListStrategy: cdi, pools: [{resourceName: 3com.com/nic, classes: ["02"]}]} | deviceListStrategy: '3com.com/nic' cannot be a CDI kind
 {deviceListStrategy: cdi, devices: [{match: {pci: "*"}, resource: 4.b/c}]} | deviceListStrategy: '4.b/c' cannot be a CDI kind

@@ -231,10 +231,9 @@ NVIDIA's plugin only that it can be parsed. Takes a list: the document's text, a
 {{- range $served -}}
 {{- if .on -}}
 {{- $_ := set $apis .api true -}}
-{{- if eq .api "dra" -}}{{- $names = concat $names .names -}}{{- end -}}
+{{- if eq .api "dra" -}}{{- $names = concat $names (ternary .names (list "nvidia.com/gpu") (or $renamed (eq .beginning "-"))) -}}{{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if not $renamed -}}{{- $names = without $names "nvidia.com/gpu.shared" -}}{{- end -}}
 {{- $only := eq (keys $apis | join ",") "dra" -}}
 {{- range $settings.devices -}}
 {{- $same := and .resource (not .api) $only (not (include "holdfast.hardwareApi" (list $served .resource))) -}}
