@@ -152,26 +152,21 @@ class DoorSteps(Protocol[V_contra, T_co]):
 
     async def identify(self, visit: V_contra, /) -> None:
         """Find out who asks and for which devices, and whether what it was promised still holds."""
-        ...
 
     async def enlist(self, visit: V_contra, /) -> Obstacle | None:
         """Put it into the queue where it is in none; return why it waits before even that.
 
         Its `devices` are known afterwards.
         """
-        ...
 
     def rights(self, visit: V_contra, book: Book, /) -> Rights:
         """Return what it has by *book*."""
-        ...
 
     def held(self, visit: V_contra, keys: frozenset[HardwareKey], /) -> None:
         """Hear that somebody else has the hardware with *keys*, or is before it in the queue."""
-        ...
 
     def judge(self, visit: V_contra, device: Device, shown: Verdict, /) -> Verdict:
         """Return whether *device* is free for this one; *shown* is what the kernel shows of it."""
-        ...
 
     async def hand_over(
         self, visit: V_contra, evidence: str, /
@@ -181,13 +176,11 @@ class DoorSteps(Protocol[V_contra, T_co]):
         The rule returns what it still waits for. What it needs of *visit* is taken now: it runs on
         the ledger's thread, perhaps too late.
         """
-        ...
 
     def admitted(
         self, visit: V_contra, shown: Mapping[DeviceName, Verdict], outcome: EntryOutcome, /
     ) -> T_co:
         """Return the answer for one that has entered."""
-        ...
 
 
 class NodeWatch(Protocol):
@@ -196,16 +189,13 @@ class NodeWatch(Protocol):
     @property
     def looked(self) -> asyncio.Event:
         """Return what is set after the first full look at the node."""
-        ...
 
     @property
     def nudges(self) -> Watched[int]:
         """Return what changes when something on the node may have."""
-        ...
 
     def obstacle(self, device: DeviceName) -> BlockReason | None:
         """Return what was last seen to keep *device* from its next pod; None: nothing was."""
-        ...
 
 
 class HardwareWork(Protocol):
@@ -213,7 +203,6 @@ class HardwareWork(Protocol):
 
     def at_work(self, keys: frozenset[HardwareKey]) -> str:
         """Return what is being done to hardware with any of *keys*; empty: nothing."""
-        ...
 
 
 @dataclass(kw_only=True, eq=False)

@@ -55,7 +55,6 @@ class StartObserver(Protocol):
 
     def passed_gate(self, outcome: EntryOutcome, seconds: float) -> None:
         """Hear that one passed or was refused after so many seconds."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

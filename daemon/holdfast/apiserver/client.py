@@ -63,7 +63,6 @@ class RequestObserver(Protocol):
 
     def asked_server(self, outcome: ApiOutcome) -> None:
         """Hear how one ended: also each that was tried again, and the start of each watch."""
-        ...
 
 
 class ApiServer:

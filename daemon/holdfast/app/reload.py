@@ -94,11 +94,9 @@ class SettingsOrigin(Protocol):
     @property
     def files(self) -> Sequence[Path]:
         """Return the files that are read."""
-        ...
 
     def read(self, label: str | None) -> LoadedSettings:
         """Read the configuration as it is now, of a node with *label*; raise SettingsError."""
-        ...
 
 
 class Reload(Struct, kw_only=True):

@@ -96,11 +96,9 @@ class DeviceNames(Protocol):
 
     def assigned(self, found: Inventory) -> Inventory:
         """Return *found* with the names that its devices have now."""
-        ...
 
     def changes(self) -> Changes:
         """Return what changes when the names may have to."""
-        ...
 
 
 class Scanner(Struct, kw_only=True, dict=True):

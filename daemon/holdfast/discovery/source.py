@@ -39,7 +39,6 @@ class HardwareError(Protocol):
     @property
     def text(self) -> str:
         """Return what happened, and what clears it."""
-        ...
 
 
 class Source:

@@ -16,11 +16,9 @@ class Door(Protocol):
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, PrepareAnswer]:
         """Return once each claim may be used, or must wait longer; within 40 s."""
-        ...
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, str]:
         """Return why each claim is not over yet, empty where it is; within 40 s."""
-        ...
 
 
 class ClaimReader(Protocol):
@@ -32,7 +30,6 @@ class ClaimReader(Protocol):
         Raises ObjectGoneError where there is none, ApiServerError where that cannot be found out;
         never waits for longer than 5 s.
         """
-        ...
 
 
 class KubeletRecord(Protocol):
@@ -40,15 +37,12 @@ class KubeletRecord(Protocol):
 
     def users(self, claim: ClaimUid) -> frozenset[PodUid]:
         """Return the pods that it had for *claim* when it was last read; empty: not known."""
-        ...
 
     def joined_lately(self, claim: ClaimUid) -> bool:
         """Tell whether it has had one of them only for a moment, beside others."""
-        ...
 
     async def catch_up(self) -> None:
         """Read it, and take over what it has and the ledger has not; what fails is told."""
-        ...
 
 
 class ClaimObserver(Protocol):
@@ -56,8 +50,6 @@ class ClaimObserver(Protocol):
 
     def prepared(self, outcome: PrepareOutcome, seconds: float) -> None:
         """Hear how one claim's Prepare ended, after so many seconds."""
-        ...
 
     def unprepared(self, outcome: UnprepareOutcome, seconds: float) -> None:
         """Hear how one claim's Unprepare ended, after so many seconds."""
-        ...

@@ -209,7 +209,6 @@ class SliceObserver(Protocol):
 
     def wrote_slice(self, written: bool) -> None:
         """Hear of one write, and whether it succeeded."""
-        ...
 
 
 class _ChangedMindError(Exception):

@@ -55,11 +55,9 @@ class ClaimSight(Protocol):
 
     def known(self) -> Mapping[str, AdvertisedDevice]:
         """Return the devices that a claim may have by name, whatever API serves them at present."""
-        ...
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
         """Return those of *pods* that have a cgroup, with whether a process may be in it."""
-        ...
 
 
 class ClaimRecords(Struct, kw_only=True):

@@ -28,7 +28,6 @@ class Promises(Protocol):
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
         """Return the `promised_ids` in an answer's variables and its mounts' container paths."""
-        ...
 
 
 class CheckpointState(Enum):

@@ -148,7 +148,6 @@ class CallObserver(Protocol):
 
     def called(self, resource: str, call: str, code: str, seconds: float) -> None:
         """Note a *call* about *resource* that ended with the status *code* after *seconds*."""
-        ...
 
 
 class CallDeadlines(Struct, frozen=True, kw_only=True):

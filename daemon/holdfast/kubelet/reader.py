@@ -36,18 +36,15 @@ class KubeletReader(Protocol):
 
     def ask(self, reason: str) -> None:
         """Ask kubelet soon which pods it counts; *reason* is for the log."""
-        ...
 
     async def refresh(self) -> KubeletView:
         """Read the checkpoint now, and return the view with it; raise LaneStuckError."""
-        ...
 
     async def answered_after(self, moment: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
         """Ask, and return the view of a question that began after *moment*; None: no answer.
 
         *moment* is in seconds since the machine booted; the answer has *timeout* seconds to come.
         """
-        ...
 
 
 class DeviceLists(Protocol):
@@ -59,15 +56,12 @@ class DeviceLists(Protocol):
 
         Then kubelet's checkpoint need be neither there nor written to name none.
         """
-        ...
 
     async def ready(self) -> None:
         """Return once there is a list to send, or none is to come; else nothing is written."""
-        ...
 
     def resend(self) -> None:
         """Send every list once more."""
-        ...
 
 
 CALM = 0.05

@@ -36,7 +36,6 @@ class StepCounter(Protocol):
 
     def reclaimed(self, step: str, outcome: str) -> None:
         """Count one step; both words are from the closed sets of docs/metrics.md."""
-        ...
 
 
 class Judge(Protocol):
@@ -48,12 +47,10 @@ class Judge(Protocol):
     @property
     def members(self) -> tuple[Member, ...]:
         """Return all processes of the pod as that look showed them."""
-        ...
 
     @property
     def record(self) -> PodRecord | None:
         """Return what the ledger had of the pod."""
-        ...
 
     @property
     def newest(self) -> float | None:
@@ -61,15 +58,12 @@ class Judge(Protocol):
 
         None: the pod's cgroup is not ended as one.
         """
-        ...
 
     def why_void(self, members: Sequence[Member]) -> str | None:
         """Return why nothing of the pod may be ended while these are its processes, or None."""
-        ...
 
     def spared(self, members: Sequence[Member]) -> Mapping[ProcessId, str]:
         """Return those of *members*, which are all of the pod, that are spared, and why."""
-        ...
 
 
 class Witness(Protocol):
@@ -77,11 +71,9 @@ class Witness(Protocol):
 
     async def ask(self) -> KubeletView | None:
         """Return what kubelet says, for `judge`; None where it had to answer and did not."""
-        ...
 
     async def judge(self, warrant: Warrant, asked_at: float) -> Judge:
         """Look at everything again; *asked_at* is the `sent_at` of what `ask` returned."""
-        ...
 
 
 class _Order(Struct, frozen=True, kw_only=True):

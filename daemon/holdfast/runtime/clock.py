@@ -15,19 +15,15 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds since some point in this boot; for durations."""
-        ...
 
     def uptime(self) -> float:
         """Return seconds since the machine booted, sleep included; to compare after a restart."""
-        ...
 
     def wall(self) -> float:
         """Return seconds since the epoch; for people alone, because it may jump."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Return after *seconds*."""
-        ...
 
 
 class SystemClock:

@@ -139,7 +139,6 @@ class Lanes(Protocol):
 
     def open_lane(self, name: str, deadline: Watched[float]) -> Lane:
         """Return a new lane, of which every call may take *deadline* seconds."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -69,7 +69,6 @@ class HardwareSettings(Protocol):
 
     def served(self) -> ServedResources:
         """Return which resources are its own, also those of hardware that was not seen yet."""
-        ...
 
 
 class TpuSettings(Section, frozen=True):

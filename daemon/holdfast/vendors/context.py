@@ -23,15 +23,12 @@ class DiscoveryRequests(Protocol):
 
     def look_again(self) -> None:
         """Have `scan` and `found` called soon."""
-        ...
 
     def publish(self) -> None:
         """Publish `faults` at once."""
-        ...
 
     def replace(self, source: Source) -> None:
         """Put another adapter in the place of the one with its name."""
-        ...
 
 
 class Context(Struct, frozen=True, kw_only=True):

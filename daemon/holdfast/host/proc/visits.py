@@ -38,7 +38,6 @@ class Visitor(Protocol[T_co]):
 
     def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> T_co | None:
         """Look at *pid*. *careful*: read nothing that can hang. Call *beat* after each read."""
-        ...
 
 
 class Waits(Struct):

@@ -30,7 +30,6 @@ class DriverAnswer(Protocol):
     @property
     def pids(self) -> frozenset[int]:
         """Return the processes that the driver names; they are looked up in /proc afterwards."""
-        ...
 
     def seen_in(
         self,
@@ -43,7 +42,6 @@ class DriverAnswer(Protocol):
 
         *facts* have every process that has a node open; *named* has those of `pids` that live.
         """
-        ...
 
 
 class Drivers(Protocol):
@@ -54,7 +52,6 @@ class Drivers(Protocol):
 
         One without an answer is not known to be free.
         """
-        ...
 
 
 class Look:

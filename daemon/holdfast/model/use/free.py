@@ -71,7 +71,6 @@ class Sight(Protocol):
         *looked*: processes were scanned; *gaps* say what could not be seen. A value that the driver
         fails to report must never become FREE: it is UNKNOWN, and `final`.
         """
-        ...
 
 
 class OnVfio(Struct, frozen=True, kw_only=True):
