@@ -560,6 +560,26 @@ async def test_what_another_pod_had_is_the_claims_once_that_is_over(
     assert logs == []
 
 
+async def test_a_claim_that_waits_for_one_device_stays_as_it_is_with_the_others(at: _Scene) -> None:
+    """Kubelet may write its record many times until another has given that one back."""
+    half = device_of(name("h0", HALF), "h")
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, half)))
+    await at.prepare(X)
+    other = ClaimUid("uid-2")
+    at.record(Y, ref=replace(_REF, uid=other), others=(plain(half).name,))
+    at.sight.cgroups = at.sight.populated = {Y}
+    await at.records.catch_up()
+    await at.published()
+    before = at.ledger.book.value
+    assert {each.phase for each in before.holdings.of_claim(other)} == {*Phase}
+    with capture_logs() as logs:
+        await at.records.catch_up()
+    await at.published()
+
+    assert at.ledger.book.value == before
+    assert logs == []
+
+
 async def test_hardware_that_comes_late_brings_its_claim(at: _Scene) -> None:
     at.inventory.set(replace(_NODE, devices=()))
     at.record(X)

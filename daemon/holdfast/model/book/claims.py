@@ -195,7 +195,8 @@ def adopt(
         return False
     for allocation in draft.holdings.of_claim(wish.ref.uid):
         # But not on what another had at that time.
-        if could_have_started(allocation, draft.holdings):
+        waits = allocation.phase is Phase.PENDING
+        if waits and could_have_started(allocation, draft.holdings):
             draft.activate(allocation)
     settle(draft, near=wish.keys)  # who has not started on it has to give it back
     return draft.book is not draft.before
