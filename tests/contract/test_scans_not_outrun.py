@@ -90,6 +90,10 @@ def _meanwhile(home: Path, change: Callable[[], None]) -> Iterator[None]:
     thread.join()
 
 
+_FIRST_BORN = 5_000_000
+"""Above 2**22, and so never the pid of the test itself, which the tree has too."""
+
+
 @contextmanager
 def _births(tree: ProcTree, first: int, *, many: int = 1) -> Iterator[list[int]]:
     """Let so *many* be born whenever the last one before is looked at; yield the last of each time.
@@ -385,7 +389,7 @@ def test_where_births_never_end_a_look_does_and_whoever_was_born_last_is_looked_
     (tree.root.proc / "loadavg").write_text("0.50 0.40 0.30 1/99 60\n")
     with (
         _meanwhile(tree.process(70), lambda: tree.open_file(heir, 3, terminal.path)),
-        _births(tree, 100) as born,
+        _births(tree, _FIRST_BORN) as born,
     ):
         scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
     assert _pids(scan) == [60]
@@ -397,7 +401,7 @@ def test_a_crowd_that_is_born_as_fast_as_it_is_looked_at_is_a_gap_soon(
     tree: ProcTree, terminal: Terminal
 ) -> None:
     """Others wait for the look, and more of it shows no more."""
-    with _births(tree, 100, many=100) as born:
+    with _births(tree, _FIRST_BORN, many=100) as born:
         scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
     assert "processes come and go faster than they can be looked at" in "".join(scan.gaps)
     assert len(born) < 8
