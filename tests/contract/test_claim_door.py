@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from fakes.doors import SaidRecord, WatchedNode, entry_over
 from fakes.inuse import NoDrivers, SlowLook, chip, device_use, look_at
@@ -90,7 +91,7 @@ class _AtTheDoor:
     def door(
         self,
         *,
-        longest: float = _BRIEF,
+        longest: float = _GENEROUS,
         patience: float | Watched[float] = 60.0,
         look: Look | None = None,
     ) -> ClaimDoor:
@@ -255,10 +256,9 @@ async def test_the_spec_is_written_again_although_the_claim_is_prepared(at: _AtT
 async def test_who_has_the_device_is_named_and_the_place_in_the_queue_is_kept(
     at: _AtTheDoor,
 ) -> None:
-    door = at.door()
     first, second = at.allocate("one", 0), at.allocate("two", 0)
-    await _one(door, first)
-    prepared = await _one(door, second)
+    await _one(at.door(), first)
+    prepared = await _one(at.door(longest=_BRIEF), second)
     assert prepared.error == (
         "waiting for google.com/tpu: 0000:00:05.0 is held by team/pod-of-one by claim team/one; "
         "kubelet asks again until that has ended (holdfast locks)"
@@ -270,13 +270,13 @@ async def test_who_has_the_device_is_named_and_the_place_in_the_queue_is_kept(
 async def test_a_process_that_has_the_device_is_waited_for(at: _AtTheDoor) -> None:
     claim = at.allocate("one", 0)
     with ExitStack() as stack:
-        pid, door = at.opened(stack, 0), at.door()
+        pid, door = at.opened(stack, 0), at.door(longest=_BRIEF)
         refused = await _one(door, claim)
         while "the look at them goes on" in refused.error:  # kubelet asks again
             refused = await _one(door, claim)
         assert f"(pid {pid})" in refused.error
         assert at.files == []
-        waiting = asyncio.create_task(_one(at.door(longest=_GENEROUS), claim))
+        waiting = asyncio.create_task(_one(at.door(), claim))
     assert (await waiting).error == ""
 
 
@@ -284,10 +284,11 @@ async def test_where_a_look_takes_longer_than_a_prepare_may_the_second_one_succe
     at: _AtTheDoor,
 ) -> None:
     slow = SlowLook(at.node.root, at.lane, NoDrivers(), SystemClock())
-    door, claim = at.door(look=slow), at.allocate("a", 0)
+    door, claim = at.door(look=slow, longest=_BRIEF), at.allocate("a", 0)
     told = (await _one(door, claim)).error
     assert "the look at them goes on, and what it shows counts for the next try" in told
     slow.permits.release()
+    door.longest = _GENEROUS
     assert not (await _one(door, claim)).error
     assert slow.whole == 1
 
@@ -297,7 +298,8 @@ async def test_a_look_for_the_claim_before_does_not_count(at: _AtTheDoor) -> Non
     there, slow = at.inventory.value, SlowLook(at.node.root, at.lane, NoDrivers(), SystemClock())
     accel = (replace(each, kind=DeviceKind.ACCEL, functions=()) for each in there.devices)
     at.inventory.set(replace(there, devices=tuple(accel)))
-    door, former, claim = at.door(look=slow), at.allocate("a", 0), at.allocate("b", 0)
+    door = at.door(look=slow, longest=_BRIEF)
+    former, claim = at.allocate("a", 0), at.allocate("b", 0)
     assert (await _one(door, former)).error
     assert await door.unprepare([former]) == {former.uid: ""}
     with ExitStack() as stack:
@@ -311,7 +313,7 @@ async def test_a_look_for_the_claim_before_does_not_count(at: _AtTheDoor) -> Non
 async def test_a_claim_tells_what_it_waits_for_and_for_how_long_until_it_is_answered(
     at: _AtTheDoor,
 ) -> None:
-    door, claim = at.door(longest=_GENEROUS), at.allocate("one", 0)
+    door, claim = at.door(), at.allocate("one", 0)
     preparing = door.preparing.entry
     with ExitStack() as stack:
         pid = at.opened(stack, 0)
@@ -327,7 +329,7 @@ async def test_a_claim_tells_what_it_waits_for_and_for_how_long_until_it_is_answ
 
 
 async def test_claims_of_one_call_do_not_wait_for_each_other(at: _AtTheDoor) -> None:
-    door, free, taken = at.door(), at.allocate("one", 0), at.allocate("two", 1)
+    door, free, taken = at.door(longest=2.0), at.allocate("one", 0), at.allocate("two", 1)
     with ExitStack() as stack:
         at.opened(stack, 1)
         answers = await door.prepare([taken, free])
@@ -347,10 +349,11 @@ async def test_a_claim_that_cannot_be_read_is_refused_alone_and_at_once(at: _AtT
 
 
 async def test_what_nobody_thought_of_fails_one_claim_of_a_call_alone(at: _AtTheDoor) -> None:
-    door = at.door(longest=_GENEROUS)
+    door = at.door()
     sound, broken = at.allocate("one", 0), at.allocate("two", 1)
     at.claims.broken = broken.name
-    answers = await door.prepare([broken, sound])
+    with capture_logs():  # a traceback in colours takes seconds on a busy machine
+        answers = await door.prepare([broken, sound])
     assert answers[sound.uid].error == ""
     assert answers[broken.uid].error == (
         "cannot prepare claim team/two: ValueError: no such thing was ever thought "
@@ -361,11 +364,11 @@ async def test_what_nobody_thought_of_fails_one_claim_of_a_call_alone(at: _AtThe
 async def test_what_its_only_pod_left_behind_is_in_the_way_of_its_next_sandbox(
     at: _AtTheDoor,
 ) -> None:
-    door, claim = at.door(), at.allocate("one", 0)
-    await _one(door, claim)
+    claim = at.allocate("one", 0)
+    await _one(at.door(), claim)
     with ExitStack() as stack:
         at.opened(stack, 0, "pod-of-one")
-        assert "of this pod itself" in (await _one(door, claim)).error
+        assert "of this pod itself" in (await _one(at.door(longest=_BRIEF), claim)).error
 
 
 async def test_pods_that_share_a_claim_are_not_in_each_others_way(at: _AtTheDoor) -> None:
@@ -377,7 +380,7 @@ async def test_pods_that_share_a_claim_are_not_in_each_others_way(at: _AtTheDoor
         assert (await _one(door, claim)).error == ""
         assert at.ledger.book.value.claims[claim.uid].pods == {"pod-a", "pod-b"}
         at.opened(stack, 0)
-        assert "is open in" in (await _one(at.door(), claim)).error
+        assert "is open in" in (await _one(at.door(longest=_BRIEF), claim)).error
 
 
 async def test_a_claim_of_a_group_is_for_the_pods_that_kubelet_has_written_down(
@@ -396,7 +399,7 @@ async def test_a_claim_of_a_group_is_for_the_pods_that_kubelet_has_written_down(
 
 
 async def test_unprepare_frees_and_forgets_and_is_asked_twice_in_vain(at: _AtTheDoor) -> None:
-    door, claim = at.door(longest=_GENEROUS), at.allocate("one", 0)
+    door, claim = at.door(), at.allocate("one", 0)
     await _one(door, claim)
     ending = asyncio.create_task(door.unprepare([claim]))
     await until(lambda: at.state(0) is LockState.RELEASING)
@@ -426,22 +429,23 @@ async def test_an_unknown_claim_is_over(at: _AtTheDoor) -> None:
 async def test_unprepare_names_who_is_left_until_its_patience_is_over(at: _AtTheDoor) -> None:
     claim = at.allocate("one", 0)
     await _one(at.door(), claim)
-    told = (await at.door(patience=60.0).unprepare([claim]))[claim.uid]
+    told = (await at.door(longest=_BRIEF).unprepare([claim]))[claim.uid]
     assert told == (
         "waiting for the end of claim team/one: google.com/tpu/0000:00:05.0 is not free of "
         "team/pod-of-one by claim team/one yet: what keeps 0000:00:05.0; holdfast looks again by "
         "itself (holdfast locks)"
     )
-    assert (await at.door(longest=_GENEROUS, patience=0.2).unprepare([claim]))[claim.uid] == ""
+    assert (await at.door(patience=0.2).unprepare([claim]))[claim.uid] == ""
     assert at.state(0) is LockState.RELEASING
-    assert " yet: what keeps " in (await _one(at.door(), at.allocate("two", 0))).error
+    refused = await _one(at.door(longest=_BRIEF), at.allocate("two", 0))
+    assert " yet: what keeps " in refused.error
 
 
 async def test_the_end_of_a_claim_from_before_a_reboot_is_not_waited_for(at: _AtTheDoor) -> None:
     """When it was over is told in seconds since that boot, which mean nothing in this one."""
     claim = at.allocate("one", 0)
     await _one(at.door(), claim)
-    assert (await at.door().unprepare([claim]))[claim.uid]
+    assert (await at.door(longest=_BRIEF).unprepare([claim]))[claim.uid]
     at.ledger.boot = BootId("the next boot")
     assert await at.door().unprepare([claim]) == {claim.uid: ""}
 
@@ -460,7 +464,7 @@ async def test_a_shorter_patience_counts_at_once_for_an_unprepare_that_waits(
 
 
 async def test_unprepare_ends_the_prepare_that_waits(at: _AtTheDoor) -> None:
-    door, claim = at.door(longest=_GENEROUS), at.allocate("one", 0)
+    door, claim = at.door(), at.allocate("one", 0)
     with ExitStack() as stack:
         at.opened(stack, 0)
         waiting = asyncio.create_task(_one(door, claim))
@@ -473,7 +477,7 @@ async def test_unprepare_ends_the_prepare_that_waits(at: _AtTheDoor) -> None:
 
 
 async def test_a_prepare_that_commits_while_it_is_ended_leaves_nothing(at: _AtTheDoor) -> None:
-    door, claim = at.door(longest=_GENEROUS), at.allocate("one", 0)
+    door, claim = at.door(), at.allocate("one", 0)
     for _ in range(20):
         waiting = asyncio.create_task(_one(door, claim))
         await asyncio.sleep(0)
@@ -489,12 +493,12 @@ async def test_a_prepare_that_commits_while_it_is_ended_leaves_nothing(at: _AtTh
 async def test_a_server_that_cannot_be_asked_is_asked_again(at: _AtTheDoor) -> None:
     claim = at.allocate("one", 0)
     at.claims.fails = "cannot ask the API server: connection refused"
-    refused = await _one(at.door(), claim)
+    refused = await _one(at.door(longest=_BRIEF), claim)
     assert refused.error == (
         "waiting for claim team/one: cannot ask the API server: connection refused; kubelet asks "
         "again (holdfast status)"
     )
-    waiting = asyncio.create_task(_one(at.door(longest=_GENEROUS), claim))
+    waiting = asyncio.create_task(_one(at.door(), claim))
     await asyncio.sleep(0)
     at.claims.fails = ""
     assert (await waiting).error == ""
@@ -502,7 +506,7 @@ async def test_a_server_that_cannot_be_asked_is_asked_again(at: _AtTheDoor) -> N
 
 async def test_a_claim_that_is_gone_is_refused_at_once(at: _AtTheDoor) -> None:
     claim = ClaimRef("team", ClaimUid("uid"), "gone")
-    assert (await _one(at.door(longest=_GENEROUS), claim)).error == (
+    assert (await _one(at.door(), claim)).error == (
         "cannot prepare claim team/gone: there is no claim team/gone"
     )
 
@@ -513,12 +517,12 @@ async def test_a_device_that_was_unplugged_is_refused_unless_it_may_yet_be_found
     claim = at.allocate("one", 1)
     without = replace(at.inventory.value, devices=at.inventory.value.devices[:1])
     at.inventory.set(without)
-    refused = await _one(at.door(longest=_GENEROUS), claim)
+    refused = await _one(at.door(), claim)
     assert "no device tpu-0000-00-06-0 any more" in refused.error
     at.inventory.set(replace(without, unseen=frozenset({_TPU})))
     assert (
         "was not found yet; the hardware is still being looked for"
-        in (await _one(at.door(), claim)).error
+        in (await _one(at.door(longest=_BRIEF), claim)).error
     )
 
 
@@ -530,7 +534,7 @@ async def test_a_group_of_which_a_device_is_gone_is_refused(at: _AtTheDoor) -> N
     asked = tuple(replace(each, device="pair") for each in known.results or ())
     at.claims.claims["team/one"] = replace(known, results=asked)
     at.inventory.set(replace(at.inventory.value, devices=(first,)))
-    refused = await _one(at.door(longest=_GENEROUS), claim)
+    refused = await _one(at.door(), claim)
     assert "no device pair any more" in refused.error
 
 
@@ -542,7 +546,7 @@ async def test_ill_hardware_is_waited_for_unless_it_stays_so(
     first, second = at.inventory.value.devices
     ill = replace(first, faults=(Fault(kind=kind, text="it is broken"),))
     at.inventory.set(replace(at.inventory.value, devices=(ill, second)))
-    error = (await _one(at.door(), claim)).error
+    error = (await _one(at.door(longest=_BRIEF), claim)).error
     assert "it is broken" in error
     assert ("asks again" in error) is not final
 
@@ -552,10 +556,11 @@ async def test_nobody_passes_before_the_node_was_looked_at_or_while_it_is_reset(
 ) -> None:
     claim = at.allocate("one", 0)
     at.watch.looked.clear()
-    assert "has not scanned the node yet" in (await _one(at.door(), claim)).error
+    door = at.door(longest=_BRIEF)
+    assert "has not scanned the node yet" in (await _one(door, claim)).error
     at.watch.looked.set()
     at.watch.doing = "its functions are being reset"
-    assert "being reset" in (await _one(at.door(), claim)).error
+    assert "being reset" in (await _one(door, claim)).error
     assert at.files == []
 
 
@@ -567,7 +572,7 @@ async def test_what_cannot_be_recorded_is_neither_prepared_nor_over(at: _AtTheDo
     state.touch()  # so that no ledger can be written anew in its place
     assert (
         "for google.com/tpu: it cannot be recorded: cannot write the"
-        in (await _one(door, free)).error
+        in (await _one(at.door(longest=_BRIEF), free)).error
     )
     told = (await door.unprepare([had]))[had.uid]
     assert "claim team/two: its end cannot be recorded: cannot write the ledger" in told
@@ -578,7 +583,8 @@ async def test_what_cannot_be_recorded_is_neither_prepared_nor_over(at: _AtTheDo
 async def test_without_the_folder_of_specs_nothing_is_prepared(at: _AtTheDoor) -> None:
     claim = at.allocate("one", 0)
     at.folder.rmdir()
-    assert "such folder; make it on the host" in (await _one(at.door(), claim)).error
+    refused = await _one(at.door(longest=_BRIEF), claim)
+    assert "such folder; make it on the host" in refused.error
     assert not at.ledger.book.value.locks_on(at.inventory.value.devices[0].keys)[0].started
 
 
@@ -587,12 +593,15 @@ async def test_a_release_by_hand_ends_the_patience_for_one_end_of_the_claim(
 ) -> None:
     door, claim = at.door(), at.allocate("one", 0, pods=("pod-1",))
     await _one(door, claim)
+    door.longest = _BRIEF
     assert (await door.unprepare([claim]))[claim.uid]
+    door.longest = _GENEROUS
     door.unpreparing.release(claim.uid)
     assert not (await door.unprepare([claim]))[claim.uid]
     await at.release_all()
     at.allocate("one", 0, pods=("pod-2",))
     assert not (await _one(door, claim)).error
+    door.longest = _BRIEF
     assert (await door.unprepare([claim]))[claim.uid]
 
 
@@ -608,4 +617,5 @@ async def test_a_release_by_hand_after_the_end_of_a_claim_says_nothing_of_its_ne
     await at.release_all()
     at.allocate("one", 0, pods=("pod-2",))
     assert not (await _one(door, claim)).error
+    door.longest = _BRIEF
     assert (await door.unprepare([claim]))[claim.uid], "its next end is waited for"

@@ -14,6 +14,7 @@ from holdfast._pb.dra.v1 import api_pb2 as v1
 from holdfast._pb.dra.v1 import api_pb2_grpc as v1_grpc
 from holdfast._pb.dra.v1beta1 import api_pb2 as v1beta1
 from holdfast._pb.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+from holdfast.dra.server import DEADLINE
 from holdfast.model.ids import ClaimRef, ClaimUid
 from waiting import until
 
@@ -38,13 +39,20 @@ class Kubelet(NamedTuple):
         return [self.api.Claim(namespace="ns", uid=uid, name=f"claim-{uid}") for uid in uids]
 
 
+@pytest.fixture
+def deadline() -> float:
+    return DEADLINE
+
+
 @pytest.fixture(params=["v1", "v1beta1"])
-async def kubelet(request: pytest.FixtureRequest, short_path: Path) -> AsyncIterator[Kubelet]:
+async def kubelet(
+    request: pytest.FixtureRequest, short_path: Path, deadline: float
+) -> AsyncIterator[Kubelet]:
     api, stub = {
         "v1": (v1, v1_grpc.DRAPluginStub),
         "v1beta1": (v1beta1, v1beta1_grpc.DRAPluginStub),
     }[request.param]
-    async with dra_kubelet(short_path), driver_side(short_path, deadline=0.5) as driver:
+    async with dra_kubelet(short_path), driver_side(short_path, deadline=deadline) as driver:
         await until(lambda: driver.state.registered)
         async with dial(driver.socket) as channel:
             yield Kubelet(api, stub(channel), driver)
@@ -96,6 +104,7 @@ async def test_what_goes_wrong_is_an_error_of_each_claim_and_never_of_the_call(
     assert all(text in answer for answer in over.values())
 
 
+@pytest.mark.parametrize("deadline", [0.5])
 async def test_an_answer_comes_before_kubelet_gives_up(kubelet: Kubelet) -> None:
     kubelet.driver.door.hold.clear()
 
