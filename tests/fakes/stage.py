@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -117,6 +118,7 @@ class Stage(simulated.stage.Stage):
         environment: Mapping[str, str],
         own_process: bool,
         dra: DraManager | None = None,
+        python: str = sys.executable,
     ) -> None:
         super().__init__(
             folder,
@@ -126,11 +128,13 @@ class Stage(simulated.stage.Stage):
             times=times,
             environment=environment,
             dra=dra,
+            python=python,
         )
         self.clock = NodeClock()
         self._own_process = own_process
         # What the loader or Python reads as a program starts needs a start.
-        self._forks = not any(name.startswith(("LD_", "PYTHON")) for name in environment)
+        read = any(name.startswith(("LD_", "PYTHON")) for name in environment)
+        self._forks = python == sys.executable and not read
         self._task: asyncio.Task[LoadedSettings | None] | None = None
 
     @property

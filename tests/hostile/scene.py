@@ -447,8 +447,8 @@ async def staged(
         times=TIMES,
         environment={},
         own_process=True,
+        python=programs.daemon_starter,
     )
-    stage._python = programs.daemon_starter
     scene = Scene(stage, node, witness, attack)
     try:
         async with _cleaned(node, stage), simulated.stage.running(stage):
@@ -456,6 +456,7 @@ async def staged(
             await stage.until(
                 lambda: len(stage.healthy()) == attack.chips, "every chip to be healthy"
             )
+            assert "hostPID" not in stage.log, "the daemon was not shown the host's own namespaces"
             await scene.run(programs, limits, port)
     except (AssertionError, TimeoutError, OSError) as error:
         reason = (str(error) or repr(error)).partition("\n")[0]
