@@ -357,7 +357,7 @@ async def test_what_kubelet_writes_of_claims_is_what_our_reader_reads(short_path
     async with scene(short_path) as here:
         await here.running("a", "claim-a")
         found = claimstate.read(here.dra.root / "dra_manager_state")
-        (entry,) = found.says
+        (entry,) = found.contents
         assert str(entry.claim) == "default/claim-a (u-claim-a)"
         assert entry.pods == {"uid-a"}
         assert entry.devices == {DRIVER: (RecordedDevice("node-a", "tpu-0"),)}
@@ -366,7 +366,7 @@ async def test_what_kubelet_writes_of_claims_is_what_our_reader_reads(short_path
 async def test_a_kubelet_without_claims_has_written_so(short_path: Path) -> None:
     async with scene(short_path) as here:
         found = claimstate.read(here.dra.root / "dra_manager_state")
-        assert (found.state, found.says) == (CheckpointState.READ, ())
+        assert (found.state, found.contents) == (CheckpointState.READ, ())
 
 
 async def test_a_pod_whose_driver_is_missing_fails_before_anything_is_written(

@@ -31,6 +31,11 @@ _OTHER_UID = UID.replace("6f1e", "7f1e")
 ONE = PciAddress("0000:00:05.0")
 TWO = PciAddress("0000:00:06.0")
 _CLONE_FILES = 0x400
+_MEMORY = "".join(
+    f"7f5c8a000000-7f5c8a100000 {('rw-', 'r-x')[each % 2]}s {each:08x} 00:01 7   /dev/zero (deleted)\n"
+    for each in range(40)
+)
+"""A file of memory that is mapped in many pieces, as a gVisor sandbox maps its own."""
 
 
 class Terminals:
@@ -462,16 +467,16 @@ class TestOnATree:
             70: {DeviceAccess.MAPPED}
         }
 
+    @pytest.mark.parametrize("around", ["", _MEMORY], ids=["alone", "amid many of one file"])
     def test_a_mapped_node_is_told_by_its_number(
-        self, tree: ProcTree, terminals: Terminals
+        self, tree: ProcTree, terminals: Terminals, around: str
     ) -> None:
         path, rdev = terminals.make()
         home = tree.process(70)
         (home / "root/dev").mkdir(parents=True)
         (home / "root/dev/accel0").symlink_to(path)
-        (home / "maps").write_text(
-            "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
-        )
+        device = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
+        (home / "maps").write_text(f"{around}{device}{around}")
         assert access(self.scan(tree, target("one", rdev), maps=True), "one") == {
             70: {DeviceAccess.MAPPED}
         }
@@ -485,21 +490,6 @@ class TestOnATree:
         (tree.process(70) / "maps").write_text(
             "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
         )
-        assert access(self.scan(tree, target("one", rdev), maps=True), "one") == {
-            70: {DeviceAccess.MAPPED}
-        }
-
-    def test_a_node_that_is_mapped_amid_many_mappings_of_one_file_is_seen(
-        self, tree: ProcTree, terminals: Terminals
-    ) -> None:
-        path, rdev = terminals.make()
-        home = tree.process(70)
-        (home / "root/dev").mkdir(parents=True)
-        (home / "root/dev/accel0").symlink_to(path)
-        memory = "7f5c8a000000-7f5c8a100000 {}s {:08x} 00:01 7   /dev/zero (deleted)\n"
-        many = "".join(memory.format(("rw-", "r-x")[each % 2], each) for each in range(40))
-        device = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
-        (home / "maps").write_text(f"{many}{device}{many}")
         assert access(self.scan(tree, target("one", rdev), maps=True), "one") == {
             70: {DeviceAccess.MAPPED}
         }

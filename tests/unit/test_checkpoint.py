@@ -188,7 +188,7 @@ def test_garbage_is_told_with_the_path_and_is_a_file_of_its_own(tmp_path: Path) 
     found = _read(path)
     assert found.state is CheckpointState.UNREADABLE
     assert str(path) in found.problem
-    assert found.says == Contents()
+    assert found.contents == Contents()
     assert found.id == FileId.from_stat(path.stat()).checkpoint
 
 
@@ -197,7 +197,7 @@ def test_a_good_file_is_read_with_its_identity(tmp_path: Path) -> None:
     path.write_bytes(content(entry(["a"]), entry([], PodUID="uid-2")))
     found = _read(path)
     assert found.state is CheckpointState.READ
-    assert [each.pod for each in found.says.entries] == ["uid-1", "uid-2"]
+    assert [each.pod for each in found.contents.entries] == ["uid-1", "uid-2"]
     assert found.file == FileId.of(path)
     assert str(path.stat().st_mtime_ns) in found.id
     assert found.problem == ""

@@ -127,7 +127,7 @@ def test_a_file_is_read_with_which_file_it_was(tmp_path: Path) -> None:
     found = read(path)
 
     assert (found.state, found.problem) == (CheckpointState.READ, "")
-    assert [str(entry.claim) for entry in found.says] == ["default/pod-a-chips-x7k2p (u1)"]
+    assert [str(entry.claim) for entry in found.contents] == ["default/pod-a-chips-x7k2p (u1)"]
 
 
 def test_a_file_that_is_not_there_is_told_apart_from_one_that_cannot_be_read(
@@ -148,7 +148,7 @@ def test_a_damaged_file_is_told_with_what_to_do(tmp_path: Path) -> None:
 
     found = read(path)
 
-    assert (found.state, found.says) == (CheckpointState.UNREADABLE, ())
+    assert (found.state, found.contents) == (CheckpointState.UNREADABLE, ())
     assert "drain the node, move the file away and restart kubelet" in found.problem
 
 

@@ -187,9 +187,9 @@ class Reload(Struct, kw_only=True):
         return {"changed": _shown(outcome), "problem": outcome.problem}
 
     async def _plan(self) -> tuple[ReloadOutcome, LoadedSettings | None]:
-        """Return what is to be done with the configuration as it is now, None: it cannot be read.
+        """Return what a reload would do, with the configuration as it is now.
 
-        Nothing is taken up yet.
+        None: it cannot be read. Nothing is taken up yet.
         """
         # Not on any thread: a file may be on a disk that hangs, and nothing must wait for it.
         core = self.parts.core

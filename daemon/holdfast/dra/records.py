@@ -154,7 +154,7 @@ class ClaimRecords(Struct, kw_only=True):
     async def _read(self) -> _Look:
         began = self.clock.uptime()
         state = await self.lane.run(partial(read, self.file))
-        self.entries = state.says if state.state is CheckpointState.READ else None
+        self.entries = state.contents if state.state is CheckpointState.READ else None
         if self.entries is not None:
             now = self.clock.monotonic()
             had = {(each.claim.uid, pod): now for each in self.entries for pod in each.pods}
@@ -177,7 +177,7 @@ class ClaimRecords(Struct, kw_only=True):
         """
         state = await self._read()  # the server may have taken its time
         if state.state is CheckpointState.READ:
-            listed = [each.claim.uid for each in state.says]
+            listed = [each.claim.uid for each in state.contents]
             await self.specs.tidy([*listed, *(each.ref.uid for each in self._live())])
 
     def _live(self) -> list[ClaimRecord]:
@@ -187,9 +187,9 @@ class ClaimRecords(Struct, kw_only=True):
     async def _take_over(self, state: _Look, *, again: bool = False) -> None:
         """Take over what the ledger lacks; *again*: ask the server what it could not say before."""
         answers = True  # the API server: kubelet waits at our start, with any number of claims
-        living = await self._living({pod for each in state.says for pod in each.pods})
+        living = await self._living({pod for each in state.contents for pod in each.pods})
         # Of two that had a device one after the other it is the one's whose pods run.
-        for entry in sorted(state.says, key=lambda each: each.pods.isdisjoint(living)):
+        for entry in sorted(state.contents, key=lambda each: each.pods.isdisjoint(living)):
             if entry.devices.get(self.driver):  # else it is about to ask for them
                 await self.ledger.apply_if_changing(
                     partial(share, claim=entry.claim.uid, pods=entry.pods)
@@ -205,7 +205,7 @@ class ClaimRecords(Struct, kw_only=True):
                 answers = answers and await self._ask(entry.claim)
             if lacks or self._told.get(uid):
                 await self._adopt(entry, running)
-        listed = {each.claim.uid for each in state.says}
+        listed = {each.claim.uid for each in state.contents}
         keep_only(listed, self._told, self._not_taken)
         for record in self._live():
             if self._listed(record) is False:
@@ -244,7 +244,7 @@ class ClaimRecords(Struct, kw_only=True):
     async def _adopt(self, entry: ClaimEntry, running: frozenset[PodUid]) -> None:
         wanted = self._wanted(entry)
         now = await self._read()  # the server may have taken its time
-        listed = {each.claim.uid for each in now.says}
+        listed = {each.claim.uid for each in now.contents}
         if now.state is CheckpointState.READ and entry.claim.uid not in listed:
             return
 

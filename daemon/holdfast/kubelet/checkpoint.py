@@ -1,4 +1,4 @@
-"""Reads kubelet's checkpoint: which pod has which devices, as kubelet wrote it. Never writes it."""
+"""Reads files of kubelet's, above all its checkpoint: which pod has which devices."""
 
 import base64
 import binascii
@@ -42,14 +42,14 @@ class CheckpointState(Enum):
 
 
 class FileLook(Struct, Generic[T], frozen=True, kw_only=True):
-    """One look at one of kubelet's files. It `says` nothing, and has a `problem`, unless READ.
+    """One look at one of kubelet's files. Unless READ, its `contents` are none and it has a `problem`.
 
     `file` is None where it could not be looked at. `read_at` is when the look began, in seconds
     since the machine booted, for those who compare it with other moments.
     """
 
     state: CheckpointState
-    says: T
+    contents: T
     problem: str = ""
     file: FileId | None = None
     read_at: float = 0.0
@@ -145,16 +145,17 @@ def look_at(
 ) -> FileLook[T]:
     """Look at one of kubelet's files. Whatever is wrong with it is told, never raised.
 
-    What cannot be understood says *nothing*. *folder* of kubelet's is where the file is; *missing*
-    and *garbage* are what to do about one that is not there, or that cannot be understood.
+    The contents of one that cannot be understood are *nothing*. *folder* of kubelet's is where the
+    file is; *missing* and *garbage* are what to do about one that is not there, or that cannot be
+    understood.
     """
-    state, says, problem, file = CheckpointState.READ, nothing, "", None
+    state, contents, problem, file = CheckpointState.READ, nothing, "", None
     try:
         with path.open("rb") as stream:
             file = FileId.from_stat(os.fstat(stream.fileno()))
             # Of one that is too large there is one byte more than is ever understood.
             content = stream.read(_LARGEST + 1)
-        says = understand(content)
+        contents = understand(content)
     except FileNotFoundError:
         state = CheckpointState.MISSING
         problem = f"cannot read {what} {path}: there is no such file{missing}"
@@ -167,7 +168,7 @@ def look_at(
     except KubeletError as error:
         state = CheckpointState.UNREADABLE
         problem = f"cannot understand {what} {path}: {error}; {garbage}"
-    return FileLook(state=state, says=says, problem=problem, file=file)
+    return FileLook(state=state, contents=contents, problem=problem, file=file)
 
 
 def read(path: Path, promises: Promises) -> FileLook[Contents]:

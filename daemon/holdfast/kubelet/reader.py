@@ -222,11 +222,11 @@ class ViewReader(KubeletReader):
             self._took_note(look)
             raise KubeletError(look.problem)
         was = self.view.value
-        came = _owners(look.says.entries) - known
+        came = _owners(look.contents.entries) - known
         self._read = look.file
         self.view.set(
             KubeletView(
-                entries=look.says.entries,
+                entries=look.contents.entries,
                 readable=True,
                 problem="",
                 file=look.id,
@@ -238,7 +238,7 @@ class ViewReader(KubeletReader):
                 answered=True,
                 # One that came while we asked may have the devices of one that List still named.
                 pods=() if came else pods,
-                registered=look.says.registered,
+                registered=look.contents.registered,
             )
         )
         if came:
@@ -311,17 +311,17 @@ class ViewReader(KubeletReader):
                 )
             )
             return
-        same = set(look.says.entries) == set(was.entries)
+        same = set(look.contents.entries) == set(was.entries)
         self.view.set(
             replace(
                 was,
-                entries=was.entries if same else look.says.entries,
+                entries=was.entries if same else look.contents.entries,
                 readable=True,
                 problem="" if was.problem and not was.readable else was.problem,
                 file=look.id,
                 read_at=look.read_at,
                 answered=was.answered and same,
-                registered=look.says.registered,
+                registered=look.contents.registered,
             )
         )
         ours_and_late = same and (

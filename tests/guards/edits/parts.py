@@ -49,8 +49,8 @@ PART_EDITS = {
     "dra/records.py": (
         Edit(
             "claim-running-first",
-            "sorted(state.says, key=lambda each: each.pods.isdisjoint(living))",
-            "state.says",
+            "sorted(state.contents, key=lambda each: each.pods.isdisjoint(living))",
+            "state.contents",
         ),
         Edit("claim-taken-over-again", "if each.phase is Phase.ACTIVE or not running", ""),
         Edit("claim-traces", "gone -= frozenset(await self.sight.with_cgroup(gone))", "pass"),

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from holdfast.model.book.book import Allocation, Book, ClaimRecord, DeviceLock, LockState, Move
-from holdfast.model.book.claims import ClaimPhase, locks_of, phase_of
+from holdfast.model.book.claims import ClaimPhase, first_left, locks_of, phase_of
 from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.marks import Marks
 from holdfast.model.book.messages import BlockReason, of_lock, sentence
@@ -100,8 +100,7 @@ def _what_for(
     mine = book.holdings.of_claim(record.ref.uid)
     if waits := next(filter(None, (told_queued(book, each, seen) for each in mine)), None):
         return waits
-    locks = locks_of(book, record.ref.uid)
-    left = next((each for each in locks if each.state is not LockState.HELD), None)
+    left = first_left(book, record.ref.uid)
     if left is None:
         return None
     return sentence(of_lock(left.device, left, seen.get(left.device), book))

@@ -138,7 +138,7 @@ def _claims_recorded(settings: DraSettings) -> bool:
         return False
     from holdfast.kubelet.claimstate import read  # noqa: PLC0415 - most nodes have no such file
 
-    return any(each.devices.get(settings.driver_name) for each in read(Path(path)).says)
+    return any(each.devices.get(settings.driver_name) for each in read(Path(path)).contents)
 
 
 def _cluster_events(

@@ -246,7 +246,7 @@ class DraParts:
         return why_driver_stays(
             LeavingFacts(
                 driver=self.driver,
-                entries=record.says,
+                entries=record.contents,
                 unread=unread,
                 offered=self.publisher.offered,
             )

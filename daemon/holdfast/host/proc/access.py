@@ -17,12 +17,12 @@ from holdfast.host.proc.openfiles import (
     FileTables,
     OpenFiles,
     SocketTable,
+    fdinfo_field,
     files_in_flight,
     has_more,
     is_procfs,
     open_files,
     registered_files,
-    told,
     without,
 )
 from holdfast.host.proc.procfs import process_at
@@ -401,7 +401,7 @@ class AccessSearch:
                 use.groups[target.device] = len(target.addresses) or 1
 
     def _device_fd(self, info: str, use: ProcessUse) -> None:
-        path = told(info, _SYSPATH)
+        path = fdinfo_field(info, _SYSPATH)
         if path is not None:
             address = PciAddress(path.rpartition(b"/")[2].decode(errors="replace"))
             for device in self._by_address.get(address, ()):
@@ -444,5 +444,5 @@ def _text(folder: int, name: bytes) -> bytes | None:
 
 def _is_reference(info: str) -> bool:
     """Tell whether a file was opened with O_PATH, which the driver never sees."""
-    digits = told(info, b"flags:") or b""
+    digits = fdinfo_field(info, b"flags:") or b""
     return digits.isdigit() and bool(int(digits, 8) & os.O_PATH)

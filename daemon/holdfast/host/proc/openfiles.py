@@ -156,7 +156,7 @@ def fdinfo(path: str) -> list[bytes]:
         return []
 
 
-def told(path: str, name: bytes) -> bytes | None:
+def fdinfo_field(path: str, name: bytes) -> bytes | None:
     """Return what an fdinfo file says on the line that begins with *name*; None without one."""
     lines = (each for each in fdinfo(path) if each.startswith(name))
     line = next(lines, None)
@@ -188,7 +188,7 @@ def files_in_flight(folder: str, name: bytes) -> int | None:
 
     Only unix sockets count. *folder* is of the open files, *name* the socket's number there.
     """
-    count = told(f"{folder}info/{name.decode()}", _IN_FLIGHT)
+    count = fdinfo_field(f"{folder}info/{name.decode()}", _IN_FLIGHT)
     return None if count is None else int(count)
 
 

@@ -83,10 +83,16 @@ def locks_of(book: Book, claim: ClaimUid) -> list[DeviceLock]:
     ]
 
 
-def why_not_free(book: Book, claim: ClaimUid) -> str | None:
-    """Return who has the first device that *claim* has to give back; None: it has none to give."""
+def first_left(book: Book, claim: ClaimUid) -> DeviceLock | None:
+    """Return the first lock that *claim* has to give back; None: it has none to give."""
     left = (each for each in locks_of(book, claim) if each.state is not LockState.HELD)
-    return next((belongs_to(each, book) for each in left), None)
+    return next(left, None)
+
+
+def why_not_free(book: Book, claim: ClaimUid) -> str | None:
+    """Return who has the device of that lock."""
+    lock = first_left(book, claim)
+    return None if lock is None else belongs_to(lock, book)
 
 
 def admins_on(book: Book, keys: frozenset[HardwareKey]) -> frozenset[PodUid]:
