@@ -19,9 +19,12 @@ _REFUSED = r"""
 {reclaim.leakedSandbox: restart, reclaim.mode: observe} | reclaim.leakedSandbox: restart ends processes; it needs reclaim.mode: terminate
 {kubelet.question.minInterval: 2m} | kubelet.question.minInterval: it is longer than question.idleInterval
 {kubelet.pluginDir: /a/../b} | kubelet.pluginDir: expected an absolute path without `..`
-{kubelet.socketPrefix: ""} | kubelet.socketPrefix: expected letters that can begin the name of a file
-{kubelet.socketPrefix: a/b} | kubelet.socketPrefix: expected letters that can begin the name of a file
-{kubelet.socketPrefix: "a\tb"} | kubelet.socketPrefix: expected letters that can begin the name of a file
+{kubelet.socketPrefix: ""} | kubelet.socketPrefix: expected letters that can begin the name of a socket
+{kubelet.socketPrefix: a/b} | kubelet.socketPrefix: expected letters that can begin the name of a socket
+{kubelet.socketPrefix: "a\tb"} | kubelet.socketPrefix: expected letters that can begin the name of a socket
+{kubelet.socketPrefix: "a?"} | kubelet.socketPrefix: expected letters that can begin the name of a socket
+{kubelet.socketPrefix: "a#b"} | kubelet.socketPrefix: expected letters that can begin the name of a socket
+{kubelet.socketPrefix: "%41"} | kubelet.socketPrefix: expected letters that can begin the name of a socket
 {kubelet.socketPrefix: x{44}} | kubelet.socketPrefix: no socket in /var/lib/kubelet/device-plugins can have a name
 {kubelet.socketPrefix: kube} | kubelet.socketPrefix: 'kube' begins the name of kubelet's own socket too
 {stateDir: /srv/../holdfast} | stateDir: expected an absolute path without `..`, such as /run/holdfast, got

@@ -50,7 +50,7 @@ FIXED: Mapping[str, str] = {
 _SHORT = ("200ms", "1s")
 _TIMES: Mapping[str, tuple[str, ...]] = {
     "allocate.pendingTimeout": ("60s", "30s"),
-    "dra.unprepareWait": ("120s", "0s"),
+    "dra.unprepareWait": ("120s", "0s", "10000000000"),
     "drift.beat": ("60s", "1s"),
     "drift.settle": ("30s", "0s"),
     "gate.wait": ("500ms", "0s", "5s"),
@@ -89,7 +89,7 @@ def _rule(resource: str = "", **rest: Any) -> dict[str, Any]:
 
 
 _OTHERS: Mapping[str, tuple[Any, ...]] = {
-    "kubelet.socketPrefix": ("holdfast", "hf"),
+    "kubelet.socketPrefix": ("holdfast", "hf", "h[f]*"),
     "tpu.resourceName": (TPU, "example.com/chip", f"{'a' * 60}.example.com/{'b' * 30}"),
     "tpu.topology": ("", "2x4"),
     "tpu.acceleratorType": ("", "v5litepod-8"),

@@ -42,7 +42,7 @@ class CheckpointState(Enum):
 
 
 class FileLook(Struct, Generic[T], frozen=True, kw_only=True):
-    """One look at one of kubelet's files. Unless READ, its `contents` are none and it has a `problem`.
+    """One look at a file of kubelet's. Unless READ, its `contents` are none and it has a `problem`.
 
     `file` is None where it could not be looked at. `read_at` is when the look began, in seconds
     since the machine booted, for those who compare it with other moments.

@@ -23,11 +23,11 @@ from holdfast.settings.types import (
     DirectPath,
     DriverName,
     Duration,
-    FilePrefix,
     Interval,
     OptionalPath,
     Port,
     Section,
+    SocketPrefix,
 )
 
 
@@ -138,7 +138,7 @@ class KubeletSettings(Section, frozen=True):
     pod_resources_socket: DirectPath = "/var/lib/kubelet/pod-resources/kubelet.sock"
     """The socket of kubelet's pod-resources API, which lists the pods that kubelet counts. Change
     it when kubelet runs with another --root-dir, in which the socket then is."""
-    socket_prefix: FilePrefix = "holdfast"
+    socket_prefix: SocketPrefix = "holdfast"
     """How the names of the daemon's own sockets in the plugin folder, and of its CDI specs, begin.
     The daemon removes old files with this prefix. Change it when another program there uses the
     same names."""

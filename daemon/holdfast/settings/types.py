@@ -36,11 +36,13 @@ OptionalPath = Annotated[
     str, text(r"(/[^\x00]*)?", "an absolute path such as /run/driver, or empty text")
 ]
 OptionalFile = Annotated[str, text(r"(/[^\x00]+)?", "the absolute path of a file, or empty text")]
-FilePrefix = Annotated[
+SocketPrefix = Annotated[
     str,
     text(
-        f"[^./{_UNSEEN}][^/{_UNSEEN}]*",
-        "letters that can begin the name of a file, such as holdfast",
+        # To kubelet's gRPC a socket's path is part of a URL: %41 is an A, and ? and # end it.
+        f"[^./?#%{_UNSEEN}][^/?#%{_UNSEEN}]*",
+        "letters that can begin the name of a socket, none of them `?`, `#` or `%`, such as "
+        "holdfast",
     ),
 ]
 Resource = Annotated[str, text(_RESOURCE, "a resource name such as example.com/nvme")]
