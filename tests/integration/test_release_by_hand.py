@@ -198,7 +198,7 @@ async def test_a_lock_that_has_moved_since_it_was_shown_is_not_released(short_pa
         old, left = await _orphaned(node)
         shown = await node.asked("releasable", device=only)
         for fence, complaint in (
-            (shown["fence"] - 1, "has moved since it was shown"),
+            (shown["fence"] - 1, "has changed since it was shown"),
             (None, "say which lock you saw"),
             (str(shown["fence"]), "say which lock you saw"),
         ):

@@ -50,7 +50,7 @@ def test_what_is_left_of_a_pod_that_is_over_may_be_ended_on_a_persons_word(
             "it becomes free by itself when every process of the node can be seen",
         ),
         ({"pod": None}, "it is not known whose"),
-        ({"shown": 4}, "has moved since it was shown"),
+        ({"shown": 4}, "has changed since it was shown"),
     ],
 )
 @pytest.mark.parametrize("typed", [None, "train"])

@@ -168,7 +168,7 @@ class PodJudge(Struct, frozen=True, kw_only=True):
         warrant, evidence = self.warrant, self.evidence
         book, view = evidence.ledger.book.value, evidence.reader.view.value
         if book.locks.get(warrant.lock.device) != warrant.lock:
-            return "the lock of its device has moved"
+            return "the lock of its device has changed"
         counted = not view.readable or view.counts(warrant.pod) or has_claim(book, warrant.pod)
         if counted and warrant.grounds is not Grounds.FORCE:
             return "its pod may be counted again"

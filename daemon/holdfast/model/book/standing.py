@@ -367,6 +367,7 @@ def _standing(
         and lock is not None
         and (lock.fence <= facts.inherited or (went_on is not None and went_on.inherited))
     )
+    mark = why_withheld(book, keys)
     patience = facts.settle_after if by_claims else facts.withhold_after
     kept_since = now if went_on is None else went_on.kept_since
     latest = Standing(
@@ -390,7 +391,7 @@ def _standing(
         unstarted=any(each.phase is Phase.PENDING for each in given),
         counted=lock is not None and lock.pod is not None and facts.view.counts(lock.pod),
         crowded="" if by_claims else crowded,  # the scheduler counts the shares of claims
-        withheld=str(why_withheld(book, keys) or ""),
+        withheld="" if mark is None else f"{mark}; {mark.message.value.then}",
         quarantined=next((each.device for each in quarantines_on(book, keys)), None),
         drained=book.marks.drain is not None,
         uncommitted=facts.uncommitted_for > patience,

@@ -66,7 +66,7 @@ def judge_by_hand(facts: HandFacts) -> HandVerdict:
         return HandVerdict(refusal=_nobodys(device, lock))
     if facts.shown is not None and facts.shown != lock.fence:
         return HandVerdict(
-            refusal=f"the lock of {device} has moved since it was shown (now {lock.state.value}, "
+            refusal=f"the lock of {device} has changed since it was shown (now {lock.state.value}, "
             f"{lock.evidence}); look again"
         )
     alive = _alive(facts, lock, facts.pod)
