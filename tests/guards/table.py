@@ -35,8 +35,12 @@ def read_guards(repository: Path) -> tuple[Guard, ...]:
     guards: dict[str, Guard] = {}
     for row in _ROW.finditer((repository / "docs/guards.md").read_text()):
         name = row["guard"]
-        if name in guards or set(_NAME.findall(row["files"])) != set(edits[name]):
-            raise ValueError(f"{name} is on the page twice, or not with the files of its edits")
+        if name in guards:
+            raise ValueError(f"{name} is on the page twice")
+        if set(_NAME.findall(row["files"])) != edits[name].keys():
+            raise ValueError(
+                f"the row of {name} has to name the files of its edits: {[*edits[name]]}"
+            )
         guards[name] = Guard(
             name=name,
             why=row["why"],

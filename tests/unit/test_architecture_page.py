@@ -30,7 +30,8 @@ def test_the_paragraphs_go_down_as_the_layers_do(repository: Path) -> None:
 
 @pytest.mark.parametrize("room", _ROOMS)
 def test_a_paragraph_names_every_package_within_its_room(room: str) -> None:
-    assert packages(_PACKAGE / room) <= set(re.findall(r"`(\w+)`", _ROOMS[room]))
+    named = set(re.findall(r"`(\w+)`", _ROOMS[room]))
+    assert packages(_PACKAGE / room) <= named, f"docs/architecture.md: name each below {room}"
 
 
 @pytest.mark.parametrize("name", ["architecture.md", "how-it-works.md"])

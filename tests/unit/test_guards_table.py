@@ -67,7 +67,7 @@ def test_all_edits_are_of_guards_of_the_page(repository: Path, tmp_path: Path) -
         ("| `self` |", "| `selves` |", "selves"),
         ("| `self` |", "| self |", r"no row of \['self'\]"),
         ("| `self` |", "| `mode` |", "mode is on the page twice"),
-        ("| `inuse/deviceuse.py` |", "| `inuse/budget.py` |", "not with the files of its edits"),
+        ("| `inuse/deviceuse.py` |", "| `inuse/budget.py` |", "has to name the files of its edits"),
         ("| `test_the_daemon_never_", "| `test_our_daemon_never_", "of 0 tests"),
     ],
 )
