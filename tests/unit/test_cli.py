@@ -265,6 +265,7 @@ def test_without_daemon_and_ledger_a_question_ends_with_1_and_names_the_folder(
     told = capsys.readouterr()
     assert told.out == ""
     assert f"cannot reach the daemon in {tmp_path}: No such file or directory" in told.err
+    assert "state folder (--state-dir)" in told.err
     assert not list(tmp_path.iterdir()), "asking leaves nothing behind"
 
 

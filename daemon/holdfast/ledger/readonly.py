@@ -41,7 +41,8 @@ def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T:
         alone = not has_wal(folder) and not os.access(folder, os.W_OK)
         opened = _connect_read_only(path, "immutable=1" if alone else "mode=ro")
     except (sqlite3.Error, OSError) as error:
-        raise LedgerError(f"cannot open the ledger {path}: {error}") from error
+        advice = "check that this is the daemon's state folder (--state-dir)"
+        raise LedgerError(f"cannot open the ledger {path}: {error}; {advice}") from error
     with closing(opened) as db:
         try:
             _refuse_others(db, path)
