@@ -21,13 +21,8 @@ is `HOLDFAST_STATE_DIR`; a list is YAML (`[a, b]`) or `a,b`. `run` also has `--s
 ([nvidia.md](nvidia.md#environment-and-flags)); holdfast's own override them. An unknown key, a wrong type or a value that cannot work is refused at the start, with the path of the key. `holdfast
 config` prints every setting with its value, `holdfast config --schema` the JSON schema of the file.
 
-The column *change* says how a running daemon applies another value, after a change of the file, SIGHUP or `holdfast reload`
-([operations.md](operations.md#change-the-configuration)):
-
-- *live*: at once; nothing restarts.
-- *restart*: the daemon restarts in the same process. Locks stay; it registers with kubelet again.
-- *pod*: mounts and probes depend on it, so a new pod is needed. Until then no change of the file is applied. A named document may not set it,
-  nor `named` ([operations.md](operations.md#nodes-that-differ)).
+The column *change* says [how a running daemon applies another value](operations.md#change-the-configuration): *live*, by a *restart* of the daemon in its
+process, or by another *pod*.
 
 A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`; more than 100 years count as 100. The defaults fit
 most nodes: to begin, set none.
