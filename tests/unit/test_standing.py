@@ -455,7 +455,10 @@ def test_a_card_by_a_name_that_no_pod_has_is_refused_only_where_it_was_left() ->
     assert (card.named, bool(card.refusal)) == (False, True)
     found = Standings(by_name={D0: card})
     assert found.refusal(D0) == ""
-    assert replace(found, left=frozenset({D0})).refusal(D0) == "it is shared in another way"
+    assert (
+        replace(found, left=frozenset({D0})).refusal(D0)
+        == "the settings share its hardware in another way now"
+    )
 
 
 def test_why_a_foreign_lock_keeps_others_from_its_device_names_nobody() -> None:

@@ -147,7 +147,7 @@ def test_what_is_shared_in_another_way_now_says_so_unless_it_leaves_anyway(leavi
     node = replace(node, devices=tuple(replace(each, leaving=leaving) for each in node.devices))
     found = standings_of(_with("G"), node)
     assert found.by_name[DeviceName(GPU, DeviceId("G"))].leaving == (
-        leaving or "it is shared in another way"
+        leaving or "the settings share its hardware in another way now"
     )
 
 

@@ -258,7 +258,7 @@ class Standings(Struct, frozen=True, kw_only=True, dict=True):
         return grouped((each.name.resource, each) for each in self.listed)
 
 
-_SHARED_OTHERWISE = "it is shared in another way"
+_SHARED_OTHERWISE = "the settings share its hardware in another way now"
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
