@@ -31,7 +31,7 @@ _HOLDER = Holder(
 @pytest.mark.parametrize(
     ("facts", "freedom", "reason"),
     [
-        (KernelFacts(holders=()), _FREE, "not enabled, and no process has it open"),
+        (KernelFacts(holders=()), _FREE, "no process has it open; it is not enabled"),
         (KernelFacts(), _UNKNOWN, "have not been scanned"),
         (KernelFacts(holders=(), gaps=_GAPS), _UNKNOWN, "permission denied"),
         (KernelFacts(holders=(_HOLDER,)), _IN_USE, "pid 77 (python) of pod pod-x [device fd]"),
@@ -312,7 +312,7 @@ def test_where_nobody_looked_for_holders_nothing_is_said_of_any() -> None:
 
 def test_a_free_verdict_is_unverified_only_where_something_was_not_read() -> None:
     verdict = judge_release(ReleaseFacts(unseen_grace=30.0, kernel=_QUIET, pod=_GONE))
-    assert verdict.reason == "not enabled, and no process has it open"
+    assert verdict.reason == "no process has it open; it is not enabled"
 
 
 def test_what_nvml_does_not_tell_is_the_first_thing_to_mend() -> None:

@@ -181,7 +181,7 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
         return unknown(f"not every process can be seen: {facts.gaps[0]}")
     if facts.kind is DeviceKind.ACCEL:
         return free("no process has it open or mapped (before Linux 5.6 no fd in flight is seen)")
-    return free("not enabled, and no process has it open")
+    return free("no process has it open; it is not enabled")
 
 
 def _left_on(facts: KernelFacts) -> str:
