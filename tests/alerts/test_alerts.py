@@ -44,7 +44,9 @@ def test_each_rule_says_how_bad_it_is_what_it_is_about_and_where_to_read_on(
 
 
 def test_the_runbook_has_an_entry_for_each_alert_and_no_other() -> None:
-    assert list(_ENTRIES) == [rule["alert"] for rule in _RULES]
+    assert list(_ENTRIES) == [rule["alert"] for rule in _RULES], (
+        "docs/operations.md needs an entry for each, in the order of the rules"
+    )
 
 
 @pytest.mark.parametrize("rule", _RULES, ids=_name)
@@ -91,5 +93,7 @@ def test_each_alert_fires_in_its_story_when_it_should_and_at_no_other_time() -> 
     stories = yaml.safe_load(_STORIES.read_text())["tests"]
     told = [each for story in stories for each in story.get("alert_rule_test", ())]
 
-    assert {each["alertname"] for each in told if each["exp_alerts"]} == set(map(_name, _RULES))
+    assert {each["alertname"] for each in told if each["exp_alerts"]} == set(map(_name, _RULES)), (
+        "tests/alerts/stories.yaml needs a story in which each fires"
+    )
     _run("test", "rules", _STORIES)

@@ -304,7 +304,9 @@ async def test_the_page_has_every_check_in_the_order_in_which_they_are_shown(nod
     names = [name for name in node.checks() if name != "a driver"]
 
     told = list(dict.fromkeys(map(_as_told, names)))
-    assert told == [name for name in _ROWS if name not in _ELSEWHERE]
+    assert told == [name for name in _ROWS if name not in _ELSEWHERE], (
+        "docs/operations.md needs a row for each, in the order of /readyz"
+    )
     assert set(_ROWS) >= _ELSEWHERE
 
 
@@ -328,7 +330,9 @@ async def test_a_call_that_hangs_fails_the_check_of_its_lane_and_no_other(node: 
 async def test_every_check_has_a_fault_that_makes_it_fail(node: Node) -> None:
     lanes = {f"lane {name}" for name in node.parts.core.host.lanes}
 
-    assert {name for _, name, _ in _FAULTS} == set(node.checks()) - lanes
+    assert {name for _, name, _ in _FAULTS} == set(node.checks()) - lanes, (
+        "each needs a fault in _FAULTS"
+    )
 
 
 async def test_the_document_in_use_and_a_label_that_cannot_be_read_are_told(node: Node) -> None:

@@ -397,7 +397,7 @@ def test_the_page_has_a_row_for_each_text_with_its_cause_and_what_to_do() -> Non
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
     assert [row[0] for row in rows] == [
         re.sub(r"{(\w+)}", lambda field: field[1].upper(), each.value.template) for each in Message
-    ]
+    ], "docs/messages.md needs a row for each, in the order of the code"
     assert all(len(row) == 3 and all(row) for row in rows)
     assert f"at most {LONGEST} characters" in page
 
