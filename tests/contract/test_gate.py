@@ -95,8 +95,11 @@ class AtTheGate:
         self.look = slow
         return slow
 
-    async def allocate(self, pod: PodUid, *places: int) -> None:
-        """Have kubelet allocate chips to *pod*, after the one that had them before is over."""
+    async def allocate(self, pod: PodUid, *places: int, named: bool = True) -> None:
+        """Have kubelet allocate chips to *pod*, after the one that had them before is over.
+
+        *named*: the ledger knows already that they are this pod's, which Allocate does not say.
+        """
         devices = {self.devices[each].name.id: self.devices[each].keys for each in places}
 
         def allocated(draft: Draft) -> None:
@@ -104,7 +107,7 @@ class AtTheGate:
                 draft.end(former, "its pod is over")
             for lock in list(draft.book.locks.values()):
                 draft.move(lock.device, LockState.FREE, "nobody has it")
-            draft.allocate(TPU, devices, pod=pod)
+            draft.allocate(TPU, devices, pod=pod if named else None)
             settle(draft)
 
         await self.ledger.apply(allocated)
@@ -449,6 +452,21 @@ async def test_a_look_that_ended_between_two_tries_counts_for_one_of_them_alone(
     assert await _start(at, gate) == ""
     assert GOES_ON in await _start(at, gate), "its next container needs a look of its own"
     assert slow.whole == 2
+
+
+async def test_such_a_look_counts_where_kubelets_checkpoint_named_the_pod_since(
+    at: AtTheGate,
+) -> None:
+    slow = at.slow()
+    await at.allocate(POD, 0, named=False)
+    gate = at.gate(exclusive_open=False)
+    assert GOES_ON in await _start(at, gate)
+    (allocation,) = at.ledger.book.value.allocations.values()
+    await at.ledger.apply(lambda draft: draft.identify(allocation, POD))
+    slow.permits.release()
+    await until(lambda: slow.over == 1)
+    assert await _start(at, gate) == ""
+    assert slow.whole == 1
 
 
 async def test_a_look_from_before_the_lock_was_this_pods_does_not_count(at: AtTheGate) -> None:

@@ -323,13 +323,13 @@ class DeviceUse:
 
         Without it nothing would ever start on a node where a look takes longer than kubelet waits.
         "Nobody" is then older than this call. It counts where each device's lock is the very one
-        from before that look, because then nobody could start on it since: a lock becomes a pod's
-        only once the end of the pod before was proven, with the kernel's word that nothing was
-        left, and each start that passes changes the lock. Only a process that no lock stops may
-        have opened the device since. It can do so during any look, too; here it has a minute more,
-        and what is cheap to ask tells of it: the exclusive open, `enable`, the driver. It counts
-        once, and for all devices of a start together, or each call would use up what the former
-        one found out of one of them.
+        from before that look, but for the name of its pod, because then nobody could start on it
+        since: a lock becomes a pod's only once the end of the pod before was proven, with the
+        kernel's word that nothing was left, and each start that passes changes the lock. Only a
+        process that no lock stops may have opened the device since. It can do so during any look,
+        too; here it has a minute more, and what is cheap to ask tells of it: the exclusive open,
+        `enable`, the driver. It counts once, and for all devices of a start together, or each call
+        would use up what the former one found out of one of them.
         """
         late = {each: one for each in devices if (one := self._late_of(each.name)) is not None}
         if not late or len(late) < len(devices):
@@ -360,7 +360,10 @@ class DeviceUse:
         late = self._late.get(device)
         if late is None or self.clock.monotonic() - late.ended >= _COUNTS_FOR:
             return None
-        return late if self.book.value.locks.get(device) == late.lock else None
+        lock = self.book.value.locks.get(device)
+        # Kubelet's checkpoint may have named its pod since.
+        same = lock is not None and late.lock in {lock, replace(lock, pod=None)}
+        return late if same else None
 
     async def _look_for_starts(self, devices: Sequence[Device], locks: Locks) -> Facts:
         began = self.clock.monotonic()

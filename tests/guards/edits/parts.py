@@ -64,9 +64,10 @@ PART_EDITS = {
         Edit("late-look", "self._note_late(found, locks, turn.awaited)", "pass"),
         Edit(
             "late-lock",
-            "return late if self.book.value.locks.get(device) == late.lock else None",
+            "return late if same else None",
             "return late",
         ),
+        Edit("late-named", "late.lock in {lock, replace(lock, pod=None)}", "late.lock == lock"),
         Edit(
             "late-enable",
             "same = proven or enabled[each.name] == before.facts.enabled",
