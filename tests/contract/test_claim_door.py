@@ -27,10 +27,11 @@ from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState
-from holdfast.model.book.claims import release
+from holdfast.model.book.claims import adopt, release
 from holdfast.model.devices import DeviceKind, Fault, FaultKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
+from holdfast.model.dra.passage import wish_for
 from holdfast.model.ids import (
     BootId,
     ClaimRef,
@@ -381,6 +382,38 @@ async def test_pods_that_share_a_claim_are_not_in_each_others_way(at: _AtTheDoor
         assert at.ledger.book.value.claims[claim.uid].pods == {"pod-a", "pod-b"}
         at.opened(stack, 0)
         assert "is open in" in (await _one(at.door(longest=_BRIEF), claim)).error
+
+
+@pytest.mark.parametrize("pods", [("x",), ("x", "y")])
+async def test_what_a_device_grew_by_is_looked_at_before_the_next_sandbox(
+    at: _AtTheDoor, pods: tuple[str, ...]
+) -> None:
+    """It is the claim's by kubelet's record, which a comparison finds first."""
+    whole = at.inventory.value
+    first, more = whole.devices
+    at.inventory.set(replace(whole, devices=(first,)))
+    claim = at.allocate("one", 0, pods=pods)
+    assert (await _one(at.door(), claim)).error == ""
+    with ExitStack() as stack:
+        at.inventory.set(whole)
+        pid = at.opened(stack, 1)
+        grown = replace(
+            first,
+            keys=first.keys | more.keys,
+            nodes=(*first.nodes, *more.nodes),
+            functions=(*first.functions, *more.functions),
+        )
+        at.inventory.set(replace(whole, devices=(grown,)))
+        wish = wish_for(at.claims.claims["team/one"], [grown])
+        assert await at.ledger.apply(
+            partial(adopt, wish=wish, running=frozenset(map(PodUid, pods)))
+        )
+        refused = await _one(at.door(longest=_BRIEF), claim)
+        while "the look at them goes on" in refused.error:  # kubelet asks again
+            refused = await _one(at.door(longest=_BRIEF), claim)
+        assert f"(pid {pid})" in refused.error
+        waiting = asyncio.create_task(_one(at.door(), claim))
+    assert (await waiting).error == ""
 
 
 async def test_a_claim_of_a_group_is_for_the_pods_that_kubelet_has_written_down(
