@@ -1,16 +1,28 @@
 """The adapter of TPU chips as a node without settings for them has it."""
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.model.tpu.env import TpuEnvFile, TpuHostFacts
 from holdfast.model.tpu.generations import TPU_RESOURCE
+from holdfast.runtime.lane import Lane, Lanes
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.tpu.adapter import Tpus
 
 _Kind = TypeVar("_Kind", bound=Tpus)
 
 
-def tpus_of(kind: type[_Kind]) -> _Kind:
+class _NewLanes(Lanes):
+    def open_lane(self, name: str, deadline: Watched[float]) -> Lane:
+        return Lane(name, deadline=deadline)
+
+
+def tpus_of(
+    kind: type[_Kind],
+    *,
+    from_file: Callable[[], TpuEnvFile] = TpuEnvFile,
+    lanes: Lanes | None = None,
+) -> _Kind:
     """Return the adapter as *kind*."""
     return kind(
         resource=TPU_RESOURCE,
@@ -18,7 +30,8 @@ def tpus_of(kind: type[_Kind]) -> _Kind:
         configured=TpuHostFacts(),
         generation="",
         gke_keys=Watched(False),
-        from_file=TpuEnvFile,
+        from_file=from_file,
+        lanes=lanes or _NewLanes(),
     )
 
 

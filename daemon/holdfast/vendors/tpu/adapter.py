@@ -1,14 +1,16 @@
 """Advertises TPU chips, and tells their programs what they need to know of the host."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.discovery.source import Source
-from holdfast.errors import HostError
+from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.kernelfile import read_bytes
 from holdfast.host.pci.sysfs import Snapshot
 from holdfast.host.root import HostRoot
@@ -18,6 +20,7 @@ from holdfast.model.ids import ResourceName
 from holdfast.model.tpu.env import TpuEnvFile, TpuHostFacts, environment, parse_tpu_env, resolve
 from holdfast.model.tpu.generations import GENERATIONS, TpuGeneration
 from holdfast.model.vfio import PoolSpec, pool_variables
+from holdfast.runtime.lane import Lane, Lanes
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.context import Context
 from holdfast.vendors.tpu.chips import tpu_devices
@@ -27,6 +30,8 @@ _log = structlog.get_logger(__name__)
 
 _MOST_BYTES = 64 * 1024
 """The longest file of the machine's image that is read."""
+_DEADLINE = 5.0
+"""Seconds that a reading of it may take."""
 
 if TYPE_CHECKING:
     from holdfast.model.dra.advertised import AdvertisedDevice
@@ -35,8 +40,9 @@ if TYPE_CHECKING:
 class Tpus(Source, Struct, kw_only=True):
     """The TPU chips of this host, as `resource`, with the functions of `pools`, of that name too.
 
-    `configured` goes before what `from_file` returns of /etc/tpu/tpu-env. `generation` overrules
-    what the PCI ids say; empty: it does not. `gke_keys`: nodes also get the labels that GKE's have.
+    `configured` goes before what `from_file` returns of /etc/tpu/tpu-env, on a lane of its own: a
+    disk that hangs must not hold up more. `generation` overrules what the PCI ids say; empty: it
+    does not. `gke_keys`: nodes also get the labels that GKE's have.
     """
 
     name = "tpu"
@@ -46,6 +52,9 @@ class Tpus(Source, Struct, kw_only=True):
     generation: str
     gke_keys: Watched[bool]
     from_file: Callable[[], TpuEnvFile]
+    lanes: Lanes
+    _lane: Lane | None = None
+    _file: TpuEnvFile = TpuEnvFile()
     _notes: dict[str, tuple[str, ...]] = {}
 
     @property
@@ -61,6 +70,8 @@ class Tpus(Source, Struct, kw_only=True):
     async def prepare(self, inventory: Inventory) -> Inventory:
         """Note for people what is said of this host and cannot be used; it makes nothing ill."""
         chips = inventory.found_as(self.resource)
+        if chips:
+            self._file = await self._read()
         before = {text for texts in self._notes.values() for text in texts}
         self._notes = {chip.name.id: self._set_aside(chip, len(chips)) for chip in chips}
         for text in sorted({text for texts in self._notes.values() for text in texts} - before):
@@ -101,11 +112,25 @@ class Tpus(Source, Struct, kw_only=True):
         self, generation: TpuGeneration, on_host: int
     ) -> tuple[TpuHostFacts, tuple[str, ...]]:
         """Return what is known of this host, and what is said of it and cannot be used."""
-        file = self.from_file()
+        file = self._file
         facts, problems = resolve(
             generation, on_host=on_host, configured=self.configured, from_file=file.facts
         )
         return facts, (*problems, *file.problems)
+
+    async def _read(self) -> TpuEnvFile:
+        """Return what the file says; while it cannot be read in time, what it said before."""
+        lane = self._lane = self._lane or self.lanes.open_lane("tpu-env", Watched(_DEADLINE))
+        try:
+            # One that hangs is not waited for again.
+            deadline = None if lane.stuck_since is None else 0.0
+            return await lane.run(self.from_file, deadline=deadline)
+        except LaneStuckError:
+            text = (
+                "cannot read tpu-env: its disk does not answer, so what it said before counts; "
+                "mend the disk, or set tpu.envFile to a file on another"
+            )
+            return replace(self._file, problems=(text,))
 
     def labels(self, inventory: Inventory) -> Mapping[str, str]:
         """Return of which generation the chips are, and what is known of their slice."""
@@ -151,7 +176,8 @@ def tpus(on: Context) -> Source:
         ),
         generation=tpu.generation,
         gke_keys=on.settings.part(lambda now: now.labels.gke_keys),
-        from_file=lambda: read_tpu_env(file),
+        from_file=partial(read_tpu_env, file),
+        lanes=on.lanes,
     )
 
 
