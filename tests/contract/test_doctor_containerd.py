@@ -384,6 +384,22 @@ def test_a_containerd_with_other_mounts_is_not_judged_by_the_files_that_we_see(
         assert f"cannot read {tmp_path}/c.toml" in found["config", Level.FAIL].reason
 
 
+def test_a_containerd_that_does_not_tell_its_version_is_asked_once(tmp_path: Path) -> None:
+    process(tmp_path, 41, "containerd", "--config", f"{tmp_path}/c.toml", path=str(tmp_path))
+    (tmp_path / "proc/41/ns").mkdir()
+    (tmp_path / "proc/41/ns/mnt").symlink_to(Path("/proc/self/ns/mnt").readlink())
+    (tmp_path / "c.toml").write_text(V2.format("runc"))
+    (tmp_path / "containerd").write_text(f"#!/bin/sh\necho >> {tmp_path}/asked\nsleep 1000\n")
+    (tmp_path / "containerd").chmod(0o755)
+    live = Node(settings=convert({"host": {"proc": f"{tmp_path}/proc"}}))
+    found = next(each for each in containerd_findings(live) if each.check == "config")
+    assert found.level is Level.OK
+    assert "containerd's version is unknown: " in found.reason
+    assert "gave no answer within 2 s" in found.reason
+    assert [*gvisor_findings(live)]
+    assert (tmp_path / "asked").read_text() == "\n"
+
+
 def test_a_program_that_does_not_answer_is_killed_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     script = tmp_path / "hangs"

@@ -6,6 +6,7 @@ import stat
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -30,7 +31,7 @@ FOLDERS = (
     "/var/lib/k0s/bin",
 )
 """Where programs of services are by default, and where Kubernetes distributions have theirs."""
-_PATIENCE = 5.0
+_PATIENCE = 2.0
 """Seconds. No question needs a look at a device."""
 _LAST_PATIENCE = 1.0
 _SHOWN = 200
@@ -50,13 +51,18 @@ class ProgramOutput(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-Ask = Callable[[Sequence[str]], ProgramOutput]
+Ask = Callable[[tuple[str, ...]], ProgramOutput]
 """Runs a program of the node, given with its arguments."""
 
 
 def ask_for(node: Node) -> Ask:
-    """Return how programs of *node* are run; those of a copied node never are."""
-    return run if node.live else _refuse
+    """Return how programs of *node* are run, once each; those of a copied node never are."""
+    return _run_once if node.live else _refuse
+
+
+@cache
+def _run_once(command: tuple[str, ...]) -> ProgramOutput:
+    return run(command)
 
 
 def run(command: Sequence[str], *, patience: float = _PATIENCE) -> ProgramOutput:
@@ -141,7 +147,7 @@ def flag_of(arguments: Sequence[str], *flags: str) -> str:
     return ""
 
 
-def _refuse(command: Sequence[str]) -> ProgramOutput:
+def _refuse(command: tuple[str, ...]) -> ProgramOutput:
     return ProgramOutput(problem=f"{command[0]} is not run: this is a copy of a node")
 
 

@@ -81,6 +81,8 @@ def config_findings(facts: ContainerdFacts) -> Iterator[Finding]:
         )
     if configuration.files:
         version = f" by containerd {facts.version}" if facts.version else ""
+        if facts.unanswered:
+            version = f"; containerd's version is unknown: {facts.unanswered}"
         yield Check("config").ok(f"read {_and(file.path for file in configuration.files)}{version}")
     elif not configuration.unreadable:
         yield Check("config").ok(f"there is no {facts.path}: containerd uses its defaults")

@@ -10,7 +10,14 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 
 from holdfast.doctor.finding import Node
-from holdfast.doctor.programs import FOLDERS, Ask, find_program, flag_of, running
+from holdfast.doctor.programs import (
+    FOLDERS,
+    Ask,
+    ProgramOutput,
+    find_program,
+    flag_of,
+    running,
+)
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import read_bytes, read_link
 from holdfast.host.proc.procfs import Procfs
@@ -267,6 +274,8 @@ class ContainerdFacts(Struct, frozen=True, kw_only=True):
     program: str = ""
     version: str = ""
     """As it prints it; empty if it cannot be asked."""
+    unanswered: str = ""
+    """Why not, where its program is there."""
     major: int | None = None
     """The major version, or 2 by files that only 2.x can read; None if it can be either."""
     present: bool = False
@@ -294,8 +303,8 @@ def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
         return ContainerdFacts(present=True, elsewhere=started.pid)
     folders = tuple(dict.fromkeys((*started.folders, *FOLDERS)))
     program = find_program(node, _NAME, folders)
-    answer = ask((program, "--version")).text if program else ""
-    match = _VERSION.search(answer)
+    answer = ask((program, "--version")) if program else ProgramOutput()
+    match = _VERSION.search(answer.text)
     major = int(match[1]) if match else None
     configuration = read_configuration(node, started.config, major=major)
     files = configuration.files
@@ -307,6 +316,7 @@ def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
         folders=folders,
         program=program,
         version=match[0].removeprefix("v") if match else "",
+        unanswered=answer.problem,
         major=major,
         present=bool(started.pid or program or files or configuration.unreadable)
         or any(os.path.lexists(node.path(path)) for path in _SOCKETS),
