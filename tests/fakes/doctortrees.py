@@ -1,5 +1,8 @@
 """The broken nodes of tests/doctor-trees, and how their programs are run as if they were live."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -36,3 +39,13 @@ def worst(findings: Iterable[Finding]) -> dict[str, Finding]:
     """Return the worst finding of each check."""
     order = list(Level)
     return {each.check: each for each in sorted(findings, key=lambda it: order.index(it.level))}
+
+
+def without_rights(*settings: str) -> dict[tuple[str, str], dict[str, str]]:
+    """Return what the doctor finds as root without any capability, by area and check."""
+    less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    doctor = [sys.executable, "-m", "holdfast", "doctor", "-o", "json"]
+    told = [word for each in settings for word in ("--set", each)]
+    done = subprocess.run([*less, *doctor, *told], capture_output=True, text=True, check=False)
+    findings = json.loads(done.stdout)["findings"]
+    return {(each["area"], each["check"]): each for each in findings}

@@ -16,7 +16,7 @@ from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError, under
 from holdfast.apiserver.events import status_patched
 from holdfast.apiserver.resourceslices import SLICES, slice_written
 from holdfast.apiserver.wire import Access, ApiRequest, Wire, in_cluster, node_name
-from holdfast.doctor.finding import Check, Finding, Node
+from holdfast.doctor.finding import Check, Finding, Node, or_well
 from holdfast.doctor.kubelet import DRA_DRIVERS
 from holdfast.doctor.programs import ask_daemon
 from holdfast.errors import ApiServerError
@@ -275,9 +275,8 @@ def _of_node(cluster: Cluster, settings: Settings, name: str) -> Iterator[Findin
         return  # the row `rbac` says so
     yield Check("node-name").ok(f"the cluster has the Node {name}")
     yield _release(status.node_info.kubelet_version)
-    yield from list(_plugins(status, settings)) or [
-        Check("device-plugin").ok("no device plugin advertises what is served by DRA")
-    ]
+    well = Check("device-plugin").ok("no device plugin advertises what is served by DRA")
+    yield from or_well(_plugins(status, settings), well)
 
 
 def _release(version: str) -> Finding:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.doctor.finding import Check, Finding, Node, unusable
+from holdfast.doctor.finding import Check, Finding, Node, or_well, unusable
 from holdfast.doctor.programs import SocketAnswer, ask_daemon, ask_socket
 from holdfast.names import DRA_SOCKET, PLUGINS, PLUGINS_REGISTRY
 
@@ -39,7 +39,7 @@ def _sockets(node: Node, paths: tuple[Path, ...]) -> Iterator[Finding]:
     well = "the daemon answers on both sockets of the driver"
     if daemon.problem:
         well = "no daemon runs that could serve claims"
-    yield from list(_wrong(daemon, paths)) or [Check("driver-sockets").ok(well)]
+    yield from or_well(_wrong(daemon, paths), Check("driver-sockets").ok(well))
 
 
 def _wrong(daemon: SocketAnswer, paths: tuple[Path, ...]) -> Iterator[Finding]:

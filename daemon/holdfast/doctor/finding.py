@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 
@@ -108,6 +109,15 @@ class Node(Struct, frozen=True, kw_only=True):
         """
         plain = self.root / absolute.lstrip("/")
         return plain if self.live else below(self.root, absolute) or plain
+
+
+def or_well(findings: Iterable[Finding], well: Finding) -> Iterator[Finding]:
+    """Yield each of *findings* at once, for the next may not be found out; *well* for none."""
+    found = None
+    for found in findings:
+        yield found
+    if found is None:
+        yield well
 
 
 def unusable(node: Node, folder: Path, missing: Finding) -> Finding | None:

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.discovery.source import Sources
-from holdfast.doctor.finding import Check, Finding, Node, unusable
+from holdfast.doctor.finding import Check, Finding, Node, or_well, unusable
 from holdfast.doctor.programs import ask_daemon, ask_socket, flag_of
 from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.kernelfile import list_names, read_bytes
@@ -60,13 +60,12 @@ DRA_DRIVERS = (
 def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
     """Yield what was found of the plugins' sockets in *folder*."""
     names = list_names(folder)
-    found = None
-    for found in _rivals(node, folder, names):
-        yield found  # at once: to the next socket the doctor may not be allowed to connect
-    if found is None:
-        well = f"no known plugin in {folder} advertises what holdfast does"
-        yield Check("other-plugins").ok(well)
-    yield from _dra_drivers(node)
+    well = f"no known plugin in {folder} advertises what holdfast does"
+    yield from or_well(_rivals(node, folder, names), Check("other-plugins").ok(well))
+    registry = node.path(str(_home(node) / PLUGINS_REGISTRY))
+    if registry.is_dir():  # usually not mounted where the daemon runs
+        well = f"no DRA driver in {registry} hands out what holdfast does"
+        yield from or_well(_dra_drivers(node, registry), Check("dra-drivers").ok(well))
     if node.live:
         yield from _ours(node, folder, names)
 
@@ -101,24 +100,20 @@ def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Findin
         )
 
 
-def _dra_drivers(node: Node) -> Iterator[Finding]:
+def _dra_drivers(node: Node, folder: Path) -> Iterator[Finding]:
     """Yield the DRA drivers that registered with this kubelet for what holdfast advertises."""
-    folder = node.path(str(_home(node) / PLUGINS_REGISTRY))
-    if not folder.is_dir():
-        return  # usually not mounted where the daemon runs
     own = node.settings.dra.driver_name if node.settings.has_dra() else ""
     others = tuple(each for each in DRA_DRIVERS if each.who != own)
-    found: dict[Rival, Path] = {}
+    told: set[Rival] = set()
     for rival, path, _ in _served(node, folder, list_names(folder), others):
-        found.setdefault(rival, path)
-    for rival, path in found.items():
+        if rival in told:
+            continue
+        told.add(rival)
         yield Check("dra-drivers").warn(
             f"{path} is a socket of the DRA driver {rival.who}, which hands out the same devices. "
             "Neither it nor kubelet knows holdfast's locks",
             remedy=f"remove it from this node, or set {rival.section}.enabled: false",
         )
-    if not found:
-        yield Check("dra-drivers").ok(f"no DRA driver in {folder} hands out what holdfast does")
 
 
 def _home(node: Node) -> Path:
@@ -136,21 +131,26 @@ def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]
         yield Check("own-sockets").ok(f"no daemon runs that could serve one{left}")
         return
     who = f"the daemon, pid {daemon.pid}," if daemon.pid else "the daemon"
-    silent = {name: answer for name in ours if (answer := ask_socket(folder / name)).problem}
-    for name, answer in silent.items():
-        yield Check("own-sockets").fail(
-            f"{who} runs, but nobody answers on {folder / name} ({answer.problem}): kubelet cannot "
-            "reach it",
-            remedy="the daemon makes the socket again within seconds; if not, read its log and "
-            "restart it",
-        )
     if not ours:
         yield Check("own-sockets").warn(
             f"{who} runs, but serves no resource in {folder}",
             remedy="see `holdfast status`: there are no devices, or kubelet.pluginDir is another",
         )
-    elif not silent:
-        yield Check("own-sockets").ok(f"{len(ours)} sockets of holdfast answer")
+        return
+    silent = (_silent(folder / name, who) for name in ours)
+    well = Check("own-sockets").ok(f"{len(ours)} sockets of holdfast answer")
+    yield from or_well(filter(None, silent), well)
+
+
+def _silent(path: Path, who: str) -> Finding | None:
+    problem = ask_socket(path).problem
+    if not problem:
+        return None
+    return Check("own-sockets").fail(
+        f"{who} runs, but nobody answers on {path} ({problem}): kubelet cannot reach it",
+        remedy="the daemon makes the socket again within seconds; if not, read its log and restart "
+        "it",
+    )
 
 
 def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
@@ -185,9 +185,8 @@ def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
     yield Check("checkpoint").ok(
         f"{path} has {pods} pods with devices; only kubelet can check its checksum"
     )
-    yield from list(_strangers(contents, settings)) or [
-        Check("other-devices").ok("the checkpoint has no devices of other plugins")
-    ]
+    well = Check("other-devices").ok("the checkpoint has no devices of other plugins")
+    yield from or_well(_strangers(contents, settings), well)
     yield _version(folder, contents, settings)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.doctor.finding import Check, Finding, Node
+from holdfast.doctor.finding import Check, Finding, Node, or_well
 from holdfast.host.files.kernelfile import list_names, names_or_empty, text_or_empty
 from holdfast.host.pci.sysfs import PciFunction, Snapshot, Sysfs
 from holdfast.host.root import HostRoot
@@ -71,13 +71,11 @@ def function_findings(node: Node, snapshot: Snapshot, found: TpuMatches) -> Iter
     yield from _failed(Check("chip"), incomplete_chips(both), _RESCAN)
     if found.vfio:
         functions = [each.function for each in found.vfio]
-        yield from list(_drivers(node, snapshot, functions)) or [
-            Check("driver").ok(f"all {len(functions)} functions are on VFIO drivers")
-        ]
+        well = Check("driver").ok(f"all {len(functions)} functions are on VFIO drivers")
+        yield from or_well(_drivers(node, snapshot, functions), well)
         groups = sorted({each.iommu_group for each in functions if each.iommu_group is not None})
-        yield from list(_groups(snapshot, functions, groups)) or [
-            Check("group").ok(f"{len(groups)} IOMMU groups can be opened")
-        ]
+        well = Check("group").ok(f"{len(groups)} IOMMU groups can be opened")
+        yield from or_well(_groups(snapshot, functions, groups), well)
         # A group without a function on VFIO has no node. The driver is then the fault to report.
         with_node = [
             group for group in groups if any(map(snapshot.grantable, snapshot.members(group)))

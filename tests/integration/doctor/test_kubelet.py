@@ -5,13 +5,12 @@ import json
 import shutil
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.doctortrees import worst
+from fakes.doctortrees import without_rights, worst
 from fakes.listener import listening
 from fakes.needs import root_with
 from fakes.nodetree import CHIP, NodeTree
@@ -398,7 +397,7 @@ def test_a_socket_that_may_not_be_asked_is_no_dead_kubelet(folder: Path) -> None
     path = folder / "dp/kubelet.sock"
     with listening("kubelet", folder, [path]):
         path.chmod(0)
-        found = _without_rights(f"kubelet.pluginDir={folder / 'dp'}")
+        found = without_rights(f"kubelet.pluginDir={folder / 'dp'}")
     assert found["kubelet", "rights"]["level"] == "WARN"
     assert f"no permission to connect to {path}" in found["kubelet", "rights"]["reason"]
     assert ("kubelet", "kubelet-socket") not in found
@@ -411,20 +410,47 @@ def test_a_socket_of_another_plugin_that_may_not_be_asked_is_not_said_to_be_left
     path = folder / "dp/nvidia-gpu.sock"
     with listening("kubelet", folder, [folder / "dp/kubelet.sock", path]):
         path.chmod(0)
-        found = _without_rights(f"kubelet.pluginDir={folder / 'dp'}")
+        found = without_rights(f"kubelet.pluginDir={folder / 'dp'}")
     assert ("kubelet", "other-plugins") not in found
     assert f"no permission to connect to {path}" in found["kubelet", "rights"]["reason"]
 
 
 @root_with("setpriv", to="take rights away")
-def test_a_plugin_that_was_found_is_told_although_another_may_not_be_asked(folder: Path) -> None:
-    served, closed = folder / "dp/nvidia-gpu.sock", folder / "dp/tpu-1.sock"
-    with listening("kubelet", folder, [folder / "dp/kubelet.sock", served, closed]):
-        closed.chmod(0)
-        found = _without_rights(f"kubelet.pluginDir={folder / 'dp'}")
-    assert found["kubelet", "other-plugins"]["level"] == "FAIL"
-    assert f"NVIDIA's device plugin serves {served}" in found["kubelet", "other-plugins"]["reason"]
-    assert f"no permission to connect to {closed}" in found["kubelet", "rights"]["reason"]
+@pytest.mark.parametrize(
+    ("area", "check", "shown", "closed"),
+    [
+        ("kubelet", "other-plugins", "dp/nvidia-gpu.sock", "dp/tpu-1.sock"),
+        ("kubelet", "dra-drivers", "gpu.nvidia.com-reg.sock", "tpu.google.com-1-reg.sock"),
+        ("kubelet", "own-sockets", "dp/holdfast-a.sock", "dp/holdfast-b.sock"),
+        ("dra", "driver-sockets", "../plugins/holdfast.dev/dra.sock", "holdfast.dev-reg.sock"),
+    ],
+)
+def test_what_a_socket_shows_is_told_although_the_next_may_not_be_asked(
+    area: str, check: str, shown: str, closed: str, short_path: Path
+) -> None:
+    registry = short_path / "plugins_registry"
+    first, second = registry / shown, registry / closed
+    (registry / "dp").mkdir(parents=True)
+    first.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        listening("holdfast", short_path, [short_path / CONTROL_SOCKET, second]),
+        listening("another", short_path, [first]),
+    ):
+        if check == "own-sockets":
+            first.unlink()
+            with socket.socket(socket.AF_UNIX) as silent:
+                silent.bind(str(first))
+        second.chmod(0)
+        found = without_rights(
+            f"kubelet.pluginDir={registry}/dp",
+            f"kubelet.podResourcesSocket={short_path}/pod-resources/kubelet.sock",
+            f"stateDir={short_path}",
+            f"dra.kubeletRoot={short_path}",
+            "tpu.api=dra",
+        )
+    assert found[area, check]["level"] in {"WARN", "FAIL"}
+    assert f"{first.parent.resolve()}/{first.name}" in found[area, check]["reason"]
+    assert f"no permission to connect to {second}" in found[area, "rights"]["reason"]
 
 
 @root_with("setpriv", to="take rights away")
@@ -432,21 +458,11 @@ def test_a_daemon_that_may_not_be_asked_is_not_said_to_be_down(folder: Path) -> 
     path = folder / CONTROL_SOCKET
     with listening("holdfast", folder, [path]):
         path.chmod(0)
-        found = _without_rights(f"kubelet.pluginDir={folder / 'dp'}", f"stateDir={folder}")
+        found = without_rights(f"kubelet.pluginDir={folder / 'dp'}", f"stateDir={folder}")
     for area, check in (("kubelet", "own-sockets"), ("state", "daemon"), ("privileges", "subject")):
         assert (area, check) not in found
         assert found[area, "rights"]["level"] == "WARN"
         assert f"no permission to connect to {path}" in found[area, "rights"]["reason"]
-
-
-def _without_rights(*settings: str) -> dict[tuple[str, str], dict[str, str]]:
-    """Return what the doctor finds as root without any capability, by area and check."""
-    less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
-    doctor = [sys.executable, "-m", "holdfast", "doctor", "-o", "json"]
-    told = [word for each in settings for word in ("--set", each)]
-    done = subprocess.run([*less, *doctor, *told], capture_output=True, text=True, check=False)
-    findings = json.loads(done.stdout)["findings"]
-    return {(each["area"], each["check"]): each for each in findings}
 
 
 def test_a_socket_in_no_folder_of_its_own_is_looked_at_as_any_other(node: NodeTree) -> None:

@@ -10,7 +10,7 @@ from holdfast.doctor.containerd.facts import (
     containerd_facts,
     read_toml,
 )
-from holdfast.doctor.finding import Check, Finding, Node
+from holdfast.doctor.finding import Check, Finding, Node, or_well
 from holdfast.doctor.gvisor import is_gvisor, shim_config
 from holdfast.doctor.nvidia.facts import (
     CONFIGS,
@@ -138,9 +138,8 @@ def nvidia_findings(node: Node) -> Iterator[Finding]:
     yield from _roots(node, driver, chosen, make)
     if chosen.root is not None:
         nodes = tuple(device_nodes(node, chosen.root.folder, chosen.root.host))
-        yield from list(_nodes(nodes, make, copied=not node.live)) or [
-            Check("nodes").ok(f"{len(nodes)} nodes have the major numbers of /proc/devices")
-        ]
+        well = Check("nodes").ok(f"{len(nodes)} nodes have the major numbers of /proc/devices")
+        yield from or_well(_nodes(nodes, make, copied=not node.live), well)
     yield _fabric_manager(node, switches, version)
     yield _persistenced(node, switches)
     yield from toolkit_findings(node, containerd_facts(node, ask_for(node)))
