@@ -8,6 +8,7 @@ import yaml
 
 from chart.rendering import container, objects, one, pod
 from fakes.settingsfiles import load
+from holdfast.doctor.apiserver import LABEL_RIGHTS
 from holdfast.settings import Settings
 from holdfast.settings.named import remember
 
@@ -89,7 +90,8 @@ def test_where_a_label_is_followed_there_are_a_token_the_right_and_the_nodes_nam
     found = objects({"config": config})
 
     (rule,) = one(found, "ClusterRole")["rules"]
-    assert (rule["resources"], rule["verbs"]) == (["nodes"], ["get", "watch"])
+    rights = [(each.verb, each.resource) for each in LABEL_RIGHTS]
+    assert [(verb, *rule["resources"]) for verb in rule["verbs"]] == rights, "the doctor asks"
     assert one(found, "ClusterRoleBinding")["subjects"][0]["name"] == "holdfast"
     assert pod({"config": config})["automountServiceAccountToken"] is True
     assert "NODE_NAME" in {each["name"] for each in container({"config": config})["env"]}

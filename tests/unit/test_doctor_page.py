@@ -16,6 +16,7 @@ _DAEMON = _REPOSITORY / "daemon/holdfast"
 _BESIDE = {
     "dra": ("doctor/apiserver.py",),
     "events": ("doctor/apiserver.py",),
+    "named": ("doctor/apiserver.py",),
     "privileges": ("settings/needs.py",),
 }
 """Modules that name checks of an area and are not that of its function in `AREAS`."""

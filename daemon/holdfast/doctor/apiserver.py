@@ -84,6 +84,9 @@ EVENT_RIGHTS = (
 )
 """All that `events.enabled` needs; the chart's role has the same with it."""
 
+LABEL_RIGHTS = tuple(Right(verb=verb, resource="nodes", group="") for verb in ("get", "watch"))
+"""All that `named.labels` needs; the chart's role has the same with several documents."""
+
 
 class _Version(Struct, frozen=True, kw_only=True, rename="camel"):
     git_version: str = ""
@@ -222,7 +225,7 @@ def cluster_findings(
         yield server.warn_or_fail(
             f"{error}; {unchecked} cannot be checked from here",
             remedy="run the doctor in the daemon's container: kubectl exec ... -- holdfast doctor; "
-            f"there, without a token, {undone}: set {setting}: true in the chart's values",
+            f"there, without a token, {undone}: set {setting} in the chart's values",
             fails=bool(access.host),
         )
         return
@@ -232,7 +235,7 @@ def cluster_findings(
             if lacking := cluster.lacking(rights):
                 yield rbac.fail(
                     f"the service account may not {', '.join(map(str, lacking))}",
-                    remedy=f"set {setting}: true in the chart's values, or give it these rights: "
+                    remedy=f"set {setting} in the chart's values, or give it these rights: "
                     "deploy/README.md has the reason of each",
                 )
             else:
@@ -255,7 +258,7 @@ def dra_server_findings(node: Node) -> Iterator[Finding]:
         lambda cluster, name, _: chain(
             _of_node(cluster, node.settings, name), _of_slices(cluster, node, name)
         ),
-        setting="dra.enabled",
+        setting="dra.enabled: true",
         may="do what the daemon asks of the API server",
         unchecked="rights and ResourceSlices",
         undone="no new claim is prepared",
@@ -416,10 +419,23 @@ def event_server_findings(node: Node) -> Iterator[Finding]:
         node,
         EVENT_RIGHTS,
         _own_node,
-        setting="config.events.enabled",
+        setting="config.events.enabled: true",
         may="write Events and the status of nodes",
         unchecked="rights",
         undone="no Event is written",
+    )
+
+
+def label_server_findings(node: Node) -> Iterator[Finding]:
+    """Yield what the API server says, as the token of the service account may ask it."""
+    return cluster_findings(
+        node,
+        LABEL_RIGHTS,
+        lambda *_: iter(()),
+        setting="config.map or config.name",
+        may="read and watch the node's label",
+        unchecked="rights",
+        undone="the node's label is not followed",
     )
 
 

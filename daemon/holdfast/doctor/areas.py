@@ -6,7 +6,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from holdfast.doctor.cdi import cdi_findings, gpu_cdi_findings
-from holdfast.doctor.cluster import dra_findings, events_findings
+from holdfast.doctor.cluster import dra_findings, events_findings, named_findings
 from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.devicerules import device_findings
 from holdfast.doctor.finding import Check, Finding, Node
@@ -25,6 +25,7 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
         "kubelet": kubelet_findings,
         "dra": dra_findings,
         "events": events_findings,
+        "named": named_findings,
         "vfio": vfio_findings,
         "devices": device_findings,
         "cdi": cdi_findings,

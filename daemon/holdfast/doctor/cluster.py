@@ -1,4 +1,4 @@
-"""What the doctor says of DRA and Events: the settings and folders, then the API server."""
+"""What the doctor says of DRA, Events and the node's label: settings, folders, API server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from holdfast.doctor.finding import Check, Finding, Node, or_well, unusable
 from holdfast.doctor.programs import SocketAnswer, ask_daemon, ask_socket
 from holdfast.names import DRA_SOCKET, PLUGINS, PLUGINS_REGISTRY
+from holdfast.settings.named import follows_label
 
 _MOUNT = "set dra.kubeletRoot to kubelet's --root-dir; if the daemon runs in a container, mount"
 
@@ -87,3 +88,15 @@ def events_findings(node: Node) -> Iterator[Finding]:
         from holdfast.doctor.apiserver import event_server_findings  # noqa: PLC0415 - TLS
 
         yield from event_server_findings(node)
+
+
+def named_findings(node: Node) -> Iterator[Finding]:
+    """Yield whether the API server lets the daemon follow the label that names its document."""
+    if not follows_label(node.settings):
+        yield Check("label").ok("no label of the node names its document")
+        return
+    yield Check("label").ok(f"{' or '.join(node.settings.named.labels)} names the node's document")
+    if node.live:
+        from holdfast.doctor.apiserver import label_server_findings  # noqa: PLC0415 - TLS
+
+        yield from label_server_findings(node)

@@ -1,4 +1,4 @@
-"""Whether the API server would take what `events.enabled` writes: rights, the node, the policy."""
+"""Whether the API server would take what `events.enabled` writes, and show the node's label."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 from fakes.controlplane import NODE, ControlPlane, control_plane
 from fakes.nodetree import NodeTree
-from holdfast.doctor.apiserver import EVENT_RIGHTS, Right
-from holdfast.doctor.cluster import events_findings
+from holdfast.doctor.apiserver import EVENT_RIGHTS, LABEL_RIGHTS, Right
+from holdfast.doctor.cluster import events_findings, named_findings
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.settings import convert
 from simulated.cluster.objects import NODES
@@ -82,3 +82,27 @@ def test_outside_of_a_pod_and_without_an_answer_nothing_is_concluded(
     assert "config.events.enabled: true" in without_token.remedy
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     assert told(plane)["api-server"].level is Level.WARN
+
+
+def _told_of_label(plane: ControlPlane, folder: str) -> dict[str, Finding]:
+    settings = {"named": {"folder": folder}, "dra": {"serviceAccount": str(plane.account)}}
+    return {each.check: each for each in named_findings(Node(settings=convert(settings)))}
+
+
+def test_without_documents_to_choose_from_no_right_to_read_labels_is_asked_for(
+    plane: ControlPlane,
+) -> None:
+    assert _told_of_label(plane, "").keys() == {"label"}
+    assert {each.level for each in _told_of_label(plane, "/named").values()} == {Level.OK}
+
+
+@pytest.mark.parametrize("right", LABEL_RIGHTS, ids=str)
+def test_each_right_to_read_labels_that_is_missing_is_named(
+    right: Right, plane: ControlPlane
+) -> None:
+    plane.server.forbidden.add((right.verb, right.resource))
+
+    found = _told_of_label(plane, "/named")["rbac"]
+
+    assert (found.level, found.reason) == (Level.FAIL, f"the service account may not {right}")
+    assert "config.map or config.name" in found.remedy
