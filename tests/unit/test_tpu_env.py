@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.model.tpu.env import TpuHostFacts, environment, resolve
 from holdfast.model.tpu.generations import GENERATIONS
@@ -241,6 +242,17 @@ def test_what_the_file_says_of_another_slice_is_not_mixed_into_the_configured_on
         GENERATIONS["v5e"], on_host=4, configured=TpuHostFacts(topology="2x2"), from_file=from_file
     )
     assert (facts.topology, facts.worker_id, facts.accelerator_type) == ("2x2", "", "")
+
+
+@pytest.mark.parametrize("written", [("2X4", "2x4"), ("2x4", " 02X4")])
+def test_one_topology_in_two_spellings_is_one_slice(written: tuple[str, str]) -> None:
+    configured, of_file = (TpuHostFacts(topology=each) for each in written)
+    from_file = replace(of_file, worker_id="1", ici_resiliency=False)
+    facts, problems = resolve(
+        GENERATIONS["v5e"], on_host=4, configured=configured, from_file=from_file
+    )
+    assert facts == replace(from_file, topology="2x4")
+    assert problems == ()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.text import is_number
 from holdfast.model.tpu.generations import (
@@ -94,8 +95,9 @@ def resolve(
         reason = _misfit(facts.topology, on_host) if facts.topology else ""
         if reason:
             problems.append(f"topology {facts.topology!r} of {source} is not used: {reason}")
-        else:
-            usable.append(facts)
+        else:  # people write 2X4, too
+            plain = "x".join(map(str, parse_topology(facts.topology) or ()))
+            usable.append(replace(facts, topology=plain))
     topology = next((facts.topology for facts in usable if facts.topology), "")
     of_slice = [facts for facts in usable if facts.topology in {"", topology}]
     merged = TpuHostFacts(
@@ -103,7 +105,9 @@ def resolve(
         accelerator_type=next((f.accelerator_type for f in of_slice if f.accelerator_type), ""),
         worker_id=next((f.worker_id for f in of_slice if f.worker_id), ""),
         worker_hostnames=next((f.worker_hostnames for f in of_slice if f.worker_hostnames), ()),
-        ici_resiliency=from_file.ici_resiliency if from_file in of_slice else None,
+        ici_resiliency=next(
+            (f.ici_resiliency for f in of_slice if f.ici_resiliency is not None), None
+        ),
         vbar_url=configured.vbar_url,
     )
     return merged, tuple(problems)
@@ -279,14 +283,13 @@ def tpu_labels(
     if generation.hbm_gib is not None:
         labels[f"{_OURS}.memory"] = str(generation.hbm_gib << 10)
     sides = parse_topology(facts.topology)
-    topology = "x".join(map(str, sides or ()))
     if sides is not None:
-        labels[f"{_OURS}.topology"] = topology
+        labels[f"{_OURS}.topology"] = facts.topology
         kind = facts.accelerator_type or generation.accelerator_type(math.prod(sides))
         labels[f"{_OURS}.accelerator-type"] = kind
     if gke and generation.gke:
         labels[f"{_GKE}-tpu-accelerator"] = generation.gke
         labels[f"{_GKE}-accelerator-count"] = str(chips)
         if sides is not None:
-            labels[f"{_GKE}-tpu-topology"] = topology
+            labels[f"{_GKE}-tpu-topology"] = facts.topology
     return labels
