@@ -304,9 +304,13 @@ def test_other_paths_from_a_private_namespace_are_resolved_where_we_are_listed(
     tree = ProcTree(tmp_path)
     (tree.root.cgroup / "cgroup.controllers").write_text("")
     tree.myself(cgroup="/inner", cgroup_namespace="cgroup:[4026532999]")
-    make(tree, f"kubepods/pod{UID}/{ID}/inner", os.getpid())
-    cgroups = Cgroups(tree.root)
+    inner = make(tree, f"kubepods/pod{UID}/{ID}/inner")
+    clock = ManualClock()
+    cgroups = Cgroups(tree.root, monotonic=clock.monotonic)
     assert cgroups.is_private
+    assert cgroups.absolute("/../x") == "/../x", "it was not told where that is"
+    (inner / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    clock.shift(60.0)
     assert cgroups.absolute("/../../../system.slice/x.service") == "/system.slice/x.service"
     assert cgroups.absolute(f"/../{'cd' * 32}") == f"/kubepods/pod{UID}/{'cd' * 32}"
 

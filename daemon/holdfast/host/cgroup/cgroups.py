@@ -6,7 +6,6 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from pathlib import Path
 
 from holdfast.errors import HostError
@@ -52,6 +51,8 @@ class Cgroups:
         self._is_v2 = (root.cgroup / "cgroup.controllers").exists()
         self._kubepods: tuple[Path, ...] = ()
         self._search_again = 0.0
+        self._namespace_root: str | None = None
+        self._find_again = 0.0
 
     @property
     def is_private(self) -> bool:
@@ -267,12 +268,19 @@ class Cgroups:
         trees = (tree for tree in self._trees() if folder.is_relative_to(tree))
         return f"/{folder.relative_to(next(trees, self._mount))}"
 
-    @cached_property
+    @property
     def namespace_root(self) -> str | None:
         """Where our own cgroup namespace begins in the host's tree, if that shows.
 
-        To find it walks through the tree.
+        To find it walks through the tree, so that is tried now and then.
         """
+        now = self._monotonic()
+        if self._namespace_root is None and now >= self._find_again:
+            self._namespace_root = self._find_namespace_root()
+            self._find_again = now + _SEARCH_AGAIN
+        return self._namespace_root
+
+    def _find_namespace_root(self) -> str | None:
         try:
             inside = cgroup_of(read_text(self._proc / "self/cgroup") or "").rstrip("/")
             pid = int(os.path.basename(os.path.realpath(self._proc / "self")))
