@@ -12,7 +12,13 @@ from msgspec.structs import replace
 from holdfast.doctor.finding import Check, Finding, Node, unusable
 from holdfast.doctor.programs import find_program
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import device_number, list_names, names_or_empty, read_bytes
+from holdfast.host.files.kernelfile import (
+    device_number,
+    list_names,
+    names_or_empty,
+    read_bytes,
+    seen,
+)
 from holdfast.host.files.paths import below
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.model.node.filesystems import IN_MEMORY
@@ -153,7 +159,7 @@ def _sources(file: Path, host: Node | None) -> Finding:
             remedy="run the doctor where the host's processes can be seen",
         )
     places = {path: below(host.root, path) for path in mounts}
-    gone = [path for path, place in places.items() if place is None or not place.exists()]
+    gone = [path for path, place in places.items() if place is None or not seen(place)]
     if not gone:
         return Check("files").ok(f"the host has all {len(mounts)} files of {file}")
     return Check("files").fail(

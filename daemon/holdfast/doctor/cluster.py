@@ -5,6 +5,7 @@ from pathlib import Path
 
 from holdfast.doctor.finding import Check, Finding, Node, or_well, unusable
 from holdfast.doctor.programs import SocketAnswer, ask_daemon, ask_socket
+from holdfast.host.files.kernelfile import is_folder
 from holdfast.names import DRA_SOCKET, PLUGINS, PLUGINS_REGISTRY
 from holdfast.settings.named import follows_label
 
@@ -21,7 +22,7 @@ def _registry(node: Node, folder: Path) -> Finding:
 
 
 def _folder(node: Node, folder: Path) -> Finding:
-    there = folder if folder.is_dir() else folder.parent
+    there = folder if is_folder(folder) else folder.parent
     missing = Check("driver-folder").fail(
         f"{there} is not there: kubelet cannot reach the driver",
         remedy=f"start kubelet, which makes it; {_MOUNT} the host's {folder} (dra.enabled of "

@@ -23,7 +23,7 @@ from holdfast.doctor.nvidia.facts import (
     pci_functions,
 )
 from holdfast.doctor.programs import Ask, ask_for, find_program
-from holdfast.host.files.kernelfile import text_or_empty
+from holdfast.host.files.kernelfile import is_file, is_folder, text_or_empty
 from holdfast.model.text import is_number, some
 from holdfast.model.tpu.generations import generation_of
 from holdfast.settings import Settings
@@ -114,7 +114,7 @@ def is_gvisor(runtime: RuntimeTable) -> bool:
 def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> ShimConfig:
     """Return the configuration of a table's shim."""
     path = runtime.config_path or next(
-        (path for path in _SHIM_CONFIGS if node.path(path).is_file()), ""
+        (path for path in _SHIM_CONFIGS if is_file(node.path(path))), ""
     )
     if not path:
         return ShimConfig()
@@ -384,7 +384,7 @@ def gvisor_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
     if runsc.path:
         yield release_finding(runsc, tpus=tpus)
     if tpus:
-        vfio_devices = (node.host.dev / "vfio/devices").is_dir()
+        vfio_devices = is_folder(node.host.dev / "vfio/devices")
         yield from tpu_findings(runtimes, runsc.release, vfio_devices=vfio_devices)
     yield mappings_finding(text_or_empty(node.host.proc / "sys/vm/max_map_count"), runtimes)
     if runtimes:

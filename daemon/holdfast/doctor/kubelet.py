@@ -12,7 +12,7 @@ from holdfast.discovery.source import Sources
 from holdfast.doctor.finding import Check, Finding, Node, or_well, unusable
 from holdfast.doctor.programs import ask_daemon, ask_socket, flag_of
 from holdfast.errors import HostError, KubeletError
-from holdfast.host.files.kernelfile import list_names, read_bytes
+from holdfast.host.files.kernelfile import is_folder, list_names, read_bytes, seen
 from holdfast.host.proc.procfs import Procfs
 from holdfast.kubelet import claimstate
 from holdfast.kubelet.checkpoint import Contents, parse
@@ -63,7 +63,7 @@ def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
     well = f"no known plugin in {folder} advertises what holdfast does"
     yield from or_well(_rivals(node, folder, names), Check("other-plugins").ok(well))
     registry = node.path(str(_home(node) / PLUGINS_REGISTRY))
-    if registry.is_dir():  # usually not mounted where the daemon runs
+    if is_folder(registry):  # usually not mounted where the daemon runs
         well = f"no DRA driver in {registry} hands out what holdfast does"
         yield from or_well(_dra_drivers(node, registry), Check("dra-drivers").ok(well))
     if node.live:
@@ -277,7 +277,7 @@ def _version(folder: Path, contents: Contents, settings: Settings) -> Finding:
         return Check("kubelet-version").warn(
             f"the checkpoint is of a kubelet before 1.20{too}", remedy="upgrade kubelet"
         )
-    if (folder / _DEPRECATION).exists():
+    if seen(folder / _DEPRECATION):
         return Check("kubelet-version").warn(
             f"{folder / _DEPRECATION} was made by a kubelet of 1.24 or before{too}",
             remedy="upgrade kubelet; if it is newer now, remove the file",
@@ -311,14 +311,14 @@ def kubelet_findings(node: Node) -> Iterator[Finding]:
 def _no_folder(node: Node, folder: Path) -> Finding:
     home = node.path("/var/lib/kubelet")
     usual = home / "device-plugins"
-    if home.is_dir() and folder == usual:
+    if is_folder(home) and folder == usual:
         # Each kubelet makes this folder when it starts, whatever its --root-dir.
         return Check("plugin-folder").warn(
             f"{folder} is not there: kubelet has not started on this node yet",
             remedy="start kubelet, which makes it; if the doctor runs in a container, mount the "
             "host's folder",
         )
-    if home.is_dir():
+    if is_folder(home):
         return Check("plugin-folder").fail(
             f"{folder} is not there, but {home} is: this node has a kubelet",
             remedy="set kubelet.pluginDir to its device-plugins folder, which does not follow "
@@ -357,7 +357,7 @@ def _socket(
     *missing* and *silent* say what follows if it is not there or nobody answers; *start* is what to
     do if it is not there.
     """
-    if not path.exists():
+    if not seen(path):
         return check.fail(f"{path} is not there: {missing}", remedy=start), None
     if not node.live:
         return check.ok(f"{path} is there; this is a copy of a node, so it was not asked"), None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.doctor.finding import Check, Finding, Node, unusable
-from holdfast.host.files.kernelfile import list_names, text_or_empty
+from holdfast.host.files.kernelfile import is_folder, list_names, text_or_empty
 from holdfast.host.files.specfolder import FeatureFile
 from holdfast.host.proc.procfs import Procfs
 from holdfast.model.text import some
@@ -26,7 +26,7 @@ def labels_findings(node: Node) -> Iterator[Finding]:
     yield from _rivals(folder)
     if node.live:
         yield _reader(node)
-    if labels.gke_keys and node.path(_GKES_FOLDER).is_dir():
+    if labels.gke_keys and is_folder(node.path(_GKES_FOLDER)):
         yield Check("gke-keys").fail(
             f"labels.gkeKeys is true on a node of GKE (it has {_GKES_FOLDER}): node-feature-"
             "discovery would overwrite and remove GKE's own labels",

@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import ask_daemon
 from holdfast.errors import LedgerError, LedgerUnusableError
+from holdfast.host.files.kernelfile import is_folder, seen
 from holdfast.host.files.paths import Mount
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.disk import FILE, LOCK, RESERVE_BYTES, kept_aside, sealed
@@ -51,7 +52,7 @@ def state_findings(node: Node) -> Iterator[Finding]:
 
 def _missing(node: Node, folder: Path) -> Finding:
     reason = f"{folder} is not there; the first start of the daemon makes it"
-    above = next(each for each in folder.parents if each.is_dir())
+    above = next(each for each in folder.parents if is_folder(each))
     mount = node.mount(above)
     problem = "" if mount is None else unfit(mount.kind)
     if problem and node.live:
@@ -124,7 +125,7 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
 
 def _ledger(folder: Path, *, in_use: bool) -> Finding:
     try:
-        if not (folder / FILE).exists():
+        if not seen(folder / FILE):
             return _missing_ledger(folder)
         examine(folder, in_use=in_use)
     except LedgerUnusableError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from holdfast.doctor.finding import Check, Finding, Node, or_well
-from holdfast.host.files.kernelfile import list_names, names_or_empty, text_or_empty
+from holdfast.host.files.kernelfile import is_folder, list_names, names_or_empty, text_or_empty
 from holdfast.host.pci.sysfs import PciFunction, Snapshot, Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import Fault
@@ -252,7 +252,7 @@ def _modules(root: HostRoot) -> Iterator[Finding]:
             f"{folder} has neither vfio-pci nor a variant of it: no such driver is loaded",
             remedy=load,
         )
-    elif not (root.sys / "module/vfio_iommu_type1").is_dir():
+    elif not is_folder(root.sys / "module/vfio_iommu_type1"):
         yield Check("module").warn(
             "vfio_iommu_type1 is not loaded: unless the kernel loads it at the first use, "
             "no program can map memory for its device",

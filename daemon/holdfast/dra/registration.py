@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast._pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
 from holdfast.errors import HoldfastError, KubeletError
+from holdfast.host.files.kernelfile import is_folder
 from holdfast.host.proc.pidfd import listener
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.socket import SocketServer
@@ -194,7 +195,7 @@ class DriverRegistrar:
     def _prepare(self) -> None:
         """Make our folder, and see that nobody else serves this driver; runs on the lane."""
         folder, registry = self.plugins.path, self.registry.path
-        if not registry.is_dir():
+        if not is_folder(registry):
             raise KubeletError(
                 f"cannot register DRA driver {self.driver}: there is no folder {registry} "
                 "(waiting for kubelet to create it; is it kubelet's folder, and mounted?)"

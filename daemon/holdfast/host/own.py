@@ -9,7 +9,14 @@ import resource
 from pathlib import Path
 
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import field_of, link_or_none, read_text, text_or_empty
+from holdfast.host.files.kernelfile import (
+    field_of,
+    is_folder,
+    link_or_none,
+    read_text,
+    seen,
+    text_or_empty,
+)
 from holdfast.host.files.paths import Mount, mount_of, mounted_at, mounts
 from holdfast.host.proc.procfs import (
     INIT_CGROUP_NAMESPACE,
@@ -79,13 +86,13 @@ def _whole_tree(inside: Path, tree: Path) -> bool | None:
     """Tell whether the cgroup tree at *tree* is the node's: only its very top has these files."""
     top = inside / str(tree).lstrip("/")
     try:
-        if not inside.exists():
+        if not seen(inside):
             return None
-        if (top / "cgroup.controllers").exists():
-            return not (top / "cgroup.type").exists()
-        found = [top / name for name in _V1_TREES if (top / name).is_dir()]
-        return (found[0] / "cgroup.sane_behavior").exists() if found else False
-    except OSError:
+        if seen(top / "cgroup.controllers"):
+            return not seen(top / "cgroup.type")
+        found = [top / name for name in _V1_TREES if is_folder(top / name)]
+        return bool(found) and seen(found[0] / "cgroup.sane_behavior") is not None
+    except HostError:
         return None
 
 

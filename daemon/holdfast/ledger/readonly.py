@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -82,8 +82,9 @@ def inspect(path: Path, known: Stamp | None, *, how: str = "mode=ro") -> None:
 
 def has_wal(folder: Path) -> bool:
     """Tell whether some commits are in the WAL only; raises OSError."""
-    wal = folder / f"{FILE}-wal"
-    return wal.exists() and wal.stat().st_size > 0
+    with suppress(FileNotFoundError):
+        return (folder / f"{FILE}-wal").stat().st_size > 0
+    return False
 
 
 def _refuse_others(db: sqlite3.Connection, path: Path) -> None:

@@ -55,10 +55,10 @@ class Store:
             known = disk.sealed(folder)
             # Looked at without write access first: closing a file that is not to be touched would
             # otherwise fold its WAL back into it.
-            if not self._path.exists():
-                self._begin(known, replace=replace)
-            else:
+            try:
                 inspect(self._path, known)
+            except FileNotFoundError:
+                self._begin(known, replace=replace)
             with suppress(OSError):  # it is older: not to be used where this one is moved away
                 disk.remove_half(self._path)
             self._db = self._open()
@@ -192,8 +192,9 @@ class Store:
             disk.set_aside(self._path)
             disk.link(self._path)
             return
-        names = (self._path.with_name(name) for name in disk.NAMES)
-        if not replace and (known is not None or any(each.exists() for each in names)):
+        names = {self._path.with_name(name) for name in disk.NAMES}
+        gone = known is not None or not names.isdisjoint(self._path.parent.iterdir())
+        if gone and not replace:
             raise ValueError("it is gone, and there was one")
         self._seal.forget()
         self._make(Book(), Stamp(ledger=token_hex(8), commits=0), ())
@@ -344,9 +345,9 @@ class Store:
 
 def _is_whole(half: Path, known: Stamp | None) -> bool:
     """Tell whether *half* is the ledger that is *known*, and only had to be put in its place."""
-    if half.with_name(f"{half.name}-journal").exists():  # it was being written
-        return False
     try:
+        if half.with_name(f"{half.name}-journal") in half.parent.iterdir():  # it was being written
+            return False
         inspect(half, known, how="mode=ro&immutable=1")
     except (sqlite3.Error, OSError, ValueError, LedgerUnusableError):
         return False

@@ -28,6 +28,7 @@ from holdfast.doctor.nvidia.facts import (
     of_node,
 )
 from holdfast.doctor.programs import ask_for, find_program
+from holdfast.host.files.kernelfile import is_file
 from holdfast.model.nvidia.roots import DeviceRoot, DriverFacts, device_root
 
 _HOOKS = (
@@ -54,7 +55,7 @@ def toolkit_findings(node: Node, containerd: ContainerdFacts) -> Iterator[Findin
         yield Check("toolkit").ok(f"{told}, which needs no {PROGRAM}")
         return
     yield _started(node, containerd, told)
-    config = next((path for path in CONFIGS if node.path(path).is_file()), "")
+    config = next((path for path in CONFIGS if is_file(node.path(path))), "")
     if not config:
         return
     read = read_toml(node, config)
@@ -74,7 +75,7 @@ def _started(node: Node, containerd: ContainerdFacts, told: str) -> Finding:
         if containerd.cri.default_runtime in runtimes:
             how = "by default"
         return Check("toolkit").ok(f"{told}: containerd starts {PROGRAM} {how}")
-    if hook := next((path for path in _HOOKS if node.path(path).is_file()), ""):
+    if hook := next((path for path in _HOOKS if is_file(node.path(path))), ""):
         return Check("toolkit").ok(f"{told}: {hook} has runtimes start it")
     where = find_program(node, PROGRAM, (*containerd.folders, TOOLKIT)) or "it is not found"
     known = containerd.configuration.files or containerd.program

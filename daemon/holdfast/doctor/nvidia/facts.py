@@ -15,6 +15,7 @@ from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import (
     device_major,
     field_of,
+    is_file,
     names_or_empty,
     read_bytes,
     stat_or_none,
@@ -80,7 +81,7 @@ def low_level(node: Node, program: str, folders: tuple[str, ...]) -> LowLevel | 
     # GPU Operator's is a script that sets where its configuration and programs are.
     operators = folder == TOOLKIT
     config = CONFIGS[0] if operators else CONFIGS[1]
-    if not node.path(config).is_file():
+    if not is_file(node.path(config)):
         return LowLevel(starts=_first(node, _DEFAULT, folders))
     read = read_toml(node, config)
     if isinstance(read, UnreadableFile):
@@ -153,7 +154,7 @@ def libraries(node: Node, driver: DriverFacts) -> Iterator[tuple[str, str]]:
     for known in map(os.fsdecode, cached):
         file = node.path(known).resolve() if node.live else node.path(known)
         match = _LIBRARY_VERSION.search(file.name)
-        if file.is_file():
+        if is_file(file):
             yield known, match[1] if match else ""
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import (
     field_of,
+    is_folder,
     link_or_none,
     read_text,
-    stat_or_none,
+    seen,
     text_or_empty,
 )
 from holdfast.host.proc.procfs import INIT_CGROUP_NAMESPACE, INIT_PID_NAMESPACE
@@ -61,11 +62,14 @@ class Cgroups:
         return namespace not in {None, INIT_CGROUP_NAMESPACE}
 
     def pod(self, uid: PodUid) -> PodSighting | None:
-        """Return the pod's cgroup, or None if it has none now."""
+        """Return the pod's cgroup, or None if it has none now.
+
+        Raise HostError if that cannot be told.
+        """
         folder = self._find(uid)
         if folder is None:
             return None
-        found = stat_or_none(folder)
+        found = seen(folder)
         if found is None:
             return None
         pids, unlisted = self._list(folder)
@@ -73,7 +77,7 @@ class Cgroups:
             return self._pod_of_v1(folder, found.st_ino, pids, unlisted)
         # Read last, so that it is as new as can be. It covers all that is below.
         populated, problem = _populated(folder)
-        if populated is None and not folder.is_dir():  # it was removed meanwhile
+        if populated is None and not is_folder(folder):  # it was removed meanwhile
             return None
         return PodSighting(
             cgroup=self._name(folder),
@@ -106,8 +110,11 @@ class Cgroups:
         )
 
     def inode(self, path: str) -> int | None:
-        """Return the inode of the cgroup at *path*, or None if there is none."""
-        found = stat_or_none(self._folder(path))
+        """Return the inode of the cgroup at *path*, or None if there is none.
+
+        Raise HostError if that cannot be told.
+        """
+        found = seen(self._folder(path))
         return None if found is None else found.st_ino
 
     def members(self, path: str) -> tuple[int, ...]:
@@ -123,7 +130,7 @@ class Cgroups:
     def events_path(self, path: str) -> Path | None:
         """Return the file that changes when the cgroup becomes empty; None if there is none."""
         events = self._folder(path) / "cgroup.events"
-        return events if events.exists() else None
+        return events if seen(events) else None
 
     def of_process(self, pid: int) -> str:
         """Return the cgroup of a process, absolute in the host's tree; empty if it is gone."""
@@ -234,7 +241,7 @@ class Cgroups:
         return found
 
     def _search(self, depth: int) -> None:
-        seen = dict.fromkeys(root for root in self._kubepods if root.is_dir())
+        seen = dict.fromkeys(root for root in self._kubepods if is_folder(root))
         for tree in self._trees():
             seen.update(dict.fromkeys(_roots(str(tree), depth)))
         self._kubepods = tuple(seen)
@@ -257,12 +264,12 @@ class Cgroups:
         if self._is_v2:
             return (self._mount,)
         trees = (self._mount / name for name in _V1_TREES)
-        return tuple(tree for tree in trees if tree.is_dir())
+        return tuple(tree for tree in trees if is_folder(tree))
 
     def _folder(self, path: str) -> Path:
         relative = path.lstrip("/")
         folders = [tree / relative for tree in self._trees()]
-        return next((folder for folder in folders if folder.is_dir()), self._mount / relative)
+        return next((folder for folder in folders if is_folder(folder)), self._mount / relative)
 
     def _name(self, folder: Path) -> str:
         trees = (tree for tree in self._trees() if folder.is_relative_to(tree))
@@ -324,7 +331,7 @@ def _roots(folder: str, depth: int) -> Iterator[Path]:
 
 def _pod_below(root: Path, uid: PodUid) -> Path | None:
     folders = (root.parent / path for path in pod_paths(root.name, uid))
-    return next((folder for folder in folders if folder.is_dir()), None)
+    return next((folder for folder in folders if is_folder(folder)), None)
 
 
 def _folder_with(folder: Path, pid: int) -> Path | None:

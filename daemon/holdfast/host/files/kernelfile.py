@@ -106,6 +106,31 @@ def names_or_empty(path: str | Path) -> tuple[str, ...]:
         return ()
 
 
+def seen(path: str | Path) -> os.stat_result | None:
+    """Return what stat(2) tells of *path*; None if there is none.
+
+    Raise HostError if that cannot be told. Path.exists and its like say no then, since Python 3.14.
+    """
+    try:
+        return os.stat(path)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise HostError(f"cannot look at {path}: {error.strerror}") from error
+
+
+def is_folder(path: str | Path) -> bool:
+    """Tell whether there is a folder at *path*; raise HostError if that cannot be told."""
+    found = seen(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
+def is_file(path: str | Path) -> bool:
+    """Tell whether there is a regular file at *path*; raise HostError if that cannot be told."""
+    found = seen(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
 def stat_or_none(path: str | Path) -> os.stat_result | None:
     """Return what stat(2) tells of *path*; None if it cannot be looked at."""
     try:

@@ -34,7 +34,7 @@ class SpecFolder:
         The folder itself is never made: in a container without the host's folder, no runtime
         would read it. Raise HostError with what to do; some files may have been changed before.
         """
-        names = list_names(self._folder) if os.path.isdir(self._folder) else []
+        names = list_names(self._folder)
         left = [name for name in names if self._is_left_over(name, files)]
         self._rename(left, files)
         changed = self.add(files)

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -16,6 +17,7 @@ from holdfast.host.files.kernelfile import (
     names_or_empty,
     rdev_in,
     read_bytes,
+    seen,
     text_or_empty,
 )
 from holdfast.host.files.paths import below, mount_of, mounts
@@ -120,11 +122,9 @@ class NvidiaFiles:
         """Tell whether GPU Operator's driver container is up, as it says; None without one."""
         for run in (self._root.run, self._root.proc / "1/root/run"):
             folder = run / _VALIDATIONS
-            try:
-                os.stat(folder)
-                return (folder / _READY).exists()
-            except OSError:
-                continue
+            with suppress(HostError):
+                if seen(folder):
+                    return seen(folder / _READY) is not None
         return None
 
     def facts(self) -> DriverFacts:

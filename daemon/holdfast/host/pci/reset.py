@@ -9,7 +9,7 @@ from enum import Enum
 from msgspec import Struct
 
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import read_text, text_or_empty
+from holdfast.host.files.kernelfile import is_folder, read_text, seen, text_or_empty
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.pci.vfio import holding
 from holdfast.host.root import HostRoot
@@ -61,7 +61,7 @@ class FunctionControl:
         folder = self._bus / "devices" / address
         return FunctionState(
             address=address,
-            present=folder.is_dir(),
+            present=is_folder(folder),
             driver=self._sysfs.driver(address),
             enable=self._sysfs.enable(address),
             vendor=self._vendor(address),
@@ -101,10 +101,10 @@ class FunctionControl:
         folder = self._bus / "devices" / address
         try:
             methods = read_text(folder / "reset_method")
+            if methods is None:
+                return None if seen(folder / "reset") else ()
         except HostError:
             return None
-        if methods is None:
-            return None if (folder / "reset").exists() else ()
         return tuple(methods.split())
 
 

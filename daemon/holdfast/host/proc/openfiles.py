@@ -4,10 +4,12 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from msgspec import Struct
 
-from holdfast.host.files.kernelfile import link_or_none, stat_or_none
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import link_or_none, seen, stat_or_none
 from holdfast.host.root import HostRoot
 
 RING = b"anon_inode:[io_uring]"
@@ -42,7 +44,10 @@ def registered_files(info: str) -> tuple[bytes, ...] | None:
         found = _registered(fdinfo(info))
         if found is not None:
             return found
-    return None if os.path.lexists(info) else ()
+    with suppress(HostError):
+        if seen(info) is None:
+            return ()
+    return None
 
 
 def _registered(lines: list[bytes]) -> tuple[bytes, ...] | None:
