@@ -130,6 +130,7 @@ def _had(*devices: tuple[ResourceName, Device]) -> Had:
         ({"uuid": "*"}, ["GPU-0", "GPU-1", "MIG-20", "MIG-21"]),
         ({"model": "v5e", "uuid": "*"}, []),
         ({"uuid": ""}, []),
+        ({"uuid": "GPU-[01]"}, []),
     ],
 )
 def test_a_rule_matches_by_all_patterns_that_are_given(
@@ -138,6 +139,11 @@ def test_a_rule_matches_by_all_patterns_that_are_given(
     (rule,) = _rules(match)
 
     assert [each.name.id for each in _ALL if rule.matches(each)] == ids
+
+
+def test_a_bracket_in_a_model_is_a_bracket() -> None:
+    (rule,) = _rules({"model": "nvidia h100 [s*]"})
+    assert rule.matches(replace(_gpu(0), model="NVIDIA H100 [SXM]"))
 
 
 def test_a_function_that_is_only_in_the_group_of_another_is_not_matched() -> None:

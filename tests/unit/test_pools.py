@@ -20,6 +20,7 @@ _RESOURCE = ResourceName("example.com/nic")
         (PoolSpec(resource=_RESOURCE, classes=("0302",)), False),
         (PoolSpec(resource=_RESOURCE, addresses=("0000:3B:*",)), True),
         (PoolSpec(resource=_RESOURCE, addresses=("0000:3c:*",)), False),
+        (PoolSpec(resource=_RESOURCE, addresses=("0000:3[abc]:*",)), False),
         (PoolSpec(resource=_RESOURCE, devices=("8086:*",), addresses=("0000:3c:*",)), False),
     ],
 )

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 from holdfast.model.cards import card_of
 from holdfast.model.devices import Device, ExcludedDevice, Inventory, OwnSettings, pci_addresses
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.text import like
 
 Had = Mapping[DeviceName, frozenset[HardwareKey]]
 """Under which names pods have devices, with the hardware; without keys where that is not known."""
@@ -228,7 +228,7 @@ def _named(device: Device, name: DeviceName) -> Device:
 
 
 def _any(pattern: str | None, texts: Sequence[str]) -> bool:
-    return pattern is None or any(fnmatchcase(text.lower(), pattern.lower()) for text in texts)
+    return pattern is None or any(like(text, pattern) for text in texts)
 
 
 def _spellings(address: PciAddress) -> tuple[str, str, str]:

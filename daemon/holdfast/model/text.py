@@ -1,6 +1,7 @@
 """How people are shown text of others (a command, a pod, an error), lists, sizes and history."""
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 MOST_SHOWN = 8000
 """Characters; more of one text is nothing that a person reads."""
@@ -42,6 +43,17 @@ def sized(count: int) -> str:
 def is_number(text: str) -> bool:
     """Tell whether *text* is digits of ASCII, and nothing else."""
     return text.isascii() and text.isdigit()
+
+
+def like(text: str, pattern: str) -> bool:
+    """Tell whether *text* is like *pattern*, in which ``*`` and ``?`` alone stand for others.
+
+    Upper and lower case are the same.
+
+    >>> like("Model [SXM]", "model [s*]")
+    True
+    """
+    return fnmatchcase(text.lower(), pattern.lower().replace("[", "[[]"))
 
 
 def _escaped(character: str) -> str:

@@ -1,12 +1,12 @@
 """VFIO devices: whether one can be used at all, and which are pools under a name of their own."""
 
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
 from holdfast.model.devices import Fault, FaultKind, major, minor
 from holdfast.model.ids import PciAddress, ResourceName
+from holdfast.model.text import like
 
 _BRIDGE_CLASS = 0x06
 _HARMLESS_DRIVERS = frozenset({"pci-stub", "pcieport"})
@@ -175,4 +175,4 @@ def pool_variables(resource: ResourceName, addresses: Iterable[PciAddress]) -> d
 
 
 def _any(text: str, patterns: tuple[str, ...]) -> bool:
-    return not patterns or any(fnmatchcase(text, pattern.lower()) for pattern in patterns)
+    return not patterns or any(like(text, pattern) for pattern in patterns)
