@@ -807,3 +807,7 @@ async def test_the_labels_of_the_node_are_read_and_followed(plane: ControlPlane)
     plane.server.forbidden = {("get", "nodes")}
     with pytest.raises(ApiRefusedError, match=r'cannot read Node node-1: .*resource "nodes"'):
         await asyncio.to_thread(labels_now, plane.access, NODE, SystemClock(), timeout=20.0)
+    plane.server.forbidden.clear()
+    plane.server.be_rude(Rudeness(path="nodes", trickle=True))
+    with pytest.raises(ApiServerError, match="it does not answer in time"):
+        await asyncio.to_thread(labels_now, plane.access, NODE, SystemClock(), timeout=1.0)

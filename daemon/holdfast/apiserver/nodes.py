@@ -65,7 +65,7 @@ def labels_now(access: Access, node: str, clock: Clock, *, timeout: float) -> La
     """Return the labels of *node*, without an event loop; raise ApiServerError after *timeout*."""
     request = _request(node)
     with closing(Wire(access, clock)) as wire:
-        answer = wire.exchange(request, timeout)
+        answer = wire.exchange_within(request, timeout)
     return understood(request, answer, _NodeWithLabels).metadata.labels
 
 

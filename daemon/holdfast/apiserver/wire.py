@@ -5,6 +5,7 @@ import http.client
 import platform
 import socket
 import ssl
+import threading
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -164,6 +165,20 @@ class Wire:
                 answer = whole(self._send(request, timeout))
             self._used = self._clock.monotonic()
             return answer
+
+    def exchange_within(self, request: ApiRequest, seconds: float) -> ApiResponse:
+        """Do as `exchange` for one who has no lane: the whole takes at most *seconds*."""
+        ends = threading.Timer(seconds, self.abort)
+        ends.daemon = True
+        ends.start()
+        try:
+            return self.exchange(request, seconds)
+        except ApiServerError as error:
+            if not self._aborted:
+                raise
+            raise unanswered(self._access, TimeoutError()) from error
+        finally:
+            ends.cancel()
 
     def stream(self, request: ApiRequest, timeout: float) -> http.client.HTTPResponse | ApiResponse:
         """Send *request* and return its answer to read from, or the whole answer that refused it.

@@ -40,7 +40,7 @@ from holdfast.settings import Settings
 T = TypeVar("T")
 
 _PATIENCE = 5.0
-"""Seconds of each wait on the network."""
+"""Seconds for each answer."""
 _GROUP = "resource.k8s.io"
 _DRY_RUN = {"dryRun": "All"}
 _NAME_IT = "set dra.nodeName, or the variable NODE_NAME, to the name that `kubectl get nodes` shows"
@@ -198,7 +198,7 @@ class Cluster:
         return self._ask(request, _Review).status.allowed
 
     def _ask(self, request: ApiRequest, kind: type[T]) -> T:
-        return understood(request, self._wire.exchange(request, _PATIENCE), kind)
+        return understood(request, self._wire.exchange_within(request, _PATIENCE), kind)
 
 
 def cluster_findings(

@@ -307,6 +307,14 @@ def test_a_server_that_cannot_be_asked_is_told_once(cluster: Cluster) -> None:
     assert "network policy" in cluster.told()["api-server"].remedy
 
 
+def test_a_server_that_sends_a_byte_now_and_then_is_not_waited_for(cluster: Cluster) -> None:
+    cluster.plane.server.be_rude(Rudeness(path="/nodes/", trickle=True))
+
+    found = cluster.told()["api-server"]
+
+    assert (found.level, "does not answer in time" in found.reason) == (Level.FAIL, True)
+
+
 def test_a_token_that_the_server_does_not_know_is_told(cluster: Cluster) -> None:
     cluster.plane.server.tokens = {}
 
