@@ -179,6 +179,21 @@ async def test_another_driver_of_our_name_is_named_and_left_alone(
                 await until(lambda: driver.state.registered)
 
 
+async def test_another_driver_of_our_name_that_hangs_is_left_alone(short_path: Path) -> None:
+    path = short_path / "plugins" / DRIVER / "dra.sock"
+    path.parent.mkdir(parents=True)
+    async with dra_kubelet(short_path) as kubelet:
+        kubelet.watcher.deaf = True
+        with socket.socket(socket.AF_UNIX) as other, socket.socket(socket.AF_UNIX) as waits:
+            other.bind(str(path))
+            other.listen(0)
+            waits.connect(str(path))
+            inode = path.stat().st_ino
+            async with driver_side(short_path) as driver:
+                await until(lambda: "(pid unknown) listens at" in driver.state.problem)
+                assert path.stat().st_ino == inode
+
+
 async def test_a_second_holdfast_of_one_name_waits_for_the_end_of_the_first(
     short_path: Path,
 ) -> None:

@@ -218,6 +218,8 @@ class DriverRegistrar:
     def _refuse_another(self, path: Path) -> None:
         try:
             pid = listener(path)
+        except BlockingIOError:  # it listens, and too many wait already for it to answer
+            pid = 0
         except OSError:
             return  # nothing lies there, or it is left over
         raise KubeletError(
