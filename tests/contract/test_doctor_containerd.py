@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.doctor.cdi import nodes_without_mode
 from holdfast.doctor.containerd.checks import containerd_findings
+from holdfast.doctor.containerd.facts import read_configuration
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.gvisor import gvisor_findings
 from holdfast.doctor.programs import Ask, ProgramOutput, run
@@ -88,6 +89,16 @@ def test_a_file_that_is_not_utf_8_or_is_a_folder_is_a_failure_too(tmp_path: Path
     reasons = [each.reason for each in containerd_findings(at) if each.level is Level.FAIL]
     assert any("/etc/containerd/a.toml: it is not UTF-8" in reason for reason in reasons)
     assert any("/etc/containerd/b.toml" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("pattern", ["/opt/**/a.toml", "/opt/**.toml", "/opt/x/**"])
+def test_two_stars_in_an_import_are_one_to_containerd(pattern: str, tmp_path: Path) -> None:
+    """They would be a walk through all folders to Python, or an error."""
+    files = {MAIN: f'version = 3\nimports = ["{pattern}"]\n', "/opt/b.toml": ""}
+    files |= dict.fromkeys(("/opt/x/a.toml", "/opt/x/y/a.toml", "/opt/a.toml"), "")
+    found = read_configuration(node(tmp_path, files), major=2)
+    one = {str(path) for path in map(Path, files) if path.match(pattern.replace("**", "*"))}
+    assert {each.path for each in found.files} == {MAIN, *one}
 
 
 def test_imports_are_read_in_containerds_order_and_patterns_sorted(

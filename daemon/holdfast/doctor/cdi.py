@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from holdfast.doctor.finding import Check, Finding, Node, unusable
+from holdfast.doctor.finding import Check, Finding, Node, or_well, unusable
 from holdfast.doctor.programs import find_program
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import (
@@ -225,14 +225,15 @@ def _ours(node: Node, folder: Path) -> Iterator[Finding]:
         for name in list_names(folder)
         if name.startswith(prefix) and name.endswith((".json", ".yaml"))
     ]
-    problems = [f"{path} {problem}" for path in ours for problem in _wrong(node, path)]
-    for problem in problems:
-        yield Check("own-specs").fail(
-            problem, remedy="start the daemon, or restart it: it then writes its specs again"
-        )
-    if not problems:
-        names = ", ".join(path.name for path in ours) or "none yet"
-        yield Check("own-specs").ok(f"holdfast's specs in {folder}: {names}")
+    remedy = "start the daemon, or restart it: it then writes its specs again"
+    check = Check("own-specs")
+    wrong = (
+        check.fail(f"{path} {problem}", remedy=remedy)
+        for path in ours
+        for problem in _wrong(node, path)
+    )
+    names = ", ".join(path.name for path in ours) or "none yet"
+    yield from or_well(wrong, check.ok(f"holdfast's specs in {folder}: {names}"))
 
 
 def _wrong(node: Node, path: Path) -> Iterator[str]:

@@ -116,6 +116,18 @@ def test_a_spec_of_ours_that_names_an_old_number_fails(node_by_name: NodeTree) -
     )
 
 
+def test_a_spec_that_is_wrong_is_told_although_the_next_cannot_be_read(
+    node_by_name: NodeTree,
+) -> None:
+    _spec(node_by_name, "holdfast_google.com_tpu.json", "240:7")
+    (node_by_name.folder / "run/cdi/holdfast_z.json").mkdir()
+
+    told = node_by_name.told(*_BY_NAME)
+
+    assert told.of("cdi", "own-specs")["level"] == "FAIL"
+    assert "holdfast_z.json: Is a directory" in told.of("cdi", "rights")["reason"]
+
+
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"devices": [1]}', '{"devices": {}}', "[" * 99999]
 )

@@ -426,9 +426,10 @@ def _astray(asked: str) -> bool:
 def _found(node: Node, importer: str, asked: str) -> tuple[str, ...]:
     """Return the files that an import names, as the node calls them.
 
-    An import with a ``*`` is a pattern, which may match nothing. Any other file must exist.
+    An import with a ``*`` is a pattern, which may match nothing; ``**`` is no more to containerd.
+    Any other file must exist.
     """
-    absolute = os.path.normpath(PurePosixPath(importer).parent / asked)
+    absolute = re.sub(r"\*+", "*", os.path.normpath(PurePosixPath(importer).parent / asked))
     if "*" not in absolute:
         return (absolute,)
     folder, _, name = absolute.rpartition("/")
