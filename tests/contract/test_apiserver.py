@@ -295,6 +295,15 @@ def test_a_refusal_by_a_page_of_a_proxys_own_has_the_status(body: bytes) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "gone"),
+    [(b"404 page not found\n", False), (b"{}", False), (b'{"reason": "NotFound"}', True)],
+)
+def test_an_object_is_gone_where_kubernetes_says_so_and_no_proxy(body: bytes, gone: bool) -> None:
+    refused = refusal(ApiRequest(about="it", path=("version",)), ApiResponse(status=404, body=body))
+    assert (refused.status, isinstance(refused, ObjectGoneError)) == (404, gone)
+
+
 async def test_how_a_server_does_not_answer_is_told_in_one_way_and_counted_in_one_way(
     plane: ControlPlane,
 ) -> None:

@@ -24,6 +24,7 @@ T = TypeVar("T")
 _FIRST_PAUSE, _LAST_PAUSE = 0.2, 2.0
 _MOST_TEXT = 500
 """Characters of the server's own text; kubelet shows ours in an event of at most 1024."""
+_NOT_FOUND = "NotFound"
 _BUSY = frozenset(
     {
         HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -47,7 +48,7 @@ class ApiRefusedError(ApiServerError):
 
 
 class ApiObjectGoneError(ApiRefusedError, ObjectGoneError):
-    """There is no such object (404)."""
+    """There is no such object: 404 in Kubernetes' own words, not in those of a proxy on the way."""
 
 
 class Status(Struct, frozen=True, kw_only=True):
@@ -84,9 +85,10 @@ class ApiServer:
 
         A reading call is tried again while the server cannot be reached or is busy, a writing one
         only where the server says that it did not look at it (429). Raise ApiServerError when that
-        does not help, ApiRefusedError when the server refuses, ApiObjectGoneError for a 404. An
-        answer that makes no sense is UnreadableAnswerError at once: a tenant can see to it that the
-        next one is no better, and others wait for the connection.
+        does not help, ApiRefusedError when the server refuses, ApiObjectGoneError where it says
+        that there is no such object. An answer that makes no sense is UnreadableAnswerError at
+        once: a tenant can see to it that the next one is no better, and others wait for the
+        connection.
         """
         end = self.clock.monotonic() + deadline
         pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
@@ -176,7 +178,8 @@ def refusal(request: ApiRequest, answer: ApiResponse) -> ApiRefusedError:
         status = Status()
     words = printable(status.message, _MOST_TEXT) or f"HTTP status {answer.status}"
     text = f"cannot {_VERBS[request.method]} {request.about}: the API server says: {words}"
-    kind = ApiObjectGoneError if answer.status == HTTPStatus.NOT_FOUND else ApiRefusedError
+    gone = (answer.status, status.reason) == (HTTPStatus.NOT_FOUND, _NOT_FOUND)
+    kind = ApiObjectGoneError if gone else ApiRefusedError
     return kind(text, status=answer.status, reason=status.reason)
 
 

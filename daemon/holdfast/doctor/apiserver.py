@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -318,14 +319,13 @@ def _of_slices(cluster: Cluster, node: Node, name: str) -> Iterator[Finding]:
     driver = node.settings.dra.driver_name
     try:
         found = cluster.slices(name)
-    except ApiObjectGoneError:
-        yield Check("slices").fail(
-            "the API server does not serve resource.k8s.io/v1",
-            remedy=f"upgrade the cluster to 1.{_BY_DEFAULT} or later",
-        )
+    except ApiRefusedError as error:  # the row `rbac` says what is forbidden
+        if error.status == HTTPStatus.NOT_FOUND:
+            yield Check("slices").fail(
+                "the API server does not serve resource.k8s.io/v1",
+                remedy=f"upgrade the cluster to 1.{_BY_DEFAULT} or later",
+            )
         return
-    except ApiRefusedError:
-        return  # the row `rbac` says so
     ours = [each for each in found if each.spec.driver == driver]
     yield from _rivals([each for each in found if each.spec.driver != driver], ours, node.settings)
     shares = any(map(node.settings.is_dra, node.settings.sharing.by_resource()))
