@@ -20,7 +20,6 @@ class Watched(Generic[T]):
     def __init__(self, value: T) -> None:
         self._value = value
         self._version = 0
-        self._changed = asyncio.Event()
         self._parts: tuple[Callable[[T], None], ...] = ()
         self.waiting: set[asyncio.Future[bool]] = set()
         """Who waits for the first change of this value and of others; see `Changes`."""
@@ -40,9 +39,6 @@ class Watched(Generic[T]):
         if value != self._value:
             self._value = value
             self._version += 1
-            # A new event for each change: whoever holds the old one wakes, however late it runs.
-            self._changed.set()
-            self._changed = asyncio.Event()
             for each in self.waiting:
                 _answer(each, changed=True)
             for publish in self._parts:
@@ -59,22 +55,18 @@ class Watched(Generic[T]):
 
     async def follow(self) -> AsyncIterator[T]:
         """Yield the current value, then the latest whenever it has changed, without end."""
-        seen = -1
         while True:
-            changed = self._changed  # taken first, so that no change between is missed
-            if seen != self._version:
-                seen = self._version
-                yield self._value
-            else:
-                await changed.wait()
+            changes = Changes([self])
+            yield self._value
+            await changes.wait()
 
     async def until(self, predicate: Callable[[T], bool]) -> T:
         """Return the first value seen that satisfies *predicate*; it may be the current one."""
         while True:
-            changed = self._changed
+            changes = Changes([self])
             if predicate(self._value):
                 return self._value
-            await changed.wait()
+            await changes.wait()
 
 
 class Nudges(Watched[int]):
@@ -126,7 +118,7 @@ async def pause(clock: Clock, settings: Watched[T], seconds: Callable[[T], float
     began = clock.monotonic()
     while (left := began + seconds(settings.value) - clock.monotonic()) > 0:
         sleep = asyncio.ensure_future(clock.sleep(left))
-        change = asyncio.ensure_future(_beyond(settings, settings.version))
+        change = asyncio.ensure_future(Changes([settings]).wait())
         await first_of(sleep, change)
 
 
@@ -149,7 +141,3 @@ async def seen_through(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
-
-
-async def _beyond(value: Watched[Any], version: int) -> None:
-    await value.until(lambda _: value.version != version)
