@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,10 +19,9 @@ from fakes.commands import holdfast
 from forked import Forked, daemons
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.daemon import run
-from holdfast.app.reload import SettingsOrigin
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.runtime.clock import SystemClock
-from holdfast.settings import Settings, convert
+from holdfast.settings import convert
 from holdfast.settings.sources import LoadedSettings
 from holdfast.vendors.context import Vendor
 from simulated.devicemanager import Endpoint
@@ -65,20 +64,6 @@ class NodeClock(SystemClock):
 
     def wall(self) -> float:
         return super().wall() + self.is_off
-
-
-class _Unchanged(SettingsOrigin):
-    """Settings that stay as they were at the start."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    @property
-    def files(self) -> Sequence[Path]:
-        return ()
-
-    def read(self, label: str | None) -> LoadedSettings:
-        return LoadedSettings(settings=self._settings, label=label)
 
 
 class WatchfulRuntime(Runtime):
@@ -162,8 +147,8 @@ class Stage(simulated.stage.Stage):
     async def run_daemon(self) -> LoadedSettings | None:
         """Run a daemon in this task, until it ends by itself or raises why it cannot start."""
         settings = convert(self.settings)
-        found, origin = LoadedSettings(settings=settings), _Unchanged(settings)
-        return await run(found, origin, clock=self.clock, vendors=self.vendors)
+        found = LoadedSettings(settings=settings)
+        return await run(found, lambda _label: found, clock=self.clock, vendors=self.vendors)
 
     def set_clock(self, seconds: float) -> None:
         """Set the time of day off by so much, for the daemon and for the files that kubelet writes.

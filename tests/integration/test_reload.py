@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import yaml
 from fakes.commands import holdfast
 from fakes.stage import TPU, Stage, end, pod, stage
 from holdfast.app.daemon import run
-from holdfast.app.reload import SettingsOrigin
 from holdfast.control import ask
 from holdfast.model.node.restarts import FREE, MOST
 from holdfast.settings import Settings, convert
@@ -60,19 +59,6 @@ async def _refuses(node: Stage, why: str) -> None:
     assert node.healthy()
 
 
-class _Origin(SettingsOrigin):
-    def __init__(self, began: Settings, reread: Callable[[Settings], Settings]) -> None:
-        self._began = began
-        self._reread = reread
-
-    @property
-    def files(self) -> Sequence[Path]:
-        return ()
-
-    def read(self, label: str | None) -> LoadedSettings:
-        return LoadedSettings(settings=self._reread(self._began), label=label)
-
-
 @asynccontextmanager
 async def _in_this_process(
     folder: Path, reread: Callable[[Settings], Settings]
@@ -92,7 +78,8 @@ async def _in_this_process(
         }
     )
     (folder / "dp").mkdir()
-    daemon = asyncio.create_task(run(LoadedSettings(settings=settings), _Origin(settings, reread)))
+    began = LoadedSettings(settings=settings)
+    daemon = asyncio.create_task(run(began, lambda _: LoadedSettings(settings=reread(settings))))
     try:
         await until((folder / "state/control.sock").exists, limit=30.0)
         yield daemon

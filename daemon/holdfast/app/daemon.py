@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import structlog
 import holdfast
 from holdfast.app.answers.answers import handlers
 from holdfast.app.answers.readiness import readiness, readings
-from holdfast.app.reload import Orders, Reload, SettingsOrigin
+from holdfast.app.reload import Orders, Reload
 from holdfast.app.watches.configuration import ConfigurationFiles
 from holdfast.app.wiring.assembly import Assembly
 from holdfast.app.wiring.core import Core
@@ -45,8 +45,9 @@ _TIDY = 60.0
 
 async def run(
     found: LoadedSettings,
-    origin: SettingsOrigin,
+    read: Callable[[str | None], LoadedSettings],
     *,
+    files: Sequence[Path] = (),
     restarts: Sequence[float] = (),
     clock: Clock | None = None,
     vendors: Iterable[Vendor] = VENDORS,
@@ -55,10 +56,11 @@ async def run(
     """Run until SIGTERM or SIGINT, with *found*; raise HoldfastError when it cannot start.
 
     Time is *clock*'s; without one, the machine's. *stalls* are those of the loop that it runs in.
-    What changes at the *origin* of the settings is taken up at once, or, where that takes a
-    restart, everything stops as at SIGTERM and what it is to restart with is returned: the caller
-    is to start the program again in this process. *restarts* tells when it did so before, in
-    seconds of the clock of time.monotonic, which goes on.
+    What changes in the configuration, which *read* reads from *files* and more (see `Reload`), is
+    taken up at once, or, where that takes a restart, everything stops as at SIGTERM and what it is
+    to restart with is returned: the caller is to start the program again in this process.
+    *restarts* tells when it did so before, in seconds of the clock of time.monotonic, which goes
+    on.
     """
     settings = found.settings
     orders, live = Orders(), LiveSettings(found)
@@ -92,7 +94,7 @@ async def run(
         stack.push_async_callback(ledger.close)
         parts = Assembly(Core(live, host, ledger, clock, metrics), vendors)
         stack.callback(parts.reclaim.resetter.close)
-        reload = Reload(parts=parts, origin=origin, orders=orders, restarts=restarts)
+        reload = Reload(parts=parts, read=read, orders=orders, restarts=restarts)
         answers = {**handlers(parts, board), "reload": reload.asked}
         control = ControlServer(state, answers, patience=PATIENCE)
         board.down("scanning the node for the first time")
@@ -107,7 +109,7 @@ async def run(
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
             for each in (*parts.lacks.value, *missing_folders(settings, host.root)):
                 log.warning("permission or mount missing", reason=each)
-            _follow_configuration(parts, supervisor, reload, orders, origin.files)
+            _follow_configuration(parts, supervisor, reload, orders, files)
             await orders.over()
             why = "asked to stop" if orders.stop else "restarting with the changed configuration"
             log.info("stopping", reason=f"{why}; locks stay")

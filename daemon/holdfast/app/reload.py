@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 from msgspec import Struct, field
@@ -88,27 +86,17 @@ class ReloadOutcome(Struct, frozen=True, kw_only=True):
         return TakeUp.RESTART in self.keys and not self.problem
 
 
-class SettingsOrigin(Protocol):
-    """Where the settings come from: files, the environment and flags."""
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """Return the files that are read."""
-
-    def read(self, label: str | None) -> LoadedSettings:
-        """Read the configuration as it is now, of a node with *label*; raise SettingsError."""
-
-
 class Reload(Struct, kw_only=True):
     """Takes up changes of the configuration in `parts`: all of one, or nothing of it.
 
     While calls to the kernel have not returned, nothing restarts: the thread of one could keep the
-    process from being replaced. `restarts` are those of this process, by the clock's monotonic
+    process from being replaced. `read` reads the configuration as it is now, of a node with that
+    label, or raises SettingsError. `restarts` are those of this process, by the clock's monotonic
     seconds.
     """
 
     parts: Assembly
-    origin: SettingsOrigin
+    read: Callable[[str | None], LoadedSettings]
     orders: Orders
     restarts: Sequence[float]
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -195,7 +183,7 @@ class Reload(Struct, kw_only=True):
         core = self.parts.core
         lane, label = core.host.lanes["configuration"], core.live.label.value
         try:
-            found = await lane.run(lambda: self.origin.read(label))
+            found = await lane.run(lambda: self.read(label))
         except SettingsError as error:
             return ReloadOutcome(problem=str(error)), None
         except LaneStuckError as error:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,46 +17,12 @@ from holdfast.model.node.restarts import MOST
 
 if TYPE_CHECKING:  # loading it takes as long as all else of --help
     from holdfast.settings import Settings
-    from holdfast.settings.sources import LoadedSettings, SettingsSources
+    from holdfast.settings.sources import LoadedSettings
 
 _RESTARTS = "_HOLDFAST_RESTARTS"
 """The variable by which a process that restarts tells itself when it did."""
 _HANDED_OVER = "_HOLDFAST_CONFIGURATION"
 """The variable by which it tells itself the fd of the configuration that it restarts for."""
-
-
-class _Origin:
-    """The files, changes and flags that the command line names, and the environment."""
-
-    def __init__(self, file: Path | None, changes: dict[str, str], theirs: dict[str, str]) -> None:
-        """Read *file*, then *changes* of single keys, and *theirs*, NVIDIA's flags."""
-        self._file = file
-        self._changes = changes
-        self._theirs = theirs
-
-    @property
-    def files(self) -> "Sequence[Path]":
-        """Return the files that are read."""
-        from holdfast.settings.sources import files  # noqa: PLC0415 - --help does without
-
-        return files(self._file, os.environ, self._theirs)
-
-    def read(self, label: str | None) -> "LoadedSettings":
-        """Read the configuration as it is now, of a node with *label*; raise SettingsError."""
-        return self._sources([]).found(label)
-
-    def for_start(
-        self, ineffective: list[str], former: "LoadedSettings | None"
-    ) -> "LoadedSettings":
-        """Read it as `sources.for_start` does; add to *ineffective* which settings do nothing."""
-        from holdfast.settings.sources import for_start  # noqa: PLC0415 - --help does without
-
-        return for_start(lambda: self._sources(ineffective), _ask_label, former)
-
-    def _sources(self, ineffective: list[str]) -> "SettingsSources":
-        return settings_sources(
-            self._file, self._changes, theirs=self._theirs, told=ineffective.append
-        )
 
 
 @click.command(cls=NvidiaCommand, epilog=example("holdfast run --config /etc/holdfast/config.yaml"))
@@ -85,8 +51,11 @@ def run(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     named = {"stateDir": state_dir, "http.port": http_port, "log.level": log_level}
     ours = {path: text for path, text in named.items() if text is not None}
-    origin, ineffective = _Origin(config, changes | ours, given()), without_effect()
-    found = origin.for_start(ineffective, _taken_over())
+    from holdfast.settings.sources import files, for_start  # noqa: PLC0415 - --help does without
+
+    theirs, ineffective = given(), without_effect()
+    sources = partial(settings_sources, config, changes | ours, theirs=theirs)
+    found = for_start(partial(sources, told=ineffective.append), _ask_label, _taken_over())
     gc.disable()  # nothing that is loaded here becomes garbage
     import asyncio  # noqa: PLC0415 - no other command needs these
 
@@ -104,7 +73,15 @@ def run(
     stalls = Stalls()
     restarts = [float(each) for each in os.environ.get(_RESTARTS, "").split()]  # the latest last
     with asyncio.Runner(loop_factory=stalls.new_loop) as runner:
-        following = runner.run(run_daemon(found, origin, restarts=restarts, stalls=stalls))
+        following = runner.run(
+            run_daemon(
+                found,
+                lambda label: sources().found(label),
+                files=files(config, os.environ, theirs),
+                restarts=restarts,
+                stalls=stalls,
+            )
+        )
     if following is not None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         os.environ[_RESTARTS] = " ".join(map(str, [*restarts, time.monotonic()][-MOST:]))
