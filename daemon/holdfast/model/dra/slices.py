@@ -25,7 +25,7 @@ from holdfast.model.dra.resourceslice import (
     ValidRange,
     fitted,
 )
-from holdfast.model.groups import grouped
+from holdfast.model.groups import grouped, tied
 from holdfast.model.ids import DeviceName, HardwareKey, PciAddress
 
 MOST_COUNTERS = 32
@@ -89,7 +89,7 @@ def counted(devices: Hardware) -> tuple[tuple[str, ...], Counters]:
     sets: list[CounterSet] = []
     uses: dict[str, CounterUse] = {}
     order = {name: place for place, name in enumerate(devices)}
-    for members in _entangled(devices):
+    for members in tied(devices.items()):
         entangled = {name: devices[name] for name in sorted(members, key=order.__getitem__)}
         parts = _parts_of(entangled)
         if len(parts) > MOST_COUNTERS:
@@ -105,22 +105,6 @@ def counted(devices: Hardware) -> tuple[tuple[str, ...], Counters]:
             mine = [names[part] for part in parts if name in part]
             uses[name] = CounterUse(counter_set=first, counters=dict.fromkeys(mine, _ONE))
     return tuple(name for name in devices if name in kept), Counters(sets=tuple(sets), uses=uses)
-
-
-def _entangled(devices: Hardware) -> list[list[str]]:
-    """Split *devices* into sets that have no hardware in common, each in any order."""
-    found: list[tuple[set[HardwareKey], list[str]]] = []
-    for name, hardware in devices.items():
-        keys, members = set(hardware), [name]
-        others = []
-        for former in found:
-            if former[0].isdisjoint(keys):
-                others.append(former)
-            else:
-                keys |= former[0]
-                members = [*former[1], *members]
-        found = [*others, (keys, members)]
-    return [members for _, members in found]
 
 
 def _parts_of(devices: Hardware) -> list[tuple[str, ...]]:

@@ -1,13 +1,13 @@
 """Finds PCI functions that are granted through their IOMMU groups, and makes devices of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from holdfast.host.pci.sysfs import PciFunction, Snapshot
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
-from holdfast.model.groups import grouped
+from holdfast.model.groups import grouped, tied
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.tpu.generations import slot_of
 from holdfast.model.vfio import (
@@ -35,7 +35,10 @@ def vfio_devices(
 
     Functions in one IOMMU group cannot, nor can the functions of one chip.
     """
-    return tuple(_device(snapshot, resource, together) for together in _inseparable(matches))
+    return tuple(
+        _device(snapshot, resource, sorted(each, key=lambda match: match.function.address))
+        for each in tied((match, _ties(match)) for match in matches)
+    )
 
 
 def unreadable(functions: Iterable[PciFunction]) -> tuple[Fault, ...]:
@@ -53,24 +56,12 @@ def no_group(function: PciFunction) -> Fault:
     return Fault(kind=FaultKind.NO_NODE, text=text)
 
 
-def _inseparable(matches: Sequence[PoolFunction]) -> list[list[PoolFunction]]:
-    """Split *matches* into sets, joining those that share a group or a chip."""
-    sets: dict[int, tuple[set[str], list[PoolFunction]]] = {}
-    set_of: dict[str, int] = {}
-    for number, match in enumerate(matches):
-        ties, joined = set[str](), [match]
-        if match.function.iommu_group is not None:
-            ties.add(f"group {match.function.iommu_group}")
-        if match.chip_functions > 1:
-            ties.add(f"chip {slot_of(match.function.address)}")
-        for other in {set_of[tie] for tie in ties if tie in set_of}:
-            others, members = sets.pop(other)
-            ties |= others
-            joined += members
-        sets[number] = ties, joined
-        set_of.update(dict.fromkeys(ties, number))
-    found = (members for _, members in sets.values())
-    return [sorted(members, key=lambda match: match.function.address) for members in found]
+def _ties(match: PoolFunction) -> Iterator[str]:
+    """Yield what *match* cannot be granted without: its IOMMU group and its chip."""
+    if match.function.iommu_group is not None:
+        yield f"group {match.function.iommu_group}"
+    if match.chip_functions > 1:
+        yield f"chip {slot_of(match.function.address)}"
 
 
 def _device(snapshot: Snapshot, resource: ResourceName, matches: Sequence[PoolFunction]) -> Device:
