@@ -82,7 +82,7 @@ class Looked:
 
     async def released(self, watch: DeviceUse) -> Verdict:
         """Return what is thought of the device when it is to become free."""
-        enabled = (await watch.enabled([self.device]))[self.device.name]
+        enabled = (await watch.look.enabled([self.device]))[self.device.name]
         return judge_kernel(await watch.known(self.device, {}, enabled=enabled, to_free=True))
 
     def set_enable(self, count: str) -> None:

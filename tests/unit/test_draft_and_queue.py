@@ -388,7 +388,7 @@ def test_the_queue_and_the_rank_of_each_of_it_agree() -> None:
         allocated(silicon(d5="f"), pod=Y),
     )
     queue = book.queue()
-    assert queue == sorted(queue, key=book.rank)
+    assert queue == sorted(queue, key=book.holdings.rank)
     assert [each.id for each in queue] == [1, 2, 5, 3, 4, 6]
 
 

@@ -153,12 +153,6 @@ class DeviceUse:
         finally:
             turn.askers.remove(names)
 
-    async def enabled(
-        self, devices: Sequence[Device]
-    ) -> Mapping[DeviceName, tuple[PciAddress, ...]]:
-        """Return which functions of each device are enabled now."""
-        return await self.look.enabled(devices)
-
     async def known(
         self,
         device: Device,
@@ -221,7 +215,7 @@ class DeviceUse:
         self._ahead = set()
         if len(devices) < 2:  # noqa: PLR2004 - one has nobody to share a look with
             return
-        enabled = await self.enabled(devices)
+        enabled = await self.look.enabled(devices)
         due = [
             each
             for each in devices

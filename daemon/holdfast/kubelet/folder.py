@@ -109,12 +109,8 @@ class FolderWatch:
         self._forget()
         if folder is None:
             return
-        try:
+        with self._problem.noting(HostError):
             self._watching.callback(self._paths.watch(self.path, self._happened))
-        except HostError as error:
-            self._problem.set(str(error))
-        else:
-            self._problem.set("")
             self._watched = folder
 
     def _forget(self) -> None:

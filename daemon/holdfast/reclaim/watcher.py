@@ -190,7 +190,7 @@ class Watcher:
         if self.looked.is_set():
             turns = frozenset(self._turns.next([each.name for each in devices]))
             devices = tuple(each for each in devices if each.name in turns)
-        enabled = await self.use.enabled(devices)
+        enabled = await self.use.look.enabled(devices)
         await self._users.look_at_free(enabled, at_all=not self.looked.is_set())
         held = [each for each in self._locks() if each.state is LockState.HELD]
         await self._users.look_at_held(held, sightings, enabled)
@@ -386,7 +386,7 @@ class Watcher:
         return await self.use.known(
             device,
             book.locks,
-            enabled=(await self.use.enabled([device]))[device.name],
+            enabled=(await self.use.look.enabled([device]))[device.name],
             pids=(pod.processes or ()) if pod is not None else (),
             to_free=not _may_live(pod),
         )
@@ -452,5 +452,5 @@ def _may_live(pod: FormerPod | None) -> bool:
 
 def _heir(lock: DeviceLock, book: Book) -> PodUid | None:
     """Return the pod whose Allocation is the oldest that waits for the lock."""
-    waiting = sorted(book.holdings.on(lock.keys), key=book.rank)
+    waiting = sorted(book.holdings.on(lock.keys), key=book.holdings.rank)
     return next((each.pod for each in waiting if each.id != lock.allocation), None)

@@ -423,10 +423,6 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         """Return every lock that excludes any of *keys*, under any resource name."""
         return self.holdings.locks_on(keys)
 
-    def rank(self, allocation: Allocation) -> tuple[int, int]:
-        """Return its place in the queue: all Allocations of a pod have the place of the oldest."""
-        return self.holdings.rank(allocation)
-
     def queue(self) -> list[Allocation]:
         """Return the live Allocations, the one with the first right to its keys first."""
         return sorted(self.allocations.values(), key=self.holdings.rank)

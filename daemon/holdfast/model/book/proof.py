@@ -83,7 +83,7 @@ def true_owner(book: Book, lock: DeviceLock, facts: KernelFacts) -> Allocation |
     return next(
         (
             each
-            for each in sorted(book.holdings.on(lock.keys), key=book.rank)
+            for each in sorted(book.holdings.on(lock.keys), key=book.holdings.rank)
             if each.pod in pods
             and lock.keys <= each.keys
             and could_have_started(each, book.holdings)

@@ -344,7 +344,7 @@ def _first_other(passage: Passage, caller: Caller, book: Book) -> Allocation | N
     only = _only(passage, book)
     own = caller.allocation if only is None else only.id
     others = (each for each in book.holdings.contending(passage.keys) if each.id != own)
-    return min(others, key=book.rank, default=None)
+    return min(others, key=book.holdings.rank, default=None)
 
 
 def _only(passage: Passage, book: Book) -> Allocation | None:
@@ -356,7 +356,7 @@ def _only(passage: Passage, book: Book) -> Allocation | None:
 def _allocations_of(passage: Passage, book: Book) -> list[Allocation]:
     naming = book.holdings.naming(passage.resource, passage.devices)
     same = (each for each in naming if each.ids == set(passage.devices) and each.claim is None)
-    return sorted(same, key=book.rank)
+    return sorted(same, key=book.holdings.rank)
 
 
 def locked_devices(book: Book, keys: frozenset[HardwareKey]) -> tuple[DeviceName, ...]:
