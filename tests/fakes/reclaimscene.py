@@ -102,7 +102,7 @@ class _Kernel(Cgroups):
         self.before_kill()
         super().kill(path, inode)
         self.killed.append(path)
-        for pid in self.members(path):
+        for pid in self._list(self._folder(path))[0]:
             _end(pid)
 
     def freeze(self, path: str, inode: int, *, frozen: bool) -> None:

@@ -122,14 +122,11 @@ class MemoryCgroups(Cgroups):
         inode = self._kernel.cgroups.get(path)
         if inode is None:
             return None
-        pids = self.members(path)
+        pids = tuple(sorted(each.id.pid for each in self._kernel.members(path)))
         return PodSighting(cgroup=path, inode=inode, populated=bool(pids), processes=pids)
 
     def inode(self, path: str) -> int | None:
         return self._kernel.cgroups.get(path)
-
-    def members(self, path: str) -> tuple[int, ...]:
-        return tuple(sorted(each.id.pid for each in self._kernel.members(path)))
 
     def events_path(self, path: str) -> Path | None:
         return Path(path)

@@ -366,7 +366,7 @@ _TOLD_OF_D0 = {
         book(),
         {"uncommitted_for": 31.0},
         FreeFor.NONE,
-        "the ledger cannot be written, so no start can be recorded",
+        "",
         "the ledger can be written again",
     ),
     "ill": (
@@ -393,8 +393,11 @@ def test_a_standing_says_for_whom_a_device_is_free_why_not_and_until_when(
     found: Book, facts: dict[str, Any], free_for: FreeFor, why: str, until: str
 ) -> None:
     standing = of_d0(found, **facts)
-    assert (standing.free_for, standing.why, standing.until) == (free_for, why, until)
-    assert (standing.free_for is FreeFor.ANY) == (not standing.why) == (not standing.until)
+    told = (standing.fault, standing.kept_by, standing.withheld, standing.leaving)
+    assert next(filter(None, told), "") == why
+    assert (standing.free_for, standing.until) == (free_for, until)
+    kept = any(told) or standing.uncommitted
+    assert (standing.free_for is FreeFor.ANY) == (not kept) == (not until)
 
 
 @pytest.mark.parametrize("state", list(LockState))
@@ -430,7 +433,8 @@ def test_what_pods_have_that_the_node_does_not_list_has_a_standing_too() -> None
 
 def test_of_a_device_that_is_free_there_is_nothing_to_say() -> None:
     free = of_d0(Book())
-    said = (free.owner, free.crowded, free.withheld, free.leaving, free.why, free.until)
+    told = (free.fault, free.kept_by, free.withheld, free.leaving)
+    said = (free.owner, free.crowded, *told, free.until)
     assert said == ("",) * len(said)
 
 

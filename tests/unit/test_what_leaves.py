@@ -254,7 +254,7 @@ def test_cards_do_not_count_for_one_another_and_all_are_told_why() -> None:
     assert _healthy(found) == {"gpu::2", "gpu::3", "other::0", "other::1"}
     low = found.by_name[DeviceName(GPU, DeviceId("gpu::0"))]
     assert low.free_for is FreeFor.NONE
-    assert low.why == "2 shares of the same hardware are in use, and the settings allow 2"
+    assert low.leaving == "2 shares of the same hardware are in use, and the settings allow 2"
     assert low.until == "a pod on another share of the same hardware has ended"
     assert low.withheld_as == "leaving"
 

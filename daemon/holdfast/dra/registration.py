@@ -40,8 +40,6 @@ log = structlog.get_logger(__name__)
 
 _Call = aio.ServicerContext[Any, Any]
 
-_STOP_GRACE = 0.001
-
 
 class Announcement(api_pb2_grpc.RegistrationServicer):
     """What kubelet is told about us, and what it said.
@@ -162,7 +160,7 @@ class DriverRegistrar:
                 if self.registration.value.registered:
                     self._problem.set("")
                     delays = self._delays()
-                await self._door.stop(_STOP_GRACE)  # its next appearance makes kubelet ask
+                await self._door.stop()  # its next appearance makes kubelet ask
             except HoldfastError as error:
                 problem = str(error)
             self._report(problem)
@@ -173,8 +171,8 @@ class DriverRegistrar:
 
         Kubelet then takes the driver for gone, and deletes its ResourceSlices after 30 s.
         """
-        await self._door.stop(_STOP_GRACE)
-        await self._service.stop(_STOP_GRACE)
+        await self._door.stop()
+        await self._service.stop()
         if self._lock is not None:
             self._lock.close()
 
@@ -183,7 +181,7 @@ class DriverRegistrar:
         await self.lane.run(self._prepare)
         for server, folder, add in self._sockets:
             if not (await folder.refresh()).has(server):
-                await server.stop(_STOP_GRACE)
+                await server.stop()
                 await server.start(add)
                 await folder.refresh()  # `_over` compares what is published with our socket
                 log.info("DRA socket opened", driver=self.driver, socket=str(server.path))

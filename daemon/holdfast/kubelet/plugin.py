@@ -48,7 +48,6 @@ _UNHEALTHY = "Unhealthy"
 
 
 Ids = tuple[DeviceId, ...]
-_STOP_GRACE = 0.001
 _STREAMS_END = 1.0
 
 
@@ -488,7 +487,7 @@ class PluginServer:
             return
         await self._plugin.end_streams(_STREAMS_END)
         await self._plugin.allocates_answered(self._patience)
-        await self.socket.stop(_STOP_GRACE)
+        await self.socket.stop()
 
 
 def _digest(resource: ResourceName) -> str:

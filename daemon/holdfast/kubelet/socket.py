@@ -101,7 +101,7 @@ class SocketServer:
         """Whether our socket lies at its path."""
         return self.file is not None and FileId.of(self.path) == self.file
 
-    async def stop(self, grace: float) -> None:
+    async def stop(self, grace: float = 0.001) -> None:
         """Give calls in flight *grace* seconds, stop, and remove our socket.
 
         A socket that another has put at our path stays. Call it again where it is cancelled: the

@@ -117,16 +117,6 @@ class Cgroups:
         found = seen(self._folder(path))
         return None if found is None else found.st_ino
 
-    def members(self, path: str) -> tuple[int, ...]:
-        """Return the pids in the cgroup at *path* and below; none if it is gone.
-
-        Raise HostError if a part of it cannot be read.
-        """
-        pids, unlisted = self._list(self._folder(path))
-        if unlisted:
-            raise HostError(unlisted)
-        return pids
-
     def events_path(self, path: str) -> Path | None:
         """Return the file that changes when the cgroup becomes empty; None if there is none."""
         events = self._folder(path) / "cgroup.events"

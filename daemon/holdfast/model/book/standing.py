@@ -186,13 +186,6 @@ class Standing(Struct, frozen=True, kw_only=True, dict=True):
         return FreeFor.NONE if withheld else FreeFor.ANY
 
     @cached_property
-    def why(self) -> str:
-        """Return why a new pod is not given it; empty: it is."""
-        unrecorded = "the ledger cannot be written, so no start can be recorded"
-        reasons = (self.fault, self.kept_by, self.withheld, self.leaving)
-        return next(filter(None, reasons), unrecorded if self.uncommitted else "")
-
-    @cached_property
     def until(self) -> str:
         """Return what has to happen before a new pod is given it; empty: nothing."""
         if self.device is None:
