@@ -7,12 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 from holdfast.app.answers.reports import (
-    claim_report,
     claim_reports,
     history_reports,
     lock_reports,
     mark_reports,
-    pod_name,
+    owner_report,
     waiting,
 )
 from holdfast.cli.tables import Row, Rows
@@ -47,9 +46,7 @@ def devices(folder: Path) -> Rows:
             **dict.fromkeys(("model", "offered", "reasons", "faults", "obstacle", "numa", "nodes")),
             "lock": lock.state.value,
             "lockDevice": str(lock.device),
-            "pod": lock.pod,
-            "podName": pod_name(lock.pod, book),
-            **claim_report(lock.claim, book),
+            **owner_report(lock, book),
             "freeFor": None,
             "until": None,
         }

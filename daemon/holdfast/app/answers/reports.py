@@ -50,6 +50,12 @@ def claim_reports(
     ]
 
 
+def owner_report(each: Allocation | DeviceLock | None, book: Book) -> Report:
+    """Return whose *each* is: the pod and the claim, as far as there is one and it is known."""
+    pod, claim = (None, None) if each is None else (each.pod, each.claim)
+    return {"pod": pod, "podName": pod_name(pod, book), **claim_report(claim, book)}
+
+
 def claim_report(uid: ClaimUid | None, book: Book) -> dict[str, Any]:
     """Return the fields of the claim that has or waits for a device; null without one."""
     record = None if uid is None else book.claims.get(uid)
@@ -144,9 +150,7 @@ def lock_reports(book: Book, standings: Standings) -> list[Report]:
             "device": str(name),
             "state": "queued",
             "fence": None,
-            "pod": allocation.pod,
-            "podName": pod_name(allocation.pod, book),
-            **claim_report(allocation.claim, book),
+            **owner_report(allocation, book),
             "since": allocation.created_at,
             "reason": why_queued(book, allocation, lacks),
             "until": None,
@@ -341,9 +345,7 @@ def _device_report(
         "nodes": [node.path for node in device.nodes],
         "lock": standing.state.value,
         "lockDevice": str(lock.device) if lock is not None else None,
-        "pod": lock.pod if lock is not None else None,
-        "podName": pod_name(lock.pod, book) if lock is not None else None,
-        **claim_report(lock.claim if lock is not None else None, book),
+        **owner_report(lock, book),
         "freeFor": standing.free_for.value,
         "until": standing.until or None,
     }
@@ -365,9 +367,7 @@ def _left_out_report(left: ExcludedDevice, book: Book) -> Report:
         "nodes": [node.path for node in device.nodes],
         "lock": None,
         "lockDevice": None,
-        "pod": None,
-        "podName": None,
-        **claim_report(None, book),
+        **owner_report(None, book),
         "freeFor": FreeFor.NONE.value,
         "until": "the settings no longer leave it out",
     }
@@ -379,9 +379,7 @@ def _lock_report(lock: DeviceLock, book: Book, standing: Standing | None) -> Rep
         "device": str(lock.device),
         "state": lock.state.value,
         "fence": lock.fence,
-        "pod": lock.pod,
-        "podName": pod_name(lock.pod, book),
-        **claim_report(lock.claim, book),
+        **owner_report(lock, book),
         "since": lock.since,
         "reason": "; ".join(filter(None, (lock.evidence, leaving))),
         "until": None if standing is None else standing.until or None,
