@@ -196,7 +196,7 @@ async def test_use_that_nobody_explains_is_scanned_for_again_after_the_pause_and
 ) -> None:
     await watch.facts()
     scan = watch.look.last_scan
-    watch.clock.shift(watch.use.rescan_pause - 1.0)
+    watch.clock.shift(watch.use.budget.clock - 1.0)
     await watch.facts()
     assert watch.look.last_scan is scan
     watch.clock.shift(2.0)
@@ -206,9 +206,9 @@ async def test_use_that_nobody_explains_is_scanned_for_again_after_the_pause_and
 
 async def test_the_longer_a_look_at_all_processes_takes_the_rarer_it_is(watch: Watched) -> None:
     await watch.facts()
-    assert watch.use.rescan_pause == max(60.0, 2000 * watch.look.full_scan_cpu_seconds)
+    assert watch.use.budget.clock == max(60.0, 2000 * watch.look.full_scan_cpu_seconds)
     watch.look.full_scan_cpu_seconds = 0.9
-    assert watch.use.rescan_pause == pytest.approx(1800.0)
+    assert watch.use.budget.clock == pytest.approx(1800.0)
 
 
 async def test_the_pause_can_change_at_any_time(watch: Watched) -> None:
@@ -244,7 +244,7 @@ async def test_a_holder_seen_by_an_incomplete_scan_is_looked_for_again_after_the
     assert found.holders
     assert found.gaps
     shutil.rmtree(hidden)
-    watch.clock.shift(watch.use.rescan_pause + 1.0)
+    watch.clock.shift(watch.use.budget.clock + 1.0)
     again = await watch.facts()
     assert again.holders
     assert not again.gaps

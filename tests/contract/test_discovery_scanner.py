@@ -112,12 +112,12 @@ async def test_an_adapter_does_not_take_the_place_of_another_by_having_its_name(
 
 async def test_the_first_scan_publishes_what_is_there(tree: HostTree, lane: Lane) -> None:
     scanner = _scanner(tree, lane)
-    assert scanner.problem
+    assert scanner.problem.text
     assert scanner.inventory.value.resources == ("google.com/tpu",)
     inventory = await scanner.scan()
     assert inventory is scanner.inventory.value
     assert _ids(scanner) == ["0000:00:05.0"]
-    assert scanner.problem == ""
+    assert scanner.problem.text == ""
 
 
 class _LetsGo(_AsFound):
@@ -257,12 +257,12 @@ async def test_a_scan_that_fails_keeps_the_inventory_and_names_the_problem_until
     lane.close(patience=5.0)
     assert (await scanner.scan()).generation == 1
     assert _ids(scanner) == ["0000:00:05.0"]
-    assert "lane scan" in scanner.problem
+    assert "lane scan" in scanner.problem.text
     with contextlib.closing(Lane("scan", deadline=60.0)) as working:
         scanner.lane = working
         async with _running(scanner):
             scanner.look_again()
-            await until(lambda: scanner.problem == "")
+            await until(lambda: scanner.problem.text == "")
 
 
 async def test_a_sysfs_that_is_not_there_any_more_takes_no_device_away(
@@ -274,7 +274,7 @@ async def test_a_sysfs_that_is_not_there_any_more_takes_no_device_away(
     tree.root.sys.rename(tree.root.sys.with_name("elsewhere"))
 
     assert await scanner.scan() is before
-    assert "is not a sysfs" in scanner.problem
+    assert "is not a sysfs" in scanner.problem.text
 
 
 async def test_a_reported_fault_is_published_without_a_scan_and_outlasts_scans(

@@ -156,7 +156,7 @@ async def test_a_release_that_not_everybody_can_be_seen_for_is_no_look_after_loo
     for _ in range(3):
         assert (await on.to_free(device)).gaps
     assert on.look.whole == 1
-    on.clock.shift(on.use.rescan_pause)
+    on.clock.shift(on.use.budget.clock)
     await on.to_free(device)
     assert on.look.whole == 2
 

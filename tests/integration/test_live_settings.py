@@ -36,7 +36,7 @@ _OTHERWISE: Mapping[str, object] = {
 """Another value of keys for which none can be made up."""
 
 _BY_CHANCE = re.compile(
-    r"latency$|\._version$|\._place\._left|\.gauges\._started$|\.store\._(seal\._fd|back\._index)$"
+    r"latency$|\.version$|\._place\._left|\.gauges\._started$|\.store\._(seal\._fd|back\._index)$"
 )
 """What differs between two starts whatever their settings are, or counts changes."""
 

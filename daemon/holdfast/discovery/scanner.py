@@ -130,12 +130,13 @@ class Scanner(Struct, kw_only=True, dict=True):
         self._wanted = asyncio.Event()
         self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
         self._found = self._assigned = self._prepared = Inventory()
-        self._problem = Problem(
+        self.problem = Problem(
             log,
             "cannot scan the hardware",
             over="hardware scan succeeded",
             text="the hardware has not been scanned yet",
         )
+        """Why the inventory may be out of date."""
         self.scans = 0
         """How many scans succeeded."""
         self.looked_at: float | None = None
@@ -156,11 +157,6 @@ class Scanner(Struct, kw_only=True, dict=True):
         """Put *source* in the place of the adapter with its name."""
         self.sources.put(source)
 
-    @property
-    def problem(self) -> str:
-        """Return why the inventory may be out of date, for people; empty when it is not."""
-        return self._problem.text
-
     def checks(self, *, required: bool) -> Iterator[ReadinessCheck]:
         """Yield whether the last scan succeeded, and was recent, and whether there are devices.
 
@@ -168,7 +164,7 @@ class Scanner(Struct, kw_only=True, dict=True):
         devices that does nothing is told, and is no reason to be unready.
         """
         within, now = longest_wait(self.settings.value.rescan), self.clock.monotonic()
-        yield check_result("hardware", self.problem, at=self.looked_at, now=now, within=within)
+        yield check_result("hardware", self.problem.text, at=self.looked_at, now=now, within=within)
         inventory = self.inventory.value
         none = "" if inventory.devices else "no devices on this node"
         idle = () if none else inventory.idle_rules
@@ -198,7 +194,7 @@ class Scanner(Struct, kw_only=True, dict=True):
         except (HoldfastError, OSError) as error:
             self._failed(error)
             return self.inventory.value
-        self._problem.set("", was=self.problem)
+        self.problem.set("", was=self.problem.text)
         self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
         self.scans += 1
         self._found = with_found(found, self.sources)
@@ -229,7 +225,7 @@ class Scanner(Struct, kw_only=True, dict=True):
                 await self.clock.sleep(self.settings.value.debounce)
                 self._wanted.clear()
                 await self.scan()
-                if self.problem:
+                if self.problem.text:
                     await self.clock.sleep(next(self._retries))
                     self.look_again()
 
@@ -300,7 +296,7 @@ class Scanner(Struct, kw_only=True, dict=True):
         )
 
     def _failed(self, error: Exception) -> None:
-        self._problem.set(f"cannot scan the hardware: {error}", reason=str(error))
+        self.problem.set(f"cannot scan the hardware: {error}", reason=str(error))
 
 
 _Line = tuple[int, str, tuple[tuple[str, object], ...]]

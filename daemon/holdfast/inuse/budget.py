@@ -37,7 +37,8 @@ class Budget:
         """Go by what *look* has cost; by the clock alone no more often than each *rescan* s."""
         self._look = look
         self._rescan = rescan
-        self._holders = _LATEST
+        self.holders = _LATEST
+        """The pause between two looks at the known holders of a device."""
 
     @property
     def start(self) -> float:
@@ -55,15 +56,10 @@ class Budget:
         pause, gaps_for = max(self._rescan.value, self._whole(Share.CLOCK)), self._look.gaps_for
         return pause if gaps_for is None else min(pause, _AFTER_GAPS + gaps_for)
 
-    @property
-    def holders(self) -> float:
-        """Return the pause between two looks at the known holders of a device."""
-        return self._holders
-
     def holders_cost(self, seconds: float) -> None:
         """Hear that one look at each device's holders takes so many *seconds* of CPU time."""
         pause = seconds / Share.HOLDERS.value
-        self._holders = max(_LATEST, min(_LATEST_OF_MANY, pause))
+        self.holders = max(_LATEST, min(_LATEST_OF_MANY, pause))
 
     @staticmethod
     def holders_to_free(seconds: float) -> float:

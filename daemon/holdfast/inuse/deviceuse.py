@@ -101,7 +101,7 @@ class DeviceUse:
     exclusive_open: Watched[bool]
 
     def __post_init__(self) -> None:
-        self._budget = Budget(self.look, rescan=self.rescan)
+        self.budget = Budget(self.look, rescan=self.rescan)
         self._seen: dict[DeviceName, _LastSight] = {}
         self._ahead: set[DeviceName] = set()
         self._asked: dict[DeviceName, float] = {}
@@ -118,11 +118,6 @@ class DeviceUse:
     def holders(self) -> Mapping[DeviceName, tuple[Holder, ...]]:
         """Return the holders that were seen and have not exited since."""
         return {name: seen.facts.holders or () for name, seen in self._seen.items()}
-
-    @property
-    def rescan_pause(self) -> float:
-        """Return how many seconds to wait between two scans that nothing calls for."""
-        return self._budget.clock
 
     async def facts(self, devices: Iterable[Device]) -> Facts:
         """Return what a look that begins after this call shows of *devices*, for a start.
@@ -196,7 +191,7 @@ class DeviceUse:
         `known` would look at each alone. All of these looks together take their share of CPU time
         and no more: what they would notice late is that one of several holders let go.
         """
-        self._budget.holders_cost(sum(each.cost for each in self._seen.values()))
+        self.budget.holders_cost(sum(each.cost for each in self._seen.values()))
         due = {
             device: seen
             for device in devices
@@ -410,7 +405,7 @@ class DeviceUse:
             and not seen.facts.holders
             and (seen.facts.enabled or seen.facts.opened is OpenOutcome.BUSY)
             and seen.may_open is self.exclusive_open.value
-            and now - seen.since < self._budget.start
+            and now - seen.since < self.budget.start
         }
         enabled = await self.look.enabled(known) if known else {}
         found: dict[DeviceName, KernelFacts] = {}
@@ -439,13 +434,13 @@ class DeviceUse:
             return True
         # No holder was found, or the look had gaps, which may pass: another look rarely shows more.
         may_pass = bool(enabled or facts.gaps)
-        return may_pass and self.clock.monotonic() - seen.since >= self._budget.clock
+        return may_pass and self.clock.monotonic() - seen.since >= self.budget.clock
 
     def _may_have_let_go(self, seen: _LastSight, *, to_free: bool) -> bool:
         """Tell whether it is time to look again at what the known holders have."""
         if not seen.facts.holders:
             return False
-        budget = self._budget
+        budget = self.budget
         pause = budget.holders_to_free(seen.cost) if to_free else budget.holders
         return self.clock.monotonic() - max(seen.since, seen.again) >= pause
 

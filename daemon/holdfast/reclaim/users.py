@@ -57,7 +57,7 @@ class Users(Struct, kw_only=True):
         found = self._free_in(self.inventory.value, book)
         free = found.devices
         seen: dict[DeviceName, KernelFacts] = {}
-        if at_all or now - self._full_look_at >= self.use.rescan_pause:
+        if at_all or now - self._full_look_at >= self.use.budget.clock:
             self._full_look_at = now
             seen.update(await self.use.scan(free, book.locks) if free else {})
         elif new := [each for each in free if known.get(each.name) != found.users.get(each.name)]:

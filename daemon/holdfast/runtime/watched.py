@@ -19,7 +19,8 @@ class Watched(Generic[T]):
 
     def __init__(self, value: T) -> None:
         self._value = value
-        self._version = 0
+        self.version = 0
+        """How often the value has changed; grows by one with each change."""
         self._parts: tuple[Callable[[T], None], ...] = ()
         self.waiting: set[asyncio.Future[bool]] = set()
         """Who waits for the first change of this value and of others; see `Changes`."""
@@ -29,16 +30,11 @@ class Watched(Generic[T]):
         """The latest value."""
         return self._value
 
-    @property
-    def version(self) -> int:
-        """How often the value has changed; grows by one with each change."""
-        return self._version
-
     def set(self, value: T) -> None:
         """Publish *value*, unless it equals the latest one."""
         if value != self._value:
             self._value = value
-            self._version += 1
+            self.version += 1
             for each in self.waiting:
                 _answer(each, changed=True)
             for publish in self._parts:

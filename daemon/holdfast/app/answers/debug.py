@@ -49,7 +49,7 @@ def debug_state(parts: Assembly, board: Board) -> dict[str, Any]:
         "checks": check_rows(board.readiness),
         "inventory": as_json(core.inventory.value),
         "discovery": {
-            "problem": discovery.scanner.problem,
+            "problem": discovery.scanner.problem.text,
             "scans": discovery.scanner.scans,
             "lookedAgo": _ago(discovery.scanner.looked_at, now),
         },
