@@ -17,9 +17,6 @@ import holdfast
 from holdfast.errors import ApiServerError, LaneStuckError
 from holdfast.runtime.clock import Clock
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where kubelet mounts the files of a pod's service account."""
-
 _MOST_TOKEN = 64 * 1024
 """Bytes."""
 MOST_BYTES = 8 << 20
@@ -83,10 +80,11 @@ class Access(Struct, frozen=True, kw_only=True):
         return trusted
 
 
-def in_cluster(variables: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Access:
+def in_cluster(variables: Mapping[str, str], folder: Path) -> Access:
     """Return how a pod with the environment *variables* reaches its API server.
 
-    It is checked at each connection: a token may come late.
+    *folder* has the files of its service account. What comes of it is checked at each connection:
+    a token may come late.
     """
     port = variables.get("KUBERNETES_SERVICE_PORT", "")
     return Access(

@@ -62,7 +62,6 @@ _TOLD: Mapping[Cure, str] = {
 class XidRule(Struct, frozen=True, kw_only=True):
     """What one Xid means. Every rule is fatal: whatever is watched makes the device Unhealthy."""
 
-    xid: int
     meaning: str
     cure: Cure
     known: bool = True
@@ -84,7 +83,7 @@ def rule_of(xid: int) -> XidRule:
     """
     known = _RULES.get(xid)
     meaning = "not in the table of known Xids"
-    return known or XidRule(xid=xid, meaning=meaning, cure=Cure.RESET, known=False)
+    return known or XidRule(meaning=meaning, cure=Cure.RESET, known=False)
 
 
 # From NVIDIA's public Xid catalogue (docs.nvidia.com/deploy/xid-errors, Ampere and newer), by its
@@ -180,7 +179,7 @@ _TABLE: Mapping[Cure, Mapping[int, str]] = {
 }
 
 _RULES: Mapping[int, XidRule] = {
-    xid: XidRule(xid=xid, meaning=meaning, cure=cure)
+    xid: XidRule(meaning=meaning, cure=cure)
     for cure, meanings in _TABLE.items()
     for xid, meaning in meanings.items()
 }
