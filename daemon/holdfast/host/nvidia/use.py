@@ -81,24 +81,7 @@ class GpuUses(Struct, kw_only=True):
         except LaneStuckError as error:
             return _unknown(wanted, str(error))
 
-    def judged_on(
-        self,
-        device: Device,
-        use: GpuUse,
-        facts: KernelFacts,
-        *,
-        named: Mapping[int, Holder],
-        locks: Mapping[DeviceName, DeviceLock],
-    ) -> KernelFacts:
-        """Return *facts* of *device*, with only those holders that block its release."""
-        to, now, rules = self._granted(device, locks), self.monotonic(), self.rules.value
-        found = sort(use, facts.holders or (), named, to, rules)
-        level = follow(self._level(device), unused(found, to), now=now, rules=rules)
-        self._remember(device, level)
-        found = with_level(found, level, now=now, rules=rules)
-        return replace(facts, holders=found.holders, sight=found.sight)
-
-    def _granted(self, device: Device, locks: Mapping[DeviceName, DeviceLock]) -> GpuOwners:
+    def granted(self, device: Device, locks: Mapping[DeviceName, DeviceLock]) -> GpuOwners:
         """Return which pods got *device*, as far as that still explains open nodes.
 
         A process that only has a node open may belong to a pod that was never identified. If it
@@ -114,7 +97,8 @@ class GpuUses(Struct, kw_only=True):
             return to
         return replace(to, pods=to.pods - {None})
 
-    def _level(self, device: Device) -> IdleLevel:
+    def level(self, device: Device) -> IdleLevel:
+        """Return the idle memory of *device* by this load of the driver."""
         load = self.load()
         if load != self._loaded:
             self._levels.clear()
@@ -128,7 +112,8 @@ class GpuUses(Struct, kw_only=True):
         """Return the key for its idle memory: another MIG layout may need more memory."""
         return ",".join(uuids(device, self.divided())) or device.name.id
 
-    def _remember(self, device: Device, level: IdleLevel) -> None:
+    def remember(self, device: Device, level: IdleLevel) -> None:
+        """Have *level* stand for *device*, and publish what of it the ledger is to keep."""
         name = self._called(device)
         self._levels[name] = level
         kept = level.kept(self._loaded or "")
@@ -157,7 +142,13 @@ class NvmlAnswer(Struct, frozen=True, kw_only=True):
         locks: Mapping[DeviceName, DeviceLock],
     ) -> KernelFacts:
         """Return *facts* with those alone as holders that are in anybody's way."""
-        return self.of.judged_on(self.device, self.use, facts, named=named, locks=locks)
+        of, device = self.of, self.device
+        to, now, rules = of.granted(device, locks), of.monotonic(), of.rules.value
+        found = sort(self.use, facts.holders or (), named, to, rules)
+        level = follow(of.level(device), unused(found, to), now=now, rules=rules)
+        of.remember(device, level)
+        found = with_level(found, level, now=now, rules=rules)
+        return replace(facts, holders=found.holders, sight=found.sight)
 
 
 def _unknown(devices: tuple[Device, ...], reason: str) -> dict[DeviceName, GpuUse]:
