@@ -129,6 +129,7 @@ class _HeldBy:
             )
             for number, pod in enumerate(pods, start=41)
         )
+        self.look = self
 
     async def enabled(self, devices: Any) -> Any:
         return {each.name: each.functions for each in devices}

@@ -262,6 +262,7 @@ class _Use:
 
     def __init__(self) -> None:
         self.to_free: list[bool] = []
+        self.look = self
 
     async def enabled(self, devices: Sequence[Device]) -> dict[DeviceName, tuple[()]]:
         return {each.name: () for each in devices}
