@@ -197,7 +197,7 @@ async def test_a_start_is_not_the_former_pods_because_its_allocate_could_not_be_
     at.reader.view.set(replace(at.reader.view.value, readable=False))
     assert await _start(at, gate) == ""
     inventory = Watched(Inventory(generation=1, resources=(TPU,), devices=at.devices))
-    door = allocator(at.ledger, inventory, Sources(), at.lane, unrecorded=gate.unrecorded)
+    door = allocator(at.ledger, inventory, Sources(), at.lane)
     sqlite = at.ledger.store._db
     await at.ledger.lane.run(lambda: sqlite.execute("PRAGMA query_only = ON"))
     await door.allocate(TPU, (device.name.id,))
@@ -205,7 +205,7 @@ async def test_a_start_is_not_the_former_pods_because_its_allocate_could_not_be_
     await at.ledger.lane.run(lambda: sqlite.execute("PRAGMA query_only = OFF"))
     assert f"held by pod {OTHER}" in await _start(at, gate)
     assert [each.pod for each in at.ledger.book.value.queue()] == [OTHER, None]
-    assert not gate.unrecorded
+    assert not at.ledger.owes((TPU, frozenset({device.name.id})))
 
 
 async def test_a_start_behind_a_lock_has_kubelet_asked_once_and_not_at_each_look(

@@ -8,7 +8,6 @@ from holdfast.discovery.source import Sources
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
-from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -23,7 +22,6 @@ def allocator(
     lane: Lane,
     *,
     commit_timeout: Watched[float] | None = None,
-    unrecorded: set[tuple[ResourceName, frozenset[DeviceId]]] | None = None,
 ) -> Allocator:
     clock = SystemClock()
     return Allocator(
@@ -36,5 +34,4 @@ def allocator(
         lane=lane,
         clock=clock,
         commit_timeout=commit_timeout or Watched(2.0),
-        unrecorded=set() if unrecorded is None else unrecorded,
     )

@@ -8,12 +8,13 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -29,6 +30,7 @@ from fakes.books import HALF, NOW, WHOLE, breaches, inventory, silicon, unlocked
 from fakes.doors import why_wait
 from holdfast.errors import LedgerError
 from holdfast.ledger.disk import FILE, SEAL
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.store import Store
 from holdfast.model.book.book import ENDING, Book, DeviceLock, LockState, Move, Phase
 from holdfast.model.book.claims import release
@@ -40,6 +42,7 @@ from holdfast.model.cards import card_of, replica_key, replica_of, shares
 from holdfast.model.devices import Device, Identity, pci_key
 from holdfast.model.gate.gate import Caller, Passage, arrive, enter, who_calls
 from holdfast.model.ids import (
+    NO_CHECKPOINT,
     BootId,
     CheckpointId,
     DeviceId,
@@ -62,6 +65,9 @@ from holdfast.model.use.free import (
     judge_release,
 )
 from holdfast.model.use.holders import DeviceAccess, Holder
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.watched import Watched
+from oneholder.virtualtime import VirtualLane
 
 T = TypeVar("T")
 
@@ -134,6 +140,13 @@ WISHES = st.lists(
     max_size=3,
     unique=True,
 )
+Crossing = tuple[tuple[tuple[ResourceName, tuple[str, ...]], ...], ...]
+CROSSING: tuple[Crossing, ...] = (
+    (((WHOLE, ("w0",)), (HALF, ("h2",))), ((WHOLE, ("w1",)), (HALF, ("h0",)))),
+    (((HALF, ("h4",)), (HALF, ("h0",))), ((WHOLE, ("w0",)), (SHARE, ("s0",)))),
+    (((VFIO, ("v0",)), (HALF, ("h3",))), ((WHOLE, ("w2",)), (REPLICA, ("r0",)))),
+)
+"""What two pods ask for, of which each asks first for what the other asks for last."""
 MOSTLY = st.sampled_from([True, True, True, False])
 CRASH = st.one_of(st.none(), st.none(), st.integers(0, 30))
 """At which statement of the next commit the daemon is killed."""
@@ -153,8 +166,10 @@ class Disk(Enum):
     ROOM = "everything"
     FULL = "what is kept for releases"
     NOTHING = "nothing"
+    HANGS = "takes one commit, too late, and no other before that"
 
 
+_TAKES_NOTHING = frozenset({Disk.NOTHING, Disk.HANGS})
 _DISKS = st.sampled_from([Disk.ROOM, *Disk])
 _LOOKS = st.sampled_from([Look.READ, Look.READ, Look.READ, Look.READ, Look.UNREADABLE, Look.STUCK])
 
@@ -256,16 +271,30 @@ class OneHolder(RuleBasedStateMachine):
         self.look = Look.READ
         self.view = KubeletView()
         self.disk = Disk.ROOM
-        self.unrecorded: set[tuple[ResourceName, frozenset[DeviceId]]] = set()
-        """What was allocated since the daemon was started, and could not be recorded."""
+        self.hanging: Callable[[Draft], object] | None = None
+        """What a disk that hangs was given, and takes once it hangs no more."""
+        self.owed: frozenset[object] = frozenset()
+        """What was allocated before the last commit, and could not be recorded."""
         self.out_of_turn = False
-        """Whether anything ever was."""
+        """Whether an Allocate was forgotten, and the checkpoint told nothing of it either."""
         self.met: Counter[str] = Counter()
         """How often the faults met something that they matter to."""
         self.stranger: frozenset[HardwareKey] = frozenset()
         self.moves: list[Move] = []
-        self.store = Store(self._folder())
-        self.book = self.store.read()
+        self._open(self._folder())
+
+    def _open(self, folder: Path) -> None:
+        """Start the daemon on the ledger in *folder*."""
+        self.store = Store(folder)
+        self.ledger = Ledger(
+            store=self.store,
+            lane=VirtualLane("ledger", around=lambda call: call()),
+            book=Watched(self.store.read()),
+            clock=_Clock(self),
+            boot=BootId(f"boot-{self.boots}"),
+            locks=(),
+        )
+        self.book = self.ledger.book.value
 
     def teardown(self) -> None:
         self.disk = Disk.ROOM
@@ -278,9 +307,9 @@ class OneHolder(RuleBasedStateMachine):
     def _everybody_who_waits_can_start_in_the_end(self) -> None:
         """When the dead are gone and kubelet can be asked, no queue stands still.
 
-        Pods end after they have started, as they do, so that the next can. Where an Allocate could
-        not be recorded the book learns of it out of turn, when a younger pod may have started on
-        one thing and wait for another. Then a person deletes it.
+        Pods end after they have started, as they do, so that the next can. Only where the daemon was
+        killed before it could record an Allocate, and could not read the checkpoint when it came
+        back, does nothing tell which pod came first. Then a person deletes one.
         """
         self._calm()
         self._all_start_and_end()
@@ -400,42 +429,42 @@ class OneHolder(RuleBasedStateMachine):
     # The daemon.
 
     def _commit(self, decide: Callable[[Draft], T], crash: int | None) -> T:
-        """Do as Ledger does, killed at statement number *crash*; None: not killed."""
-        before = self.book
-        boot = BootId(f"boot-{self.boots}")
-        draft = Draft(before, now=self.wall, uptime=self.now, boot=boot)
-        answer = decide(draft)
-        after = draft.book
-        if after is before:
-            return answer
+        """Let the ledger decide, killed at statement number *crash*; None: not killed."""
+        if self.disk is Disk.HANGS:
+            self.met[f"a commit on a disk that {self.disk.value}"] += 1
+            self.hanging = self.hanging or decide
+            raise LedgerError("no answer in time")
+        if self.hanging is not None:
+            late, self.hanging = self.hanging, None
+            self._commit_or_log(late, None)
+        before, refused = self.book, None
+        self.owed = frozenset(what for what, _ in self.ledger._owed)
         wreck = _Wreck(self.folder, self.root / "wreck", crash)
         self.store._db.set_trace_callback(wreck.statement)
-        refused = self._write(before, after, draft.moves)
-        self.store._db.set_trace_callback(None)
-        wreck.finish()
-        assert self.store.read() == (before if refused else after)
-        if crash is not None:
-            self._rise_from(wreck, before, after, draft.moves)
-            raise Killed
-        if refused:
-            raise refused
-        self._committed(after, draft.moves)
-        return answer
-
-    def _write(self, before: Book, after: Book, moves: tuple[Move, ...]) -> LedgerError | None:
-        """Write as far as the disk takes it; return why it did not."""
         self.store._reserve.full = self.disk is not Disk.ROOM
         if self.disk is Disk.NOTHING:
             self.store._db.execute("PRAGMA query_only = ON")
         try:
-            self.store.write(before, after, moves)
+            answer, commit = self.ledger._apply(decide)
         except LedgerError as error:
             assert self.disk is not Disk.ROOM
             self.met[f"a commit on a disk that takes {self.disk.value}"] += 1
-            return error
+            refused, answer, commit = error, None, None
         finally:
             self.store._db.execute("PRAGMA query_only = OFF")
-        return None
+            self.store._db.set_trace_callback(None)
+        if not (commit or refused):
+            return cast("T", answer)
+        after, moves = (commit.book, commit.moves) if commit else (before, ())
+        wreck.finish()
+        assert self.store.read() == after
+        if crash is not None:
+            self._rise_from(wreck, before, after, moves)
+            raise Killed
+        if refused:
+            raise refused
+        self._committed(after, moves)
+        return cast("T", answer)
 
     def _commit_or_log(self, decide: Callable[[Draft], object], crash: int | None) -> bool:
         """Do as Ledger does for those who try again; return whether it was committed."""
@@ -452,23 +481,27 @@ class OneHolder(RuleBasedStateMachine):
         for cut in wreck.cuts():
             found = self._look_into(cut)
             assert found in ((before, len(self.moves)), (after, len(self.moves) + len(moves)))
-        self._begin_again(wreck)
-        book = self.store.read()
+        book = self._begin_again(wreck)
         assert book in (before, after), "the ledger shows a book that never was"
         if book == after:
             self._committed(after, moves)
         self._check_history()
+        self._look_at_kubelet()
 
-    def _begin_again(self, wreck: "_Wreck") -> None:
+    def _begin_again(self, wreck: "_Wreck") -> Book:
+        """Start the daemon on what the killed one left behind; return the book there."""
         self.store.close()
+        before, self.hanging = self.book, None
         shutil.copytree(wreck.copy, self._folder(), dirs_exist_ok=True)
-        self.store = Store(self.folder)
+        self._open(self.folder)
         self.view = KubeletView()
         for pod in self.pods:
             for each in pod.containers:
                 each.waits_as = None
-                each.forgotten |= (each.resource, each.ids) in self.unrecorded
-        self.unrecorded.clear()
+                owed = (each.resource, each.ids) in self.owed
+                each.forgotten |= owed and self.book == before
+        book, self.book = self.book, before
+        return book
 
     def _look_into(self, folder: Path) -> tuple[Book, int]:
         store = Store(folder)
@@ -538,6 +571,48 @@ class OneHolder(RuleBasedStateMachine):
             if each.waits_as is not None:
                 self._start(former, each, None)
 
+    @rule(
+        wishes=st.sampled_from(CROSSING),
+        disks=st.lists(_DISKS, min_size=4, max_size=4),
+        killed=st.sampled_from([None, None, *Disk]),
+        look=_LOOKS,
+        data=st.data(),
+    )
+    def two_pods_cross_while_the_disk_comes_and_goes(
+        self,
+        wishes: Crossing,
+        disks: list[Disk],
+        killed: Disk | None,
+        look: Look,
+        data: st.DataObject,
+    ) -> None:
+        """Each asks for what the other asks for in another way, and they start in any order."""
+        starting = self.cross(wishes, disks, killed=killed, look=look)
+        for pod, each in data.draw(st.permutations(starting)):
+            if data.draw(st.booleans()):
+                self.the_watcher_beats(None)
+            self._start(pod, each, None)
+
+    def cross(
+        self, wishes: Crossing, disks: Sequence[Disk], *, killed: Disk | None, look: Look
+    ) -> list[tuple[Pod, Container]]:
+        """Let two pods come, and return their containers, which have not started.
+
+        *disks* is how the disk is at each Allocate, and *killed* how it is when the daemon is
+        started again, if it is killed.
+        """
+        until, came = self.disk, len(self.pods)
+        of_each = iter(disks)
+        for pod in wishes:
+            wished = [(resource, frozenset(map(DeviceId, ids))) for resource, ids in pod]
+            self._admit(wished, None, disks=[next(of_each) for _ in wished])
+        self.look = look
+        if killed is not None:
+            self.disk = killed
+            self._restart()
+        self.disk = until
+        return [(pod, each) for pod in self.pods[came:] for each in pod.containers]
+
     def _start_last_pod(self, data: st.DataObject) -> None:
         for _ in range(data.draw(st.integers(0, 2))):
             self.the_watcher_beats(None)
@@ -552,6 +627,7 @@ class OneHolder(RuleBasedStateMachine):
         crash: int | None,
         *,
         admitted: bool = True,
+        disks: Sequence[Disk] = (),
     ) -> None:
         taken = {
             (each.resource, id_)
@@ -561,10 +637,11 @@ class OneHolder(RuleBasedStateMachine):
             for id_ in each.ids
         }
         pod = Pod(uid=PodUid(f"pod-{len(self.pods)}"))
-        for resource, ids in wishes:
+        for (resource, ids), disk in zip_longest(wishes, disks):
             if any((resource, id_) in taken for id_ in ids):
                 continue
             taken |= {(resource, id_) for id_ in ids}
+            self.disk = disk or self.disk
             try:
                 self._call_allocate(resource, ids, crash)
             except Killed:
@@ -581,13 +658,12 @@ class OneHolder(RuleBasedStateMachine):
         self, resource: ResourceName, ids: frozenset[DeviceId], crash: int | None
     ) -> None:
         """Allocate is answered though it cannot be recorded: the gate commits before it passes."""
-        record = partial(_record, resource=resource, ids=ids, file=self._file)
-        if self.look is Look.STUCK or not self._commit_or_log(record, crash):
-            self.unrecorded.add((resource, ids))
-            self.out_of_turn = True
+        stuck = self.look is Look.STUCK
+        file, at = (NO_CHECKPOINT, None) if stuck else (self._file, self.now)
+        record = partial(_record, resource=resource, ids=ids, file=file, at=at)
+        self.ledger.owe((resource, ids), record)
+        if stuck or not self._commit_or_log(Draft.pay, crash):
             self.met["an Allocate that was not recorded"] += 1
-        else:
-            self.unrecorded.discard((resource, ids))
 
     @rule(data=st.data(), crash=CRASH, look=_LOOKS)
     @precondition(lambda self: bool(self._starting()))
@@ -624,7 +700,6 @@ class OneHolder(RuleBasedStateMachine):
             return  # kubelet hears an error, and asks again later
         if reason is None:
             container.waits_as = None
-            self.unrecorded.discard((passage.resource, passage.asked))
             self._nobody_else_has(container.keys, [pod])
             container.passed = pod.alive = True
             container.known = caller.pod == pod.uid
@@ -634,23 +709,23 @@ class OneHolder(RuleBasedStateMachine):
     ) -> Caller | None:
         """Return whose start it is taken for, None where it waits for that."""
         known, asked = container.waits_as, (passage.resource, passage.asked)
+        if self.ledger.owes(asked) and not self._commit_or_log(Draft.pay, None):
+            return None
         self._read(look, asks=False)
         if look is not Look.READ:
             self.met[f"a start, and of the checkpoint: {look.value}"] += 1
         if look is Look.STUCK and known is None:
             return None
         view = replace(self.view, readable=False) if look is Look.STUCK else self.view
-        unrecorded = asked in self.unrecorded
-        caller = who_calls(passage, view, self.book, known=known, unrecorded=unrecorded)
+        caller = who_calls(passage, view, self.book, known=known)
         container.waits_as = caller.pod
         if container.forgotten and caller.pod not in {None, pod.uid}:
             self.met["a start that is taken for a former pod's"] += 1
             return None  # as docs/lock-states.md says; that pod's own process may open it again
         if self.view.unreadable:
-            arrived = partial(arrive, passage=passage, caller=caller, unrecorded=unrecorded)
+            arrived = partial(arrive, passage=passage, caller=caller)
             if not self._commit_or_log(arrived, None):
                 return None
-            self.unrecorded.discard(asked)
         return caller if len(caller.pods) <= 1 and caller.gone is None else None
 
     @rule(data=st.data())
@@ -738,6 +813,26 @@ class OneHolder(RuleBasedStateMachine):
     @rule(crash=CRASH)
     @precondition(lambda self: self._everybody() or self.stranger)
     def the_watcher_beats(self, crash: int | None) -> None:
+        self._read(self.look, asks=True)
+        around = self._observed()
+        try:
+            ends = replace(around, adopts=False)
+            before, ended = self.book, self._over(ends)
+            if self.disk is not Disk.ROOM:
+                self._commit_or_log(lambda draft: reconcile(draft, ends), crash)
+            if self.book is before:
+                self._commit_or_log(lambda draft: reconcile(draft, around), crash)
+            # A disk with room for releases alone takes each end, whoever was admitted meanwhile.
+            assert self.disk in _TAKES_NOTHING or ended.isdisjoint(self.book.allocations)
+            self._agrees_at_any_time(around)
+            for device in _NODE.devices:
+                if self.book.lock_on(device.keys) is None and self._holders(device.keys):
+                    self._commit_or_log(partial(_withhold, device=device), crash)
+            self._free_what_is_free(crash)
+        except Killed:
+            return
+
+    def _observed(self) -> Observation:
         sightings = {
             pod.uid: PodSighting(
                 cgroup=f"/pod{pod.uid}",
@@ -748,30 +843,13 @@ class OneHolder(RuleBasedStateMachine):
             for pod in self._everybody()
             if pod.live
         }
-        self._read(self.look, asks=True)
-        around = Observation(
+        return Observation(
             pending_timeout=60.0,
             view=self.view,
             inventory=_NODE,
             boot=BootId(f"boot-{self.boots}"),
             sightings=sightings,
         )
-        try:
-            ends = replace(around, adopts=False)
-            before, ended = self.book, self._over(ends)
-            if self.disk is not Disk.ROOM:
-                self._commit_or_log(lambda draft: reconcile(draft, ends), crash)
-            if self.book is before:
-                self._commit_or_log(lambda draft: reconcile(draft, around), crash)
-            # A disk with room for releases alone takes each end, whoever was admitted meanwhile.
-            assert self.disk is Disk.NOTHING or ended.isdisjoint(self.book.allocations)
-            self._agrees_at_any_time(around)
-            for device in _NODE.devices:
-                if self.book.lock_on(device.keys) is None and self._holders(device.keys):
-                    self._commit_or_log(partial(_withhold, device=device), crash)
-            self._free_what_is_free(crash)
-        except Killed:
-            return
 
     def _agrees_at_any_time(self, around: Observation) -> None:
         """The daemon compares nothing again while nothing has changed."""
@@ -851,9 +929,20 @@ class OneHolder(RuleBasedStateMachine):
         old = self.folder
         wreck = _Wreck(old, self.root / "wreck", 0)
         wreck.finish()
-        self._begin_again(wreck)
-        assert self.store.read() == self.book
+        self.owed = frozenset(what for what, _ in self.ledger._owed)
+        assert self._begin_again(wreck) == self.book
         self._check_history()
+        self._look_at_kubelet()
+
+    def _look_at_kubelet(self) -> None:
+        """Do what the daemon does at its start."""
+        self._read(self.look, asks=False)
+        containers = (each for pod in self.pods for each in pod.containers)
+        if self.look is not Look.READ and any(each.forgotten for each in containers):
+            self.out_of_turn = True
+        caught_up = partial(reconcile, observed=self._observed())
+        self.ledger.owe("catch up", caught_up)
+        self._commit_or_log(Draft.pay, None)
 
     # What holds at every moment.
 
@@ -893,6 +982,19 @@ class OneHolder(RuleBasedStateMachine):
     def no_allocation_is_active_that_was_never_started(self) -> None:
         started = {Phase.PENDING, Phase.ACTIVE}
         assert {each.phase for each in self.book.allocations.values()} <= started
+
+
+class _Clock(SystemClock):
+    """The clock of a world."""
+
+    def __init__(self, world: OneHolder) -> None:
+        self._world = world
+
+    def uptime(self) -> float:
+        return self._world.now
+
+    def wall(self) -> float:
+        return self._world.wall
 
 
 class _Wreck:
@@ -942,9 +1044,13 @@ class _Wreck:
 
 
 def _record(
-    draft: Draft, resource: ResourceName, ids: frozenset[DeviceId], file: CheckpointId
+    draft: Draft,
+    resource: ResourceName,
+    ids: frozenset[DeviceId],
+    file: CheckpointId,
+    at: float | None,
 ) -> None:
-    draft.allocate(resource, devices_of(resource, ids), checkpoint=file)
+    draft.allocate(resource, devices_of(resource, ids), checkpoint=file, answered_at=at)
     settle(draft)
 
 

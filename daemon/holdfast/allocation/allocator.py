@@ -1,6 +1,7 @@
 """Allocate and GetPreferredAllocation: lock what is free, queue for the rest, answer at once."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -139,8 +140,6 @@ class Allocator(Struct, frozen=True, kw_only=True):
     lane: Lane
     clock: Clock
     commit_timeout: Watched[float]
-    unrecorded: set[tuple[ResourceName, frozenset[DeviceId]]]
-    """That of `Gate`, which goes by it."""
 
     async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
         """Record the Allocation, durably, and return what the container is given.
@@ -154,12 +153,10 @@ class Allocator(Struct, frozen=True, kw_only=True):
         if reason := self.granting.refuses(granted):
             raise AllocationRefusedError(refusal(f"allocate {resource}", reason))
         keys = {device.name.id: device.keys for device in granted}
-        asked = (resource, frozenset(ids))
         try:
             if keys:
-                await self._record(resource, granted, keys)
+                await self._record((resource, frozenset(ids)), granted, keys)
         except (LedgerError, LaneStuckError) as error:
-            self.unrecorded.add(asked)
             log.warning(
                 "Allocate answered without a record in the ledger",
                 resource=resource,
@@ -168,25 +165,25 @@ class Allocator(Struct, frozen=True, kw_only=True):
                 next="no container starts on it before the ledger can commit",
             )
         else:
-            self.unrecorded.discard(asked)
             log.info("allocated", resource=resource, devices=sorted(keys))
         return self.granting.grant(resource, granted, inventory)
 
     async def _record(
         self,
-        resource: ResourceName,
+        asked: tuple[ResourceName, frozenset[DeviceId]],
         devices: tuple[Device, ...],
         keys: Mapping[DeviceId, frozenset[HardwareKey]],
     ) -> None:
         limit = self.commit_timeout.value
-        checkpoint = await self.lane.run(lambda: self._look(devices), deadline=limit)
+        record = partial(_record, resource=asked[0], keys=keys)
+        try:
+            checkpoint = await self.lane.run(lambda: self._look(devices), deadline=limit)
+        except LaneStuckError:  # recorded now, it could be over at once: see `is_newer`
+            self.ledger.owe(asked, record)
+            raise
         moment = self.clock.uptime()  # a reading that began later shows it, or a newer one
-
-        def record(draft: Draft) -> None:
-            new = draft.allocate(resource, keys, checkpoint=checkpoint, answered_at=moment)
-            settle(draft, near=new.keys)
-
-        await self.ledger.apply(record, deadline=limit)
+        self.ledger.owe(asked, partial(record, checkpoint=checkpoint, answered_at=moment))
+        await self.ledger.apply(Draft.pay, deadline=limit)
 
     def _look(self, devices: tuple[Device, ...]) -> CheckpointId:
         """Return kubelet's present checkpoint; refuse a device whose node is another's now."""
@@ -224,3 +221,14 @@ class Allocator(Struct, frozen=True, kw_only=True):
         may_be = device.leaving or any(map(is_replica, device.keys))
         standings = self.standings.now() if may_be else self.standings.latest.value
         return standings.refusal(device.name)
+
+
+def _record(
+    draft: Draft,
+    resource: ResourceName,
+    keys: Mapping[DeviceId, frozenset[HardwareKey]],
+    checkpoint: CheckpointId = NO_CHECKPOINT,
+    answered_at: float | None = None,
+) -> None:
+    new = draft.allocate(resource, keys, checkpoint=checkpoint, answered_at=answered_at)
+    settle(draft, near=new.keys)

@@ -118,8 +118,6 @@ class Gate(Struct, frozen=True, kw_only=True):
     clock: Clock
     settings: Watched[sections.GateSettings]
     observer: StartObserver
-    unrecorded: set[tuple[ResourceName, frozenset[DeviceId]]] = set()
-    """Allocates that could not be recorded: the next start of such devices is no former pod's."""
     _machines: OwnMachines = msgspec.field(default_factory=OwnMachines)
 
     async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
@@ -167,6 +165,8 @@ class Gate(Struct, frozen=True, kw_only=True):
         start.devices = devices = self._devices(passage.resource, passage.asked)
         named = {device.name.id: device.keys for device in devices}
         start.passage = replace(passage, devices=named)
+        if self.ledger.owes((passage.resource, passage.asked)):  # it is no former pod's start
+            await self.entry.record(Draft.pay)
         start.doing = "kubelet's checkpoint could not be read in time"
         await self._know_caller(start)
         start.doubt = _UNREAD if self.reader.view.value.unreadable else ""
@@ -175,10 +175,7 @@ class Gate(Struct, frozen=True, kw_only=True):
     async def enlist(self, start: Start, /) -> Obstacle | None:
         """Put a start into the book while the checkpoint is silent: an Allocate did so before."""
         if start.doubt:
-            passage, caller, unrecorded = start.passage, start.caller, self._is_unrecorded(start)
-            arrived = partial(arrive, passage=passage, caller=caller, unrecorded=unrecorded)
-            await self.entry.record(arrived)
-            self._recorded(start)
+            await self.entry.record(partial(arrive, passage=start.passage, caller=start.caller))
         return None
 
     def rights(self, start: Start, book: Book, /) -> Rights:
@@ -207,14 +204,7 @@ class Gate(Struct, frozen=True, kw_only=True):
         """Remember which devices nobody had; return *outcome*."""
         free = [name for name, each in shown.items() if each.freedom is not Freedom.IN_USE]
         self._machines.started(start.caller.pod, free, pods=self.ledger.book.value.pods)
-        self._recorded(start)
         return outcome
-
-    def _is_unrecorded(self, start: Start) -> bool:
-        return (start.passage.resource, start.passage.asked) in self.unrecorded
-
-    def _recorded(self, start: Start) -> None:
-        self.unrecorded.discard((start.passage.resource, start.passage.asked))
 
     def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
         found: list[Device] = []
@@ -237,9 +227,8 @@ class Gate(Struct, frozen=True, kw_only=True):
                 raise Wait(EntryOutcome.HELD, text, transient=True) from error
             view = replace(self.reader.view.value, readable=False)
         # Once known, a pod stays the caller.
-        book, unrecorded = self.ledger.book.value, self._is_unrecorded(start)
-        known = start.caller.pod
-        caller = who_calls(start.passage, view, book, known=known, unrecorded=unrecorded)
+        book = self.ledger.book.value
+        caller = who_calls(start.passage, view, book, known=start.caller.pod)
         if caller.gone is not None:
             raise Wait(
                 EntryOutcome.GONE,

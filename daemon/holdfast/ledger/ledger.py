@@ -60,6 +60,9 @@ class Ledger(Struct, kw_only=True):
     _problem: str = ""
     _lost: str = ""
     _written_anew: tuple[str, ...] = ()
+    _owed: list[tuple[object, Callable[[Draft], None]]] = []
+    """What is not written down yet; the lane's thread takes out what it has committed, so only a
+    copy is gone through."""
     _logged: set[str] = set()
     _observers: list[LedgerObserver] = []
 
@@ -93,6 +96,17 @@ class Ledger(Struct, kw_only=True):
             lambda: self._apply(decide), deadline=deadline, after=self._publish
         )
         return answer
+
+    def owe(self, what: object, record: Callable[[Draft], None]) -> None:
+        """Have *record* write *what* down with `Draft.pay`, or before the next Allocation of all.
+
+        So Allocations are in the book in the order of their calls, whatever the disk does.
+        """
+        self._owed.append((what, record))
+
+    def owes(self, what: object) -> bool:
+        """Tell whether *what* is still to be written down."""
+        return any(each == what for each, _ in self._owed[:])
 
     async def apply_or_log(
         self,
@@ -203,6 +217,7 @@ class Ledger(Struct, kw_only=True):
         answer = decide(draft)
         after = draft.book
         if after is before:
+            self._is_paid(draft)
             return answer, None
         if self._lost:
             raise LedgerLostError(self._lost)
@@ -217,12 +232,18 @@ class Ledger(Struct, kw_only=True):
             self._fails(started, error)
             raise
         self._latest = after
+        self._is_paid(draft)
         took = self.clock.monotonic() - started
         return answer, _Commit(book=after, moves=draft.moves, took=took)
 
+    def _is_paid(self, draft: Draft) -> None:
+        for each in [each for each in self._owed if each[1] in draft.paid]:
+            self._owed.remove(each)
+
     def _draft(self, book: Book) -> Draft:
         clock = self.clock
-        return Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self.boot)
+        owed = tuple(record for _, record in self._owed[:])
+        return Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self.boot, owed=owed)
 
     def _close(self) -> None:
         with suppress(LedgerError):

@@ -151,8 +151,15 @@ class Watcher:
         )
 
     async def catch_up(self) -> None:
-        """Bring the book in line with kubelet's checkpoint, before anything is offered."""
-        await self._reconcile(await self._sight())
+        """Bring the book in line with kubelet's checkpoint, before anything is offered.
+
+        Where that cannot be recorded, nobody gets a place in the queue before it is.
+        """
+        sightings = await self._sight()
+        await self._reconcile(sightings)
+        if self.ledger.failing_since is not None:
+            observed = self._observed(sightings)
+            self.ledger.owe("catch up", lambda draft: reconcile(draft, observed))
 
     async def run(self) -> None:
         """Beat until cancelled."""
@@ -213,14 +220,17 @@ class Watcher:
         }
         return await self.pods.sight(sorted(wanted), again=ending)
 
-    async def _reconcile(self, sightings: Sightings) -> None:
-        observed = Observation(
+    def _observed(self, sightings: Sightings) -> Observation:
+        return Observation(
             view=self._view(sightings),
             inventory=self.inventory.value,
             boot=self.ledger.boot,
             sightings=sightings,
             pending_timeout=self.pending_timeout.value,
         )
+
+    async def _reconcile(self, sightings: Sightings) -> None:
+        observed = self._observed(sightings)
         book, now, agreed = self.ledger.book.value, self.clock.monotonic(), self._agreed
         if (
             agreed is not None

@@ -10,8 +10,8 @@ PART_EDITS = {
         Edit("stale-caller", "if start.caller.pod is None:", "if False:"),
         Edit(
             "unrecorded-caller",
-            "return (start.passage.resource, start.passage.asked) in self.unrecorded",
-            "return False",
+            "if self.ledger.owes((passage.resource, passage.asked)):",
+            "if False:",
         ),
         Edit("stale-caller", "self.reader.view.value, readable=False)", "self.reader.view.value)"),
     ),

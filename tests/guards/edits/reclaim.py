@@ -288,6 +288,11 @@ RECLAIM_EDITS = {
     ),
     "reclaim/watcher.py": (
         Edit(
+            "late-start",
+            "if self.ledger.failing_since is not None:\n            observed",
+            "if False:\n            observed",
+        ),
+        Edit(
             "gpu-unseen",
             "device is None and self.inventory.value.may_have(lock.device.resource):",
             "False:",

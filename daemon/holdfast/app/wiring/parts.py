@@ -274,7 +274,6 @@ class AllocationParts:
             lane=core.host.lanes["kubelet"],
             clock=core.clock,
             commit_timeout=live.allocate.part(lambda now: now.commit_timeout),
-            unrecorded=self.gate.unrecorded,
         )
         self.preference = Preference(standings=core.standings, inventory=inventory, sources=sources)
         self.registrar = Registrar(

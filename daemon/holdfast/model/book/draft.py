@@ -1,6 +1,6 @@
 """A draft of the next book: the few elementary moves from which every rule builds its change."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -41,10 +41,19 @@ class Draft:
     frozen. Every method keeps this true: no key is in two locks.
     """
 
-    def __init__(self, book: Book, *, now: float, uptime: float, boot: BootId) -> None:
+    def __init__(
+        self,
+        book: Book,
+        *,
+        now: float,
+        uptime: float,
+        boot: BootId,
+        owed: "tuple[Callable[[Draft], None], ...]" = (),
+    ) -> None:
         """Start from *book* at *uptime*, in seconds since *boot*.
 
         *now* is the same in seconds since the epoch. It stamps every move, and decides nothing.
+        *owed* record the Allocations that could not be recorded in their time, the oldest first.
         """
         self.before = book
         self._latest: Book | None = book
@@ -64,6 +73,9 @@ class Draft:
         """The marks with the changes so far."""
         self._kept = dict(book.kept)
         self._moves: list[Move] = []
+        self._owed = owed
+        self.paid: tuple[Callable[[Draft], None], ...] = ()
+        """Those that were owed, and are in the book."""
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -106,6 +118,13 @@ class Draft:
         now = self.holdings.locks.get(lock.device)
         return now is not None and now.fence == lock.fence
 
+    def pay(self) -> None:
+        """Record what is owed."""
+        owed, self._owed = self._owed, ()
+        self.paid += owed
+        for record in owed:
+            record(self)
+
     def allocate(
         self,
         resource: ResourceName,
@@ -117,10 +136,11 @@ class Draft:
         claim: ClaimUid | None = None,
         phase: Phase = Phase.PENDING,
     ) -> Allocation:
-        """Record an Allocation; `settle` gives it its locks.
+        """Record an Allocation, after those that are owed; `settle` gives it its locks.
 
         *checkpoint* is kubelet's at *answered_at*, in seconds since this boot; None: now.
         """
+        self.pay()  # the queue goes by their numbers
         self._last_allocation += 1
         allocation = Allocation(
             id=self._last_allocation,

@@ -177,6 +177,8 @@ def _may_begin(record: PodRecord | None, boot: BootId) -> bool:
 def reconcile(draft: Draft, observed: Observation) -> None:
     """Identify, end and adopt Allocations as *observed* shows, then hand out what became free."""
     place(draft, observed.inventory.cards)
+    if observed.adopts:
+        draft.pay()
     _identify(draft, observed)
     _end(draft, observed)
     _adopt(draft, observed)

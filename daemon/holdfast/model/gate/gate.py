@@ -110,15 +110,13 @@ def who_calls(
     book: Book,
     *,
     known: PodUid | None = None,
-    unrecorded: bool = False,
 ) -> Caller:
     """Return whose start this is; *known* is whose it was when this very call was looked at before.
 
     Kubelet writes its checkpoint after each container's Allocates and before its start, so the
     entry with exactly these ids is the caller's. Without a readable checkpoint the only live
-    Allocation of these ids is the caller's; of several, any could be, and of none where a later
-    Allocate of them is *unrecorded*. What was one pod's start is never another's: kubelet may have
-    given the devices on while the call was waiting.
+    Allocation of these ids is the caller's; of several, any could be. What was one pod's start is
+    never another's: kubelet may have given the devices on while the call was waiting.
     """
     if view.readable:
         pods = {entry.pod for entry in view.entries_of(passage.resource, passage.asked)}
@@ -127,7 +125,7 @@ def who_calls(
         return Caller(pods=tuple(sorted(pods)))
     if known is not None:
         return Caller(pods=(known,), remembered=True)
-    only = None if unrecorded else _only(passage, book)
+    only = _only(passage, book)
     if only is None:
         return Caller()
     return Caller(pods=() if only.pod is None else (only.pod,), allocation=only.id)
@@ -262,15 +260,13 @@ def in_the_way(verdicts: Mapping[DeviceName, Verdict]) -> Mapping[DeviceName, st
     return found
 
 
-def arrive(draft: Draft, passage: Passage, caller: Caller, *, unrecorded: bool = False) -> None:
+def arrive(draft: Draft, passage: Passage, caller: Caller) -> None:
     """Write down a start that the book has no Allocation for, while the checkpoint is silent.
-
-    *unrecorded*: it has none for the last Allocate, which could not be recorded.
 
     Kubelet starts a container on what it has allocated to its pod alone. So this is as good as an
     Allocate: older Allocations of the same ids are over, and this one waits behind their locks.
     """
-    if unrecorded or not _allocations_of(passage, draft.book):
+    if not _allocations_of(passage, draft.book):
         draft.allocate(passage.resource, passage.devices, pod=caller.pod)
         settle(draft)
 

@@ -1,0 +1,104 @@
+"""Who is before whom, where the ledger's disk could not record that in its time."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from fakes.allocators import allocator
+from fakes.books import WHOLE, X, allocated, device_of, entry, ids, name, seen, silicon
+from fakes.ledgers import ledger_in
+from fakes.tpus import plain_tpus
+from fakes.watchers import watcher_below
+from holdfast.allocation.allocator import Allocator
+from holdfast.discovery.source import Sources
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.devices import Inventory
+from holdfast.model.ids import DeviceId
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+
+@asynccontextmanager
+async def _node(folder: Path) -> AsyncIterator[tuple[Ledger, Lane, Allocator]]:
+    """Yield an allocator of three devices, with the lane of its looks; it waits for no disk."""
+    devices = tuple(device_of(name(each), f"pci/{each}", source="tpu") for each in "abc")
+    inventory = Watched(Inventory(resources=(WHOLE,), devices=devices))
+    with closing(Lane("kubelet", deadline=60.0)) as lane:
+        async with ledger_in(folder) as ledger:
+            limit = Watched(0.05)
+            made = allocator(ledger, inventory, Sources([plain_tpus()]), lane, commit_timeout=limit)
+            yield ledger, lane, made
+            limit.set(60.0)
+
+
+@asynccontextmanager
+async def _hanging(lane: Lane) -> AsyncIterator[None]:
+    """Let every call on *lane* wait."""
+    answers = threading.Event()
+    call = asyncio.create_task(lane.run(answers.wait))
+    await asyncio.sleep(0)  # it is in the queue first
+    try:
+        yield
+    finally:
+        answers.set()
+        await call
+
+
+async def _takes_no_write(ledger: Ledger, *, on: bool) -> None:
+    sqlite = ledger.store._db
+    await ledger.lane.run(lambda: sqlite.execute(f"PRAGMA query_only = {'ON' if on else 'OFF'}"))
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs", "the look hangs"])
+async def test_allocates_that_could_not_be_recorded_are_in_the_book_before_the_next(
+    tmp_path: Path, fault: str
+) -> None:
+    async with _node(tmp_path) as (ledger, lane, made):
+        if fault == "fails":
+            await _takes_no_write(ledger, on=True)
+            await made.allocate(WHOLE, (DeviceId("b"),))
+            await made.allocate(WHOLE, (DeviceId("a"),))
+            await _takes_no_write(ledger, on=False)
+        else:
+            async with _hanging(ledger.lane if fault == "hangs" else lane):
+                await made.allocate(WHOLE, (DeviceId("b"),))
+                await made.allocate(WHOLE, (DeviceId("a"),))
+        assert not ledger.book.value.allocations
+        assert ledger.owes((WHOLE, ids("a")))
+        made.commit_timeout.set(60.0)
+        await made.allocate(WHOLE, (DeviceId("c"),))
+        assert [each.ids for each in ledger.book.value.queue()] == [ids(each) for each in "bac"]
+        assert not ledger.owes((WHOLE, ids("a")))
+
+
+async def test_a_commit_that_comes_too_late_is_not_done_twice(tmp_path: Path) -> None:
+    async with _node(tmp_path) as (ledger, _, made):
+        sqlite, goes_on = ledger.store._db, threading.Event()
+        await ledger.lane.run(lambda: sqlite.set_trace_callback(lambda _text: goes_on.wait()))
+        await made.allocate(WHOLE, (DeviceId("a"),))
+        assert ledger.owes((WHOLE, ids("a")))
+        goes_on.set()
+        made.commit_timeout.set(60.0)
+        await made.allocate(WHOLE, (DeviceId("b"),))
+        assert [each.ids for each in ledger.book.value.queue()] == [ids("a"), ids("b")]
+
+
+async def test_who_kubelet_named_at_the_start_is_in_the_book_before_who_comes_later(
+    tmp_path: Path,
+) -> None:
+    async with watcher_below(
+        tmp_path,
+        view=lambda clock: seen(entry(X, "d0"), read_at=clock.uptime() + 1.0),
+        devices={WHOLE: silicon(d0="a", d1="b")},
+    ) as on:
+        await _takes_no_write(on.ledger, on=True)
+        await on.watcher.catch_up()
+        assert not on.ledger.book.value.allocations
+        await _takes_no_write(on.ledger, on=False)
+        await on.ledger.apply(allocated(silicon(d1="b")))
+        queue = on.ledger.book.value.queue()
+        assert [(each.pod, each.ids) for each in queue] == [(X, ids("d0")), (None, ids("d1"))]
