@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.allocators import allocator
-from fakes.books import entry, seen
+from fakes.books import entry, seen, unreadable
 from fakes.doors import WatchedNode, gate_over
 from fakes.inuse import CountedLook, NoDrivers, SlowLook, chip, device_use
 from fakes.ledgers import ledger_in
@@ -206,6 +206,38 @@ async def test_a_start_is_not_the_former_pods_because_its_allocate_could_not_be_
     assert f"held by pod {OTHER}" in await _start(at, gate)
     assert [each.pod for each in at.ledger.book.value.queue()] == [OTHER, None]
     assert not at.ledger.owes((TPU, frozenset({device.name.id})))
+
+
+async def test_a_start_whose_allocate_is_forgotten_waits_for_open_devices_and_for_no_process(
+    at: AtTheGate,
+) -> None:
+    """What docs/lock-states.md says of a kill before the record, with an unreadable checkpoint.
+
+    To the next daemon it cannot be told from a restart in the pod that had the device before.
+    """
+    at.counted((OTHER, 0))
+    assert await _start(at, at.gate()) == ""
+    at.reader.view.set(unreadable(at.reader.view.value))
+    at.node.add_pod(OTHER)
+    with opener(at.path(0)) as left:
+        at.node.enter(OTHER, "main", left.pid)
+        assert f"(pid {left.pid})" in await _start(at, at.gate())
+        left.close_one()  # and lives on
+        assert await _start(at, at.gate()) == ""
+    assert [each.pod for each in at.ledger.book.value.queue()] == [OTHER]
+
+
+async def test_no_virtual_machine_shows_whose_start_it_is_while_the_checkpoint_cannot_be_read(
+    at: AtTheGate,
+) -> None:
+    """What docs/operations.md says of Kata with cold plug."""
+    at.reader.view.set(unreadable())
+    at.node.add_pod(POD)
+    with opener(at.path(0), command="qemu-system-x86") as machine:
+        at.node.enter(POD, "sandbox", machine.pid)
+        assert f"(pid {machine.pid})" in await _start(at, at.gate())
+        at.counted((POD, 0))
+        assert await _start(at, at.gate()) == ""
 
 
 async def test_a_start_behind_a_lock_has_kubelet_asked_once_and_not_at_each_look(
