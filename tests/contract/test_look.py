@@ -1,5 +1,6 @@
 """A look at one device on a tree of plain files: what its `enable` and its nodes tell of it."""
 
+import asyncio
 import contextlib
 import ctypes
 import fcntl
@@ -9,7 +10,7 @@ import socket
 import sys
 import termios
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -52,6 +53,7 @@ from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
 from simulated.proctree import ProcTree
+from waiting import until
 
 CHIP = PciAddress("0000:00:05.0")
 NODES = ("/dev/vfio/10", "/dev/vfio/11")
@@ -115,6 +117,24 @@ async def on(tmp_path: Path) -> AsyncIterator[Looked]:
     with contextlib.closing(Lane("scan", deadline=30.0)) as lane:
         yield Looked(node, lane, look_at(node.root, lane), device, ManualClock())
     node.close()
+
+
+async def test_what_is_cheap_to_ask_waits_for_no_look_that_has_not_begun(on: Looked) -> None:
+    gate, order = threading.Event(), list[str]()
+
+    async def note(name: str, asked: Awaitable[object]) -> None:
+        await asked
+        order.append(name)
+
+    asked = on.facts(), on.enabled(), on.look.open(on.device)
+    calls = [asyncio.create_task(note("begun", on.lane.run(lambda: gate.wait(20))))]
+    for name, each in zip(("look", "enabled", "open"), asked, strict=True):
+        waiting = len(calls)
+        calls.append(asyncio.create_task(note(name, each)))
+        await until(lambda: len(on.lane._waiting) == waiting)  # noqa: B023 - awaited at once
+    gate.set()
+    await asyncio.gather(*calls)
+    assert order[-1] == "look"
 
 
 async def test_what_any_pod_of_a_claim_has_is_seen_on_the_claims_device_alone(on: Looked) -> None:

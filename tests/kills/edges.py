@@ -55,7 +55,9 @@ class InlineLane(Lane):
         *,
         deadline: float | None = None,
         after: Callable[[T], None] | None = None,
+        ahead: bool = False,
     ) -> T:
+        del ahead
         if self.calls_left is not None:
             self.calls_left -= 1
             if self.calls_left < 0:

@@ -81,8 +81,9 @@ class VirtualLane(Lane):
         *,
         deadline: float | None = None,
         after: Callable[[T], None] | None = None,
+        ahead: bool = False,
     ) -> T:
-        del deadline
+        del deadline, ahead
         await asyncio.sleep(self._takes)
         answer: T = self._around(call)
         if after is not None:

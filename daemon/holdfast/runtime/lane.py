@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Lane:
-    """Runs calls in order on one daemon thread.
+    """Runs calls in order on one daemon thread, but for those that go ahead.
 
     A ThreadPoolExecutor will not do: the interpreter joins its threads at exit, so one driver call
     that never returns would keep the pod Terminating until it is killed.
@@ -62,13 +62,15 @@ class Lane:
         *,
         deadline: float | None = None,
         after: Callable[[T], None] | None = None,
+        ahead: bool = False,
     ) -> T:
         """Return what *call* returns, or raise what it raises.
 
         *deadline* (seconds, the lane's own when None) counts from now, the time in the queue
         included. Raise LaneStuckError when it passes; a call still in the queue then never runs.
         *after* is called on the loop with what *call* returned, before anybody has the answer, and
-        also where the caller has given up by then.
+        also where the caller has given up by then. *ahead*: what takes no time goes before all that
+        wait.
         """
         if self._closed:
             raise LaneStuckError(f"cannot use lane {self.name}: it is closed")
@@ -76,7 +78,10 @@ class Lane:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         task = _Call(call, loop, time.monotonic() + patience, after, answer)
-        self._waiting.append(task)
+        if ahead:
+            self._waiting.appendleft(task)
+        else:
+            self._waiting.append(task)
         if self._wakes.empty():
             self._wakes.put(True)
         # Cheaper than asyncio.timeout, which would cancel the caller to wake it.

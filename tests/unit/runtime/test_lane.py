@@ -29,6 +29,20 @@ async def test_calls_run_in_the_order_they_were_made() -> None:
     assert order == list(range(20))
 
 
+async def test_what_takes_no_time_goes_ahead_of_what_waits() -> None:
+    with contextlib.closing(Lane("scan", deadline=20)) as lane:
+        gate, order = threading.Event(), list[str]()
+        begun = asyncio.create_task(lane.run(lambda: gate.wait(20)))
+        waits = asyncio.create_task(lane.run(lambda: order.append("waits")))
+        await until(lambda: len(lane._waiting) == 1)
+        ahead = asyncio.create_task(lane.run(lambda: order.append("ahead"), ahead=True))
+        await until(lambda: len(lane._waiting) == 2)
+        gate.set()
+        await asyncio.gather(begun, waits, ahead)
+
+    assert order == ["ahead", "waits"]
+
+
 async def test_the_loop_goes_on_while_a_call_blocks() -> None:
     with contextlib.closing(Lane("scan", deadline=20)) as lane:
         gate = threading.Event()

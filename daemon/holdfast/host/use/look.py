@@ -57,8 +57,8 @@ class Drivers(Protocol):
 class Look:
     """Asks the kernel on a lane; decides nothing.
 
-    `enabled` is cheap, `scan` is expensive. `open` is exclusive, and a starting program could get
-    EBUSY from it, so it is for the gate alone.
+    `enabled` and `open` are cheap, and go ahead of each `scan` that waits, which is expensive.
+    `open` is exclusive: a starting program could get EBUSY from it, so it is for the gate alone.
     """
 
     def __init__(
@@ -113,7 +113,8 @@ class Look:
         """Return each device's functions that are enabled, which for VFIO means in use."""
         wanted = tuple(devices)
         return await self._lane.run(
-            lambda: {device.name: self._levels.of(device.functions).above for device in wanted}
+            lambda: {device.name: self._levels.of(device.functions).above for device in wanted},
+            ahead=True,
         )
 
     async def scan(
@@ -140,7 +141,7 @@ class Look:
         """Open and close each group node of *device* exclusively; return the kernel's answer."""
         if device.kind is not DeviceKind.VFIO:
             return OpenOutcome.UNAVAILABLE
-        return await self._lane.run(lambda: exclusive_open(self._root, device.nodes))
+        return await self._lane.run(lambda: exclusive_open(self._root, device.nodes), ahead=True)
 
     async def open_idle(self, device: Device, *, learn: bool) -> OpenOutcome:
         """Do as `open` for a device that is enabled although no process seems to have it.
