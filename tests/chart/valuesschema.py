@@ -26,8 +26,7 @@ _MOUNTED = (
     "labels.folder",
 )
 """Paths that become mounts."""
-_ODD = "[:\\x00-\\x1f\\x7f-\\x9f]"
-_MOUNT: Schema = {"not": {"pattern": rf"^(/\.{{0,2}})+$|{_ODD}"}}
+_MOUNT: Schema = {"not": {"pattern": r"^(/\.{0,2})+$|:"}}
 """Beside its form: kubelet would refuse the pod, or mount another path, far from the values."""
 
 TEXT: Schema = {"type": "string"}
@@ -183,7 +182,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         "additionalProperties": False,
     },
     "name": NAME,
-    "default": TEXT,
+    "default": {**TEXT, "pattern": schema()["$defs"]["Named"]["properties"]["default"]["pattern"]},
     "fallbackStrategies": {
         "type": "array",
         "items": {"enum": ["named", "single", "empty"]},
@@ -201,7 +200,7 @@ def values_schema() -> Schema:
         del host[name]
     for path in _MOUNTED:
         _key(config, path).update(_MOUNT)
-    _key(config, "gpu.driverRootOnHost")["not"] = {"pattern": _ODD}
+    _key(config, "gpu.driverRootOnHost")["not"] = {"pattern": ":"}
     _key(config, "kubelet.socketPrefix")["not"] = {
         "enum": [KUBELET_SOCKET[: n + 1] for n in range(len(KUBELET_SOCKET))]
     }

@@ -36,6 +36,17 @@ _REFUSED = r"""
 {labels.folder: features.d} | labels.folder: expected an absolute path
 {cdi.specDir: cdi} | cdi.specDir: expected an absolute path
 {host.proc: ""} | host.proc: expected an absolute path
+{tpu.resourceName: x{245}/a} | tpu.resourceName: kubelet takes no 'x
+{tpu.resourceName: requests.a/b} | tpu.resourceName: kubelet takes no 'requests.a/b' from a plugin
+{tpu.resourceName: a..b/c} | tpu.resourceName: expected a resource name such as
+{pools: [{resourceName: x.kubernetes.io/b, addresses: ["*"]}]} | pools[0].resourceName: kubelet takes no 'x.kubernetes.io/b'
+{devices: [{match: {pci: "*"}, resource: kubernetes.io/b}]} | devices[0].resource: kubelet takes no 'kubernetes.io/b'
+{tpu.vbarUrl: "http://a\x7f"} | tpu.vbarUrl: expected text without control characters
+{tpu.topology: "a\u2028"} | tpu.topology: expected text without control characters
+{tpu.acceleratorType: "\uffff"} | tpu.acceleratorType: expected text without control characters
+{tpu.workerHostnames: ["a\n"]} | tpu.workerHostnames[0]: expected text without control characters
+{gpu.cdiHookPath: "/a\x85"} | gpu.cdiHookPath: expected the absolute path of a file
+{devices: [{match: {model: "a\0"}}]} | devices[0].match.model: expected a pattern such as
 {tpu.resourceName: tpu} | tpu.resourceName: expected a resource name such as
 {tpu.generation: v5ee} | tpu.generation: there is no 'v5ee'; did you mean v5e?
 {tpu.generation: gpu} | tpu.generation: there is no 'gpu'; known are v2,
@@ -88,6 +99,7 @@ _REFUSED = r"""
 """With how the daemon says so, each reason of `settings.validation`; and more."""
 
 _TAKEN = """
+{tpu.resourceName: x{244}/y{63}}
 {gate.wait: 26s}
 {gate.wait: 0h0m26s0ms}
 {allocate.commitTimeout: 9999ms}

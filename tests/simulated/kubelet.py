@@ -23,7 +23,10 @@ SOCKET = "kubelet.sock"
 _RECONCILE = 60.0
 """Seconds between two looks for claims whose pods no longer count."""
 Context = aio.ServicerContext[Any, Any]
-_NAME = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME = re.compile(
+    rf"(?=[^/]{{1,244}}/){_LABEL}(\.{_LABEL})*/[A-Za-z0-9]([-_.A-Za-z0-9]{{0,61}}[A-Za-z0-9])?"
+)
 
 
 class Kubelet(rpc.RegistrationServicer):

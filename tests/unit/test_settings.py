@@ -404,7 +404,7 @@ def test_each_default_has_the_form_of_its_key(section: type[Section]) -> None:
     ("key", "right", "wrong"),
     [
         ("stateDir", ["/", "/a//b/.", "/.a/...", "/..a"], ["", "a", "/a/..", "/../a", "/a\0"]),
-        ("gpu.driverRoot", ["", "/", "/a/../b", "/a\n"], ["a", " /", "/\0"]),
+        ("gpu.driverRoot", ["", "/", "/a/../b"], ["a", " /", "/\0", "/a\n", "/\x7f", "/\x85"]),
         ("gpu.cdiHookPath", ["", "/a"], ["/", "a"]),
         ("kubelet.socketPrefix", ["a", "a.b c", "ü"], ["", ".a", "a/b", "a\n", "a\x85", "a\u200b"]),
         (

@@ -10,6 +10,7 @@ from holdfast.model.devices import OwnSettings
 from holdfast.model.ids import ResourceName
 from holdfast.model.vfio import PoolSpec
 from holdfast.settings.types import (
+    CONTROL,
     AnnotationPrefix,
     Duration,
     Glob,
@@ -23,6 +24,7 @@ from holdfast.settings.types import (
     Replicas,
     Resource,
     Section,
+    Text,
     text,
 )
 
@@ -36,7 +38,7 @@ SLICE_NAMES = "nvidia.com/mig-"
 SharedName = Annotated[
     str,
     text(
-        rf"{GPU_NAME}|{SLICE_NAMES}[\s\S]*".replace(".", "[.]"),
+        rf"{GPU_NAME}|{SLICE_NAMES}".replace(".", "[.]") + f"[^{CONTROL}]*",
         f"{GPU_NAME}, or MIG slices such as {SLICE_NAMES}1g.10gb",
     ),
 ]
@@ -85,23 +87,23 @@ class TpuSettings(Section, frozen=True):
     ResourceClaims; it needs Kubernetes 1.34. Change it on a drained node."""
     resource_name: Resource = "google.com/tpu"
     """The resource name that pods ask for. Change it when your pods ask for another one."""
-    generation: str = ""
+    generation: Text = ""
     """The chips' generation, such as `v5e`. Empty: the PCI ids tell it. Set it when they do not, as
     for chips that are newer than this release."""
-    topology: str = ""
+    topology: Text = ""
     """The topology of the whole slice, such as `2x4`. Set it when envFile does not have it."""
-    accelerator_type: str = ""
+    accelerator_type: Text = ""
     """The slice's accelerator type, such as `v5litepod-8`. Set it when envFile does not have it."""
     worker_id: Index | None = None
     """This host's number among the hosts of its slice, from 0. Set it on each host of a slice with
     several hosts when envFile does not have it."""
-    worker_hostnames: tuple[str, ...] = ()
+    worker_hostnames: tuple[Text, ...] = ()
     """The hosts of the slice, in the order of their worker ids. Set it for a slice with several
     hosts when envFile does not have it."""
     env_file: OptionalFile = ""
     """The file in which the machine's image describes the slice. Empty: `tpu/tpu-env` in host.etc.
     Set it when the file is at another place."""
-    vbar_url: str = ""
+    vbar_url: Text = ""
     """The address that programs get as VBAR_CONTROL_SERVICE_URL. Empty: the variable is not set.
     Set it when your TPU runtime asks for that service."""
 
@@ -150,10 +152,10 @@ class GpuSettings(Section, frozen=True):
     then make the runtime call it, to make links and to refresh the cache of libraries. Empty: specs
     call no hook, and links are mounts. Set it only where every node has the program: without it no
     container with a GPU starts."""
-    cdi_disable_hooks: tuple[str, ...] = ()
+    cdi_disable_hooks: tuple[Text, ...] = ()
     """Names of hooks that CDI specs leave out, or `all`. Set it when one of them fails under your
     container runtime."""
-    cdi_feature_flags: tuple[str, ...] = ()
+    cdi_feature_flags: tuple[Text, ...] = ()
     """Features that CDI specs are to have. no-additional-gids-for-device-nodes: containers join no
     group of a device file. disable-ipc-discoverer: they get no socket of the driver's daemons.
     enable-explicit-driver-libraries: they get libraries such as libEGL as well. What else NVIDIA's
@@ -199,7 +201,7 @@ class GpuSettings(Section, frozen=True):
     """How many MiB above its idle level a GPU's memory may be and count as free. Small rises may
     add up to four times as much; more is a leak. Raise it when a new driver keeps more memory for
     itself and free GPUs are reported as in use."""
-    monitors: tuple[str, ...] = (
+    monitors: tuple[Text, ...] = (
         "nvidia-persistenced",
         "nv-hostengine",
         "dcgm-exporter",
@@ -216,7 +218,7 @@ class GpuSettings(Section, frozen=True):
     """Commands of programs that monitor GPUs. They may keep a GPU open, outside of pods and in pods
     of their own, and the GPU still counts as free. A list given here replaces the default. Add your
     own monitoring agent when holdfast reports it as a holder."""
-    displays: tuple[str, ...] = (
+    displays: tuple[Text, ...] = (
         "Xorg",
         "X",
         "Xwayland",
@@ -240,11 +242,11 @@ class GpuSettings(Section, frozen=True):
     health_quiet: Duration = Duration(60)
     """How long a GPU must show no new Xid, of those that pass by themselves, before it is Healthy
     again. Raise it when a GPU goes Unhealthy again and again."""
-    disable_health_checks: str = ""
+    disable_health_checks: Text = ""
     """Xids to ignore in addition to 13, 31, 43, 45, 68 and 109, separated by commas; `xids` ignores
     all Xids, `all` every health check. Set it when an Xid makes GPUs Unhealthy that you know to be
     harmless."""
-    enable_health_checks: str = ""
+    enable_health_checks: Text = ""
     """Xids that count whatever else is ignored, separated by commas, or `all`. Set it when an Xid
     that is ignored by default matters to you."""
 
@@ -267,7 +269,7 @@ class SharedResource(Section, frozen=True):
     replicas: Replicas
     """How many pods, or claims, may have each GPU or slice at the same time. Choose as many as its
     memory is enough for: nothing keeps a pod from using all of it."""
-    rename: str = ""
+    rename: Text = ""
     """What replicas are advertised as; empty: the resource's own name. Set it to that name with
     `.shared` at its end, such as nvidia.com/gpu.shared, for what renameByDefault does."""
     devices: Literal["all"] = "all"

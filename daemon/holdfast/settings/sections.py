@@ -28,6 +28,7 @@ from holdfast.settings.types import (
     Port,
     Section,
     SocketPrefix,
+    Text,
 )
 
 
@@ -42,7 +43,7 @@ class HistorySettings(Section, frozen=True):
 class HttpSettings(Section, frozen=True):
     """The HTTP server for probes (/livez, /readyz) and metrics (/metrics)."""
 
-    address: str = ""
+    address: Text = ""
     """The IP address to listen on. Empty: every address of the host, IPv4 and IPv6. Set it to
     127.0.0.1 when only programs on the node may ask; the daemon then needs the node's network."""
     port: Port = 8008
@@ -295,7 +296,7 @@ class DraSettings(Section, frozen=True):
     driver_name: DriverName = "holdfast.dev"
     """The driver's name in ResourceSlices, DeviceClasses and claims. Change it when another driver
     of that name runs in the cluster; pods with claims of the former name then have to end first."""
-    node_name: str = ""
+    node_name: Text = ""
     """The name of this node in the cluster. Empty: the environment variable NODE_NAME, which the
     chart sets, or else the host's name. Set it where neither is the node's name."""
     kubelet_root: AbsolutePath = "/var/lib/kubelet"
@@ -347,11 +348,11 @@ class NamedSettings(Section, frozen=True):
     folder: OptionalPath = ""
     """The folder with the documents: the name of a file is the document's. Empty: there are none.
     Set it where nodes need different settings."""
-    labels: tuple[str, ...] = ("holdfast.dev/config", "nvidia.com/device-plugin.config")
+    labels: tuple[Text, ...] = ("holdfast.dev/config", "nvidia.com/device-plugin.config")
     """The node's labels that name its document; the first that has a value counts. They are read
     from the API server, and a change is applied like one of the file. An empty list reads none.
     Change it when your nodes have another label."""
-    default: str = ""
+    default: Text = ""
     """The document of nodes without a label. Set it where that is not the one that
     fallbackStrategies find."""
     fallback_strategies: tuple[Literal["named", "single", "empty"], ...] = ("named", "single")

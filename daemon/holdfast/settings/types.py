@@ -13,29 +13,44 @@ Index = Annotated[int, Meta(ge=0)]
 Replicas = Annotated[int, Meta(ge=2, le=256)]
 
 
-def text(pattern: str, expected: str, most: int | None = None) -> Meta:
+def text(pattern: str, expected: str, most: int | None = None, unless: str | None = None) -> Meta:
     r"""Return the form of text that *pattern* matches as a whole; *expected* says it to people.
 
     The pattern is in the schemas too: Python, ECMAScript and Go's RE2 have to read it alike. So it
-    has no look-ahead, and no ``.`` or ``\w``. *most* is how many characters there may be.
+    has no look-ahead, and no ``.`` or ``\w``. *most* is how many characters there may be. What has
+    the pattern *unless* is refused by the schema here, and by `validation`.
     """
-    # In Python $ also stands before a last line break; `schema` has it in place of \Z.
-    return Meta(pattern=rf"^(?:{pattern})\Z", description=expected, max_length=most)
+    return Meta(
+        # In Python $ also stands before a last line break; `schema` has it in place of \Z.
+        pattern=rf"^(?:{pattern})\Z",
+        description=expected,
+        max_length=most,
+        extra_json_schema=None if unless is None else {"not": {"pattern": unless}},
+    )
 
 
-_STEPS = r"(?:/(?:[^/.\x00][^/\x00]*|\.(?:[^/.\x00][^/\x00]*)?|\.\.[^/\x00]+)?)+"
-_RESOURCE = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_UNSEEN = "\\x00-\\x1f\\x7f-\\xa0\\xad\u2000-\u200f\u2028-\u202f\u2060-\u206f\u3000\ufeff"
+CONTROL = "\\x00-\\x1f\\x7f-\\x9f\u2028\u2029\ufffe\uffff"
+"""Characters that end a variable or, to YAML, a line; of some Helm makes an empty file."""
+_STEP = rf"[^/.{CONTROL}][^/{CONTROL}]*|\.([^/.{CONTROL}][^/{CONTROL}]*)?|\.\.[^/{CONTROL}]+"
+_UNSEEN = CONTROL + "\\xa0\\xad\u2000-\u200f\u202a-\u202f\u2060-\u206f\u3000\ufeff"
 """Characters that move a cursor, change the direction of reading or cannot be seen."""
 _HEX = "[0-9a-fA-F?*]{1,4}"
 _LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_RESOURCE = rf"{_LABEL}(\.{_LABEL})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+NOT_KUBELETS = r"^requests\.|kubernetes\.io/|^[^/]{245}"
+"""What no resource that kubelet takes from a plugin is called. Its quota has `requests.` before."""
 
-DirectPath = Annotated[str, text(_STEPS, "an absolute path without `..`, such as /run/holdfast")]
-AbsolutePath = Annotated[str, text(r"/[^\x00]*", "an absolute path such as /run/driver")]
-OptionalPath = Annotated[
-    str, text(r"(/[^\x00]*)?", "an absolute path such as /run/driver, or empty text")
+Text = Annotated[str, text(f"[^{CONTROL}]*", "text without control characters")]
+DirectPath = Annotated[
+    str, text(f"(/({_STEP})?)+", "an absolute path without `..`, such as /run/holdfast")
 ]
-OptionalFile = Annotated[str, text(r"(/[^\x00]+)?", "the absolute path of a file, or empty text")]
+AbsolutePath = Annotated[str, text(f"/[^{CONTROL}]*", "an absolute path such as /run/driver")]
+OptionalPath = Annotated[
+    str, text(f"(/[^{CONTROL}]*)?", "an absolute path such as /run/driver, or empty text")
+]
+OptionalFile = Annotated[
+    str, text(f"(/[^{CONTROL}]+)?", "the absolute path of a file, or empty text")
+]
 SocketPrefix = Annotated[
     str,
     text(
@@ -45,11 +60,18 @@ SocketPrefix = Annotated[
         "holdfast",
     ),
 ]
-Resource = Annotated[str, text(_RESOURCE, "a resource name such as example.com/nvme")]
-OptionalResource = Annotated[
-    str, text(rf"({_RESOURCE})?", "a resource name such as example.com/nvme, or empty text")
+Resource = Annotated[
+    str, text(_RESOURCE, "a resource name such as example.com/nvme", unless=NOT_KUBELETS)
 ]
-Glob = Annotated[str, text(r"[\s\S]+", "a pattern such as `GPU-1a*` or `0000:3b:*`")]
+OptionalResource = Annotated[
+    str,
+    text(
+        f"({_RESOURCE})?",
+        "a resource name such as example.com/nvme, or empty text",
+        unless=NOT_KUBELETS,
+    ),
+]
+Glob = Annotated[str, text(f"[^{CONTROL}]+", "a pattern such as `GPU-1a*` or `0000:3b:*`")]
 PciIds = Annotated[str, text(f"{_HEX}:{_HEX}", "`vendor:device` in hex, such as 8086:1572")]
 PciClass = Annotated[
     str, text("(0[xX])?[0-9a-fA-F]{2,6}", "the beginning of a PCI class in hex, such as 0302")

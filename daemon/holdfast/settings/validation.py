@@ -1,5 +1,6 @@
 """Refuses settings that can be read but cannot work; each text begins with the key's path."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from holdfast.names import (
 )
 from holdfast.settings.hardware import SHARED, DeviceSettings
 from holdfast.settings.sections import Settings
+from holdfast.settings.types import NOT_KUBELETS
 
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit of its own, and admits no other pod
 
@@ -63,6 +65,17 @@ def _path(text: str) -> Path:
 
 
 def _resources(settings: Settings) -> Iterator[str]:
+    names = [("tpu.resourceName", settings.tpu.resource_name)]
+    names += [
+        (f"pools[{n}].resourceName", each.resource_name) for n, each in enumerate(settings.pools)
+    ]
+    names += [(f"devices[{n}].resource", each.resource) for n, each in enumerate(settings.devices)]
+    for path, name in names:
+        if re.search(NOT_KUBELETS, name):
+            yield (
+                f"{path}: kubelet takes no {name!r} from a plugin: it begins with requests., has "
+                "kubernetes.io/, or more than 244 characters before its slash; choose another"
+            )
     for place, pool in enumerate(settings.pools):
         if not (pool.devices or pool.classes or pool.addresses):
             yield f"pools[{place}].devices: give at least one of devices, classes and addresses"
