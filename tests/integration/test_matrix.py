@@ -1,13 +1,13 @@
 """What the settings accept works: a fixed part of `make matrix`, with the real daemon."""
 
 import random
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import pytest
 
 from holdfast.model.tpu.generations import GENERATIONS
-from matrix import changes, chart, oracle, run, space
+from matrix import changes, chart, drawn, oracle, run, space
 from matrix.__main__ import afterwards, tried
 from simulated import nvml
 
@@ -99,7 +99,7 @@ def test_the_chart_takes_what_the_daemon_takes_and_refuses_what_it_refuses() -> 
         _of(tpu__enabled=False, reclaim__reset="afterForcedRelease", reclaim__rebind=True),
         _of(reclaim__rebind=True),
     )
-    verdicts = [chart.verdict(each) for each in choices]
+    verdicts = [drawn.refusal(space.tree(each)) for each in choices]
     assert [each is None for each in verdicts] == [True, False, True, True, True, True]
     for each, verdict in zip(choices, verdicts, strict=True):
         chart.judge(each, verdict)
@@ -112,12 +112,23 @@ async def test_what_cannot_work_is_refused_with_its_key(
     await run.refuses(space.plain(), wrong, library)
 
 
-def test_every_key_of_the_settings_has_values_or_a_reason() -> None:
-    assert set(space.axes()) >= {"gpu.migStrategy", "reclaim.mode", "gate.wait"}
-
-
 def test_every_generation_of_tpus_is_tried() -> None:
     assert {name for name, _ in space.axes()["node.tpus"] if name} == GENERATIONS.keys()
+
+
+def test_what_is_drawn_is_taken_and_reaches_the_longest_that_is() -> None:
+    chance = random.Random(1)
+    paths = [path for path, values in space.axes().items() if space.DRAWN in values]
+    taken = {path: [drawn.value(path, chance) for _ in range(20)] for path in paths}
+
+    assert [path for path in taken if len({str(each) for each in taken[path]}) < 3] == []
+    texts = {path: [each for each in taken[path] if isinstance(each, str)] for path in paths}
+    longest = {path: max(map(len, each)) for path, each in texts.items() if each}
+    assert longest["tpu.resourceName"] == 244 + 1 + 63
+    assert longest["kubelet.socketPrefix"] == 43
+    assert longest["dra.driverName"] == 63
+    shared = chain.from_iterable(taken["sharing.timeSlicing.resources"])
+    assert {each["replicas"] for each in shared} >= {2, 256}
 
 
 def test_a_seed_gives_the_same_combinations_again() -> None:
@@ -137,9 +148,9 @@ def test_the_first_pairs_are_all_there_within_some_combinations() -> None:
     made, pairs = space.by_pairs(random.Random(1)), set[tuple[str, str]]()
     for _ in range(120):
         choice = next(made)
-        pairs.add((str(choice["gpu.deviceListStrategy"]), str(choice["devices"])))
+        pairs.add((str(choice["node.tpus"]), str(choice["node.root"])))
     space_ = space.axes()
-    assert len(pairs) == len(space_["gpu.deviceListStrategy"]) * len(space_["devices"])
+    assert len(pairs) == len(space_["node.tpus"]) * len(space_["node.root"])
 
 
 def test_the_oracle_tells_replicas_by_the_name_that_nvidias_file_means() -> None:

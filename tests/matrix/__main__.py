@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import random
+import re
 import sys
 import tempfile
 import time
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from matrix import changes, chart, run, space
+from matrix import changes, chart, drawn, run, space
 from matrix.space import Choice
 from matrix.world import ViolationError
 from simulated import nvml
@@ -68,8 +69,12 @@ async def one(kind: str, choice: Choice, library: Path, chance: random.Random, t
     elif kind == "chart":
         for _ in range(_DRAWN):  # nothing is started
             tally.combinations += 1
-            drawn = {**space.usable(space.at_random(chance, keep=0.5)), "node.by": "file"}
-            chart.judge(drawn, chart.verdict(drawn))
+            any_ = {**space.at_random(chance, keep=0.5), "node.by": "file"}
+            path = chance.choice(
+                [name for name, each in space.axes().items() if space.DRAWN in each]
+            )
+            any_[path] = drawn.any_value(path, chance)
+            chart.judge(any_, drawn.refusal(space.tree(any_)))
     elif kind == "refused":
         tally.combinations += 1
         await run.refuses(space.plain(), chance.choice(space.WRONG), library)
@@ -84,7 +89,9 @@ async def attempt(place: str, kind: str, choice: Choice, library: Path, tally: T
     try:
         await one(kind, choice, library, afterwards(place), tally)
     except AssertionError as error:
-        tally.violations.append(f"matrix: SEED={place} ({kind}) {error}\n  of {space.told(choice)}")
+        text = f"matrix: SEED={place} ({kind}) {error}\n  of {space.told(choice)}"
+        runs = re.sub(r"(.)\1{15,}", lambda run: f"{run[1]}{{{len(run[0])}}}", text)
+        tally.violations.append(runs)
 
 
 def main() -> int:

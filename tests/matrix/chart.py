@@ -10,8 +10,6 @@ from typing import Any
 import yaml
 
 from chart.rendering import RefusedError, objects, one
-from holdfast.errors import SettingsError
-from holdfast.settings import convert
 from matrix import oracle, space
 from matrix.space import DRA, Choice
 from matrix.world import THEIRS, ViolationError, theirs
@@ -44,15 +42,6 @@ def judge(choice: Choice, refused: str | None) -> None:
             f"chart: {missing} (mounts and capabilities follow from the settings) "
             f"{space.told(choice)}"
         )
-
-
-def verdict(choice: Choice) -> str | None:
-    """Return why the daemon would not start with our file of *choice*, without starting it."""
-    try:
-        convert(space.tree(choice))
-    except SettingsError as error:
-        return str(error)
-    return None
 
 
 def _values(choice: Choice) -> dict[str, Any]:
@@ -161,7 +150,7 @@ def _lost(choice: Choice, found: list[dict[str, Any]]) -> Iterator[str]:
             each for each in found if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
         )
     )
-    yield from _differs(_config(choice), yaml.safe_load(text["data"]["config.yaml"]), "")
+    yield from _differs(_config(choice), yaml.safe_load(text["data"]["config.yaml"]) or {}, "")
     classes = {
         each["spec"].get("extendedResourceName"): each["spec"]["selectors"][0]["cel"]["expression"]
         for each in found

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from msgspec import Struct
 from matrix.space import DRA, EMPTY, GPU, PART, Choice
 
 _MODEL = "NVIDIA H100 80GB HBM3"
+_LONGEST = 63
 _OF_FUNCTIONS = {
     "": (),
     "whole": (("0000:40:00.0", 40), ("0000:40:00.1", 41)),
@@ -143,21 +145,31 @@ def _flat(choice: Choice) -> bool:
 
 
 def _label(resource: str, id_: str) -> str:
-    """Return what a device is called: of a GPU or a slice by its UUID, of others by their place."""
+    """Return what a device is called: of a GPU or a slice by its UUID, of others by their place.
+
+    A long name is cut to the 63 characters that the API server takes, with a digest of the whole.
+    """
     kind, own = (
         re.sub("[^a-z0-9]+", "-", each.lower()) for each in (resource.rpartition("/")[2], id_)
     )
-    return own if own.startswith(f"{kind}-") else f"{kind}-{own}"
+    name = own if own.startswith(f"{kind}-") else f"{kind}-{own}"
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[:54].rstrip('-')}-{sha256(f'{resource}/{id_}'.encode()).hexdigest()[:8]}"
 
 
 def _offered(choice: Choice, api: str) -> dict[str, tuple[Offer, ...]]:
     """Return what comes to pods by *api*, by resource."""
     found: dict[str, list[Offer]] = {}
-    for thing, resource in _named(choice):
+    named = list(_named(choice))
+    kinds = {resource: _kind(thing) for thing, resource in named}
+    for thing, resource in named:
         rule = _rule(choice, thing)
         if rule is not None and rule.get("exclude"):
             continue
         target = (rule or {}).get("resource") or resource
+        if kinds.setdefault(target, _kind(thing)) != _kind(thing):
+            continue  # docs/configuration.md: all devices of one name are of one kind
         told = {thing.id, *(text for key, text in thing.names if key == "index")}
         count, name = 1, target
         if thing.kind in {"gpu", "slice"} and target == resource:
@@ -177,6 +189,10 @@ def _offered(choice: Choice, api: str) -> dict[str, tuple[Offer, ...]]:
                 )
             )
     return {resource: tuple(offers) for resource, offers in found.items()}
+
+
+def _kind(thing: Thing) -> str:
+    return "gpu" if thing.kind == "slice" else thing.kind
 
 
 def labels(choice: Choice) -> dict[str, str]:
@@ -206,7 +222,8 @@ def _named(choice: Choice) -> Iterator[tuple[Thing, str]]:  # noqa: C901 - a tab
         if thing.kind == "tpu" and choice["tpu.enabled"]:
             yield thing, choice["tpu.resourceName"]
         elif thing.kind == "pool":
-            yield from ((thing, pool["resourceName"]) for pool in _pools(choice, thing)[:1])
+            names = dict.fromkeys(pool["resourceName"] for pool in _pools(choice, thing))
+            yield from ((thing, name) for name in names)
         elif thing.kind not in {"gpu", "slice"} or not choice["gpu.enabled"]:
             continue
         elif choice["gpu.migStrategy"] == "none":
@@ -266,11 +283,13 @@ def _pools(choice: Choice, thing: Thing) -> list[dict[str, Any]]:
         pool
         for pool in choice["pools"]
         if all(
-            any(fnmatchcase(names[name], pattern) for pattern in pool[key])
+            any(fnmatchcase(names[name], pattern.lower()) for pattern in pool[key])
             for key, name in (("devices", "model"), ("addresses", "pci"))
-            if key in pool
+            if pool.get(key)
         )
-        and all(code.startswith(each) for each in pool.get("classes", ()))
+        and any(
+            code.startswith(each.lower().removeprefix("0x")) for each in pool.get("classes") or [""]
+        )
     ]
 
 

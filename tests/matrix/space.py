@@ -1,8 +1,8 @@
 """What the settings accept, on which nodes: the axes, and combinations of their values.
 
 The axes come from the settings' own types: each choice, truth and duration of the schema is one,
-with all its values or with some that differ. What is text or a list has its values here. A key
-that has none, and no reason in `FIXED`, fails a test.
+with all its values or with some that differ. Of text, numbers and lists any that the type allows is
+drawn, beside some that are here.
 """
 
 import random
@@ -12,8 +12,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from msgspec import Struct
 
-from holdfast.settings.sources import known_paths
+from holdfast.settings import Settings, known_paths
+from holdfast.settings import plain as defaults
 from holdfast.settings.types import Duration, Interval
+from matrix import drawn
 
 GPU, SHARED, TPU = "nvidia.com/gpu", "nvidia.com/gpu.shared", "google.com/tpu"
 VF, MACHINE = "example.com/vf", "example.com/gpu-vm"
@@ -89,39 +91,22 @@ def _rule(resource: str = "", **rest: Any) -> dict[str, Any]:
 
 
 _OTHERS: Mapping[str, tuple[Any, ...]] = {
-    "kubelet.socketPrefix": ("holdfast", "hf", "h[f]*"),
-    "tpu.resourceName": (TPU, "example.com/chip", f"{'a' * 60}.example.com/{'b' * 30}"),
-    "tpu.topology": ("", "2x4"),
-    "tpu.acceleratorType": ("", "v5litepod-8"),
-    "tpu.workerId": (None, 0, 1),
-    "tpu.workerHostnames": ([], ["a", "b"]),
-    "tpu.vbarUrl": ("", "http://127.0.0.1:8353"),
-    "gpu.deviceListStrategy": (
-        ["envvar"],
-        ["volume-mounts"],
-        ["cdi-cri"],
-        ["cdi-annotations"],
-        ["envvar", "cdi-cri"],
-    ),
-    "gpu.cdiAnnotationPrefix": ("cdi.k8s.io/", "example.com/"),
-    "gpu.cdiHookPath": ("", "/usr/bin/nvidia-ctk"),
-    "gpu.cdiDisableHooks": ([], ["all"]),
-    "gpu.cdiFeatureFlags": ([], ["disable-ipc-discoverer"], ["disable-nvsandboxutils"]),
-    "gpu.imexChannelIds": ([], [0]),
-    "gpu.memorySlackMib": (64, 0),
-    "gpu.monitors": (["nvidia-smi"], []),
-    "gpu.displays": (["Xorg"], []),
-    "gpu.disableHealthChecks": ("", "all", "79"),
-    "gpu.enableHealthChecks": ("", "all", "31"),
+    "tpu.topology": ("2x4",),
+    "tpu.acceleratorType": ("v5litepod-8",),
+    "tpu.workerId": (0, 1),
+    "tpu.workerHostnames": (["a", "b"],),
+    "gpu.deviceListStrategy": (["volume-mounts"], ["cdi-cri"], ["cdi-annotations"]),
+    "gpu.cdiDisableHooks": (["all"],),
+    "gpu.cdiFeatureFlags": (["disable-ipc-discoverer"], ["disable-nvsandboxutils"]),
+    "gpu.disableHealthChecks": ("all", "79"),
+    "gpu.enableHealthChecks": ("all", "31"),
     "sharing.timeSlicing.resources": (
-        [],
         _sharing(GPU),
         _sharing(GPU, _SMALL),
         _sharing(GPU, rename=SHARED),
         _sharing(_SMALL, rename=f"{_SMALL}.shared"),
     ),
     "pools": (
-        [],
         [{"resourceName": VF, "devices": ["1234:*"]}],
         [{"resourceName": VF, "addresses": ["0000:40:*"]}, {"resourceName": VF, "classes": ["99"]}],
         [{"resourceName": VF, "classes": ["0108"]}],
@@ -133,7 +118,6 @@ _OTHERS: Mapping[str, tuple[Any, ...]] = {
         [{"resourceName": MACHINE, "devices": ["10de:2330"]}],
     ),
     "devices": (
-        [],
         [_rule(index="0", exclude=True)],
         [_rule(GPU, uuid="*")],
         [_rule("example.com/gpu", index=0, uuid="*")],
@@ -147,10 +131,13 @@ _OTHERS: Mapping[str, tuple[Any, ...]] = {
         ],
         [_rule("example.com/gpu", uuid="*", api="device-plugin")],
     ),
-    "history.perDevice": (200, 1),
-    "dra.driverName": ("holdfast.dev", "gpu.nvidia.com"),
 }
-"""The values of keys that are text, numbers or lists."""
+"""What by chance no value would say, of keys that are text, numbers or lists.
+
+Beside the default, any value that the key's type allows is drawn as well.
+"""
+DRAWN = "drawn"
+"""Stands in an axis for what is drawn for each choice anew."""
 
 WHOLE: tuple[str, ...] = ()
 EMPTY = ("empty",)
@@ -269,12 +256,12 @@ _OFTEN = (
 
 
 def axes() -> dict[str, tuple[Any, ...]]:
-    """Return every axis with its values, the plainest first; raise KeyError for a key without."""
+    """Return every axis with its values, the plainest first; DRAWN stands for any other."""
     found = dict(_NODES)
     for path, kind in known_paths().items():
         if any(path == each or path.startswith(f"{each}.") for each in FIXED):
             continue
-        found[path] = _OTHERS[path] if path in _OTHERS else _values(path, kind)
+        found[path] = _values(path, kind)
     return found
 
 
@@ -285,7 +272,15 @@ def _values(path: str, kind: object) -> tuple[Any, ...]:
         return get_args(kind)
     if isinstance(kind, type) and issubclass(kind, Duration):
         return _TIMES.get(path) or (_SHORT if issubclass(kind, Interval) else ("100ms", "0s"))
-    raise KeyError(f"no values for {path}: give it some in tests/matrix/space.py")
+    default: Any = defaults(Settings())
+    for name in path.split("."):
+        default = default[name]
+    plain_ = list(default) if isinstance(default, tuple) else default
+    return plain_, *_OTHERS.get(path, ()), DRAWN
+
+
+def _any(path: str, value: Any, chance: random.Random) -> Any:
+    return drawn.value(path, chance) if value is DRAWN else value
 
 
 _Pair = tuple[tuple[str, int], tuple[str, int]]
@@ -312,7 +307,7 @@ def by_pairs(chance: random.Random) -> Iterator[Choice]:
             values = chance.sample(range(len(space[name])), len(space[name]))
             made[name] = max(values, key=lambda value: _new(left, order, made, name, value))
         left -= set(combinations(sorted(made.items(), key=lambda each: order[each[0]]), 2))
-        yield {name: space[name][value] for name, value in made.items()}
+        yield {name: _any(name, space[name][value], chance) for name, value in made.items()}
 
 
 def _new(
@@ -330,7 +325,7 @@ def at_random(chance: random.Random, keep: float = 0.7) -> Choice:
     """Return a choice of which most settings are plain: such a one can be read by a person."""
     often = dict.fromkeys(_OFTEN, 0.5)
     return {
-        name: chance.choice(values)
+        name: _any(name, chance.choice(values), chance)
         if name.startswith("node.") or chance.random() > often.get(name, keep)
         else values[0]
         for name, values in axes().items()

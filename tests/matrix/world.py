@@ -265,7 +265,7 @@ def _slices(place: int, layout: Sequence[str]) -> list[nvml.Slice]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="hm-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="hm", dir="/tmp"))
     try:
         for each in ("cdi", "features.d"):
             (folder / each).mkdir()
@@ -296,7 +296,7 @@ async def world(choice: Choice, library: Path) -> AsyncIterator[World]:
             environment["NVIDIA_DRIVER_ROOT"] = str(driver)
         elif choice["node.root"] == "container":
             environment["CONTAINER_DRIVER_ROOT"] = str(driver)
-        cluster = Cluster(plane, folder / "kl")
+        cluster = Cluster(plane, folder / "k")
         runtime = _Runtime(node, folder / "cdi")
         runtime.given, runtime.sandboxes = {}, {}
         runtime.leaks = choice["node.sandbox"] == "leaks"

@@ -1,0 +1,174 @@
+"""Any value that a setting's own type allows: within its form and its bounds, or at their ends.
+
+Hypothesis would draw by what modules are loaded too: a seed alone has to give the same again.
+"""
+
+import importlib
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from msgspec import Meta, structs
+
+from fakes.refusedsettings import tree
+from holdfast.errors import SettingsError
+from holdfast.settings import Settings, convert
+from holdfast.settings.hardware import SharedName
+from holdfast.settings.types import (
+    Glob,
+    PciClass,
+    PciIds,
+    Section,
+    entry_of,
+    forms,
+    is_section,
+)
+
+_parse = cache(importlib.import_module("re._parser").parse)
+_LONGEST, _HIGHEST, _MOST = 400, 1 << 53, 4
+"""How long a text, how high a number, and how many entries, where the type has no bound."""
+_LETTERS = (
+    *map(chr, range(160)),
+    *"\xadé\u0301ß\u2028\u202e\ufeff\uffff字😀\U0010ffff",
+)
+_LIKELY: Mapping[Any, tuple[str, ...]] = {
+    Glob: ("*", "*:00.0", "[0-9G]*", "?*?"),
+    PciIds: ("*:*", "1234:??11", "10DE:*"),
+    PciClass: ("0X01", "0x030200", "01"),
+    SharedName: ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb"),
+}
+"""Texts that are for some of the hardware: by chance hardly one is."""
+
+
+def value(path: str, chance: random.Random) -> Any:
+    """Return a value that the key at *path* may have, with the defaults of all others."""
+
+    def fits(each: Any) -> bool:
+        return refusal(tree({path: each})) is None
+
+    while True:
+        found = any_value(path, chance)
+        if fits(found):
+            long = isinstance(found, str) and chance.random() < 0.5
+            return _grown(found, fits) if long else found
+
+
+def any_value(path: str, chance: random.Random) -> Any:
+    """Return a value of the type that the key at *path* has; it may be refused all the same."""
+    return _of(_kind(path), chance)
+
+
+def refusal(config: Mapping[str, Any]) -> str | None:
+    """Return why the daemon would not start with *config*, without starting it."""
+    try:
+        convert(config)
+    except SettingsError as error:
+        return str(error)
+    return None
+
+
+@cache
+def _kind(path: str) -> Any:
+    kind: Any = Settings
+    for name in path.split("."):
+        kind = forms(kind)[name]
+    return kind
+
+
+def _of(kind: Any, chance: random.Random) -> Any:  # noqa: PLR0911 - a table of kinds
+    origin, parts = get_origin(kind), get_args(kind)
+    if is_section(kind):
+        return _section(kind, chance)
+    if origin is Literal:
+        return chance.choice(parts)
+    if origin is tuple:
+        least = int(entry_of(kind) is not None)
+        return [_of(parts[0], chance) for _ in range(chance.randint(least, _MOST))]
+    if origin is Annotated and parts[0] is str:
+        return _text(kind, parts[1], chance)
+    if kind is str:
+        return "".join(chance.choices(_LETTERS, k=_length(chance)))
+    if kind is int or origin is Annotated:
+        form = parts[1] if parts else Meta()
+        least, most = int(form.ge or 0), int(form.le or _HIGHEST)
+        return chance.choice((least, most, chance.randint(least, most)))
+    if kind is bool:
+        return chance.random() < 0.5
+    return _of(chance.choice(parts), chance) if parts else None
+
+
+def _section(kind: type[Section], chance: random.Random) -> dict[str, Any]:
+    needed = {each.encode_name for each in structs.fields(kind) if each.required}
+    return {
+        name: _of(each, chance)
+        for name, each in forms(kind).items()
+        if name in needed or chance.random() < 0.6
+    }
+
+
+def _text(kind: Any, form: Meta, chance: random.Random) -> str:
+    if kind in _LIKELY and chance.random() < 0.7:
+        return chance.choice(_LIKELY[kind])
+    pattern, most = str(form.pattern), form.max_length or _LONGEST
+    parsed = _parse(pattern)
+
+    def fits(each: str) -> bool:
+        return len(each) <= most and re.search(pattern, each) is not None
+
+    while True:
+        text = "".join(_drawn(parsed, chance))
+        if fits(text):
+            return _grown(text, fits) if chance.random() < 0.5 else text
+
+
+def _drawn(parsed: Iterable[tuple[Any, Any]], chance: random.Random) -> Iterable[str]:
+    """Yield texts, one for each part of a pattern as `re` reads it."""
+    for what, arg in parsed:
+        match str(what):
+            case "LITERAL":
+                yield chr(arg)
+            case "NOT_LITERAL":
+                yield chance.choice([each for each in _LETTERS if ord(each) != arg])
+            case "IN":
+                yield chance.choice(_within(tuple(arg)))
+            case "SUBPATTERN":
+                yield from _drawn(arg[-1], chance)
+            case "BRANCH":
+                yield from _drawn(chance.choice(arg[1]), chance)
+            case "MAX_REPEAT":
+                least, most, inner = arg
+                for _ in range(min(int(most), int(least) + _length(chance))):
+                    yield from _drawn(inner, chance)
+            case other if other != "AT":
+                raise NotImplementedError(other)
+
+
+@cache
+def _within(group: tuple[tuple[Any, Any], ...]) -> tuple[str, ...]:
+    """Return the letters that a group of characters has."""
+    bounds = [arg if str(what) == "RANGE" else (arg, arg) for what, arg in group if arg is not None]
+    negated = str(group[0][0]) == "NEGATE"
+    return tuple(
+        each
+        for each in _LETTERS
+        if any(low <= ord(each) <= high for low, high in bounds) != negated
+    )
+
+
+def _length(chance: random.Random) -> int:
+    return int(chance.expovariate(0.2))
+
+
+def _grown(text: str, fits: Callable[[str], bool]) -> str:
+    """Return *text* with as many more of its first and of its last characters as *fits* allows."""
+    for place in (1, -1):
+        step = _LONGEST if text else 0
+        while step:
+            longer = text[:place] + text[min(place, 0)] * step + text[place:]
+            if len(longer) <= _LONGEST and fits(longer):
+                text = longer
+            else:
+                step //= 2
+    return text
