@@ -205,6 +205,7 @@ def values_schema() -> Schema:
         "enum": [KUBELET_SOCKET[: n + 1] for n in range(len(KUBELET_SOCKET))]
     }
     _key(config, "tpu.generation")["enum"] = ["", *sorted(GENERATIONS)]
+    _key(config, "gpu.deviceListStrategy")["minItems"] = 1
     _refine_pools(_key(config, "pools")["items"])
     _refine_rules(_key(config, "devices")["items"])
     del config["properties"]["named"]["properties"]["folder"]  # the chart mounts it

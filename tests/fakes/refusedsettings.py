@@ -22,6 +22,9 @@ _REFUSED = r"""
 {kubelet.socketPrefix: ""} | kubelet.socketPrefix: expected letters that can begin the name of a socket
 {kubelet.socketPrefix: a/b} | kubelet.socketPrefix: expected letters that can begin the name of a socket
 {kubelet.socketPrefix: "a\tb"} | kubelet.socketPrefix: expected letters that can begin the name of a socket
+{kubelet.pluginDir: "/a,b"} | kubelet.pluginDir: expected an absolute path without `..` or a comma
+{kubelet.podResourcesSocket: "/a,b"} | kubelet.podResourcesSocket: expected an absolute path without `..` or a comma
+{kubelet.socketPrefix: "a,b"} | kubelet.socketPrefix: expected letters that can begin the name of a socket
 {kubelet.socketPrefix: "a?"} | kubelet.socketPrefix: expected letters that can begin the name of a socket
 {kubelet.socketPrefix: "a#b"} | kubelet.socketPrefix: expected letters that can begin the name of a socket
 {kubelet.socketPrefix: "%41"} | kubelet.socketPrefix: expected letters that can begin the name of a socket
@@ -52,6 +55,7 @@ _REFUSED = r"""
 {tpu.generation: gpu} | tpu.generation: there is no 'gpu'; known are v2,
 {tpu.workerId: 2, tpu.workerHostnames: [a, b]} | tpu.workerId: 2 is too high for the 2 hosts
 {tpu.enabled: false, gpu.enabled: false} | tpu.enabled: nothing is left to advertise
+{gpu.deviceListStrategy: []} | gpu.deviceListStrategy: without any no container is given its GPU
 {gpu.cdiHookPath: nvidia-ctk} | gpu.cdiHookPath: expected the absolute path of a file
 {gpu.driverRootOnHost: driver} | gpu.driverRootOnHost: expected an absolute path such as /run/driver
 {gpu.cdiAnnotationPrefix: cdi.k8s.io} | gpu.cdiAnnotationPrefix: expected the beginning of an annotation's key: a domain

@@ -119,6 +119,10 @@ def test_what_is_done_again_and_again_has_an_interval_above_zero(given: object) 
         Interval.parse(given)
 
 
+def test_an_interval_leaves_time_for_all_else() -> None:
+    assert Interval.parse("0.000001ms") == Interval.parse(0.001) == 0.001
+
+
 @given(st.from_regex(re.compile(rf"\A(?:{PATTERN})\Z")))
 def test_the_schema_and_the_parser_agree_on_what_a_duration_is(text: str) -> None:
     assert Duration.parse(text) >= 0

@@ -37,6 +37,7 @@ def test_which_xids_count_is_decided_as_nvidias_plugin_does(
 
 def test_what_means_nothing_is_named() -> None:
     assert xid_checks("48,seven", "4x,").malformed == ("seven", "4x")
+    assert xid_checks("9" * 5000).malformed == ("9" * 5000,)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ MOST_SHOWN = 8000
 MOST_MOVES = 2000
 """How many lines of history one answer has at the most: all at once are in the daemon's memory."""
 
+_MOST_DIGITS = 4300
 _LARGER = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -41,8 +42,8 @@ def sized(count: int) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether *text* is digits of ASCII, and nothing else."""
-    return text.isascii() and text.isdigit()
+    """Tell whether *text* is digits of ASCII, and nothing else, and no more than Python reads."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def like(text: str, pattern: str) -> bool:

@@ -20,6 +20,7 @@ from holdfast.settings.hardware import (
 )
 from holdfast.settings.types import (
     AbsolutePath,
+    DialedPath,
     DirectPath,
     DriverName,
     Duration,
@@ -133,10 +134,10 @@ class QuestionSettings(Section, frozen=True):
 class KubeletSettings(Section, frozen=True):
     """Where kubelet is, and how the daemon registers with it."""
 
-    plugin_dir: DirectPath = "/var/lib/kubelet/device-plugins"
+    plugin_dir: DialedPath = "/var/lib/kubelet/device-plugins"
     """The folder with kubelet's socket for device plugins, its checkpoint, and the daemon's own
     sockets. Kubelet's --root-dir does not move it. Change it only for a distribution that does."""
-    pod_resources_socket: DirectPath = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    pod_resources_socket: DialedPath = "/var/lib/kubelet/pod-resources/kubelet.sock"
     """The socket of kubelet's pod-resources API, which lists the pods that kubelet counts. Change
     it when kubelet runs with another --root-dir, in which the socket then is."""
     socket_prefix: SocketPrefix = "holdfast"

@@ -29,9 +29,14 @@ def text(pattern: str, expected: str, most: int | None = None, unless: str | Non
     )
 
 
+def _direct(other: str) -> str:
+    """Return the pattern of an absolute path without `..` and without *other* characters."""
+    step = rf"[^/.{other}][^/{other}]*|\.([^/.{other}][^/{other}]*)?|\.\.[^/{other}]+"
+    return f"(/({step})?)+"
+
+
 CONTROL = "\\x00-\\x1f\\x7f-\\x9f\u2028\u2029\ufffe\uffff"
 """Characters that end a variable or, to YAML, a line; of some Helm makes an empty file."""
-_STEP = rf"[^/.{CONTROL}][^/{CONTROL}]*|\.([^/.{CONTROL}][^/{CONTROL}]*)?|\.\.[^/{CONTROL}]+"
 _UNSEEN = CONTROL + "\\xa0\\xad\u2000-\u200f\u202a-\u202f\u2060-\u206f\u3000\ufeff"
 """Characters that move a cursor, change the direction of reading or cannot be seen."""
 _HEX = "[0-9a-fA-F?*]{1,4}"
@@ -42,7 +47,12 @@ NOT_KUBELETS = r"^requests\.|kubernetes\.io/|^[^/]{245}"
 
 Text = Annotated[str, text(f"[^{CONTROL}]*", "text without control characters")]
 DirectPath = Annotated[
-    str, text(f"(/({_STEP})?)+", "an absolute path without `..`, such as /run/holdfast")
+    str, text(_direct(CONTROL), "an absolute path without `..`, such as /run/holdfast")
+]
+DialedPath = Annotated[
+    str,
+    # The daemon's own gRPC takes a comma for the end of an address.
+    text(_direct(f"{CONTROL},"), "an absolute path without `..` or a comma, such as /run/kubelet"),
 ]
 AbsolutePath = Annotated[str, text(f"/[^{CONTROL}]*", "an absolute path such as /run/driver")]
 OptionalPath = Annotated[
@@ -55,9 +65,9 @@ SocketPrefix = Annotated[
     str,
     text(
         # To kubelet's gRPC a socket's path is part of a URL: %41 is an A, and ? and # end it.
-        f"[^./?#%{_UNSEEN}][^/?#%{_UNSEEN}]*",
-        "letters that can begin the name of a socket, none of them `?`, `#` or `%`, such as "
-        "holdfast",
+        f"[^./?#%,{_UNSEEN}][^/?#%,{_UNSEEN}]*",
+        "letters that can begin the name of a socket, none of them `?`, `#`, `%` or a comma, such "
+        "as holdfast",
     ),
 ]
 Resource = Annotated[
@@ -99,6 +109,8 @@ PATTERN = rf"({_NUMBER}(ms|s|m|h))+|{_NUMBER}"
 """What a duration looks like when it is text, as a regular expression."""
 _LONGEST = 100 * 365 * 86_400
 """What a longer duration counts as, in seconds. To gRPC, a deadline in 250 years has passed."""
+_SHORTEST = 0.001
+"""What a shorter Interval counts as: with less, the daemon does nothing else any more."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -163,10 +175,10 @@ class Interval(Duration):
     @classmethod
     def parse(cls, given: object) -> "Interval":
         """Return what *given* says; raise ValueError with what would be right."""
-        interval = cls(super().parse(given))
+        interval = super().parse(given)
         if not interval:
             raise ValueError("expected a duration above zero")
-        return interval
+        return cls(max(interval, _SHORTEST))
 
 
 def _seconds(text: str) -> float:

@@ -79,6 +79,8 @@ def _resources(settings: Settings) -> Iterator[str]:
     for place, pool in enumerate(settings.pools):
         if not (pool.devices or pool.classes or pool.addresses):
             yield f"pools[{place}].devices: give at least one of devices, classes and addresses"
+    if not settings.gpu.device_list_strategy:
+        yield "gpu.deviceListStrategy: without any no container is given its GPU; use envvar"
     if not any(each.enabled for each in settings.served):
         yield "tpu.enabled: nothing is left to advertise; enable TPUs or GPUs, or add a pool"
     if settings.device_list_strategy == "cdi":
