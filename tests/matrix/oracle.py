@@ -301,6 +301,7 @@ def _rule(choice: Choice, thing: Thing) -> dict[str, Any] | None:
                 for name, text in thing.names
             )
             for key, pattern in rule["match"].items()
+            if pattern is not None
         ):
             return dict(rule)
     return None

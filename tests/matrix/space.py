@@ -49,33 +49,34 @@ FIXED: Mapping[str, str] = {
 }
 """Keys and sections that are no axes, and why."""
 
-_SHORT = ("200ms", "1s")
+_SHORT = ("200ms", "1s", "0.000001ms")
+_LONG = "1" + "0" * 300
 _TIMES: Mapping[str, tuple[str, ...]] = {
-    "allocate.pendingTimeout": ("60s", "30s"),
-    "dra.unprepareWait": ("120s", "0s", "10000000000"),
-    "drift.beat": ("60s", "1s"),
-    "drift.settle": ("30s", "0s"),
+    "allocate.pendingTimeout": ("60s", "30s", _LONG),
+    "dra.unprepareWait": ("120s", "0s", _LONG),
+    "drift.beat": ("60s", "1s", _LONG),
+    "drift.settle": ("30s", "0s", _LONG),
     "gate.wait": ("500ms", "0s", "5s"),
-    "gate.callerLookup": ("1s", "0s"),
-    "gpu.memoryDeadline": ("60s", "0s"),
-    "gpu.healthQuiet": ("60s", "0s"),
-    "kubelet.question.idleInterval": ("200ms", "2s"),
+    "gate.callerLookup": ("1s", "0s", _LONG),
+    "gpu.memoryDeadline": ("60s", "0s", _LONG),
+    "gpu.healthQuiet": ("60s", "0s", _LONG),
+    "kubelet.question.idleInterval": ("200ms", "2s", _LONG),
     "kubelet.question.minInterval": ("50ms", "0s", "1s"),
     "kubelet.question.settle": ("50ms", "0s", "1s"),
-    "kubelet.question.timeout": ("2s", "5s"),
-    "reclaim.evidenceAge": ("1s", "5s"),
-    "reclaim.foreignScan": ("60s", "200ms"),
-    "reclaim.killGrace": ("10s", "0s"),
-    "reclaim.leakGrace": ("10s", "0s"),
-    "reclaim.letGoGrace": ("30s", "0s"),
-    "reclaim.orphanGrace": ("30s", "0s"),
-    "reclaim.resetTimeout": ("30s", "5s"),
+    "kubelet.question.timeout": ("2s", "5s", _LONG),
+    "reclaim.evidenceAge": ("1s", "5s", _LONG),
+    "reclaim.foreignScan": ("60s", "200ms", _LONG),
+    "reclaim.killGrace": ("10s", "0s", _LONG),
+    "reclaim.leakGrace": ("10s", "0s", _LONG),
+    "reclaim.letGoGrace": ("30s", "0s", _LONG),
+    "reclaim.orphanGrace": ("30s", "0s", _LONG),
+    "reclaim.resetTimeout": ("30s", "5s", _LONG),
     "reclaim.retry.first": ("5s", "200ms"),
-    "reclaim.retry.last": ("300s", "5s"),
-    "reclaim.sandboxGrace": ("900s", "0s"),
-    "reclaim.termGrace": ("10s", "0s"),
+    "reclaim.retry.last": ("300s", "5s", _LONG),
+    "reclaim.sandboxGrace": ("900s", "0s", _LONG),
+    "reclaim.termGrace": ("10s", "0s", _LONG),
     "reclaim.unseenGrace": ("300ms", "0s"),
-    "withholdAfter": ("30s", "0s", "2s"),
+    "withholdAfter": ("30s", "0s", "2s", _LONG),
 }
 """Durations of which the others' values would only make each combination slow, or say nothing."""
 
