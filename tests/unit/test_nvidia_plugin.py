@@ -279,7 +279,7 @@ def test_a_file_of_nvidias_that_is_not_there_is_named(tmp_path: Path) -> None:
         load(None, {"CONFIG_FILE": str(tmp_path / "gone.yaml")})
 
 
-_A100 = "NVIDIA A100-SXM4-40GB"
+_A100, _L4 = "NVIDIA A100-SXM4-40GB", "NVIDIA L4 [PCIe]"
 
 
 @pytest.mark.parametrize(
@@ -290,14 +290,18 @@ _A100 = "NVIDIA A100-SXM4-40GB"
         ("RESOURCES: {GPUS: [{Pattern: '*A100*', Name: a100}]}", {_A100: "nvidia.com/a100"}),
         (
             "resources: {gpus: [{pattern: 'Tesla T4', name: t4}, {pattern: '*', name: a.b/rest}]}",
-            {"Tesla T4": "nvidia.com/t4", _A100: "a.b/rest", "NVIDIA L4": "a.b/rest"},
+            {"Tesla T4": "nvidia.com/t4", _A100: "a.b/rest", _L4: "a.b/rest"},
+        ),
+        (
+            "resources: {gpus: [{pattern: 'Tesla ?4', name: t4}, {pattern: '* [PCIe]', name: l4}]}",
+            {_L4: "nvidia.com/l4"},
         ),
         (
             "resources: {mig: [{pattern: '1g.*', name: small}], gpus: [{pattern: '*', name: big}]}",
             {
                 "Tesla T4": "nvidia.com/big",
                 _A100: "nvidia.com/big",
-                "NVIDIA L4": "nvidia.com/big",
+                _L4: "nvidia.com/big",
                 f"{_A100} MIG 1g.5gb": "nvidia.com/small",
             },
         ),
@@ -309,7 +313,7 @@ def test_resources_of_nvidias_file_name_gpus_by_their_model_and_slices_by_their_
     file = tmp_path / "theirs.yaml"
     file.write_text(content)
     rules = load(None, {"CONFIG_FILE": str(file)}).device_rules()
-    models = ["Tesla T4", _A100, "NVIDIA L4", f"{_A100} MIG 1g.5gb", f"{_A100} MIG 2g.10gb"]
+    models = ["Tesla T4", _A100, _L4, f"{_A100} MIG 1g.5gb", f"{_A100} MIG 2g.10gb"]
     found = Inventory(devices=(*map(_gpu, models), _chip("v5e")))
 
     given = {each.model: each.name.resource for each in assigned(found, rules, {}).devices}

@@ -58,9 +58,9 @@ def _entries(value: object, where: str) -> Iterator[tuple[str, str]]:
                 "{pattern: '*A100*', name: a100}"
             )
         pattern, name = texts
-        # Only * stands for other characters there.
-        pattern = pattern.replace("[", "[[]").replace("?", "[?]")
-        yield pattern, name if "/" in name else _PREFIX + name
+        # Only * stands for other characters there, and no GPU's name has a question mark.
+        if "?" not in pattern:
+            yield pattern, name if "/" in name else _PREFIX + name
 
 
 def shared_of(entries: Sequence[object], file: str, told: Callable[[str], None]) -> list[object]:
