@@ -18,6 +18,8 @@ from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import (
     ApiServerError,
+    HoldfastError,
+    HostError,
     LaneStuckError,
     ObjectGoneError,
     UnreadableAnswerError,
@@ -114,7 +116,7 @@ class _Sight(ClaimSight):
         self._inventory = inventory
         self.cgroups: set[PodUid] = set()
         self.populated: set[PodUid] = set()
-        self.stuck = False
+        self.unseen: HoldfastError | None = None
 
     def known(self) -> Mapping[str, AdvertisedDevice]:
         inventory = self._inventory.value
@@ -122,8 +124,8 @@ class _Sight(ClaimSight):
         return {each.name: each for each in (*found, *map(plain, inventory.devices))}
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
-        if self.stuck:
-            raise LaneStuckError("pods")
+        if self.unseen is not None:
+            raise self.unseen
         return {pod: pod in self.populated for pod in self.cgroups & set(pods)}
 
 
@@ -467,13 +469,13 @@ async def test_claims_are_compared_though_there_is_always_something_new(at: _Sce
         await at.ledger.book.until(lambda book: book.claims[_REF.uid].over_at is not None)
 
 
-@pytest.mark.parametrize("stuck", [False, True])
+@pytest.mark.parametrize("unseen", [None, LaneStuckError("pods"), HostError("no right")])
 async def test_what_the_ledger_lost_is_taken_over_before_anything_is_served(
-    at: _Scene, *, stuck: bool
+    at: _Scene, unseen: HoldfastError | None
 ) -> None:
     """Also while a look at the pods' cgroups gives no answer."""
     at.record(X)
-    at.sight.stuck = stuck
+    at.sight.unseen = unseen
     await at.records.catch_up()
     await at.published()
     (allocation,) = at.ledger.book.value.allocations.values()

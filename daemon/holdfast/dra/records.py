@@ -16,7 +16,6 @@ from holdfast.errors import (
     ApiServerError,
     ClaimRefusedError,
     HoldfastError,
-    LaneStuckError,
     ObjectGoneError,
     UnreadableAnswerError,
 )
@@ -212,9 +211,9 @@ class ClaimRecords(Struct, kw_only=True):
                 await self.ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
 
     async def _living(self, pods: Collection[PodUid]) -> frozenset[PodUid]:
-        """Return in which of *pods* a process may live; none where that cannot be told in time."""
+        """Return in which of *pods* a process may live; none where that cannot be told."""
         cgroups: Mapping[PodUid, bool] = {}
-        with suppress(LaneStuckError):  # no reason to leave the claims of all without locks
+        with suppress(HoldfastError):  # no reason to leave the claims of all without locks
             cgroups = await self.sight.with_cgroup(pods)
         return frozenset(pod for pod, populated in cgroups.items() if populated)
 
