@@ -23,7 +23,7 @@ _TOO_LONG = "x" * 300
 
 def test_absent_is_what_the_kernel_says_is_absent(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert seen(tmp_path / "none") is None
+    assert [seen(tmp_path / each) for each in ("none", "no\0path", "no\ud800path")] == [None] * 3
     assert [is_folder(tmp_path / each) for each in (".", "file", "none")] == [True, False, False]
     assert [is_file(tmp_path / each) for each in (".", "file", "none")] == [False, True, False]
     for look in (seen, is_folder, is_file):

@@ -117,6 +117,8 @@ def seen(path: str | Path) -> os.stat_result | None:
         if error.errno in _ABSENT:
             return None
         raise HostError(f"cannot look at {path}: {error.strerror}") from error
+    except ValueError:  # it has a character that no path has
+        return None
 
 
 def is_folder(path: str | Path) -> bool:
