@@ -128,7 +128,7 @@ class Tpus(Source, Struct, kw_only=True):
         except LaneStuckError:
             text = (
                 "cannot read tpu-env: its disk does not answer, so what it said before counts; "
-                "repair the disk, or set tpu.envFile to a file on another"
+                "repair the disk, or set tpu.envFile to a file on another and restart holdfast"
             )
             return replace(self._file, problems=(text,))
 
