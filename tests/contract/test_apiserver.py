@@ -297,7 +297,12 @@ def test_a_refusal_by_a_page_of_a_proxys_own_has_the_status(body: bytes) -> None
 
 @pytest.mark.parametrize(
     ("body", "gone"),
-    [(b"404 page not found\n", False), (b"{}", False), (b'{"reason": "NotFound"}', True)],
+    [
+        (b"404 page not found\n", False),
+        (b"{}", False),
+        (b'{"reason": "NotFound"}', False),  # of an API that is not served, since Kubernetes 1.38
+        (b'{"reason": "NotFound", "details": {"name": "it"}}', True),
+    ],
 )
 def test_an_object_is_gone_where_kubernetes_says_so_and_no_proxy(body: bytes, gone: bool) -> None:
     refused = refusal(ApiRequest(about="it", path=("version",)), ApiResponse(status=404, body=body))

@@ -51,12 +51,25 @@ class ApiObjectGoneError(ApiRefusedError, ObjectGoneError):
     """There is no such object: 404 in Kubernetes' own words, not in those of a proxy on the way."""
 
 
+class StatusDetails(Struct, frozen=True, kw_only=True):
+    """Which object a refusal is about."""
+
+    name: str = ""
+
+
 class Status(Struct, frozen=True, kw_only=True):
     """The API server's own words about a call that it refused."""
 
     message: str = ""
     reason: str = ""
     code: int = 0
+    details: StatusDetails | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether there is no such object; of an API that is not served none is named."""
+        named = self.details is not None and self.details.name != ""
+        return named and self.reason == _NOT_FOUND
 
 
 class RequestObserver(Protocol):
@@ -178,7 +191,7 @@ def refusal(request: ApiRequest, answer: ApiResponse) -> ApiRefusedError:
         status = Status()
     words = printable(status.message, _MOST_TEXT) or f"HTTP status {answer.status}"
     text = f"cannot {_VERBS[request.method]} {request.about}: the API server says: {words}"
-    gone = (answer.status, status.reason) == (HTTPStatus.NOT_FOUND, _NOT_FOUND)
+    gone = answer.status == HTTPStatus.NOT_FOUND and status.is_gone
     kind = ApiObjectGoneError if gone else ApiRefusedError
     return kind(text, status=answer.status, reason=status.reason)
 

@@ -35,6 +35,8 @@ def status(error: RefusedError) -> Object:
     }
     if error.after is not None:
         status["details"] = {"retryAfterSeconds": error.after}
+    if error.name:
+        status["details"] = {"name": error.name}
     return status
 
 

@@ -42,10 +42,13 @@ _SELECTABLE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 class RefusedError(Exception):
     """A request is answered with a Status: the HTTP code, the reason, and the message."""
 
-    def __init__(self, code: int, reason: str, message: str, *, after: int | None = None) -> None:
-        """Refuse; *after* how many seconds the client may come again."""
+    def __init__(
+        self, code: int, reason: str, message: str, *, after: int | None = None, name: str = ""
+    ) -> None:
+        """Refuse *name*; *after* how many seconds the client may come again."""
         super().__init__(message)
         self.code, self.reason, self.message, self.after = code, reason, message, after
+        self.name = name
 
 
 class Kind(Struct, frozen=True, kw_only=True):
@@ -297,7 +300,8 @@ class Store:
     def _there(self, place: Place) -> Object:
         found = self._objects.get(place)
         if found is None:
-            raise RefusedError(404, "NotFound", f'{place.kind.qualified} "{place.name}" not found')
+            text = f'{place.kind.qualified} "{place.name}" not found'
+            raise RefusedError(404, "NotFound", text, name=place.name)
         return found
 
     def _matching(self, place: Place, selector: Selector) -> Iterator[tuple[Place, Object]]:
