@@ -19,6 +19,7 @@ PART_EDITS = {
         Edit("reset-at-work", "if doing := self.resetter.at_work(rights.keys):", 'if doing := "":'),
         Edit("claim-in-use", "    if not blocked:\n", "    if True:\n"),
     ),
+    "apiserver/client.py": (Edit("claim-gone", " and status.is_gone", ""),),
     "app/daemon.py": (
         Edit(
             "thawed-start", '    supervisor.start("frozen cgroups", parts.reclaim.pods.run())\n', ""
