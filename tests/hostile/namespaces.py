@@ -58,6 +58,7 @@ def own_share(link: Path) -> Iterator[None]:
     except OSError:
         yield
         return
+    (own / "cpu.shares").write_text("256")
     link.symlink_to(own)
     try:
         yield
@@ -111,6 +112,7 @@ def mount_tree(folder: Path) -> None:
         (service / "cgroup.procs").write_text(str(pid))
     if "cpu" in (folder / "cgroup.controllers").read_text().split():
         (folder / "cgroup.subtree_control").write_text("+cpu")
+        (service / "cpu.weight").write_text("400")
 
 
 def gather_crowd(programs: Programs) -> None:
