@@ -16,6 +16,7 @@ from fakes.watchers import watcher_below
 from holdfast.allocation.allocator import Allocator
 from holdfast.discovery.source import Sources
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceId
 from holdfast.runtime.lane import Lane
@@ -73,6 +74,40 @@ async def test_allocates_that_could_not_be_recorded_are_in_the_book_before_the_n
         await made.allocate(WHOLE, (DeviceId("c"),))
         assert [each.ids for each in ledger.book.value.queue()] == [ids(each) for each in "bac"]
         assert not ledger.owes((WHOLE, ids("a")))
+
+
+async def test_of_one_set_of_devices_the_last_allocate_alone_waits_for_a_dead_disk(
+    tmp_path: Path,
+) -> None:
+    """Pods come and go for days there: what is remembered must not grow with them."""
+    async with _node(tmp_path) as (ledger, _, made):
+        await _takes_no_write(ledger, on=True)
+        for each in "abaab":
+            await made.allocate(WHOLE, (DeviceId(each),))
+        await _takes_no_write(ledger, on=False)
+        await ledger.apply(Draft.pay)
+        assert [each.ids for each in ledger.book.value.queue()] == [ids("a"), ids("b")]
+        assert not ledger._owed
+
+
+async def test_what_is_committed_is_owed_until_the_book_that_is_published_shows_it(
+    tmp_path: Path,
+) -> None:
+    """A start must not look for its Allocation in a book from before it."""
+    async with _node(tmp_path) as (ledger, _, made):
+        await _takes_no_write(ledger, on=True)
+        await made.allocate(WHOLE, (DeviceId("a"),))
+        await _takes_no_write(ledger, on=False)
+        await ledger.lane.run(lambda: ledger._apply(Draft.pay))  # and not published yet
+        assert ledger.owes((WHOLE, ids("a")))
+
+
+async def test_what_changes_nothing_is_owed_no_longer(tmp_path: Path) -> None:
+    """It would be written down in days, when it is no longer true."""
+    async with ledger_in(tmp_path) as ledger:
+        ledger.owe("nothing", lambda _draft: None)
+        assert not await ledger.apply_if_changing(Draft.pay)
+        assert not ledger.owes("nothing")
 
 
 async def test_a_commit_that_comes_too_late_is_not_done_twice(tmp_path: Path) -> None:

@@ -438,7 +438,7 @@ class OneHolder(RuleBasedStateMachine):
             late, self.hanging = self.hanging, None
             self._commit_or_log(late, None)
         before, refused = self.book, None
-        self.owed = frozenset(what for what, _ in self.ledger._owed)
+        self.owed = frozenset(self.ledger._owed.values())
         wreck = _Wreck(self.folder, self.root / "wreck", crash)
         self.store._db.set_trace_callback(wreck.statement)
         self.store._reserve.full = self.disk is not Disk.ROOM
@@ -516,6 +516,7 @@ class OneHolder(RuleBasedStateMachine):
             assert move.fence > last, "a fence repeats"
             last = move.fence
         self.book = book
+        self.ledger.book.set(book)
         self.moves.extend(moves)
         for pod in self.pods:
             for each in pod.containers:
@@ -929,7 +930,7 @@ class OneHolder(RuleBasedStateMachine):
         old = self.folder
         wreck = _Wreck(old, self.root / "wreck", 0)
         wreck.finish()
-        self.owed = frozenset(what for what, _ in self.ledger._owed)
+        self.owed = frozenset(self.ledger._owed.values())
         assert self._begin_again(wreck) == self.book
         self._check_history()
         self._look_at_kubelet()

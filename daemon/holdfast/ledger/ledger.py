@@ -60,9 +60,9 @@ class Ledger(Struct, kw_only=True):
     _problem: str = ""
     _lost: str = ""
     _written_anew: tuple[str, ...] = ()
-    _owed: list[tuple[object, Callable[[Draft], None]]] = []
-    """What is not written down yet; the lane's thread takes out what it has committed, so only a
-    copy is gone through."""
+    _owed: dict[Callable[[Draft], None], object] = {}
+    """What is not written down yet, by how it is to be; the lane's thread takes out what it has
+    committed, so only a copy is gone through."""
     _logged: set[str] = set()
     _observers: list[LedgerObserver] = []
 
@@ -100,13 +100,18 @@ class Ledger(Struct, kw_only=True):
     def owe(self, what: object, record: Callable[[Draft], None]) -> None:
         """Have *record* write *what* down with `Draft.pay`, or before the next Allocation of all.
 
-        So Allocations are in the book in the order of their calls, whatever the disk does.
+        So Allocations are in the book in the order of their calls, whatever the disk does. The
+        last one of the same devices takes the place of a former one: either that pod is over, or
+        it is the same one, and nobody came in between. So a dead disk has only so many wait.
         """
-        self._owed.append((what, record))
+        for former, each in self._owed.copy().items():
+            if each == what:
+                self._owed.pop(former, None)
+        self._owed[record] = what
 
     def owes(self, what: object) -> bool:
-        """Tell whether *what* is still to be written down."""
-        return any(each == what for each, _ in self._owed[:])
+        """Tell whether *what* may be missing from `book`."""
+        return what in self._owed.copy().values() or self.book.value is not self._latest
 
     async def apply_or_log(
         self,
@@ -143,6 +148,7 @@ class Ledger(Struct, kw_only=True):
                 decide(draft)
 
         if made.book is book:
+            self._is_paid(made)
             return False
         await self.apply_or_log(adopt)
         return True
@@ -237,12 +243,12 @@ class Ledger(Struct, kw_only=True):
         return answer, _Commit(book=after, moves=draft.moves, took=took)
 
     def _is_paid(self, draft: Draft) -> None:
-        for each in [each for each in self._owed if each[1] in draft.paid]:
-            self._owed.remove(each)
+        for each in draft.paid:
+            self._owed.pop(each, None)
 
     def _draft(self, book: Book) -> Draft:
         clock = self.clock
-        owed = tuple(record for _, record in self._owed[:])
+        owed = tuple(self._owed.copy())
         return Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self.boot, owed=owed)
 
     def _close(self) -> None:
