@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.allocators import allocator
-from fakes.books import WHOLE, X, allocated, device_of, entry, ids, name, seen, silicon
+from fakes.books import WHOLE, X, Y, allocated, device_of, entry, ids, name, seen, silicon
 from fakes.ledgers import ledger_in
 from fakes.tpus import plain_tpus
 from fakes.watchers import watcher_below
@@ -137,3 +137,29 @@ async def test_who_kubelet_named_at_the_start_is_in_the_book_before_who_comes_la
         await on.ledger.apply(allocated(silicon(d1="b")))
         queue = on.ledger.book.value.queue()
         assert [(each.pod, each.ids) for each in queue] == [(X, ids("d0")), (None, ids("d1"))]
+
+
+async def test_what_kubelet_named_at_the_start_ends_nobody_when_it_is_written_down(
+    tmp_path: Path,
+) -> None:
+    """A full disk still takes a start by an Allocation that is in the book."""
+    async with watcher_below(
+        tmp_path,
+        view=lambda clock: seen(entry(X, "d0"), read_at=clock.uptime() + 1.0),
+        devices={WHOLE: silicon(d0="a", d1="b", d2="c")},
+    ) as on:
+        await on.ledger.apply(allocated(silicon(d1="b")))
+        await _takes_no_write(on.ledger, on=True)
+        await on.watcher.catch_up()
+        await _takes_no_write(on.ledger, on=False)
+        await on.ledger.apply(_started_by_y)
+        await on.ledger.apply(allocated(silicon(d2="c")))
+        queue = [(each.pod, each.ids) for each in on.ledger.book.value.queue()]
+        assert queue == [(Y, ids("d1")), (X, ids("d0")), (None, ids("d2"))]
+
+
+def _started_by_y(draft: Draft) -> None:
+    """Let the one Allocation be that of a pod that kubelet has named only now, and starts."""
+    (each,) = draft.holdings.allocations.values()
+    draft.identify(each, Y)
+    draft.activate(each)

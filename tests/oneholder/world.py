@@ -36,7 +36,13 @@ from holdfast.model.book.book import ENDING, Book, DeviceLock, LockState, Move, 
 from holdfast.model.book.claims import release
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.places import place
-from holdfast.model.book.pods import Observation, PodSighting, changes_with_time, reconcile
+from holdfast.model.book.pods import (
+    Observation,
+    PodSighting,
+    changes_with_time,
+    reconcile,
+    take_in,
+)
 from holdfast.model.book.queue import settle
 from holdfast.model.cards import card_of, replica_key, replica_of, shares
 from holdfast.model.devices import Device, Identity, pci_key
@@ -941,9 +947,9 @@ class OneHolder(RuleBasedStateMachine):
         containers = (each for pod in self.pods for each in pod.containers)
         if self.look is not Look.READ and any(each.forgotten for each in containers):
             self.out_of_turn = True
-        caught_up = partial(reconcile, observed=self._observed())
-        self.ledger.owe("catch up", caught_up)
-        self._commit_or_log(Draft.pay, None)
+        around = self._observed()
+        if not self._commit_or_log(partial(reconcile, observed=around), None):
+            self.ledger.owe("catch up", partial(take_in, observed=around))
 
     # What holds at every moment.
 

@@ -7,6 +7,7 @@ reclaimer acts.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from msgspec import Struct
@@ -26,6 +27,7 @@ from holdfast.model.book.pods import (
     PodSighting,
     changes_with_time,
     reconcile,
+    take_in,
     without_retired,
 )
 from holdfast.model.devices import DeviceKind, Inventory
@@ -159,7 +161,7 @@ class Watcher:
         await self._reconcile(sightings)
         if self.ledger.failing_since is not None:
             observed = self._observed(sightings)
-            self.ledger.owe("catch up", lambda draft: reconcile(draft, observed))
+            self.ledger.owe("catch up", partial(take_in, observed=observed))
 
     async def run(self) -> None:
         """Beat until cancelled."""

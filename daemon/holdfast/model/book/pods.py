@@ -188,6 +188,13 @@ def reconcile(draft: Draft, observed: Observation) -> None:
     settle(draft)
 
 
+def take_in(draft: Draft, observed: Observation) -> None:
+    """Only adopt what *observed* shows: it may be old, and who ends by it may run again."""
+    place(draft, observed.inventory.cards)
+    _adopt(draft, observed)
+    settle(draft)
+
+
 def _identify(draft: Draft, observed: Observation) -> None:
     view = observed.view
     if not view.readable:
