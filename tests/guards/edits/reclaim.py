@@ -292,6 +292,7 @@ RECLAIM_EDITS = {
             "if self.ledger.failing_since is not None:\n            observed",
             "if False:\n            observed",
         ),
+        Edit("late-end", "partial(take_in, observed", "partial(reconcile, observed"),
         Edit(
             "gpu-unseen",
             "device is None and self.inventory.value.may_have(lock.device.resource):",
