@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.tpus import plain_tpus
 from holdfast.discovery.scanner import take_inventory
@@ -11,6 +12,7 @@ from holdfast.discovery.source import Source
 from holdfast.host.pci.sysfs import Snapshot, Sysfs
 from holdfast.model.devices import Device, DeviceKind, FaultKind, Inventory, pci_key
 from holdfast.model.ids import PciAddress, ResourceName
+from holdfast.model.tpu.generations import TPU_RESOURCE
 from holdfast.model.vfio import PoolSpec
 from holdfast.vendors.vfio.adapter import Pools
 from simulated.hosttree import HostTree
@@ -288,6 +290,14 @@ def test_silicon_under_two_names_has_the_same_keys(tree: HostTree) -> None:
     inventory = _look(tree, plain_tpus(), Pools([PoolSpec(resource=raw, devices=("1ae0:*",))]))
     assert [device.name.resource for device in inventory.devices] == ["google.com/tpu", raw]
     assert inventory.devices[0].keys == inventory.devices[1].keys
+
+
+def test_a_pool_of_the_chips_own_name_adds_no_part_of_a_chip(tree: HostTree) -> None:
+    for function in (0, 1):
+        tree.tpu(f"0000:c0:02.{function}", group=20 + function, device=0x0076)
+    tree.tpu("0000:c0:03.0", group=30, device=0x007C)
+    sources = replace(plain_tpus(), pools=(PoolSpec(resource=TPU_RESOURCE, devices=("1ae0:*",)),))
+    assert _ids(_look(tree, sources)) == ["0000:c0:02", "0000:c0:03.0"]
 
 
 def test_two_pools_of_one_name_are_one_pool(tree: HostTree) -> None:

@@ -312,7 +312,8 @@ class SharingSettings(Section, frozen=True):
 class Pool(Section, frozen=True):
     """VFIO devices that are advertised under one resource name.
 
-    A PCI function belongs to the pool when it matches each list that is not empty.
+    A PCI function belongs to the pool when it matches each list that is not empty. One that is in
+    pools of several names, or a TPU too, is offered under each name, and one pod at a time has it.
     """
 
     resource_name: Resource

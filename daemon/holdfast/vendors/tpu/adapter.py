@@ -16,7 +16,7 @@ from holdfast.host.pci.sysfs import Snapshot
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.grants import ContainerGrant
-from holdfast.model.ids import ResourceName
+from holdfast.model.ids import HardwareKey, ResourceName
 from holdfast.model.tpu.env import TpuEnvFile, TpuHostFacts, environment, parse_tpu_env, resolve
 from holdfast.model.tpu.generations import GENERATIONS, TpuGeneration
 from holdfast.model.vfio import PoolSpec, pool_variables
@@ -65,7 +65,9 @@ class Tpus(Source, Struct, kw_only=True):
     def scan(self, snapshot: Snapshot) -> Iterable[Device]:
         """Return each chip, and what the pools add to them; a chip's own view of itself wins."""
         chips = tpu_devices(snapshot, self.resource)
-        return (*chips, *pool_devices(snapshot, self.pools))
+        keys = frozenset[HardwareKey]().union(*(each.keys for each in chips))
+        added = pool_devices(snapshot, self.pools)
+        return (*chips, *(each for each in added if keys.isdisjoint(each.keys)))
 
     async def prepare(self, inventory: Inventory) -> Inventory:
         """Note for people what is said of this host and cannot be used; it makes nothing ill."""
