@@ -108,6 +108,9 @@ _TAKEN = """
 {gate.wait: 0h0m26s0ms}
 {allocate.commitTimeout: 9999ms}
 {reclaim.retry.first: 5m, reclaim.retry.last: 300}
+{reclaim.retry.first: 0.5ms, reclaim.retry.last: 0.1ms}
+{reclaim.retry.first: 9000000h, reclaim.retry.last: 8000000h}
+{kubelet.question.minInterval: 0.5ms, kubelet.question.idleInterval: 0.1ms}
 {kubelet.question.minInterval: 60}
 {kubelet.socketPrefix: x{43}}
 {stateDir: /x{93}}

@@ -102,21 +102,21 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- regexReplaceAll "/(\\.?/)+" (join "/" .) "/" -}}
 {{- end -}}
 
-{{/* A duration in seconds, of a number or of text such as 1h30m. */}}
+{{/* A duration in seconds, of a number or of text such as 1h30m: as the daemon, at least a millisecond and at most 100 years. */}}
 {{- define "holdfast.seconds" -}}
 {{- $text := toString . -}}
+{{- $sum := 0.0 -}}
 {{- $units := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 -}}
 {{- $parts := regexFindAll "[0-9]+(\\.[0-9]+)?(ms|s|m|h)" $text -1 -}}
 {{- if and (kindIs "string" .) $parts -}}
-{{- $sum := 0.0 -}}
 {{- range $parts -}}
 {{- $unit := regexFind "[a-z]+" . -}}
 {{- $sum = addf $sum (mulf (float64 (trimSuffix $unit .)) (get $units $unit)) -}}
 {{- end -}}
-{{- $sum -}}
 {{- else -}}
-{{- float64 . -}}
+{{- $sum = float64 . -}}
 {{- end -}}
+{{- $sum | maxf 0.001 | minf 3153600000.0 -}}
 {{- end -}}
 
 {{/*
