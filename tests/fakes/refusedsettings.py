@@ -102,7 +102,7 @@ _REFUSED = r"""
 """
 """With how the daemon says so, each reason of `settings.validation`; and more."""
 
-_TAKEN = """
+_TAKEN = r"""
 {tpu.resourceName: x{244}/y{63}}
 {gate.wait: 26s}
 {gate.wait: 0h0m26s0ms}
@@ -111,6 +111,7 @@ _TAKEN = """
 {reclaim.retry.first: 0.5ms, reclaim.retry.last: 0.1ms}
 {reclaim.retry.first: 9000000h, reclaim.retry.last: 8000000h}
 {kubelet.question.minInterval: 0.5ms, kubelet.question.idleInterval: 0.1ms}
+{gpu.disableHealthChecks: "13,\n\t31\n"}
 {kubelet.question.minInterval: 60}
 {kubelet.socketPrefix: x{43}}
 {stateDir: /x{93}}

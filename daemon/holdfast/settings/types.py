@@ -46,6 +46,9 @@ NOT_KUBELETS = r"^requests\.|kubernetes\.io/|^[^/]{245}"
 """What no resource that kubelet takes from a plugin is called. Its quota has `requests.` before."""
 
 Text = Annotated[str, text(f"[^{CONTROL}]*", "text without control characters")]
+Lines = Annotated[
+    str, text(rf"([\t\n]|[^{CONTROL}])*", "lines of text without other control characters")
+]
 DirectPath = Annotated[
     str, text(_direct(CONTROL), "an absolute path without `..`, such as /run/holdfast")
 ]
