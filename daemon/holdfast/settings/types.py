@@ -62,7 +62,7 @@ OptionalPath = Annotated[
     str, text(f"(/[^{CONTROL}]*)?", "an absolute path such as /run/driver, or empty text")
 ]
 OptionalFile = Annotated[
-    str, text(f"(/[^{CONTROL}]+)?", "the absolute path of a file, or empty text")
+    str, text(f"(/[^{CONTROL}]+)?", "the absolute path of a file such as /run/file, or empty text")
 ]
 SocketPrefix = Annotated[
     str,
