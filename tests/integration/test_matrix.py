@@ -26,11 +26,14 @@ _CHOICES = {
     "chips and whole GPUs": _of(
         node__tpus=("v5e", 4), node__gpus=((), ()), gpu__deviceIdStrategy="index"
     ),
-    "chips by name, and functions in a pool": _of(
-        node__tpus=("v6e", 8),
+    "chips by name, and with functions in a pool": _of(
+        node__tpus=("tpu7x", 4),
         node__functions="whole",
         deviceListStrategy="cdi",
-        pools=[{"resourceName": space.VF, "devices": ["1234:*"]}],
+        pools=[
+            {"resourceName": space.VF, "devices": ["*:*"]},
+            {"resourceName": space.MACHINE, "addresses": ["0000:[04]*"]},
+        ],
     ),
     "slices of each profile": _of(
         node__tpus=("v4", 4), node__gpus=(space.MIXED, space.WHOLE), gpu__migStrategy="mixed"

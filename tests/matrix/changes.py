@@ -4,7 +4,7 @@ import asyncio
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class _Story:
         kernel would not let it go.
         """
         made = self.made
-        names = self._chance.sample(has, min(3, len(has)))
+        names = list(_apart(before, self._chance.sample(has, len(has))))[:3]
         behind = next((each for each in names if _can_be_left(before, each)), "") if stands else ""
         names = [each for each in names if each != behind][:2]
         for name in names:
@@ -164,6 +164,16 @@ def _names(choice: Choice) -> list[str]:
     return sorted({**oracle.foretold(choice), **oracle.published(choice)})
 
 
+def _apart(choice: Choice, names: Iterable[str]) -> Iterator[str]:
+    """Yield those of *names* that have nothing on VFIO that another has too."""
+    seen: set[str] = set()
+    for name in names:
+        own = {each.path for each in _offers(choice, name) if each.path.startswith("/dev/vfio/")}
+        if not own & seen:
+            yield name
+        seen |= own
+
+
 def _is_known(name: str, before: Choice, after: Choice, *, lost: bool) -> bool:
     """Tell whether the daemon can know whose the devices of *name* are, and see their pods' end.
 
@@ -240,9 +250,7 @@ async def _mig(made: World, after: Choice, chance: random.Random) -> None:
 async def _unplug(made: World, after: Choice, chance: random.Random) -> None:
     """Take a function that is on VFIO out of the node, and put it in again."""
     # A chip of tpu7x and a GPU with its sound are more functions than one.
-    single = {"tpu": after["node.tpus"][0] != "tpu7x", "pool": after["node.functions"] != "gpu"}
-    on_vfio = [each for each in oracle.hardware(after) if each.path.startswith("/dev/vfio/")]
-    there = [each for each in on_vfio if single.get(each.kind)]
+    there = [each for each in oracle.hardware(after) if len(each.functions) == 1]
     if not there:
         return
     thing = chance.choice(there)

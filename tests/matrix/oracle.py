@@ -7,24 +7,38 @@ the daemon against them.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from matrix.space import DRA, EMPTY, GPU, PART, Choice
 
 _MODEL = "NVIDIA H100 80GB HBM3"
 _LONGEST = 63
-_OF_FUNCTIONS = {
-    "": (),
-    "whole": (("0000:40:00.0", 40), ("0000:40:00.1", 41)),
-    "virtual": (("0000:40:00.1", 41), ("0000:40:00.2", 42)),
-    "gpu": (("0000:60:00.0", 60),),
+_NVME, _H100, _SOUND = ("1234:0011", "010802"), ("10de:2330", "030200"), ("10de:22a3", "040300")
+_Functions = tuple[tuple[str, str, str], ...]
+_OF_FUNCTIONS: Mapping[str, Mapping[int, _Functions]] = {
+    "": {},
+    "whole": {40: (("0000:40:00.0", *_NVME),), 41: (("0000:40:00.1", *_NVME),)},
+    "virtual": {41: (("0000:40:00.1", *_NVME),), 42: (("0000:40:00.2", *_NVME),)},
+    "gpu": {60: (("0000:60:00.0", *_H100), ("0000:60:00.1", *_SOUND))},
 }
-"""The address and the IOMMU group of each. The card of virtual functions is not on VFIO."""
+"""Those of each IOMMU group. The card of virtual functions is not on VFIO."""
+CHIPS = {
+    "v2": 0x27,
+    "v3": 0x27,
+    "v4i": 0x56,
+    "v4": 0x5E,
+    "v5p": 0x62,
+    "v5e": 0x63,
+    "v6e": 0x6F,
+    "tpu7x": 0x76,
+}
+"""The PCI id of each generation."""
 
 
 class Thing(Struct, frozen=True, kw_only=True):
@@ -33,12 +47,11 @@ class Thing(Struct, frozen=True, kw_only=True):
     kind: str
     id: str
     path: str
-    card: str
-    """What of the node it is: two of one card exclude each other, but for slices and replicas."""
+    functions: _Functions = ()
+    """What is on VFIO: the address, `vendor:device` and the class."""
     names: tuple[tuple[str, str], ...]
     """By what rules of `devices` can match it: the key, and a text."""
     profile: str = ""
-    model: str = ""
     in_mig_mode: bool = False
 
 
@@ -49,6 +62,7 @@ class Offer(Struct, frozen=True, kw_only=True):
     id: str
     path: str
     card: str
+    """What of the resource it is: each replica is of one."""
     told: frozenset[str] = frozenset()
     shared: bool = False
 
@@ -58,16 +72,26 @@ def hardware(choice: Choice) -> Iterator[Thing]:
     generation, count = choice["node.tpus"]
     for place in range(count):
         address = f"0000:00:{5 + place:02x}.0"
-        path = f"/dev/accel{place}" if is_accel(generation) else f"/dev/vfio/{10 + place}"
-        names = (("pci", address), ("index", path.rpartition("/")[2].removeprefix("accel")))
-        # A chip of several functions is called by its slot.
-        id_ = address.partition(".")[0] if generation == "tpu7x" else address
-        yield Thing(kind="tpu", id=id_, path=path, card=address, names=names, model=generation)
-    for address, group in _OF_FUNCTIONS[choice["node.functions"]]:
-        path = f"/dev/vfio/{group}"
-        model = "10de:2330" if choice["node.functions"] == "gpu" else "1234:0011"
-        of_function = (("pci", address), ("index", str(group)), ("model", model))
-        yield Thing(kind="pool", id=address, path=path, card=address, names=of_function)
+        slot, model = address.partition(".")[0], f"1ae0:{CHIPS[generation]:04x}"
+        addresses = (address, f"{slot}.1") if generation == "tpu7x" else (address,)
+        own = tuple((each, model, "120000") for each in addresses)
+        accel = is_accel(generation)
+        yield Thing(
+            kind="tpu",
+            # A chip of several functions is called by its slot.
+            id=address if len(own) == 1 else slot,
+            path=f"/dev/accel{place}" if accel else f"/dev/vfio/{10 + place}",
+            functions=() if accel else own,
+            names=_names(own, place if accel else 10 + place, generation),
+        )
+    for group, own in _OF_FUNCTIONS[choice["node.functions"]].items():
+        yield Thing(
+            kind="pool",
+            id=own[0][0],
+            path=f"/dev/vfio/{group}",
+            functions=own,
+            names=_names(own, group, own[0][1]),
+        )
     for place, layout in enumerate(choice["node.gpus"]):
         uuid, address = gpu_uuid(place), f"0000:{0x10 + place:02x}:00.0"
         path = f"/dev/nvidia{place}"
@@ -76,19 +100,17 @@ def hardware(choice: Choice) -> Iterator[Thing]:
             kind="gpu",
             id=uuid,
             path=path,
-            card=uuid,
             names=(*of_gpu, ("model", _MODEL)),
             in_mig_mode=layout != (),
         )
         yield whole
         for number, profile in enumerate(() if layout == EMPTY else layout):
-            own = (("uuid", slice_uuid(place, number)), ("index", f"{place}:{number}"))
+            of_slice = (("uuid", slice_uuid(place, number)), ("index", f"{place}:{number}"))
             yield Thing(
                 kind="slice",
                 id=slice_uuid(place, number),
                 path=path,
-                card=uuid,
-                names=(*of_gpu, *own, ("model", f"{_MODEL} MIG {profile}")),
+                names=(*of_gpu, *of_slice, ("model", f"{_MODEL} MIG {profile}")),
                 profile=profile,
                 in_mig_mode=True,
             )
@@ -221,9 +243,8 @@ def _named(choice: Choice) -> Iterator[tuple[Thing, str]]:  # noqa: C901 - a tab
     for thing in things:
         if thing.kind == "tpu" and choice["tpu.enabled"]:
             yield thing, choice["tpu.resourceName"]
-        elif thing.kind == "pool":
-            names = dict.fromkeys(pool["resourceName"] for pool in _pools(choice, thing))
-            yield from ((thing, name) for name in names)
+        if thing.functions:
+            yield from _in_pools(choice, thing)
         elif thing.kind not in {"gpu", "slice"} or not choice["gpu.enabled"]:
             continue
         elif choice["gpu.migStrategy"] == "none":
@@ -275,31 +296,43 @@ def _api(choice: Choice, resource: str) -> str:
     return str(dict(owned).get(resource) or next(filter(None, of_rule), all_[0]))
 
 
-def _pools(choice: Choice, thing: Thing) -> list[dict[str, Any]]:
-    """Return the pools that a function belongs to."""
-    names = dict(thing.names)
-    code = "030200" if names["model"].startswith("10de") else "010802"
-    return [
-        pool
-        for pool in choice["pools"]
-        if all(
-            any(fnmatchcase(names[name], pattern.lower()) for pattern in pool[key])
-            for key, name in (("devices", "model"), ("addresses", "pci"))
-            if pool.get(key)
-        )
-        and any(
-            code.startswith(each.lower().removeprefix("0x")) for each in pool.get("classes") or [""]
-        )
-    ]
+def _names(functions: _Functions, index: int, model: str) -> tuple[tuple[str, str], ...]:
+    return (*(("pci", each) for each, *_ in functions), ("index", str(index)), ("model", model))
+
+
+def _in_pools(choice: Choice, thing: Thing) -> Iterator[tuple[Thing, str]]:
+    """Yield a chip, or functions, as what the pools of each name make of it.
+
+    What is in one IOMMU group is one device, of which the first that a pool takes has the name.
+    """
+    for name in dict.fromkeys(pool["resourceName"] for pool in choice["pools"]):
+        if thing.kind == "tpu" and choice["tpu.enabled"] and name == choice["tpu.resourceName"]:
+            continue
+        pools = [pool for pool in choice["pools"] if pool["resourceName"] == name]
+        taken = [each for each in thing.functions if any(_takes(pool, *each) for pool in pools)]
+        if taken:
+            address, model, _ = taken[0]
+            index = int(thing.path.rpartition("/")[2])
+            names = _names(thing.functions, index, model)
+            yield replace(thing, kind="pool", id=address, names=names), name
+
+
+def _takes(pool: dict[str, Any], address: str, model: str, code: str) -> bool:
+    """Tell whether a function matches one entry of each list that is not empty."""
+    classes = [f"{each.lower().removeprefix('0x')}*" for each in pool.get("classes", ())]
+    lists = (pool.get("devices"), model), (pool.get("addresses"), address), (classes, code)
+    return all(any(_like(text, each) for each in list_) for list_, text in lists if list_)
+
+
+def _like(text: str, pattern: str) -> bool:
+    """Tell whether *text* matches: `*` and `?` alone stand for others, and cases are the same."""
+    return fnmatchcase(text.lower(), pattern.lower().replace("[", "[[]"))
 
 
 def _rule(choice: Choice, thing: Thing) -> dict[str, Any] | None:
     for rule in choice["devices"]:
         if all(
-            any(
-                name == key and fnmatchcase(text.lower(), str(pattern).lower())
-                for name, text in thing.names
-            )
+            any(name == key and _like(text, str(pattern)) for name, text in thing.names)
             for key, pattern in rule["match"].items()
             if pattern is not None
         ):

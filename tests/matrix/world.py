@@ -30,17 +30,7 @@ from simulated.stage import running
 
 _TIMES = KubeletTimes(retry_first=0.1, retry=0.3, finished=0.1, sync=0.5, unprepare=0.5)
 _VISIBLE, _MOUNTS = "NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices/"
-_PCI = {
-    "v2": 0x27,
-    "v3": 0x27,
-    "v4i": 0x56,
-    "v4": 0x5E,
-    "v5p": 0x62,
-    "v5e": 0x63,
-    "v6e": 0x6F,
-    "tpu7x": 0x76,
-}
-_NVIDIA, _OTHERS = 0x10DE, 0x1234
+_OTHERS = 0x1234
 _CARD = "0000:40:00.0"
 _INSTANCES = 7
 THEIRS: Mapping[str, tuple[str, ...]] = {
@@ -335,37 +325,30 @@ def _check(runtime: _Runtime) -> None:
 
 
 def _build(node: SimulatedNode, choice: Choice) -> None:
-    generation, count = choice["node.tpus"]
-    for place in range(count):
-        address, device = f"0000:00:{5 + place:02x}", _PCI[generation]
-        if oracle.is_accel(generation):
-            subsystem = {"v2": 0x4E, "v3": 0x4F}.get(generation, 0)
-            node.tree.accel(f"{address}.0", place, device=device, subsystem=subsystem)
-            continue
-        for function in range(2 if generation == "tpu7x" else 1):
-            node.tree.tpu(f"{address}.{function}", group=10 + place, device=device)
     if choice["node.functions"] == "virtual":
         node.tree.function(_CARD, vendor=_OTHERS, device=0x11, class_code=0x010802, driver="nvme")
-    for thing in oracle.hardware(choice):
-        if thing.kind == "pool":
+    generation, _ = choice["node.tpus"]
+    for place, thing in enumerate(oracle.hardware(choice)):
+        if thing.functions:
             plug(node, thing)
+        elif thing.kind == "tpu":
+            device, subsystem = (
+                oracle.CHIPS[generation],
+                {"v2": 0x4E, "v3": 0x4F}.get(generation, 0),
+            )
+            node.tree.accel(thing.id, place, device=device, subsystem=subsystem)
 
 
 def plug(node: SimulatedNode, thing: oracle.Thing) -> None:
-    """Put a function of a pool into the node, or a chip with VFIO."""
+    """Put what is on VFIO into the node."""
     group = int(Path(thing.path).name)
-    if thing.kind == "tpu":
-        node.tree.tpu(thing.id, group=group, device=_PCI[thing.model])
-    elif dict(thing.names)["model"].startswith("10de"):
-        for address, device, code in (
-            (thing.id, 0x2330, 0x030200),
-            (thing.id.replace(".0", ".1"), 0x22A3, 0x040300),
-        ):
-            node.tree.function(address, vendor=_NVIDIA, device=device, class_code=code, group=group)
-    else:
-        node.tree.function(thing.id, vendor=_OTHERS, device=0x11, class_code=0x010802, group=group)
-        if node.tree.path(_CARD).exists() and thing.id != _CARD:
-            (node.tree.path(thing.id) / "physfn").symlink_to(node.tree.path(_CARD))
+    for address, model, code in thing.functions:
+        vendor, device = (int(each, 16) for each in model.split(":"))
+        node.tree.function(
+            address, vendor=vendor, device=device, class_code=int(code, 16), group=group
+        )
+        if vendor == _OTHERS and node.tree.path(_CARD).exists() and address != _CARD:
+            (node.tree.path(address) / "physfn").symlink_to(node.tree.path(_CARD))
 
 
 async def refusal(made: World) -> str | None:
