@@ -47,7 +47,7 @@ _REFUSED = r"""
 {tpu.vbarUrl: "http://a\x7f"} | tpu.vbarUrl: expected text without control characters
 {tpu.topology: "a\u2028"} | tpu.topology: expected text without control characters
 {tpu.acceleratorType: "\uffff"} | tpu.acceleratorType: expected text without control characters
-{tpu.workerHostnames: ["a\n"]} | tpu.workerHostnames[0]: expected text without control characters
+{tpu.workerHostnames: ["a\r"]} | tpu.workerHostnames[0]: expected text without control characters
 {gpu.cdiHookPath: "/a\x85"} | gpu.cdiHookPath: expected the absolute path of a file
 {devices: [{match: {model: "a\0"}}]} | devices[0].match.model: expected a pattern such as
 {tpu.resourceName: tpu} | tpu.resourceName: expected a resource name such as
@@ -111,7 +111,7 @@ _TAKEN = r"""
 {reclaim.retry.first: 0.5ms, reclaim.retry.last: 0.1ms}
 {reclaim.retry.first: 9000000h, reclaim.retry.last: 8000000h}
 {kubelet.question.minInterval: 0.5ms, kubelet.question.idleInterval: 0.1ms}
-{gpu.disableHealthChecks: "13,\n\t31\n"}
+{gpu.disableHealthChecks: "13,\n\t31\n", tpu.vbarUrl: "\ta\n"}
 {kubelet.question.minInterval: 60}
 {kubelet.socketPrefix: x{43}}
 {stateDir: /x{93}}

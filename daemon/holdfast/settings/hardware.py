@@ -16,7 +16,6 @@ from holdfast.settings.types import (
     Glob,
     Index,
     Interval,
-    Lines,
     OptionalFile,
     OptionalPath,
     OptionalResource,
@@ -243,11 +242,11 @@ class GpuSettings(Section, frozen=True):
     health_quiet: Duration = Duration(60)
     """How long a GPU must show no new Xid, of those that pass by themselves, before it is Healthy
     again. Raise it when a GPU goes Unhealthy again and again."""
-    disable_health_checks: Lines = ""
+    disable_health_checks: Text = ""
     """Xids to ignore in addition to 13, 31, 43, 45, 68 and 109, separated by commas; `xids` ignores
     all Xids, `all` every health check. Set it when an Xid makes GPUs Unhealthy that you know to be
     harmless."""
-    enable_health_checks: Lines = ""
+    enable_health_checks: Text = ""
     """Xids that count whatever else is ignored, separated by commas, or `all`. Set it when an Xid
     that is ignored by default matters to you."""
 
