@@ -78,7 +78,7 @@ class Node:
         await parts.watches.proof.prove()
         inventory = parts.core.inventory
         inventory.set(replace(inventory.value, resources=(_TPU,), devices=(_DEVICE,)))
-        parts.discovery.scanner._problem.set("")
+        parts.discovery.scanner.problem.set("")
         parts.discovery.scanner.looked_at = now
         parts.watches.labels._concerned = True
         parts.reclaim.watcher.looked.set()

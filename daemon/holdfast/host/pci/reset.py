@@ -101,10 +101,10 @@ class FunctionControl:
         folder = self._bus / "devices" / address
         try:
             methods = read_text(folder / "reset_method")
-            if methods is None:
-                return None if seen(folder / "reset") else ()
         except HostError:
             return None
+        if methods is None:
+            return None if seen(folder / "reset") else ()
         return tuple(methods.split())
 
 
