@@ -67,7 +67,7 @@ async def test_a_disk_that_hangs_holds_up_no_grant_and_what_was_read_before_coun
     topologies, lanes = iter(("4x4", "4x8", "8x8")), _OneLane()
 
     def read() -> TpuEnvFile:
-        disk.wait()
+        disk.wait(60)  # if on the loop, this test fails in the end
         return TpuEnvFile(facts=TpuHostFacts(topology=next(topologies)))
 
     adapter = tpus_of(Tpus, from_file=read, lanes=lanes)

@@ -148,7 +148,7 @@ class Ledger(Struct, kw_only=True):
                 decide(draft)
 
         if made.book is book:
-            self._is_paid(made)
+            self._forget_paid(made)
             return False
         await self.apply_or_log(adopt)
         return True
@@ -223,7 +223,7 @@ class Ledger(Struct, kw_only=True):
         answer = decide(draft)
         after = draft.book
         if after is before:
-            self._is_paid(draft)
+            self._forget_paid(draft)
             return answer, None
         if self._lost:
             raise LedgerLostError(self._lost)
@@ -238,11 +238,11 @@ class Ledger(Struct, kw_only=True):
             self._fails(started, error)
             raise
         self._latest = after
-        self._is_paid(draft)
+        self._forget_paid(draft)
         took = self.clock.monotonic() - started
         return answer, _Commit(book=after, moves=draft.moves, took=took)
 
-    def _is_paid(self, draft: Draft) -> None:
+    def _forget_paid(self, draft: Draft) -> None:
         for each in draft.paid:
             self._owed.pop(each, None)
 

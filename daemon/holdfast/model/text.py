@@ -1,4 +1,4 @@
-"""How people are shown text of others (a command, a pod, an error), lists, sizes and history."""
+"""Text of others: how people are shown it, lists, sizes and history; numbers and patterns in it."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

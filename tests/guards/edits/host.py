@@ -17,6 +17,13 @@ HOST_EDITS = {
             "if False:",
         ),
     ),
+    "host/files/kernelfile.py": (
+        Edit(
+            "not-absent",
+            'raise HostError(f"cannot look at {path}: {error.strerror}") from error',
+            "return None",
+        ),
+    ),
     "host/nvidia/nvml/answers.py": (
         Edit("nvml-one-library", "not now.users and now.file", "now.file"),
     ),

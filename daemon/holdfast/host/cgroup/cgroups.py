@@ -231,10 +231,10 @@ class Cgroups:
         return found
 
     def _search(self, depth: int) -> None:
-        seen = dict.fromkeys(root for root in self._kubepods if is_folder(root))
+        found = dict.fromkeys(root for root in self._kubepods if is_folder(root))
         for tree in self._trees():
-            seen.update(dict.fromkeys(_roots(str(tree), depth)))
-        self._kubepods = tuple(seen)
+            found.update(dict.fromkeys(_roots(str(tree), depth)))
+        self._kubepods = tuple(found)
 
     def _known(self, uid: PodUid) -> Path | None:
         """Return the pod's cgroup; of several, one that may have processes.

@@ -1,4 +1,4 @@
-"""Reads the small text files and the device nodes of the kernel's own filesystems."""
+"""Reads small text files, folders and nodes, and tells what is absent from what cannot be seen."""
 
 import errno
 import os

@@ -90,7 +90,7 @@ def first_left(book: Book, claim: ClaimUid) -> DeviceLock | None:
 
 
 def why_not_free(book: Book, claim: ClaimUid) -> str | None:
-    """Return who has the device of that lock."""
+    """Return who has the first device that *claim* has to give back; None: it has none to give."""
     lock = first_left(book, claim)
     return None if lock is None else belongs_to(lock, book)
 
