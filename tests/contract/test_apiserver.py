@@ -1,6 +1,8 @@
 """The client of the API server, against one that is slow, cut off, busy, rude or a liar."""
 
 import asyncio
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -463,6 +465,29 @@ async def test_connections_that_are_made_in_vain_are_given_up_together(
     await server.close()
     assert time.monotonic() - began < 8.0, "2 s for each, in turn, are more"
     plane.server.greets.set()
+
+
+def test_a_connection_that_is_reset_before_tls_leaves_no_open_socket(plane: ControlPlane) -> None:
+    """As by a load balancer without a server behind it, at every try."""
+    with socket.create_server(("127.0.0.1", 0)) as balancer:
+        raw = socket.create_connection(balancer.getsockname())
+        accepted, _ = balancer.accept()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+    wait_until(lambda: not _has_peer(raw))
+    number = raw.fileno()
+    with pytest.raises(ConnectionError) as raised:
+        plane.access.trust().wrap_socket(raw, server_hostname="localhost")
+    assert raised  # what was raised keeps the socket that was tried
+    assert not Path(f"/proc/self/fd/{number}").exists()
+
+
+def _has_peer(connected: socket.socket) -> bool:
+    try:
+        connected.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 async def test_a_server_that_is_down_is_an_error_that_names_it(plane: ControlPlane) -> None:

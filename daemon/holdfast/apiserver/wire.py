@@ -31,6 +31,18 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP
 """A peer that is gone without a word is noticed after a minute."""
 
 
+class _Socket(ssl.SSLSocket):
+    """Closes itself if reset before TLS began; before Python 3.13, `ssl` leaves it open."""
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """Read as the base does, which looks so for a connection that is gone."""
+        try:
+            return super().recv(buflen, flags)
+        except ConnectionError:
+            self.close()
+            raise
+
+
 class Access(Struct, frozen=True, kw_only=True):
     """The address of the API server and the files of the service account; see `check`."""
 
@@ -77,6 +89,7 @@ class Access(Struct, frozen=True, kw_only=True):
             ) from error
         # From Python 3.13 on it is set: CAs of old EKS clusters and of MicroK8s lack extensions.
         trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        trusted.sslsocket_class = _Socket
         return trusted
 
 
