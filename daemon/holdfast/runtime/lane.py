@@ -146,7 +146,7 @@ class Lanes(Protocol):
         """Return a new lane, of which every call may take *deadline* seconds."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)  # `remove` writes what it does not find: here a book
 class _Call(Generic[T]):
     call: Callable[[], T]
     loop: asyncio.AbstractEventLoop

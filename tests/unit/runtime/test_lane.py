@@ -254,3 +254,20 @@ def test_a_stuck_lane_does_not_keep_the_process_alive() -> None:
     )
 
     assert done.stdout == "left behind\n"
+
+
+async def test_what_a_call_is_about_is_never_put_into_words() -> None:
+    """It can be a whole book, which took 15 ms of each Allocate on a node with 800 devices."""
+    asked: list[object] = []
+
+    class Call:
+        def __call__(self) -> int:
+            return 1
+
+        def __repr__(self) -> str:
+            asked.append(self)
+            return "a book"
+
+    with contextlib.closing(Lane("scan", deadline=20)) as lane:
+        assert await lane.run(Call()) == 1
+    assert not asked
