@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from holdfast.settings import Settings, convert
+from holdfast.settings.yamltext import mapping
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "deploy/helm/holdfast"
@@ -76,7 +77,7 @@ def container(values: Values | None = None) -> Object:
 def settings(found: list[Object]) -> Settings:
     """Return the settings as the daemon reads them from the ConfigMap."""
     text = one(found, "ConfigMap")["data"]["config.yaml"]
-    return convert(yaml.safe_load(text))
+    return convert(mapping(text, "config.yaml"))
 
 
 def engine() -> Any:

@@ -6,9 +6,10 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from chart.rendering import Object, objects
+from chart.rendering import Object, objects, settings
 from chart.theirs import VALUES
 from chart.valuesschema import values_schema
+from holdfast.settings.yamltext import parse
 
 _MARK = "qqq"
 _FORMS = (_MARK, f"/a/{_MARK}", f"a.b/{_MARK}", f"{_MARK}/")
@@ -57,10 +58,10 @@ def _made(text: str, shown: str) -> list[Object]:
 
 
 def _read(found: list[Object]) -> list[Object]:
-    """Return *found* with the daemon's configuration as what it is read as."""
+    """Return *found* with the daemon's configuration as the daemon reads it."""
     for each in found:
         if "config.yaml" in each.get("data", ()):
-            each["data"]["config.yaml"] = yaml.safe_load(each["data"]["config.yaml"])
+            each["data"]["config.yaml"] = parse(each["data"]["config.yaml"])
     return found
 
 
@@ -94,3 +95,9 @@ def test_a_named_document_is_read_as_it_was_given(document: str) -> None:
 
     read = {name: yaml.safe_load(text) for name, text in found[1]["data"].items()}
     assert read == dict.fromkeys(_NAMES, yaml.safe_load(document))
+
+
+def test_a_number_that_is_text_to_helm_is_text_to_the_daemon() -> None:
+    """No float holds it, so Helm writes it without quotes."""
+    config = {"gpu": {"displays": ["9" * 309]}}
+    assert settings(objects({"config": config})).gpu.displays == ("9" * 309,)

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from chart.rendering import RefusedError, objects, one
+from holdfast.settings.yamltext import mapping
 from matrix import oracle, space
 from matrix.space import DRA, Choice
 from matrix.world import THEIRS, ViolationError, theirs
@@ -150,7 +151,7 @@ def _lost(choice: Choice, found: list[dict[str, Any]]) -> Iterator[str]:
             each for each in found if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
         )
     )
-    yield from _differs(_config(choice), yaml.safe_load(text["data"]["config.yaml"]) or {}, "")
+    yield from _differs(_config(choice), mapping(text["data"]["config.yaml"], "config.yaml"), "")
     classes = {
         each["spec"].get("extendedResourceName"): each["spec"]["selectors"][0]["cel"]["expression"]
         for each in found

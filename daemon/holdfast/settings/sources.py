@@ -29,7 +29,7 @@ from holdfast.settings.nvidia_plugin import (
 )
 from holdfast.settings.reloading import TakeUp, take_up
 from holdfast.settings.sections import Settings
-from holdfast.settings.types import Duration, Section, forms, is_section, made_of
+from holdfast.settings.types import MOST_SHOWN, Duration, Section, forms, is_section, made_of
 from holdfast.settings.validation import problems
 from holdfast.settings.yamltext import mapping, parse, read_mapping
 
@@ -42,8 +42,6 @@ _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.+")
 
 _THEIRS = frozenset({"version", "flags"})
 """By one of these keys a document is known to be of NVIDIA's format."""
-
-_MOST_SHOWN = 60
 
 Tree = dict[str, Any]
 
@@ -368,7 +366,7 @@ def _wrong(given: object, kind: object, path: str) -> str:
     if is_section(kind) and isinstance(given, dict):
         kinds = forms(kind)
         for key, value in given.items():
-            full = ".".join(filter(None, (path, printable(str(key), _MOST_SHOWN))))
+            full = ".".join(filter(None, (path, printable(str(key), MOST_SHOWN))))
             known = (f"{path}.{each}" for each in kinds)
             told = _wrong(value, kinds[key], full) if key in kinds else _unknown(full, known)
             if told:
@@ -395,7 +393,7 @@ def _expected(given: object, kind: object) -> str:
     if not isinstance(given, str) or get_origin(kind) is tuple:
         return ""
     form = next((each for each in made_of(kind) if isinstance(each, msgspec.Meta)), None)
-    got = printable(repr(given), _MOST_SHOWN)
+    got = printable(repr(given), MOST_SHOWN)
     return f"expected {form.description}, got {got}" if form and form.description else ""
 
 

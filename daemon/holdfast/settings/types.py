@@ -8,6 +8,11 @@ from typing import Annotated, Any, TypeGuard, cast, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from holdfast.model.text import printable
+
+MOST_SHOWN = 60
+"""Characters of a text or a number that the error which refuses it has."""
+
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Index = Annotated[int, Meta(ge=0)]
 Replicas = Annotated[int, Meta(ge=2, le=256)]
@@ -164,7 +169,8 @@ class Duration(float):
             )
         seconds = _seconds(given) if isinstance(given, str) else given
         if not 0 <= seconds < math.inf:
-            raise ValueError(f"expected a duration such as 30s or 250ms, got {given!r}")
+            got = printable(repr(given), MOST_SHOWN)
+            raise ValueError(f"expected a duration such as 30s or 250ms, got {got}")
         return cls(min(seconds, _LONGEST))
 
 

@@ -2,6 +2,7 @@
 
 import os
 import select
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from holdfast.errors import SettingsError
 from holdfast.model.text import printable
+from holdfast.settings.types import MOST_SHOWN
 
 _MOST_BYTES = 1 << 20
 """A ConfigMap holds no more."""
@@ -16,11 +18,11 @@ _MOST_VALUES = 50_000
 """Keys and values of one file, each as often as aliases repeat it."""
 _MOST_DEEP = 100
 """How deep they are in each other; of aliases a short file makes thousands of levels."""
-_MOST_SHOWN = 60
 _PART = 1 << 16
 _PATIENCE = 5_000
 """Milliseconds that a pipe may keep its reader waiting: nobody may ever write to it."""
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+_MOST_DIGITS = sys.float_info.max_10_exp
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
@@ -107,8 +109,8 @@ class _Loader(yaml.SafeLoader):
             return node
         if alias:
             raise _refused("it contains itself", node)
-        if node.tag in _NUMBERS and ":" in node.value:
-            # To YAML 1.1 a number to base 60. To YAML 1.2, and so to Helm, it is text.
+        if node.tag in _NUMBERS and (":" in node.value or len(node.value) > _MOST_DIGITS):
+            # To base 60, or more than a float holds: text to Helm, which writes it without quotes.
             node.tag = self.DEFAULT_SCALAR_TAG
         size = 1 + sum(self._sizes[each] for each in _children(node))
         if size > _MOST_VALUES:
@@ -127,7 +129,7 @@ class _Loader(yaml.SafeLoader):
         except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
             # PyYAML does not ask whether a value fits its tag.
             kind = node.tag.rpartition(":")[2]
-            text = printable(str(node.value), _MOST_SHOWN)
+            text = printable(str(node.value), MOST_SHOWN)
             raise _refused(f"{text!r} is no {kind}", node) from error
         return value
 
@@ -142,7 +144,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:  # with those that it merges
             if not isinstance(self.construct_object(key, deep=True), str):
                 raise _refused(
-                    f"a key is not text: YAML reads {printable(str(key.value), _MOST_SHOWN)} as "
+                    f"a key is not text: YAML reads {printable(str(key.value), MOST_SHOWN)} as "
                     "another type, as it does with numbers, on, off, yes and no; quote it",
                     key,
                 )
