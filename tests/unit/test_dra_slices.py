@@ -16,7 +16,7 @@ from fakes.books import name as named
 from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Source, Sources
 from holdfast.model.cards import replica_key
-from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, pci_key
+from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory, pci_key
 from holdfast.model.dra.advertised import AdvertisedDevice, plain, texts, versions
 from holdfast.model.dra.resourceslice import (
     Capacity,
@@ -208,6 +208,23 @@ def test_the_scheduler_cannot_give_one_piece_of_hardware_to_two_claims(
     assert len(taken) == len(set(taken))
     free = {name for name in order if hardware[name].isdisjoint(taken)}
     assert not free, "and what is free can be given out"
+
+
+def test_one_function_of_two_resources_with_the_same_last_part_is_offered_as_both() -> None:
+    first, second = ResourceName("a.io/fpga"), ResourceName("b.io/fpga")
+    node = Inventory(devices=(device(0, first), device(1, first), device(0, second)))
+    sources = Sources([plain_tpus(), Source()])
+
+    told = sources.told(node, lambda _: True)
+    found = offered(contents(replace(facts(node.devices), advertised=told)))
+
+    assert [(each.name, each.attributes["resource"].text) for each in found] == [
+        ("fpga-0000-00-00-0", first),
+        ("fpga-0000-00-01-0", first),
+        ("b-io-fpga-0000-00-00-0", second),
+    ]
+    (alone,) = sources.told(node, {second}.__contains__)
+    assert alone.name == told[2].name, "whatever else DRA serves"
 
 
 @given(tpus, tpus, st.data())

@@ -244,11 +244,10 @@ class Sources(Promises):
         # Groups are made of what is beside each other on the node, whatever it is called.
         hardware = inventory.hardware or inventory.devices
         told = self.advertised(each for each in hardware if serves(each.name.resource))
-        if not inventory.hardware:
-            return told
-        from holdfast.model.dra.advertised import as_assigned  # noqa: PLC0415 - as in the base
+        from holdfast.model.dra.advertised import as_assigned, told_apart  # noqa: PLC0415 - as above
 
-        return tuple(as_assigned(told, inventory))
+        told = tuple(told_apart(told, hardware))
+        return tuple(as_assigned(told, inventory)) if inventory.hardware else told
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
         """Return what an answer to Allocate promises to vendors' own container runtimes."""

@@ -83,6 +83,26 @@ def as_assigned(
         yield replace(each, attributes={**each.attributes, **kind})
 
 
+def told_apart(
+    told: Iterable[AdvertisedDevice], hardware: Iterable[Device]
+) -> Iterator[AdvertisedDevice]:
+    """Yield *told*; what would be called as an earlier device of *hardware* has a longer name.
+
+    Pools that take the same function can have resources with the same last part: the later one's
+    device is called by all of its resource.
+    """
+    first: dict[str, ResourceName] = {}
+    for device in hardware:
+        first.setdefault(label(device.name), device.name.resource)
+    for each in told:
+        one = each.devices[0]
+        if first.get(each.name, one.resource) == one.resource:
+            yield each
+        else:
+            whole = ResourceName(one.resource.replace("/", "-"))
+            yield replace(each, name=label(DeviceName(whole, one.id)))
+
+
 def as_found(
     describe: Callable[[Iterable[Device]], Sequence[AdvertisedDevice]], inventory: Inventory
 ) -> Iterator[AdvertisedDevice]:

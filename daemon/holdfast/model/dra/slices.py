@@ -169,10 +169,7 @@ def contents(facts: PoolFacts) -> tuple[SliceContent, ...]:
 
     Slices of counters come after those of devices, whose places they then do not change.
     """
-    offered: dict[str, AdvertisedDevice] = {}
-    for each in facts.advertised:
-        if _offered(each, facts):
-            offered.setdefault(each.name, each)
+    offered = {each.name: each for each in facts.advertised if _offered(each, facts)}
     hardware: Hardware = {
         name: frozenset().union(*(facts.devices[part].keys for part in each.devices))
         for name, each in offered.items()
