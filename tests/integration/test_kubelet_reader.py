@@ -68,6 +68,20 @@ async def test_a_checkpoint_that_stays_unreadable_is_no_news_at_each_look(
         assert side.reader.view.version == news, "whoever waits for a change would never rest"
 
 
+@pytest.mark.parametrize("is_there", [False, True], ids=["missing", "not to be looked at"])
+async def test_only_a_checkpoint_that_is_missing_for_sure_is_no_reason_to_be_unready(
+    short_path: Path, *, is_there: bool
+) -> None:
+    async with kubelet_side(short_path) as side:
+        if is_there:
+            side.folder.symlink_to(side.folder)  # stat(2) fails, though not because of ENOENT
+        await side.watch.refresh()
+        await side.reader.refresh()
+        (check,) = side.reader.checks()
+        assert check.passes is not is_there
+        assert check.reason
+
+
 async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(
     short_path: Path,
 ) -> None:

@@ -71,9 +71,6 @@ class Node:
         self.register(registered=True, streams=1, problem="")
         self.dial(CONTROL, Dial(at=now, problem=""))
         self.dial(_TPU, Dial(at=now, problem=""))
-        parts.kubelet.folder.state.set(
-            replace(parts.kubelet.folder.state.value, checkpoint=cast("Any", "a file"))
-        )
         parts.core.view.set(KubeletView(readable=True, problem=""))
         await parts.watches.proof.prove()
         inventory = parts.core.inventory
@@ -354,9 +351,7 @@ async def test_a_resource_that_kubelet_never_heard_of_is_not_registered(node: No
 
 async def test_a_node_whose_kubelet_has_no_checkpoint_yet_is_ready(node: Node) -> None:
     node.parts.core.view.set(KubeletView(problem="no such file"))
-    node.parts.kubelet.folder.state.set(
-        replace(node.parts.kubelet.folder.state.value, checkpoint=None)
-    )
+    node.parts.kubelet.reader.missing = True
 
     assert node.failed() == {}
     assert node.checks()["kubelet checkpoint"].reason == "no such file"

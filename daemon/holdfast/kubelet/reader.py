@@ -100,6 +100,8 @@ class ViewReader(KubeletReader):
     def __post_init__(self) -> None:
         self._wanted: Watched[tuple[str, ...]] = Watched(())
         self._read: FileId | None = None
+        self.missing = False
+        """Whether the last look found no checkpoint, as on a node that never ran such a pod."""
         self._asking = False
         self._problem = Problem(log, "cannot ask kubelet for its pods")
         self._resent_at = float("-inf")
@@ -138,8 +140,8 @@ class ViewReader(KubeletReader):
 
         A node that never ran a pod with a device has none, which is no reason to be unready.
         """
-        view, missing = self.view.value, self.folder.state.value.checkpoint is None
-        passes = view.readable or missing
+        view = self.view.value
+        passes = view.readable or self.missing
         yield ReadinessCheck(name="kubelet checkpoint", passes=passes, reason=view.problem)
 
     async def run(self) -> None:
@@ -295,7 +297,7 @@ class ViewReader(KubeletReader):
     def _took_note(self, look: FileLook[Contents]) -> None:
         """Publish what a look at the file showed, whoever made kubelet write it."""
         was = self.view.value
-        self._read = look.file
+        self._read, self.missing = look.file, look.state is CheckpointState.MISSING
         if not self._is_answer(look):
             if was.unreadable and (was.problem, was.file) == (look.problem, look.id):
                 return  # that it was tried again is no news to judge starts and locks by

@@ -135,9 +135,7 @@ class _Hand:
                     book=self._core.ledger.book.value,
                     offered=self._kubelet.offering.offers.value.healthy(),
                     # A node that never had a pod with devices has no checkpoint.
-                    problem=view.problem
-                    if not view.readable and self._kubelet.folder.state.value.checkpoint is not None
-                    else "",
+                    problem="" if view.readable or self._kubelet.reader.missing else view.problem,
                     looked=self._reclaim.watcher.looked.is_set(),
                     claims=claims,
                 )
