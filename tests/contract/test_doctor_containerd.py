@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.doctor.cdi import nodes_without_mode
 from holdfast.doctor.containerd.checks import containerd_findings
-from holdfast.doctor.containerd.facts import read_configuration
+from holdfast.doctor.containerd.facts import containerd_facts, read_configuration
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.gvisor import gvisor_findings
 from holdfast.doctor.programs import Ask, ProgramOutput, run
@@ -341,6 +341,16 @@ def process(root: Path, pid: int, *arguments: str, path: str) -> None:
     (folder / "cmdline").write_bytes(b"".join(f"{each}\0".encode() for each in arguments))
     (folder / "environ").write_bytes(f"HOME=/root\0PATH={path}\0".encode())
     (folder / "exe").symlink_to("/opt/c/containerd")
+
+
+def test_of_the_variables_of_a_process_only_the_beginning_is_read(tmp_path: Path) -> None:
+    process(tmp_path, 41, "containerd", path="/odd/bin")
+    variables = tmp_path / "proc/41/environ"
+    at = node(tmp_path, {MAIN: V2.format("runc")})
+    assert "/odd/bin" in containerd_facts(at, says("2.1.0")).folders
+
+    variables.write_bytes(b"LONG=" + b"x" * (1 << 20) + b"\0" + variables.read_bytes())
+    assert "/odd/bin" not in containerd_facts(at, says("2.1.0")).folders
 
 
 @pytest.mark.parametrize("flag", [("--config=/opt/c/c.toml",), ("-c", "/opt/c/c.toml")])

@@ -340,7 +340,7 @@ def _published(node: Node, ours: Sequence[ResourceSlice], name: str) -> Finding:
         return Check("slices").ok(
             f"the scheduler knows {len(devices)} devices of node {name}, {tainted} with a taint"
         )
-    if ask_daemon(node).problem:
+    if not ask_daemon(node).listens:
         return Check("slices").ok("no daemon runs that could publish a ResourceSlice")
     return Check("slices").fail(
         f"the daemon runs, but the API server has no ResourceSlice of node {name}: the scheduler "

@@ -75,14 +75,14 @@ def _served(
 ) -> Iterator[tuple[Rival, Path, int]]:
     """Yield each of *rivals* whose socket is in *folder*, and who answers; 0 for an unknown pid.
 
-    A socket that nobody answers on is left over: kubelet removes it at its next start.
+    A socket that nobody listens on is left over: kubelet removes it at its next start.
     """
     for name in names:
         rival = next((each for each in rivals if each.socket.fullmatch(name)), None)
         if rival is None or not rival.wanted(node.settings):
             continue
         answer = ask_socket(folder / name) if node.live else None
-        if answer is None or not answer.problem:
+        if answer is None or answer.listens:
             yield rival, folder / name, answer.pid if answer is not None else 0
 
 
@@ -126,7 +126,7 @@ def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]
     prefix = f"{node.settings.kubelet.socket_prefix}-"
     ours = [name for name in names if name.startswith(prefix) and name.endswith(".sock")]
     daemon = ask_daemon(node)
-    if daemon.problem:
+    if not daemon.listens:
         left = f"; {len(ours)} sockets of holdfast in {folder} are left over" if ours else ""
         yield Check("own-sockets").ok(f"no daemon runs that could serve one{left}")
         return
@@ -298,7 +298,7 @@ def kubelet_findings(node: Node) -> Iterator[Finding]:
         folder / KUBELET_SOCKET,
         missing="no plugin can register",
         start="start kubelet; if it runs, set kubelet.pluginDir to where it has its socket",
-        silent="kubelet is down, and its socket is left over",
+        silent="kubelet is down or stuck",
     )
     yield told
     yield from _process(node, kubelet)

@@ -38,10 +38,14 @@ _SHOWN = 200
 
 
 class SocketAnswer(Struct, frozen=True):
-    """Who answers on a socket: a pid, 0 for one that cannot be seen; or why nobody does."""
+    """Who answers on a socket: a pid, 0 for one that cannot be seen; or why nobody does.
+
+    `listens`: somebody has the socket, and may have too many connections waiting to answer.
+    """
 
     pid: int = 0
     problem: str = ""
+    listens: bool = False
 
 
 class ProgramOutput(Struct, frozen=True, kw_only=True):
@@ -109,9 +113,11 @@ def ask_socket(path: Path) -> SocketAnswer:
     Raise HostError without permission.
     """
     try:
-        return SocketAnswer(pid=listener(path))
+        return SocketAnswer(pid=listener(path), listens=True)
     except PermissionError as error:
         raise HostError(f"no permission to connect to {path}") from error
+    except BlockingIOError:
+        return SocketAnswer(problem="too many wait for an answer already", listens=True)
     except OSError as error:
         return SocketAnswer(problem=error.strerror or str(error))
 

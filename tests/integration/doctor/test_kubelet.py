@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,25 @@ def test_a_rival_that_is_served_fails_with_its_pid_and_one_that_is_not_is_forgot
     assert "tpu.enabled: false" in served.remedy
     assert rival.exists()
     assert left.level is Level.OK
+
+
+def test_a_socket_on_which_too_many_wait_is_not_left_over(folder: Path) -> None:
+    paths = [folder / "dp/kubelet.sock", folder / "dp/tpu-1.sock", folder / "state/control.sock"]
+    with ExitStack() as sockets:
+        for path in paths:
+            stuck = sockets.enter_context(socket.socket(socket.AF_UNIX))
+            stuck.bind(str(path))
+            stuck.listen(0)
+            waits = sockets.enter_context(socket.socket(socket.AF_UNIX))
+            waits.connect(str(path))
+        told = _live(folder)
+
+    assert told["kubelet-socket"].level is Level.FAIL
+    assert "too many wait for an answer already" in told["kubelet-socket"].reason
+    assert "left over" not in told["kubelet-socket"].reason
+    assert told["other-plugins"].level is Level.FAIL
+    assert told["other-plugins"].reason == f"GKE's TPU plugin serves {paths[1]}"
+    assert told["own-sockets"].reason.startswith("the daemon runs")
 
 
 def test_our_own_sockets_must_answer_while_the_daemon_runs(folder: Path) -> None:

@@ -327,21 +327,17 @@ def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
 def _started(node: Node) -> ContainerdStart:
     """Return how containerd was started; without a pid if no such process can be seen."""
     pids = [each.process.pid for each in running(node.host, {_NAME})]
-    found = [_started_as(node, pid, Procfs(node.host).arguments(pid)) for pid in pids]
+    found = [_started_as(node, pid, Procfs(node.host)) for pid in pids]
     # Docker has its own containerd, which uses the file in /etc or none.
     own = (each for each in found if each.config in PLACES[:-1])
     return next(own, found[0] if found else ContainerdStart())
 
 
-def _started_as(node: Node, pid: int, arguments: Sequence[str]) -> ContainerdStart:
-    folders = []
+def _started_as(node: Node, pid: int, procfs: Procfs) -> ContainerdStart:
+    path = flag_of(procfs.variables(pid), "PATH")
+    folders = [folder for folder in path.split(":") if folder.startswith("/")]
     elsewhere = False
     try:
-        environment = read_bytes(node.host.proc / f"{pid}/environ") or b""
-        for line in environment.split(b"\0"):
-            name, _, value = os.fsdecode(line).partition("=")
-            if name == "PATH":
-                folders += [folder for folder in value.split(":") if folder.startswith("/")]
         program = read_link(node.host.proc / f"{pid}/exe")
         if program is not None and program.startswith("/"):
             folders.append(program.rpartition("/")[0] or "/")
@@ -350,7 +346,7 @@ def _started_as(node: Node, pid: int, arguments: Sequence[str]) -> ContainerdSta
             elsewhere = mounts is not None and mounts != read_link("/proc/self/ns/mnt")
     except HostError:
         pass  # The doctor may lack permission for it. The usual folders remain.
-    config = flag_of(arguments, "--config", "-c")
+    config = flag_of(procfs.arguments(pid), "--config", "-c")
     return ContainerdStart(
         config=config if config.startswith("/") else "",
         folders=tuple(folders),

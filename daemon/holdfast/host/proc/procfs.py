@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -218,8 +219,15 @@ class Procfs:
         Of a very long command line only the beginning. It is in the process's own memory, and a
         read of that can hang forever: then it is empty.
         """
+        return self._words(pid, "cmdline")
+
+    def variables(self, pid: int) -> tuple[str, ...]:
+        """Return the variables with which a process was started, read as its `arguments` are."""
+        return self._words(pid, "environ")
+
+    def _words(self, pid: int, name: str) -> tuple[str, ...]:
         try:
-            found, _ = self._visits.each([pid], lambda: self._command_line)
+            found, _ = self._visits.each([pid], lambda: partial(self._beginning, name))
         except HostError:
             return ()
         line = found.get(pid, b"")
@@ -258,12 +266,14 @@ class Procfs:
                 return int(fields[4])
         return None
 
-    def _command_line(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> bytes | None:
+    def _beginning(
+        self, name: str, pid: int, *, careful: bool, beat: Callable[[], None]
+    ) -> bytes | None:
         if careful:
             return None
         beat()
         try:
-            with open(f"{self._proc}/{pid}/cmdline", "rb", buffering=0) as file:
+            with open(f"{self._proc}/{pid}/{name}", "rb", buffering=0) as file:
                 return file.read(_LONGEST)
         except OSError:
             return None
