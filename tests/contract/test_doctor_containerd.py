@@ -1,5 +1,6 @@
 """containerd's files as they lie on a node: where they are, what they import, what is wrong."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from holdfast.cli import main
 from holdfast.doctor.cdi import nodes_without_mode
 from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.containerd.facts import containerd_facts, read_configuration
-from holdfast.doctor.finding import Finding, Level, Node
+from holdfast.doctor.finding import Finding, Level, Node, ProgramOutput
 from holdfast.doctor.gvisor import gvisor_findings
-from holdfast.doctor.programs import Ask, ProgramOutput, run
+from holdfast.doctor.programs import run
 from holdfast.settings import Settings, convert
 
 MAIN = "/etc/containerd/config.toml"
@@ -37,13 +39,14 @@ def node(root: Path, files: Mapping[str, str], **settings: object) -> Node:
     return Node(settings=convert(settings) if settings else Settings(), root=root)
 
 
-def says(version: str) -> Ask:
-    return lambda command: ProgramOutput(text=f"containerd containerd.io {version} 0123abc\n")
+def with_version(at: Node, version: str) -> Node:
+    said = ProgramOutput(text=f"containerd containerd.io {version} 0123abc\n")
+    return replace(at, ask=lambda _: said)
 
 
 def look(at: Node, version: str = "") -> dict[tuple[str, Level], Finding]:
-    ask = says(version) if version else None
-    return {(each.check, each.level): each for each in containerd_findings(at, ask)}
+    at = with_version(at, version) if version else at
+    return {(each.check, each.level): each for each in containerd_findings(at)}
 
 
 def bad(found: Mapping[tuple[str, Level], Finding]) -> set[str]:
@@ -347,10 +350,10 @@ def test_of_the_variables_of_a_process_only_the_beginning_is_read(tmp_path: Path
     process(tmp_path, 41, "containerd", path="/odd/bin")
     variables = tmp_path / "proc/41/environ"
     at = node(tmp_path, {MAIN: V2.format("runc")})
-    assert "/odd/bin" in containerd_facts(at, says("2.1.0")).folders
+    assert "/odd/bin" in containerd_facts(at).folders
 
     variables.write_bytes(b"LONG=" + b"x" * (1 << 20) + b"\0" + variables.read_bytes())
-    assert "/odd/bin" not in containerd_facts(at, says("2.1.0")).folders
+    assert "/odd/bin" not in containerd_facts(at).folders
 
 
 @pytest.mark.parametrize("flag", [("--config=/opt/c/c.toml",), ("-c", "/opt/c/c.toml")])
@@ -393,9 +396,9 @@ def test_a_containerd_with_other_mounts_is_not_judged_by_the_files_that_we_see(
     (tmp_path / "proc/41/ns/mnt").symlink_to("mnt:[1]" if elsewhere else own)
     (tmp_path / "c.toml").write_text("[")
     live = Node(settings=convert({"host": {"proc": f"{tmp_path}/proc"}}))
-    ask = says("1.7.27")
-    found = {(each.check, each.level): each for each in containerd_findings(live, ask)}
-    gvisor = {each.check: each for each in gvisor_findings(live, ask)}
+    live = with_version(live, "1.7.27")
+    found = look(live)
+    gvisor = {each.check: each for each in gvisor_findings(live)}
     if elsewhere:
         assert found.keys() == {("config", Level.WARN)}
         assert "--root /proc/41/root" in found["config", Level.WARN].remedy
@@ -405,19 +408,22 @@ def test_a_containerd_with_other_mounts_is_not_judged_by_the_files_that_we_see(
         assert f"cannot read {tmp_path}/c.toml" in found["config", Level.FAIL].reason
 
 
-def test_a_containerd_that_does_not_tell_its_version_is_asked_once(tmp_path: Path) -> None:
+def test_a_containerd_that_does_not_tell_its_version_is_asked_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     process(tmp_path, 41, "containerd", "--config", f"{tmp_path}/c.toml", path=str(tmp_path))
     (tmp_path / "proc/41/ns").mkdir()
     (tmp_path / "proc/41/ns/mnt").symlink_to(Path("/proc/self/ns/mnt").readlink())
     (tmp_path / "c.toml").write_text(V2.format("runc"))
     (tmp_path / "containerd").write_text(f"#!/bin/sh\necho >> {tmp_path}/asked\nsleep 1000\n")
     (tmp_path / "containerd").chmod(0o755)
-    live = Node(settings=convert({"host": {"proc": f"{tmp_path}/proc"}}))
-    found = next(each for each in containerd_findings(live) if each.check == "config")
-    assert found.level is Level.OK
-    assert "containerd's version is unknown: " in found.reason
-    assert "gave no answer within 2 s" in found.reason
-    assert [*gvisor_findings(live)]
+    main(["doctor", "-o", "json", "--set", f"host.proc={tmp_path}/proc"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    (told,) = (each for each in found if (each["area"], each["check"]) == ("containerd", "config"))
+    assert told["level"] == "OK"
+    assert "containerd's version is unknown: " in told["reason"]
+    assert "gave no answer within 2 s" in told["reason"]
+    assert any(each["area"] == "gvisor" for each in found)
     assert (tmp_path / "asked").read_text() == "\n"
 
 

@@ -6,8 +6,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from holdfast.doctor.finding import Finding, Level, Node
-from holdfast.doctor.programs import Ask, ProgramOutput, run
+from msgspec.structs import replace
+
+from holdfast.doctor.finding import Finding, Level, Node, ProgramOutput
+from holdfast.doctor.programs import run
 from holdfast.settings import Settings, convert
 
 TREES = Path(__file__).parents[1] / "doctor-trees"
@@ -21,13 +23,13 @@ def tree(name: str, changes: Mapping[str, object] | None = None, **rest: object)
     return Node(settings=settings, root=TREES / name, runtime_handlers=handlers)
 
 
-def programs_of(node: Node) -> Ask:
-    """Return what runs the programs of *node*: small scripts that answer as the real ones do."""
+def with_programs(node: Node) -> Node:
+    """Return *node* with its programs: small scripts that answer as the real ones do."""
 
     def ask(command: Sequence[str]) -> ProgramOutput:
         return run((str(node.path(command[0])), *command[1:]), patience=60.0)
 
-    return ask
+    return replace(node, ask=ask)
 
 
 def bad(findings: Sequence[Finding]) -> dict[str, Level]:

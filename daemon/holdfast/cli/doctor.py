@@ -4,6 +4,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from errno import EACCES
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,9 +72,12 @@ def doctor(
 
     from holdfast.doctor.areas import examine  # noqa: PLC0415 - as above
     from holdfast.doctor.finding import Level, Node  # noqa: PLC0415 - as above
+    from holdfast.doctor.programs import run  # noqa: PLC0415 - as above
 
     settings, first = _settings(config, changes, live=str(root) == "/")
     node = Node(settings=settings, root=root, runtime_handlers=handlers)
+    if node.live:
+        node = replace(node, ask=cache(run))  # several areas ask the same, and it may hang
     found = [replace(first, area="configuration"), *examine(node)]
     counts = Counter(finding.level for finding in found)
     report = {

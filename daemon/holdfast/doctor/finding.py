@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 
@@ -66,11 +66,25 @@ class Check(Struct, frozen=True):
         return Finding(check=self.name, level=level, reason=reason, remedy=remedy)
 
 
+class ProgramOutput(Struct, frozen=True, kw_only=True):
+    """What a program wrote to standard output, or why there is no answer."""
+
+    text: str = ""
+    problem: str = ""
+
+
+def _refuse(command: tuple[str, ...]) -> ProgramOutput:
+    return ProgramOutput(problem=f"{command[0]} is not run: this is a copy of a node")
+
+
 class Node(Struct, frozen=True, kw_only=True):
     """The live node, or a copied or mounted one below its own root.
 
     Each path of the node is looked up with `path`, also one read from a configuration file.
     """
+
+    ask: Callable[[tuple[str, ...]], ProgramOutput] = _refuse
+    """Runs a program of the node, given with its arguments; those of a copied node never are."""
 
     settings: Settings
     root: Path = Path("/")

@@ -22,7 +22,7 @@ from holdfast.doctor.nvidia.facts import (
     low_level,
     pci_functions,
 )
-from holdfast.doctor.programs import Ask, ask_for, find_program
+from holdfast.doctor.programs import find_program
 from holdfast.host.files.kernelfile import is_file, is_folder, text_or_empty
 from holdfast.model.text import is_number, some
 from holdfast.model.tpu.generations import generation_of
@@ -141,16 +141,14 @@ def _sandbox_runtimes(node: Node, containerd: ContainerdFacts) -> Iterator[Sandb
             yield SandboxRuntime(table=runtime, config=config, low_level=low)
 
 
-def _runsc(
-    node: Node, ask: Ask, runtimes: Sequence[SandboxRuntime], folders: tuple[str, ...]
-) -> Runsc:
+def _runsc(node: Node, runtimes: Sequence[SandboxRuntime], folders: tuple[str, ...]) -> Runsc:
     """Return the runsc that the shim starts, or that a wrapper finds."""
     told = (runtime.config.binary for runtime in runtimes)
     path = find_program(node, next((each for each in told if RUNSC in each), RUNSC), folders)
     if not path:
         return Runsc(drivers_problem="there is no runsc to ask")
-    release, release_problem = _release(ask, path)
-    drivers, drivers_problem = _drivers(ask, path) if loaded_version(node.host) else ((), "")
+    release, release_problem = _release(node, path)
+    drivers, drivers_problem = _drivers(node, path) if loaded_version(node.host) else ((), "")
     return Runsc(
         path=path,
         release=release,
@@ -166,8 +164,8 @@ def release_of(said: str) -> Release | None:
     return None if match is None else Release(date=int(match[1]), count=int(match[2]))
 
 
-def _release(ask: Ask, runsc: str) -> tuple[Release | None, str]:
-    answer = ask((runsc, "--version"))
+def _release(node: Node, runsc: str) -> tuple[Release | None, str]:
+    answer = node.ask((runsc, "--version"))
     found = release_of(answer.text)
     if found is not None:
         return found, ""
@@ -175,9 +173,9 @@ def _release(ask: Ask, runsc: str) -> tuple[Release | None, str]:
     return None, answer.problem or f"{runsc} --version says {said[0] if said else 'nothing'}"
 
 
-def _drivers(ask: Ask, runsc: str) -> tuple[tuple[str, ...], str]:
+def _drivers(node: Node, runsc: str) -> tuple[tuple[str, ...], str]:
     command = (runsc, "nvproxy", "list-supported-drivers")
-    answer = ask(command)
+    answer = node.ask(command)
     found = tuple(line for line in answer.text.split() if _DRIVER.fullmatch(line))
     if found or answer.problem:
         return found, answer.problem
@@ -348,10 +346,9 @@ def _libraries(runtime: SandboxRuntime, settings: Settings) -> Finding:
     )
 
 
-def gvisor_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
+def gvisor_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of gVisor on *node*."""
-    ask = ask or ask_for(node)
-    containerd = containerd_facts(node, ask)
+    containerd = containerd_facts(node)
     if containerd.elsewhere:
         yield Check("installed").warn(
             "cannot tell whether gVisor is on this node: containerd has other mounts",
@@ -359,7 +356,7 @@ def gvisor_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
         )
         return
     runtimes = tuple(_sandbox_runtimes(node, containerd))
-    runsc = _runsc(node, ask, runtimes, containerd.folders)
+    runsc = _runsc(node, runtimes, containerd.folders)
     shim = find_program(node, SHIM, containerd.folders)
     if not (runtimes or runsc.path or shim):
         yield Check("installed").ok(f"gVisor is not on this node: no table, no {SHIM}, no {RUNSC}")

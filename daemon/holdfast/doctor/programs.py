@@ -4,14 +4,13 @@ import os
 import signal
 import stat
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.doctor.finding import Node
+from holdfast.doctor.finding import Node, ProgramOutput
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import stat_or_none
 from holdfast.host.proc.pidfd import listener
@@ -46,27 +45,6 @@ class SocketAnswer(Struct, frozen=True):
     pid: int = 0
     problem: str = ""
     listens: bool = False
-
-
-class ProgramOutput(Struct, frozen=True, kw_only=True):
-    """What a program wrote to standard output, or why there is no answer."""
-
-    text: str = ""
-    problem: str = ""
-
-
-Ask = Callable[[tuple[str, ...]], ProgramOutput]
-"""Runs a program of the node, given with its arguments."""
-
-
-def ask_for(node: Node) -> Ask:
-    """Return how programs of *node* are run, once each; those of a copied node never are."""
-    return _run_once if node.live else _refuse
-
-
-@cache
-def _run_once(command: tuple[str, ...]) -> ProgramOutput:
-    return run(command)
 
 
 def run(command: Sequence[str], *, patience: float = _PATIENCE) -> ProgramOutput:
@@ -151,10 +129,6 @@ def flag_of(arguments: Sequence[str], *flags: str) -> str:
         if flag in flags:
             return value if equals else "".join(arguments[place + 1 : place + 2])
     return ""
-
-
-def _refuse(command: tuple[str, ...]) -> ProgramOutput:
-    return ProgramOutput(problem=f"{command[0]} is not run: this is a copy of a node")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from fakes.doctortrees import TREES, bad, programs_of, tree
+from fakes.doctortrees import TREES, bad, tree, with_programs
 from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.gvisor import gvisor_findings
 
 
 def examined(node: Node) -> tuple[Finding, ...]:
-    ask = programs_of(node)
-    return (*containerd_findings(node, ask), *gvisor_findings(node, ask))
+    live = with_programs(node)
+    return (*containerd_findings(live), *gvisor_findings(live))
 
 
 def only(name: str, check: str, level: Level) -> Finding:

@@ -13,7 +13,7 @@ from holdfast.doctor.containerd.facts import (
     lost_runtimes,
 )
 from holdfast.doctor.finding import Check, Finding, Node
-from holdfast.doctor.programs import Ask, ask_for, find_program
+from holdfast.doctor.programs import find_program
 from holdfast.settings import Settings
 
 _RESTART = "then restart containerd"
@@ -21,9 +21,9 @@ _RUNC = "runc"
 _LIST_HANDLERS = "kubectl get runtimeclass -o custom-columns=NAME:.metadata.name,HANDLER:.handler"
 
 
-def containerd_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
+def containerd_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of containerd on *node*."""
-    facts = containerd_facts(node, ask or ask_for(node))
+    facts = containerd_facts(node)
     if facts.elsewhere:
         yield Check("config").warn(
             f"containerd (pid {facts.elsewhere}) has other mounts than this process, so its "

@@ -9,15 +9,8 @@ from pathlib import PurePosixPath
 
 from msgspec import Struct
 
-from holdfast.doctor.finding import Node
-from holdfast.doctor.programs import (
-    FOLDERS,
-    Ask,
-    ProgramOutput,
-    find_program,
-    flag_of,
-    running,
-)
+from holdfast.doctor.finding import Node, ProgramOutput
+from holdfast.doctor.programs import FOLDERS, find_program, flag_of, running
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import read_bytes, read_link
 from holdfast.host.proc.procfs import Procfs
@@ -296,14 +289,14 @@ class ContainerdFacts(Struct, frozen=True, kw_only=True):
         return files[0].path if files else PLACES[-1]
 
 
-def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
+def containerd_facts(node: Node) -> ContainerdFacts:
     """Look at *node*, whatever of it is there. Raise HostError without permission."""
     started = _started(node)
     if started.elsewhere:
         return ContainerdFacts(present=True, elsewhere=started.pid)
     folders = tuple(dict.fromkeys((*started.folders, *FOLDERS)))
     program = find_program(node, _NAME, folders)
-    answer = ask((program, "--version")) if program else ProgramOutput()
+    answer = node.ask((program, "--version")) if program else ProgramOutput()
     match = _VERSION.search(answer.text)
     major = int(match[1]) if match else None
     configuration = read_configuration(node, started.config, major=major)

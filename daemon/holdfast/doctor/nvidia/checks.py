@@ -27,7 +27,7 @@ from holdfast.doctor.nvidia.facts import (
     loaded_version,
     of_node,
 )
-from holdfast.doctor.programs import ask_for, find_program
+from holdfast.doctor.programs import find_program
 from holdfast.host.files.kernelfile import is_file
 from holdfast.model.nvidia.roots import DeviceRoot, DriverFacts, device_root
 
@@ -143,7 +143,7 @@ def nvidia_findings(node: Node) -> Iterator[Finding]:
         yield from or_well(_nodes(nodes, make, copied=not node.live), well)
     yield _fabric_manager(node, switches, version)
     yield _persistenced(node, switches)
-    yield from toolkit_findings(node, containerd_facts(node, ask_for(node)))
+    yield from toolkit_findings(node, containerd_facts(node))
 
 
 def _without_driver(gpus: Mapping[str, str]) -> Finding:
