@@ -530,6 +530,16 @@ async def test_a_lane_that_hangs_hides_no_device(short_path: Path) -> None:
         )
 
 
+async def test_a_root_that_could_not_be_read_is_read_again(short_path: Path) -> None:
+    async with scene(short_path, count=1) as here:
+        function = Path(here.tree.root.sys) / "bus/pci/devices" / chip(0).functions[0]
+        away = function.rename(here.tree.root.sys / "away")
+        await here.published(1)
+        assert "pcieRoot" not in str(here.devices())
+        away.rename(function)
+        await here.until(lambda: "pcieRoot" in str(here.devices()), "the root")
+
+
 async def test_gpus_that_are_not_enumerated_yet_are_waited_for(short_path: Path) -> None:
     async with scene(short_path, count=0) as here:
         here.inventory.set(replace(here.inventory.value, unseen=frozenset({TPU})))

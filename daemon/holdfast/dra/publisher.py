@@ -116,7 +116,7 @@ class NodePool(Struct, kw_only=True):
                 )
             except LaneStuckError as error:  # a scan hangs: no reason to hide the devices
                 log.debug("cannot read the PCIe roots of devices", reason=str(error))
-        self._roots = {each: root for each, root in self._roots.items() if each in wanted}
+        self._roots = {each: root for each, root in self._roots.items() if root and each in wanted}
         return self._roots
 
 
