@@ -24,8 +24,8 @@ config` prints every setting with its value, `holdfast config --schema` the JSON
 The column *change* says [how a running daemon applies another value](operations.md#change-the-configuration): *live*, by a *restart* of the daemon in its
 process, or by another *pod*.
 
-A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`; more than 100 years count as 100. The defaults fit
-most nodes: to begin, set none.
+A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`; more than 100 years count as 100. Text
+without control characters may have tabs and line ends. The defaults fit most nodes: to begin, set none.
 """
 
 
