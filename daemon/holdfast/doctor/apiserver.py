@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError, understood
+from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError, refusal, understood
 from holdfast.apiserver.events import status_patched
 from holdfast.apiserver.resourceslices import SLICES, slice_written
 from holdfast.apiserver.wire import Access, ApiRequest, Wire, in_cluster, node_name
@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 _PATIENCE = 5.0
 """Seconds for each answer."""
+_FAILS = frozenset({HTTPStatus.TOO_MANY_REQUESTS, *range(500, 600)})
+"""The statuses of an answer that says nothing of rights or objects."""
 _GROUP = "resource.k8s.io"
 _DRY_RUN = {"dryRun": "All"}
 _NAME_IT = "set dra.nodeName, or the variable NODE_NAME, to the name that `kubectl get nodes` shows"
@@ -199,7 +201,10 @@ class Cluster:
         return self._ask(request, _Review).status.allowed
 
     def _ask(self, request: ApiRequest, kind: type[T]) -> T:
-        return understood(request, self._wire.exchange_within(request, _PATIENCE), kind)
+        answer = self._wire.exchange_within(request, _PATIENCE)
+        if answer.status in _FAILS:
+            raise ApiServerError(str(refusal(request, answer)))
+        return understood(request, answer, kind)
 
 
 def cluster_findings(

@@ -307,6 +307,16 @@ def test_a_server_that_cannot_be_asked_is_told_once(cluster: Cluster) -> None:
     assert "network policy" in cluster.told()["api-server"].remedy
 
 
+@pytest.mark.parametrize("path", ["/nodes/", "/resourceslices"])
+@pytest.mark.parametrize("code", [429, 500, 503])
+def test_an_answer_that_is_no_word_on_rights_hides_nothing(
+    code: int, path: str, cluster: Cluster
+) -> None:
+    cluster.plane.server.be_rude(Rudeness(path=path, code=code, times=9))
+
+    assert cluster.bad() == {"api-server": Level.FAIL}
+
+
 def test_a_server_that_sends_a_byte_now_and_then_is_not_waited_for(cluster: Cluster) -> None:
     cluster.plane.server.be_rude(Rudeness(path="/nodes/", trickle=True))
 
