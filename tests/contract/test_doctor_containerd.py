@@ -343,6 +343,7 @@ def process(root: Path, pid: int, *arguments: str, path: str) -> None:
     (folder / "stat").write_text(f"{pid} (containerd) {' '.join(fields)}\n")
     (folder / "cmdline").write_bytes(b"".join(f"{each}\0".encode() for each in arguments))
     (folder / "environ").write_bytes(f"HOME=/root\0PATH={path}\0".encode())
+    (folder / "status").write_text("Uid:\t0\t0\t0\t0\n")
     (folder / "exe").symlink_to("/opt/c/containerd")
 
 
@@ -406,6 +407,35 @@ def test_a_containerd_with_other_mounts_is_not_judged_by_the_files_that_we_see(
         assert "--root /proc/41/root" in gvisor["installed"].remedy
     else:
         assert f"cannot read {tmp_path}/c.toml" in found["config", Level.FAIL].reason
+
+
+def test_a_containerd_in_a_container_hides_none_of_the_nodes_own(tmp_path: Path) -> None:
+    k3s = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    own = str(Path("/proc/self/ns/mnt").readlink())
+    for pid, mounts, config in ((41, "mnt:[1]", k3s), (42, own, f"{tmp_path}/c.toml")):
+        process(tmp_path, pid, "containerd", "--config", config, path="/usr/bin")
+        (tmp_path / f"proc/{pid}/ns").mkdir()
+        (tmp_path / f"proc/{pid}/ns/mnt").symlink_to(mounts)
+    (tmp_path / "c.toml").write_text("[")
+    live = Node(settings=convert({"host": {"proc": f"{tmp_path}/proc"}}))
+
+    found = look(live, "1.7.27")
+
+    assert f"cannot read {tmp_path}/c.toml" in found["config", Level.FAIL].reason
+
+
+@pytest.mark.parametrize("effective", [65534, 0], ids=["another's", "another's setuid program"])
+def test_no_program_is_run_that_another_user_can_have_named(effective: int, tmp_path: Path) -> None:
+    process(tmp_path, 41, "containerd", path=f"{tmp_path}/bin")
+    (tmp_path / "proc/41/status").write_text(f"Uid:\t65534\t{effective}\t0\t0\n")
+    (tmp_path / "proc/41/ns").mkdir()
+    (tmp_path / "proc/41/ns/mnt").symlink_to(Path("/proc/self/ns/mnt").readlink())
+    program = tmp_path / "bin/containerd"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    live = Node(settings=convert({"host": {"proc": f"{tmp_path}/proc"}}))
+
+    assert containerd_facts(with_version(live, "1.7.27")).program != str(program)
 
 
 def test_a_containerd_that_does_not_tell_its_version_is_asked_once(

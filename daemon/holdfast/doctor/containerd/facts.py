@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.doctor.finding import Node, ProgramOutput
 from holdfast.doctor.programs import FOLDERS, find_program, flag_of, running
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import read_bytes, read_link
+from holdfast.host.files.kernelfile import field_of, read_bytes, read_link, text_or_empty
 from holdfast.host.proc.procfs import Procfs
 
 Table = Mapping[str, object]
@@ -318,12 +318,25 @@ def containerd_facts(node: Node) -> ContainerdFacts:
 
 
 def _started(node: Node) -> ContainerdStart:
-    """Return how containerd was started; without a pid if no such process can be seen."""
-    pids = [each.process.pid for each in running(node.host, {_NAME})]
-    found = [_started_as(node, pid, Procfs(node.host)) for pid in pids]
+    """Return how containerd was started; without a pid if no such process can be seen.
+
+    Any process can have its name. One in a container, with its own mounts, comes last.
+    """
+    procfs = Procfs(node.host)
+    pids = (each.process.pid for each in running(node.host, {_NAME}))
+    found = (_started_as(node, pid, procfs) for pid in pids if _may_name_programs(node, pid))
     # Docker has its own containerd, which uses the file in /etc or none.
-    own = (each for each in found if each.config in PLACES[:-1])
-    return next(own, found[0] if found else ContainerdStart())
+    return min(
+        found,
+        key=lambda each: (each.elsewhere, each.config not in PLACES[:-1]),
+        default=ContainerdStart(),
+    )
+
+
+def _may_name_programs(node: Node, pid: int) -> bool:
+    """Tell whether root or our own user started *pid*: what is in its folders is run."""
+    uids = field_of(text_or_empty(node.host.proc / f"{pid}/status"), "Uid").split()
+    return not node.live or (bool(uids) and {"0", str(os.geteuid())}.issuperset(uids))
 
 
 def _started_as(node: Node, pid: int, procfs: Procfs) -> ContainerdStart:
