@@ -38,6 +38,8 @@ def _folder(node: Node, folder: Path) -> Finding:
 def _sockets(node: Node, paths: tuple[Path, ...]) -> Iterator[Finding]:
     """Yield whether the daemon answers on our sockets, and nobody else."""
     daemon = ask_daemon(node)
+    if daemon.listens and daemon.problem:
+        return  # it is stuck, and which process it is cannot be told
     well = "the daemon answers on both sockets of the driver"
     if daemon.problem:
         well = "no daemon runs that could serve claims"

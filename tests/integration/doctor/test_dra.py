@@ -175,6 +175,19 @@ def test_a_second_driver_of_the_same_name_is_found(runs: bool, folder: Path) -> 
     assert "dra.driverName" in found.remedy
 
 
+def test_a_daemon_that_is_stuck_is_no_second_driver(folder: Path) -> None:
+    with (
+        listening("holdfast", folder, _sockets(folder)),
+        socket.socket(socket.AF_UNIX) as stuck,
+        socket.socket(socket.AF_UNIX) as waits,
+    ):
+        stuck.bind(str(folder / "control.sock"))
+        stuck.listen(0)
+        waits.connect(str(folder / "control.sock"))
+
+        assert "driver-sockets" not in _live(folder)
+
+
 # And from here on there is an API server, as the daemon's pod reaches it.
 
 
