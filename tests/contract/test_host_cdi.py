@@ -105,6 +105,7 @@ def test_our_file_of_a_former_prefix_is_removed_once_it_is_there_under_the_new_o
         f"names_{NAME}": _spec(x="/dev/vfio/1"),
         f"list_{NAME}": "[]",
         f"text_{NAME}": "no spec",
+        f"deep_{NAME}": "[" * 100_000,
     }
     for name, text in others.items():
         (tmp_path / name).write_text(text)

@@ -118,7 +118,7 @@ def _agrees(path: Path, text: str) -> bool:
     """Tell whether the file is a spec that has a name of the spec *text*, and none otherwise."""
     try:
         (one, its), (other, ours) = map(_devices, (read_bytes(path) or b"", text.encode()))
-    except (HostError, ValueError, LookupError, TypeError):  # a folder, or no spec
+    except (HostError, ValueError, LookupError, TypeError, RecursionError):  # a folder, or no spec
         return False
     common = its.keys() & ours.keys()
     return one == other and bool(common) and all(its[each] == ours[each] for each in common)
