@@ -1,6 +1,7 @@
 """What a vendor's adapter tells the scheduler of its devices."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
@@ -84,16 +85,17 @@ def as_assigned(
 
 
 def told_apart(
-    told: Iterable[AdvertisedDevice], hardware: Iterable[Device]
+    told: Iterable[AdvertisedDevice], hardware: Collection[Device]
 ) -> Iterator[AdvertisedDevice]:
     """Yield *told*; what would be called as an earlier device of *hardware* has a longer name.
 
     Pools that take the same function can have resources with the same last part: the later one's
     device is called by all of its resource.
     """
+    times = Counter(device.name.id for device in hardware)
     first: dict[str, ResourceName] = {}
-    for device in hardware:
-        first.setdefault(label(device.name), device.name.resource)
+    for name in (device.name for device in hardware if times[device.name.id] > 1):
+        first.setdefault(label(name), name.resource)
     for each in told:
         one = each.devices[0]
         if first.get(each.name, one.resource) == one.resource:
