@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct, field
 
@@ -20,10 +21,11 @@ from holdfast.doctor.nvidia.facts import (
     LowLevel,
     loaded_version,
     low_level,
-    pci_functions,
 )
 from holdfast.doctor.programs import find_program
+from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import is_file, is_folder, text_or_empty
+from holdfast.host.pci.sysfs import Sysfs
 from holdfast.model.text import is_number, some
 from holdfast.model.tpu.generations import generation_of
 from holdfast.settings import Settings
@@ -184,11 +186,13 @@ def _drivers(node: Node, runsc: str) -> tuple[tuple[str, ...], str]:
 
 def _tpus(node: Node) -> int:
     """Return how many TPU functions are on vfio-pci; none where the PCI bus cannot be read."""
-    return sum(
-        each.driver == _VFIO
-        and generation_of(each.vendor, each.device, each.subsystem_device) is not None
-        for each in pci_functions(node.host)
-    )
+    with suppress(HostError):  # the area `vfio` says so
+        return sum(
+            each.driver == _VFIO
+            and generation_of(each.vendor, each.device, each.subsystem_device) is not None
+            for each in Sysfs(node.host).pci_functions()
+        )
+    return 0
 
 
 def release_finding(runsc: Runsc, *, tpus: int) -> Finding:

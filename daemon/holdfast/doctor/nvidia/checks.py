@@ -126,9 +126,8 @@ def nvidia_findings(node: Node) -> Iterator[Finding]:
         yield Check("driver").ok("gpu.enabled is false")
         return
     driver, version = driver_files(node).facts(), loaded_version(node.host)
-    gpus, switches = gpus_and_switches(node.host)
     if not driver.present:
-        yield _without_driver(gpus)
+        yield _without_driver(gpus_and_switches(node.host)[0])
         return
     told = version or "of a version that /proc/driver/nvidia does not say"
     yield Check("driver").ok(f"the kernel has NVIDIA's driver {told}")
@@ -141,9 +140,10 @@ def nvidia_findings(node: Node) -> Iterator[Finding]:
         nodes = tuple(device_nodes(node, chosen.root.folder, chosen.root.host))
         well = Check("nodes").ok(f"{len(nodes)} nodes have the major numbers of /proc/devices")
         yield from or_well(_nodes(nodes, make, copied=not node.live), well)
+    yield from toolkit_findings(node, containerd_facts(node))
+    switches = gpus_and_switches(node.host)[1]
     yield _fabric_manager(node, switches, version)
     yield _persistenced(node, switches)
-    yield from toolkit_findings(node, containerd_facts(node))
 
 
 def _without_driver(gpus: Mapping[str, str]) -> Finding:

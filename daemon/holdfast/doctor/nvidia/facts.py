@@ -22,7 +22,7 @@ from holdfast.host.files.kernelfile import (
     text_or_empty,
 )
 from holdfast.host.nvidia.driver import MOUNTED, NvidiaFiles
-from holdfast.host.pci.sysfs import PciFunction, Sysfs
+from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.roots import DriverFacts
@@ -192,20 +192,12 @@ def driver_tells(host: HostRoot) -> Iterator[tuple[str, str]]:
         yield address, text_or_empty(folder / address / "information")
 
 
-def pci_functions(host: HostRoot) -> tuple[PciFunction, ...]:
-    """Return the functions of the PCI bus; none where it cannot be read."""
-    try:
-        return tuple(Sysfs(host).pci_functions())
-    except HostError:
-        return ()
-
-
 def gpus_and_switches(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Return the PCI addresses of NVIDIA's GPUs, and those of NVSwitches.
 
-    The GPUs have their kernel driver, empty without one.
+    The GPUs have their kernel driver, empty without one. Raise HostError where that is not seen.
     """
-    found = [each for each in pci_functions(host) if each.vendor == _VENDOR]
+    found = [each for each in Sysfs(host).pci_functions() if each.vendor == _VENDOR]
     gpus: dict[str, str] = {
         each.address: each.driver or "" for each in found if each.class_code >> 16 == _DISPLAY
     }
