@@ -9,6 +9,7 @@ from jsonschema import Draft7Validator
 from chart.rendering import Object, objects, settings
 from chart.theirs import VALUES
 from chart.valuesschema import values_schema
+from holdfast.settings import convert
 from holdfast.settings.yamltext import parse
 
 _MARK = "qqq"
@@ -98,6 +99,14 @@ def test_a_named_document_is_read_as_it_was_given(document: str) -> None:
 
 
 def test_a_number_that_is_text_to_helm_is_text_to_the_daemon() -> None:
-    """No float holds it, so Helm writes it without quotes."""
-    config = {"gpu": {"displays": ["9" * 309]}}
-    assert settings(objects({"config": config})).gpu.displays == ("9" * 309,)
+    """Helm writes them without quotes."""
+    texts = ("9" * 309, "0x" + "f" * 17, "0b_", "1.0e+999", ".1_0", "2001-99-99", "=", "<<")
+    config = {"gpu": {"displays": texts}}
+    assert settings(objects({"config": config})).gpu.displays == texts
+
+
+@pytest.mark.parametrize("seconds", [5e-7, 10**20])
+def test_a_number_that_helm_writes_with_an_exponent_is_a_number(seconds: float) -> None:
+    config = {"withholdAfter": seconds}
+    read = settings(objects({"config": config}))
+    assert read.withhold_after == convert(config).withhold_after

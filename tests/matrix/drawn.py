@@ -38,6 +38,11 @@ _LIKELY: Mapping[Any, tuple[str, ...]] = {
     SharedName: ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb"),
 }
 """Texts that are for some of the hardware: by chance hardly one is."""
+_ODD = (
+    *("9" * 309, "0x" + "f" * 17, "0b_", "1.0e+999", ".1_0", "1_000", "0o17", "1e3", "12:30"),
+    *("2001-01-01", "2001-99-99", "NULL", "~", "Off", ".nan", "=", "<<"),
+)
+"""Texts that are something else to some readers of YAML."""
 
 
 def value(path: str, chance: random.Random) -> Any:
@@ -114,8 +119,8 @@ def _text(kind: Any, form: Meta, chance: random.Random) -> str:
     if kind in _LIKELY and chance.random() < 0.7:
         return chance.choice(_LIKELY[kind])
     words = ("", *(each.strip("`,") for each in str(form.description).split()))
-    text = chance.choice([each for each in words if fits(each)])
-    for _ in range(chance.randrange(40)):
+    text = chance.choice([each for each in (*words, *_ODD) if fits(each)])
+    for _ in range(chance.choice((0, chance.randrange(40)))):
         place = chance.randint(0, len(text))
         odd = "".join(chance.choices(_LETTERS, k=chance.randrange(3)))
         other = text[:place] + odd + text[place + chance.randrange(3) :]

@@ -49,9 +49,9 @@ FIXED: Mapping[str, str] = {
 }
 """Keys and sections that are no axes, and why."""
 
-_SHORT = ("200ms", "1s", "0.000001ms")
+_SHORT = ("200ms", "1s", "0.000001ms", 1e-9)
 _LONG = "1" + "0" * 300
-_TIMES: Mapping[str, tuple[str, ...]] = {
+_TIMES: Mapping[str, tuple[str | float, ...]] = {
     "allocate.pendingTimeout": ("60s", "30s", _LONG),
     "dra.unprepareWait": ("120s", "0s", _LONG),
     "drift.beat": ("60s", "1s", _LONG),
@@ -76,7 +76,7 @@ _TIMES: Mapping[str, tuple[str, ...]] = {
     "reclaim.sandboxGrace": ("900s", "0s", _LONG),
     "reclaim.termGrace": ("10s", "0s", _LONG),
     "reclaim.unseenGrace": ("300ms", "0s"),
-    "withholdAfter": ("30s", "0s", "2s", _LONG),
+    "withholdAfter": ("30s", "0s", "2s", _LONG, 1e300),
 }
 """Durations of which the others' values would only make each combination slow, or say nothing."""
 

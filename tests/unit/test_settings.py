@@ -258,6 +258,24 @@ def test_what_has_a_colon_is_text_and_no_number_to_base_60(tmp_path: Path) -> No
     assert second.match.given() == {"pci": "0000:05:00.0"}
 
 
+@pytest.mark.parametrize(
+    "text", ["0x" + "f" * 17, "0x_", "1.0e+999", ".1_0", "2001-99-99", "2001-01-01", "=", "<<"]
+)
+def test_what_64_bits_and_floats_do_not_hold_is_text_as_are_dates(
+    tmp_path: Path, text: str
+) -> None:
+    assert load(_file(tmp_path, f"gpu: {{displays: [{text}]}}"), {}).gpu.displays == (text,)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0x10", 16), ("1_0", 10), ("017", 15), ("5e-07", 5e-7)]
+)
+def test_a_number_may_be_to_another_base_or_have_an_exponent(
+    tmp_path: Path, text: str, seconds: float
+) -> None:
+    assert load(_file(tmp_path, f"withholdAfter: {text}"), {}).withhold_after == seconds
+
+
 @pytest.mark.parametrize("last", ["{x: *a29, y: *a29}", "[*a29, *a29]", "{<<: [*a29, *a29]}"])
 def test_a_file_that_aliases_make_immense_is_refused_before_it_is(
     tmp_path: Path, last: str

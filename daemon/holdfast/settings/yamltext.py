@@ -1,8 +1,10 @@
 """Reads YAML, whoever wrote it: what cannot be meant is refused, and little memory is used."""
 
+import math
 import os
+import re
 import select
-import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ _PART = 1 << 16
 _PATIENCE = 5_000
 """Milliseconds that a pipe may keep its reader waiting: nobody may ever write to it."""
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
-_MOST_DIGITS = sys.float_info.max_10_exp
+_MERGE = "tag:yaml.org,2002:merge"
+_TEXT = frozenset({"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"})
+"""What a date is to YAML 1.1, and `=`."""
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
@@ -102,6 +106,12 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[yaml.Node, int] = {}
         self._depths: dict[yaml.Node, int] = {}
 
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
+        """Return the tag of what has none: what Helm takes for text it writes without quotes."""
+        tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        text = tag in _TEXT or (tag in _NUMBERS and not _is_number(value))
+        return self.DEFAULT_SCALAR_TAG if text else tag
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
@@ -109,9 +119,6 @@ class _Loader(yaml.SafeLoader):
             return node
         if alias:
             raise _refused("it contains itself", node)
-        if node.tag in _NUMBERS and (":" in node.value or len(node.value) > _MOST_DIGITS):
-            # To base 60, or more than a float holds: text to Helm, which writes it without quotes.
-            node.tag = self.DEFAULT_SCALAR_TAG
         size = 1 + sum(self._sizes[each] for each in _children(node))
         if size > _MOST_VALUES:
             raise _refused(f"it has more than {_MOST_VALUES} values", node)
@@ -149,6 +156,24 @@ class _Loader(yaml.SafeLoader):
                     key,
                 )
         return found
+
+
+# Helm and JSON write numbers so, and YAML 1.1 does not read them.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"-?[0-9]+e[-+][0-9]+\Z"), [*"-0123456789"]
+)
+# Where it is no key, nothing is merged.
+_Loader.add_constructor(_MERGE, _Loader.construct_yaml_str)  # type: ignore[type-var]
+
+
+def _is_number(text: str) -> bool:
+    """Tell whether a number of YAML 1.1 is one to Helm as well: 64 bits or a float hold it."""
+    with suppress(ValueError):
+        if -(1 << 63) <= int(text, 0) < 1 << 64:
+            return True
+    with suppress(ValueError):
+        return "_" not in text and math.isfinite(float(text))
+    return False
 
 
 def _children(node: yaml.Node) -> list[yaml.Node]:
