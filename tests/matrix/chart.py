@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from chart.rendering import RefusedError, objects, one
+from holdfast.errors import SettingsError
 from holdfast.settings.yamltext import mapping
 from matrix import oracle, space
 from matrix.space import DRA, Choice
@@ -37,7 +38,10 @@ def judge(choice: Choice, refused: str | None) -> None:
                 f"chart: it takes what the daemon refuses: {refused!r} {space.told(choice)}"
             )
         return
-    missing = [*_missing(choice, found), *_lost(choice, found)]
+    try:
+        missing = [*_missing(choice, found), *_lost(choice, found)]
+    except SettingsError as error:
+        missing = [str(error)]
     if missing:
         raise ViolationError(
             f"chart: {missing} (mounts and capabilities follow from the settings) "
