@@ -42,7 +42,7 @@ from holdfast.model.book.pods import (
     without_retired,
 )
 from holdfast.model.book.queue import settle
-from holdfast.model.cards import card_key, part_key
+from holdfast.model.cards import card_key, part_key, replica_of
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import (
     NO_CHECKPOINT,
@@ -51,6 +51,7 @@ from holdfast.model.ids import (
     ClaimRef,
     ClaimUid,
     DeviceId,
+    HardwareKey,
     PodUid,
     ProcessId,
 )
@@ -268,12 +269,28 @@ def test_a_pod_is_adopted_with_what_another_of_our_names_has_now() -> None:
     assert [(each.pod, each.keys) for each in after.locks.values()] == [(X, keys("a"))]
 
 
-def test_a_pod_is_adopted_with_the_whole_card_of_which_parts_alone_are_left() -> None:
-    node = inventory(
-        {WHOLE: {}, HALF: {DeviceId("MIG-1"): frozenset({part_key("GPU-1", "MIG-1")})}}
-    )
-    after = _after(Book(), seen(entry(X, "GPU-1")), node=node, sightings={X: _LIVING})
-    assert [each.keys for each in after.locks.values()] == [{card_key("GPU-1")}]
+_CARD_1, _PART_1 = card_key("GPU-1"), part_key("GPU-1", "7/MIG-1")
+
+
+@pytest.mark.parametrize(
+    ("had", "key"),
+    [
+        ("GPU-1", _CARD_1),
+        ("GPU-1::2", replica_of(_CARD_1, 2)),
+        ("MIG-1", _PART_1),
+        ("MIG-1::2", replica_of(_PART_1, 2)),
+    ],
+)
+@pytest.mark.parametrize("there", [_PART_1, replica_of(_PART_1, 0), _CARD_1])
+def test_a_pod_is_adopted_with_a_card_or_part_that_is_offered_in_another_way(
+    had: str, key: HardwareKey, there: HardwareKey
+) -> None:
+    """The settings changed, and the ledger that would tell is lost."""
+    now = {there, _PART_1} if there == _CARD_1 else {there}
+    node = inventory({WHOLE: {}, HALF: {DeviceId("now"): frozenset(now)}})
+    node = replace(node, names=NAMES)
+    after = _after(Book(), seen(entry(X, had)), node=node, sightings={X: _LIVING})
+    assert [(each.pod, each.keys) for each in after.locks.values()] == [(X, frozenset({key}))]
 
 
 def test_a_pod_is_not_adopted_under_a_name_that_is_not_ours_any_more() -> None:

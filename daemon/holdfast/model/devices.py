@@ -282,14 +282,19 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
     def keys_of(self, id_: DeviceId) -> frozenset[HardwareKey]:
         """Return the hardware called *id_*, under whatever resource; empty when there is none.
 
-        A card of which only parts are there is known by those.
+        A card, a part of one and their replicas are known by what of the card is there otherwise.
         """
-        return self._keys_by_id.get(id_, frozenset())
+        card, number = self.names.parted(id_)
+        if not number:
+            return self._keys_by_id.get(id_, frozenset())
+        keys = self._keys_by_id.get(card, frozenset())
+        return frozenset(replica_of(whole_of(key), number) for key in keys if id_of(key) == card)
 
     @cached_property
     def _keys_by_id(self) -> dict[DeviceId, frozenset[HardwareKey]]:
-        cards = {card_of(key) for device in self.devices for key in device.keys} - {""}
-        found = {DeviceId(card): frozenset({card_key(card)}) for card in cards}
+        of_cards = {key for device in self.devices for key in device.keys if card_of(key)}
+        wholes = {whole_of(key) for key in of_cards} | {card_key(card_of(key)) for key in of_cards}
+        found = {id_of(key): frozenset({key}) for key in wholes}
         return found | {device.name.id: device.keys for device in self.devices}
 
     def may_have(self, resource: ResourceName) -> bool:
