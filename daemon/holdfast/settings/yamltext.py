@@ -160,7 +160,7 @@ class _Loader(yaml.SafeLoader):
 
 # Helm and JSON write numbers so, and YAML 1.1 does not read them.
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"-?[0-9]+e[-+][0-9]+\Z"), [*"-0123456789"]
+    "tag:yaml.org,2002:float", re.compile(r"-?[1-9]e[-+][0-9]+\Z"), [*"-123456789"]
 )
 # Where it is no key, nothing is merged.
 _Loader.add_constructor(_MERGE, _Loader.construct_yaml_str)  # type: ignore[type-var]
