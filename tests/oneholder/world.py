@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
@@ -28,7 +29,7 @@ from msgspec.structs import replace
 
 from fakes.books import HALF, NOW, WHOLE, breaches, inventory, silicon, unlocked
 from fakes.doors import why_wait
-from holdfast.errors import LedgerError
+from holdfast.errors import ClaimRefusedError, LedgerError
 from holdfast.ledger.disk import FILE, SEAL
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.store import Store
@@ -318,6 +319,8 @@ class OneHolder(RuleBasedStateMachine):
         back, does nothing tell which pod came first. Then a person deletes one.
         """
         self._calm()
+        self.the_watcher_beats(None)
+        self._calm()  # what is recorded only now has its `allocate.pendingTimeout` too
         self._all_start_and_end()
         started = [pod for pod in self.pods if pod.counted and pod.passed]
         while self.out_of_turn and started:
@@ -442,7 +445,8 @@ class OneHolder(RuleBasedStateMachine):
             raise LedgerError("no answer in time")
         if self.hanging is not None:
             late, self.hanging = self.hanging, None
-            self._commit_or_log(late, None)
+            with suppress(ClaimRefusedError):  # nobody hears it any more
+                self._commit_or_log(late, None)
         before, refused = self.book, None
         self.owed = frozenset(self.ledger._owed.values())
         wreck = _Wreck(self.folder, self.root / "wreck", crash)
