@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from inotify_simple import INotify, flags
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
@@ -180,3 +181,22 @@ async def test_of_a_holder_that_is_gone_nothing_is_reported(rig: Rig) -> None:
     (row,) = holder_reports({ONE: (gone,)}, Book(), await rig.watch.of_holders({ONE: (gone,)}))
 
     assert all(row[key] is None for key in ("limit", "usage", "headroom", "memlock"))
+
+
+async def test_what_is_around_several_holders_is_read_once(rig: Rig) -> None:
+    """With 96 devices in use it was two fifths of the CPU of an idle daemon."""
+    held = {
+        ONE: (rig.holder(71, "pods/a", limit=300 * MIB, usage=0),),
+        TWO: (rig.holder(72, "pods/b", limit=300 * MIB, usage=0),),
+    }
+    rig.write("pods/memory.max", 500 * MIB)
+    cgroups = rig.tree.root.cgroup
+    files = [cgroups / name / "memory.max" for name in ("pods/a", "pods/b", "pods")]
+    mounts = rig.tree.root.proc / "self/mountinfo"
+
+    with INotify() as events:
+        watched = {events.add_watch(each, flags.OPEN): each for each in (*files, mounts)}
+        await rig.watch.refresh(held)
+        opened = [watched[each.wd] for each in events.read(timeout=0)]
+
+    assert sorted(opened) == files

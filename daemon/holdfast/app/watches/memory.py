@@ -1,6 +1,6 @@
 """Follows memory: the daemon's own against its limit, and that of the processes with devices."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import structlog
 from msgspec import Struct
@@ -43,7 +43,7 @@ class MemoryWatch(Struct):
     async def of_holders(self, held: Held) -> dict[int, HolderMemory]:
         """Return what each process of *held* may use and lock, by pid."""
         holders = {each.process.pid: each for found in held.values() for each in found}
-        return await self.lane.run(lambda: self._read(holders.values()))
+        return await self.lane.run(lambda: self._read(holders))
 
     async def run(self, use: DeviceUse) -> None:
         """Look at every beat until cancelled, at the daemon and at those that *use* knows."""
@@ -83,14 +83,11 @@ class MemoryWatch(Struct):
         elif before and not self._tight:
             log.info("daemon memory below its limit again", used=f"{share:.0%}")
 
-    def _read(self, holders: Iterable[Holder]) -> dict[int, HolderMemory]:
-        # Processes of one container share a cgroup: its files are read once.
-        by_cgroup: dict[str, Memory] = {}
-        found: dict[int, HolderMemory] = {}
-        for holder in holders:
-            pid = holder.process.pid
-            memory = by_cgroup.get(holder.cgroup)
-            if memory is None:
-                memory = by_cgroup[holder.cgroup] = self.reader.of_process(pid)
-            found[pid] = HolderMemory(memory=memory, memlock=self.reader.memlock(pid))
-        return found
+    def _read(self, holders: Mapping[int, Holder]) -> dict[int, HolderMemory]:
+        # Processes of one container share a cgroup: one of them stands for all.
+        one = {each.cgroup: pid for pid, each in holders.items()}
+        memory = self.reader.of_processes(one.values())
+        return {
+            pid: HolderMemory(memory=memory[one[each.cgroup]], memlock=self.reader.memlock(pid))
+            for pid, each in holders.items()
+        }

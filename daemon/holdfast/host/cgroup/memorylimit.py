@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
@@ -55,17 +56,23 @@ class MemoryReader:
         """Read *root*'s proc and cgroup folders."""
         self._root = root
         self._cgroups = Cgroups(root)
+        self._mounts = mounts(root)
 
     def own(self) -> Memory:
         """Return what this process may use.
 
         In a private cgroup namespace, the limits above it show only if the host's tree is mounted.
         """
-        return self._memory("self", ours=True)
+        return self._memory("self", _read, ours=True)
 
     def of_process(self, pid: int) -> Memory:
         """Return what process *pid* may use; without any cgroup if its own cannot be seen."""
-        return self._memory(str(pid), ours=False)
+        return self.of_processes([pid])[pid]
+
+    def of_processes(self, pids: Iterable[int]) -> dict[int, Memory]:
+        """Return the same of each of *pids*; a cgroup around several of them is read once."""
+        read = cache(_read)
+        return {pid: self._memory(str(pid), read, ours=False) for pid in pids}
 
     def resident(self) -> int | None:
         """Return how many bytes of this process are in memory."""
@@ -84,9 +91,9 @@ class MemoryReader:
             locked=_kib(field_of(status, "VmLck")),
         )
 
-    def _memory(self, process: str, *, ours: bool) -> Memory:
+    def _memory(self, process: str, read: "_Read", *, ours: bool) -> Memory:
         node = self._text("meminfo")
-        found = tuple(self._around(self._text(f"{process}/cgroup"), ours=ours))
+        found = tuple(self._around(self._text(f"{process}/cgroup"), read, ours=ours))
         # The host's root cgroup has no limits. It counts only if there is no other.
         telling = tuple(each for each in found if each != CgroupMemory(path=each.path))
         return Memory(
@@ -95,7 +102,7 @@ class MemoryReader:
             cgroups=telling or found[:1],
         )
 
-    def _around(self, text: str, *, ours: bool) -> Iterator[CgroupMemory]:
+    def _around(self, text: str, read: "_Read", *, ours: bool) -> Iterator[CgroupMemory]:
         """Yield the cgroup that *text* names and those above it, as far as they show."""
         mount = self._root.cgroup
         for line in text.splitlines():
@@ -104,11 +111,13 @@ class MemoryReader:
             if controllers == "":
                 # Version 2 can be alone, or beside version 1, then usually without memory.
                 for tree in (mount, mount / "unified"):
-                    yield from self._up(tree, path, _V2, ours=ours)
+                    yield from self._up(tree, path, _V2, read, ours=ours)
             elif "memory" in controllers.split(","):
-                yield from self._up(mount / "memory", path, _V1, ours=ours)
+                yield from self._up(mount / "memory", path, _V1, read, ours=ours)
 
-    def _up(self, tree: Path, path: str, files: _Files, *, ours: bool) -> Iterator[CgroupMemory]:
+    def _up(
+        self, tree: Path, path: str, files: _Files, read: "_Read", *, ours: bool
+    ) -> Iterator[CgroupMemory]:
         place = self._place(tree, path)
         if place is None or not (tree / place.lstrip("/")).is_dir():
             if not ours:
@@ -116,7 +125,7 @@ class MemoryReader:
             # In a container our path may not be below the mount: then its top is our own cgroup.
             place = "/"
         inside = PurePosixPath(place.lstrip("/"))
-        found = [_read(tree, folder, files) for folder in (inside, *inside.parents)]
+        found = [read(tree, folder, files) for folder in (inside, *inside.parents)]
         yield from found
         lowest = min((each.limit for each in found if each.limit is not None), default=None)
         beyond = _number(field_of(text_or_empty(tree / inside / "memory.stat"), _V1_HIERARCHY))
@@ -125,7 +134,7 @@ class MemoryReader:
 
     def _place(self, tree: Path, path: str) -> str | None:
         """Return where a process's cgroup *path* is below *tree*; None if it is not there."""
-        mount = mounted_at(mounts(self._root), tree)
+        mount = mounted_at(self._mounts, tree)
         # Which cgroup, as this process calls it, is at the top of *tree*, if that shows.
         top = mount.top if mount is not None and mount.kind.startswith("cgroup") else None
         if path.startswith("/.."):
@@ -146,17 +155,20 @@ class MemoryReader:
         return text_or_empty(self._root.proc / name)
 
 
+_Read = Callable[[Path, PurePosixPath, _Files], CgroupMemory]
+
+
 def _read(tree: Path, cgroup: PurePosixPath, files: _Files) -> CgroupMemory:
     """Return what one cgroup says; it has no such files if the controller is off."""
-    folder = tree / cgroup
-    used = _number(text_or_empty(folder / files.usage))
-    stat = text_or_empty(folder / "memory.stat")
-    cache = sum(_number(field_of(stat, each)) or 0 for each in files.cache)
+    folder = str(tree / cgroup)
+    used = _number(text_or_empty(f"{folder}/{files.usage}"))
+    stat = text_or_empty(f"{folder}/memory.stat")
+    cached = sum(_number(field_of(stat, each)) or 0 for each in files.cache)
     return CgroupMemory(
         path=str("/" / cgroup),
-        limit=_number(text_or_empty(folder / files.limit)) or None,
-        high=_number(text_or_empty(folder / files.high)) if files.high else None,
-        usage=None if used is None else max(0, used - cache),
+        limit=_number(text_or_empty(f"{folder}/{files.limit}")) or None,
+        high=_number(text_or_empty(f"{folder}/{files.high}")) if files.high else None,
+        usage=None if used is None else max(0, used - cached),
     )
 
 
