@@ -60,8 +60,8 @@ MODEL_EDITS = {
         Edit("queue-two-ways", "in_the_way == [same]", "same in in_the_way"),
         Edit(
             "gpu-replicas-in-line",
-            "for each in before.contending(lacks)",
-            "for each in before.on(lacks)",
+            "for each in holdings.contending(lacks)\n                if",
+            "for each in holdings.on(lacks)\n                if",
         ),
     ),
     "model/book/standing.py": (

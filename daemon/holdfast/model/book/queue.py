@@ -29,7 +29,7 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
         holdings,
         holdings.allocations.values() if near is None else holdings.connected(near),
     )
-    before = Holdings(places=holdings.places)
+    turns = {each.id: turn for turn, each in enumerate(queue)}
     for allocation in queue:
         for device, keys in allocation.names():
             lacks = missing(holdings, allocation, keys)
@@ -38,10 +38,10 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
             # Its own pod may be before it on the same card in another way.
             if all(
                 same_holder(each, allocation) and each.keys.isdisjoint(lacks)
-                for each in before.contending(lacks)
+                for each in holdings.contending(lacks)
+                if turns[each.id] < turns[allocation.id]
             ):
                 _lock_for(draft, allocation, device, lacks)
-        before.put(allocation)
 
 
 def missing(
