@@ -234,6 +234,8 @@ def _end(draft: Draft, observed: Observation) -> None:
         if rebooted and _leads_elsewhere(allocation, observed):
             draft.withdraw(allocation, "since a reboot kubelet's ids mean other devices")
             continue
+        if _is_counted(allocation.pod, observed.view):
+            continue  # as `over` would say; but on most nodes these are nearly all
         cgroup = allocation.pod in observed.sightings
         reason = over(
             AllocationFacts(
@@ -483,13 +485,17 @@ def _lives(pod: PodUid | None, observed: Observation) -> bool:
     return sighting is not None and sighting.populated is not False
 
 
+def _is_counted(pod: PodUid | None, view: KubeletView) -> bool:
+    return pod is not None and view.readable and view.counts(pod)
+
+
 def _is_back(each: Allocation, lock: DeviceLock, observed: Observation) -> bool:
     """Tell whether the pod of *each* has *lock*, which is ENDING or FOREIGN, again."""
     if each.claim is not None:  # what a claim has to give back, only kubelet's record gives back
         return lock.state is LockState.FOREIGN and each.phase is Phase.ACTIVE
     if lock.claim is not None:
         return False
-    if each.pod is None or not observed.view.readable or not observed.view.counts(each.pod):
+    if not _is_counted(each.pod, observed.view):
         return False
     return each.pod == lock.pod if lock.state in ENDING else each.phase is Phase.ACTIVE
 
