@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import device_lock
+from fakes.books import device_lock, name
 from fakes.inuse import NoDrivers, SlowLook, chip, device_use, look_at
 from fakes.ledgers import ledger_in
 from fakes.opener import stranger
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.book.book import Book
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, ProcessId, ResourceName
 from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
 from holdfast.reclaim.users import Users
 from holdfast.runtime.lane import Lane
@@ -404,6 +406,31 @@ async def test_a_device_whose_enable_was_not_read_is_not_judged(
             await users.look_at_held([lock], {}, enabled)
             await users.look_at_free({}, at_all=False)
             assert len(watch.use.holders) == known
+
+
+class _Counting(Pidfds):
+    asked = 0
+
+    @property
+    def watched(self) -> frozenset[ProcessId]:
+        self.asked += 1
+        return super().watched
+
+
+async def test_to_forget_what_nobody_has_is_not_to_go_through_all_that_was_seen(
+    watch: Watched,
+) -> None:
+    """After each look at a node with 1,024 free devices that kept the loop for 70 ms."""
+    watch.use.pidfds = pidfds = _Counting(Procfs(watch.node.root))
+    devices = [replace(watch.device, name=name(str(number))) for number in range(3)]
+    await watch.use.scan(devices, {})
+    before = pidfds.asked
+
+    for each in devices:
+        watch.use.forget_unless_awaited(each.name)
+
+    assert not watch.use.holders
+    assert pidfds.asked == before
 
 
 async def test_a_look_that_ended_too_late_for_a_start_counts_for_a_minute_and_once(

@@ -261,7 +261,8 @@ class DeviceUse:
 
     def forget(self, device: DeviceName) -> None:
         """Drop what was seen of *device*; it is of no interest now."""
-        if self._seen.pop(device, None) is not None:
+        seen = self._seen.pop(device, None)
+        if seen is not None and seen.followed:
             self._follow()
 
     def forget_unless_awaited(self, device: DeviceName) -> None:
