@@ -266,10 +266,11 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         The plugin that was here before may have used the name of the node as id (the group's
         number, ``accelN``), or have shared what is not shared any more.
         """
+        if (device := self.get(DeviceName(resource, id_))) is not None:
+            return device
         card = self.names.parted(id_)[0]
-        for name in (DeviceName(resource, id_), DeviceName(resource, card)):
-            if (device := self.get(name)) is not None:
-                return device
+        if (device := self.get(DeviceName(resource, card))) is not None:
+            return device
         named = (
             each
             for each in self.of(resource)
