@@ -2,15 +2,17 @@
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import WHOLE, X, Y, Z, inventory, keys, name, silicon
+from fakes.books import WHOLE, X, Y, Z, device_lock, inventory, keys, name, silicon
 from fakes.ledgers import ledger_in
 from holdfast.app.wiring.live import LiveSettings, RuleNames
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.book import Book, DeviceLock
 from holdfast.model.book.claims import Wish
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Inventory
@@ -23,6 +25,7 @@ from holdfast.settings.sources import LoadedSettings
 from manual_clock import ManualClock
 
 _FOUND = inventory({WHOLE: silicon(d0="a", d1="b")})
+_PODS = {"d0": X, "d1": Y}
 
 
 def _observing(*addresses: str) -> Settings:
@@ -61,6 +64,26 @@ async def test_a_rule_holds_from_when_it_is_in_use_though_no_scan_has_applied_it
     assert naming.may_end(Y)
     live.in_use.set(_observing("b"))
     assert naming.may_end(X)
+
+
+class _Asked(Book, frozen=True, kw_only=True, dict=True):
+    """Notes of which locks it is asked who may use them."""
+
+    locks_asked: ClassVar[list[DeviceLock]] = []
+
+    def pods_of(self, lock: DeviceLock) -> frozenset[PodUid]:
+        self.locks_asked.append(lock)
+        return super().pods_of(lock)
+
+
+def test_for_each_of_many_pods_it_is_not_made_out_who_may_use_every_lock() -> None:
+    """It took 33 ms of each look at 256 pods that had left something behind."""
+    locks = {name(each): device_lock(name(each), pod=pod, since=0.0) for each, pod in _PODS.items()}
+    ledger: Any = SimpleNamespace(book=Watched(_Asked(locks=locks)))
+    naming = _naming(LiveSettings(LoadedSettings(settings=_observing("a"))), ledger)
+
+    assert [naming.may_end(pod) for pod in (X, Y, Z)] == [False, True, True]
+    assert not _Asked.locks_asked
 
 
 async def test_each_pod_that_shares_a_claim_has_what_the_claim_has(ledger: Ledger) -> None:

@@ -117,7 +117,12 @@ class DeviceUse:
     @property
     def holders(self) -> Mapping[DeviceName, tuple[Holder, ...]]:
         """Return the holders that were seen and have not exited since."""
-        return {name: seen.facts.holders or () for name, seen in self._seen.items()}
+        return {name: self.holders_of(name) for name in self._seen}
+
+    def holders_of(self, device: DeviceName) -> tuple[Holder, ...]:
+        """Return those of *device*."""
+        seen = self._seen.get(device)
+        return () if seen is None else seen.facts.holders or ()
 
     async def facts(self, devices: Iterable[Device]) -> Facts:
         """Return what a look that begins after this call shows of *devices*, for a start.

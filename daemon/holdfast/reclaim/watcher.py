@@ -139,7 +139,7 @@ class Watcher:
 
     def obstacle(self, device: DeviceName) -> BlockReason | None:
         """Return what was last seen to keep *device* from its next pod; None: nothing was."""
-        holders = self.use.holders.get(device, ())
+        holders = self.use.holders_of(device)
         seen = self._not_free.get(device, _NOTHING)
         if not holders and not seen.reason:
             return None

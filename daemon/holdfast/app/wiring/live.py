@@ -122,7 +122,12 @@ class RuleNames(DeviceNames):
         Not where the pod may have a device of which they are only observed.
         """
         general, book = self.live.whole.reclaim.mode, self.ledger.book.value
-        had = {name for name, lock in book.locks.items() if pod in book.pods_of(lock)}
+        had = {
+            name
+            for name, lock in book.locks.items()
+            # Most by the first: it is asked of each pod that is over, and hundreds may be.
+            if lock.pod == pod or (lock.claim and pod in book.pods_of(lock))
+        }
         # What pods use beside its owner, by a claim with adminAccess, has no lock of theirs.
         had.update(*(each.admin for each in book.claims.values() if pod in each.pods))
         return _OBSERVE not in ({self._mode_on(name) or general for name in had} or {general})
