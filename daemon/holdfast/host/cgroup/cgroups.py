@@ -262,8 +262,8 @@ class Cgroups:
         return next((folder for folder in folders if is_folder(folder)), self._mount / relative)
 
     def _name(self, folder: Path) -> str:
-        trees = (tree for tree in self._trees() if folder.is_relative_to(tree))
-        return f"/{folder.relative_to(next(trees, self._mount))}"
+        trees = (str(tree) for tree in self._trees() if str(folder).startswith(f"{tree}/"))
+        return str(folder).removeprefix(next(trees, str(self._mount)))
 
     @property
     def namespace_root(self) -> str | None:
@@ -320,8 +320,9 @@ def _roots(folder: str, depth: int) -> Iterator[Path]:
 
 
 def _pod_below(root: Path, uid: PodUid) -> Path | None:
-    folders = (root.parent / path for path in pod_paths(root.name, uid))
-    return next((folder for folder in folders if is_folder(folder)), None)
+    above = root.parent
+    folders = (f"{above}/{path}" for path in pod_paths(root.name, uid))
+    return next((Path(folder) for folder in folders if is_folder(folder)), None)
 
 
 def _folder_with(folder: Path, pid: int) -> Path | None:
@@ -353,7 +354,7 @@ def _populated(folder: Path) -> tuple[bool | None, str]:
     The kernel counts tasks: a process whose leader has exited counts as long as a thread of it
     runs, a zombie does not. A task is not counted any more only after its files are closed.
     """
-    events = folder / "cgroup.events"
+    events = f"{folder}/cgroup.events"
     try:
         told = field_of(read_text(events) or "", "populated")
     except HostError as error:
