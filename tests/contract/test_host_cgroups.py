@@ -313,6 +313,15 @@ def test_other_paths_from_a_private_namespace_are_resolved_where_we_are_listed(
     assert cgroups.absolute(f"/../{'cd' * 32}") == f"/kubepods/pod{UID}/{'cd' * 32}"
 
 
+def test_a_namespace_that_begins_at_the_top_of_a_tree_of_version_1_adds_nothing(
+    tmp_path: Path,
+) -> None:
+    tree = ProcTree(tmp_path)
+    tree.myself(cgroup_namespace="cgroup:[4026532999]")
+    (make(tree, "pids") / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    assert not Cgroups(tree.root).namespace_root
+
+
 def test_a_path_that_cannot_be_resolved_stays_as_it_is(tree: ProcTree) -> None:
     cgroups = Cgroups(tree.root)
     assert not cgroups.is_private

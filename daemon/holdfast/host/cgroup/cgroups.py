@@ -262,7 +262,7 @@ class Cgroups:
         return next((folder for folder in folders if is_folder(folder)), self._mount / relative)
 
     def _name(self, folder: Path) -> str:
-        trees = (str(tree) for tree in self._trees() if str(folder).startswith(f"{tree}/"))
+        trees = (str(tree) for tree in self._trees() if f"{folder}/".startswith(f"{tree}/"))
         return str(folder).removeprefix(next(trees, str(self._mount)))
 
     @property
