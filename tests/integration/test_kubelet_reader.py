@@ -1,6 +1,7 @@
 """Reading kubelet's checkpoint and asking which pods it counts, over real files and sockets."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -25,6 +26,7 @@ from holdfast.model.ids import DeviceId, DeviceName, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.names import KUBELET_CHECKPOINT
 from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import QuestionSettings
 from holdfast.settings.types import Duration, Interval
@@ -80,6 +82,29 @@ async def test_only_a_checkpoint_that_is_missing_for_sure_is_no_reason_to_be_unr
         (check,) = side.reader.checks()
         assert check.passes is not is_there
         assert check.reason
+
+
+async def test_a_checkpoint_that_came_and_cannot_be_looked_at_is_not_missing(
+    short_path: Path,
+) -> None:
+    begun, answers = threading.Event(), threading.Event()
+    async with kubelet_side(short_path) as side:
+        side.folder.mkdir()
+        with contextlib.closing(Lane("stuck", deadline=60.0)) as side.reader.lane:
+            await side.reader.refresh()
+            hanging = asyncio.create_task(
+                side.reader.lane.run(lambda: (begun.set(), answers.wait()))
+            )
+            try:
+                await until(begun.is_set)
+                assert side.reader.missing
+                (side.folder / KUBELET_CHECKPOINT).write_text("{}")
+                await until(lambda: not side.reader.missing, limit=20.0)
+                (check,) = side.reader.checks()
+                assert not check.passes
+            finally:
+                answers.set()
+                await hanging
 
 
 async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(

@@ -350,8 +350,8 @@ async def test_a_resource_that_kubelet_never_heard_of_is_not_registered(node: No
 
 
 async def test_a_node_whose_kubelet_has_no_checkpoint_yet_is_ready(node: Node) -> None:
+    await node.parts.kubelet.reader.refresh()
     node.parts.core.view.set(KubeletView(problem="no such file"))
-    node.parts.kubelet.reader.missing = True
 
     assert node.failed() == {}
     assert node.checks()["kubelet checkpoint"].reason == "no such file"

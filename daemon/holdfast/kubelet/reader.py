@@ -100,12 +100,19 @@ class ViewReader(KubeletReader):
     def __post_init__(self) -> None:
         self._wanted: Watched[tuple[str, ...]] = Watched(())
         self._read: FileId | None = None
-        self.missing = False
-        """Whether the last look found no checkpoint, as on a node that never ran such a pod."""
+        self._missing = False
         self._asking = False
         self._problem = Problem(log, "cannot ask kubelet for its pods")
         self._resent_at = float("-inf")
         self._written_by_others = Nudges()
+
+    @property
+    def missing(self) -> bool:
+        """Tell whether no checkpoint is there, as on a node that never ran a pod with a device.
+
+        One that has come since the last look is there: to read it may take long.
+        """
+        return self._missing and self.folder.state.value.checkpoint is None
 
     def ask(self, reason: str) -> None:
         """Ask soon; *reason* is for the log. Requests made before the question begins are one."""
@@ -297,7 +304,7 @@ class ViewReader(KubeletReader):
     def _took_note(self, look: FileLook[Contents]) -> None:
         """Publish what a look at the file showed, whoever made kubelet write it."""
         was = self.view.value
-        self._read, self.missing = look.file, look.state is CheckpointState.MISSING
+        self._read, self._missing = look.file, look.state is CheckpointState.MISSING
         if not self._is_answer(look):
             if was.unreadable and (was.problem, was.file) == (look.problem, look.id):
                 return  # that it was tried again is no news to judge starts and locks by
