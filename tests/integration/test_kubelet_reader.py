@@ -88,13 +88,16 @@ async def test_a_checkpoint_that_came_and_cannot_be_looked_at_is_not_missing(
     short_path: Path,
 ) -> None:
     begun, answers = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        answers.wait()
+
     async with kubelet_side(short_path) as side:
         side.folder.mkdir()
         with contextlib.closing(Lane("stuck", deadline=60.0)) as side.reader.lane:
             await side.reader.refresh()
-            hanging = asyncio.create_task(
-                side.reader.lane.run(lambda: (begun.set(), answers.wait()))
-            )
+            hanging = asyncio.create_task(side.reader.lane.run(hang))
             try:
                 await until(begun.is_set)
                 assert side.reader.missing
