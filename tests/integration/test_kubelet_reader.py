@@ -110,6 +110,22 @@ async def test_a_checkpoint_that_came_and_cannot_be_looked_at_is_not_missing(
                 await hanging
 
 
+async def test_a_look_that_had_no_answer_in_time_is_tried_again(short_path: Path) -> None:
+    answers = threading.Event()
+    async with kubelet_side(short_path) as side:
+        side.folder.mkdir()
+        (side.folder / KUBELET_CHECKPOINT).write_text("{}")
+        await until(lambda: side.reader.view.value.unreadable)
+        with contextlib.closing(Lane("stuck", deadline=0.05)) as side.reader.lane:
+            hanging = asyncio.create_task(side.reader.lane.run(answers.wait, deadline=60.0))
+            (short_path / "new").write_text("{}")
+            (short_path / "new").replace(side.folder / KUBELET_CHECKPOINT)
+            await until(lambda: "no answer" in side.reader.view.value.problem)
+            answers.set()
+            await hanging
+            await until(lambda: "no answer" not in side.reader.view.value.problem, limit=20.0)
+
+
 async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(
     short_path: Path,
 ) -> None:

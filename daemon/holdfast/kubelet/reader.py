@@ -161,10 +161,17 @@ class ViewReader(KubeletReader):
 
     async def _follow_file(self) -> None:
         async for _state in self.folder.state.follow():
-            try:
-                await self.refresh()
-            except HoldfastError as error:
-                self._note_problem(str(error))
+            delays = backoff(self.settings.value.min_interval, _LAST_DELAY)
+            while not await self._has_looked():
+                await self.clock.sleep(next(delays))
+
+    async def _has_looked(self) -> bool:
+        try:
+            await self.refresh()
+        except HoldfastError as error:
+            self._note_problem(str(error))
+            return False
+        return True
 
     async def _ask_when_settled(self) -> None:
         seen = 0
