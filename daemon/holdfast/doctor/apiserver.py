@@ -22,6 +22,7 @@ from holdfast.doctor.kubelet import DRA_DRIVERS
 from holdfast.doctor.programs import ask_daemon
 from holdfast.errors import ApiServerError
 from holdfast.model.dra.health import HELD, NO_SCHEDULE
+from holdfast.model.dra.outcomes import ApiOutcome, api_outcome
 from holdfast.model.dra.resourceslice import (
     CounterSet,
     Quantity,
@@ -42,8 +43,6 @@ T = TypeVar("T")
 
 _PATIENCE = 5.0
 """Seconds for each answer."""
-_FAILS = frozenset({HTTPStatus.TOO_MANY_REQUESTS, *range(500, 600)})
-"""The statuses of an answer that says nothing of rights or objects."""
 _GROUP = "resource.k8s.io"
 _DRY_RUN = {"dryRun": "All"}
 _NAME_IT = "set dra.nodeName, or the variable NODE_NAME, to the name that `kubectl get nodes` shows"
@@ -202,7 +201,7 @@ class Cluster:
 
     def _ask(self, request: ApiRequest, kind: type[T]) -> T:
         answer = self._wire.exchange_within(request, _PATIENCE)
-        if answer.status in _FAILS:
+        if api_outcome(answer.status) in {ApiOutcome.BUSY, ApiOutcome.FAILED}:  # no word on rights
             raise ApiServerError(str(refusal(request, answer)))
         return understood(request, answer, kind)
 

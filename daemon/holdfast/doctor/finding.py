@@ -83,13 +83,12 @@ class Node(Struct, frozen=True, kw_only=True):
     Each path of the node is looked up with `path`, also one read from a configuration file.
     """
 
-    ask: Callable[[tuple[str, ...]], ProgramOutput] = _refuse
-    """Runs a program of the node, given with its arguments; those of a copied node never are."""
-
     settings: Settings
     root: Path = Path("/")
     runtime_handlers: tuple[str, ...] = ()
     """The handlers that RuntimeClasses of the cluster name; no file of a node has them."""
+    ask: Callable[[tuple[str, ...]], ProgramOutput] = _refuse
+    """Runs a program of the node, given with its arguments; those of a copied node never are."""
 
     @property
     def live(self) -> bool:

@@ -53,7 +53,7 @@ class MemoryReader:
     """
 
     def __init__(self, root: HostRoot) -> None:
-        """Read *root*'s proc and cgroup folders."""
+        """Read *root*'s proc and cgroup folders, as they are mounted now."""
         self._root = root
         self._cgroups = Cgroups(root)
         self._mounts = mounts(root)
