@@ -107,7 +107,7 @@ class _Loader(yaml.SafeLoader):
         self._depths: dict[yaml.Node, int] = {}
 
     def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
-        """Return the tag of a value without one: what is text to Helm has no quotes, and is text."""
+        """Return the tag of a value without one: what is text to Helm has no quotes and is text."""
         tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         text = tag in _TEXT or (tag in _NUMBERS and not _is_number(value))
         return self.DEFAULT_SCALAR_TAG if text else tag
