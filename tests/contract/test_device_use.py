@@ -325,6 +325,15 @@ def _end(watch: Watched, process: subprocess.Popen[bytes]) -> None:
     shutil.rmtree(watch.node.root.proc / str(process.pid))
 
 
+async def test_of_a_device_that_is_forgotten_nobody_is_followed(
+    watch: Watched, holder: int
+) -> None:
+    await watch.facts()
+    assert {each.pid for each in watch.use.pidfds.watched} == {holder}
+    watch.use.forget(watch.device.name)
+    assert not watch.use.pidfds.watched
+
+
 async def test_what_a_full_look_could_not_see_is_not_forgotten_over_a_look_at_a_few(
     watch: Watched, holder: int
 ) -> None:

@@ -243,6 +243,21 @@ async def test_drain_for_removal_says_who_is_in_the_way_and_when_nobody_is(
         assert node.healthy() == set()
 
 
+async def test_whose_checkpoint_cannot_be_read_can_not_be_removed_yet(short_path: Path) -> None:
+    async with stage(short_path, chips=1) as node:
+        node.kubelet.devices.later_version = True
+        node.kubelet.devices.write()
+        await node.until_problem("kubelet checkpoint", "of no known version")
+        with drain_for_removal(node.state) as asking:
+            assert asking.stdout is not None
+            lines = [await asyncio.to_thread(asking.stdout.readline) for _ in range(3)]
+            assert "kubelet's checkpoint cannot be read" in lines[2]
+            node.kubelet.devices.later_version = False
+            node.kubelet.devices.write()
+            _, err = await asyncio.to_thread(asking.communicate, timeout=60)
+        assert asking.returncode == 0, err
+
+
 async def test_who_stops_waiting_for_the_removal_leaves_the_drain_as_it_is(
     short_path: Path,
 ) -> None:
