@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.kernelfile import field_of, text_or_empty
-from holdfast.host.files.paths import mounted_at, mounts
+from holdfast.host.files.paths import Mount, mounted_at, mounts
 from holdfast.host.proc.procfs import effective_capabilities
 from holdfast.host.root import HostRoot
 from holdfast.model.node.memory import UNSEEN, CgroupMemory, Memlock, Memory
@@ -56,7 +56,11 @@ class MemoryReader:
         """Read *root*'s proc and cgroup folders, as they are mounted now."""
         self._root = root
         self._cgroups = Cgroups(root)
-        self._mounts = mounts(root)
+        # Version 2 can be alone, or beside version 1, then usually without memory.
+        self._v2 = (root.cgroup, root.cgroup / "unified")
+        self._v1 = root.cgroup / "memory"
+        seen = mounts(root)
+        self._tops = {tree: _top(mounted_at(seen, tree)) for tree in (*self._v2, self._v1)}
 
     def own(self) -> Memory:
         """Return what this process may use.
@@ -104,16 +108,14 @@ class MemoryReader:
 
     def _around(self, text: str, read: "_Read", *, ours: bool) -> Iterator[CgroupMemory]:
         """Yield the cgroup that *text* names and those above it, as far as they show."""
-        mount = self._root.cgroup
         for line in text.splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if controllers == "":
-                # Version 2 can be alone, or beside version 1, then usually without memory.
-                for tree in (mount, mount / "unified"):
+                for tree in self._v2:
                     yield from self._up(tree, path, _V2, read, ours=ours)
             elif "memory" in controllers.split(","):
-                yield from self._up(mount / "memory", path, _V1, read, ours=ours)
+                yield from self._up(self._v1, path, _V1, read, ours=ours)
 
     def _up(
         self, tree: Path, path: str, files: _Files, read: "_Read", *, ours: bool
@@ -134,9 +136,7 @@ class MemoryReader:
 
     def _place(self, tree: Path, path: str) -> str | None:
         """Return where a process's cgroup *path* is below *tree*; None if it is not there."""
-        mount = mounted_at(self._mounts, tree)
-        # Which cgroup, as this process calls it, is at the top of *tree*, if that shows.
-        top = mount.top if mount is not None and mount.kind.startswith("cgroup") else None
+        top = self._tops[tree]
         if path.startswith("/.."):
             found = None if top == "/" else self._cgroups.absolute(path)
             return None if found is None or found.startswith("/..") else found
@@ -153,6 +153,11 @@ class MemoryReader:
 
     def _text(self, name: str) -> str:
         return text_or_empty(self._root.proc / name)
+
+
+def _top(mount: Mount | None) -> str | None:
+    """Return which cgroup, as this process calls it, is at the top of *mount*, if that shows."""
+    return mount.top if mount is not None and mount.kind.startswith("cgroup") else None
 
 
 _Read = Callable[[Path, PurePosixPath, _Files], CgroupMemory]
