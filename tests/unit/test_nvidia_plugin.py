@@ -43,9 +43,11 @@ def test_a_flag_of_nvidias_plugin_means_what_its_variable_does(name: str) -> Non
 
 
 def test_flags_win_over_variables_and_ours_over_theirs() -> None:
-    theirs = {"mig-strategy": "single", "device-id-strategy": "index"}
-    found = load(None, {"MIG_STRATEGY": "mixed"}, {"gpu.deviceIdStrategy": "uuid"}, theirs=theirs)
-    assert (found.gpu.mig_strategy, found.gpu.device_id_strategy) == ("single", "uuid")
+    theirs = {"mig-strategy": "single", "device-id-strategy": "index", "imex-required": "true"}
+    variables = {"MIG_STRATEGY": "mixed", "HOLDFAST_GPU_IMEX_REQUIRED": "false"}
+    gpu = load(None, variables, {"gpu.deviceIdStrategy": "uuid"}, theirs=theirs).gpu
+    assert (gpu.mig_strategy, gpu.device_id_strategy) == ("single", "uuid")
+    assert gpu.imex_required is False, "our variable wins over their flag, too"
 
 
 @pytest.mark.parametrize(

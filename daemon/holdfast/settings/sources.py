@@ -181,12 +181,12 @@ def _change(
 ) -> Tree:
     """Return *tree* with what variables, flags of NVIDIA's plugin and *overrides* set."""
     tree, paths = copy.deepcopy(tree), known_paths()
-    by_environment, by_flags = from_environment(environ), from_flags(theirs)
+    by_theirs = from_environment(environ) | from_flags(theirs)
     gpu = tree.get("gpu")
     # What a file says of it counts, whichever file that is.
     if not (isinstance(gpu, dict) and gpu.get("driverRootOnHost")):
-        by_environment = root_on_host(by_environment | by_flags) | by_environment
-    for path, text in by_environment.items():
+        by_theirs = root_on_host(by_theirs) | by_theirs
+    for path, text in by_theirs.items():
         _put(tree, path, text)
     by_variable = {variable(path): path for path in paths}
     for name, text in environ.items():
@@ -196,7 +196,7 @@ def _change(
             hint = _hint(name, by_variable)
             raise SettingsError(f"cannot use the environment variable {name}: {hint}")
         _put(tree, by_variable[name], text)
-    for path, text in (by_flags | dict(overrides)).items():
+    for path, text in overrides.items():
         if path not in paths:
             raise SettingsError(f"cannot set {path}: {_hint(path, paths)}")
         _put(tree, path, text)
