@@ -19,6 +19,7 @@ from chart.valuesschema import DOCUMENTS, values_schema
 from fakes.refusedsettings import REFUSED, TAKEN, tree
 from holdfast.errors import SettingsError
 from holdfast.settings import Settings, convert, known_paths, plain, validation
+from holdfast.settings.reloading import TakeUp, take_up
 from holdfast.settings.types import entry_of
 
 
@@ -96,6 +97,9 @@ _BAD = r"""
 {config.map: {a: '[1]'}} | config.map.a: error unmarshaling JSON
 {config.map: {a: 'gate: {wiat: 1s}'}} | config.map.a: gate.wiat: there is no such key
 {config.map: {a: 'gate: 1s'}} | config.map.a: gate: it is a section with keys
+{config.map: {a: 'pools: 1'}} | config.map.a: pools: it is a list
+{config.map: {a: 'tpu: {enabled: 1}'}} | config.map.a: tpu.enabled: it is true or false
+{config: {reclaim: {mode: observe}, map: {a: 'reclaim: {leakedSandbox: restart}'}}} | config.map.a: reclaim.leakedSandbox: restart
 {config.map: {a: 'kubelet: {pluginDir: /a}'}} | config.map.a: kubelet.pluginDir is the
 {config.map: {a: {http: {port: 1}}}} | /config/map/a': additional properties 'http'
 {config.map: {a: {kubelet: {pluginDir: /a}}}} | /config/map/a/kubelet'
@@ -150,16 +154,21 @@ def test_the_chart_takes_a_pool_exactly_where_the_daemon_does(
 
 def _agree(paths: Mapping[str, Any]) -> bool:
     """Tell whether the daemon takes settings with these values by path; the chart must agree."""
-    config = tree(paths)
-    values = {"config": config, "dra": {"enabled": True}}
-    try:
-        convert(config)
-    except SettingsError:
+    values = {"config": tree(paths), "dra": {"enabled": True}}
+    if _refused(paths):
         with pytest.raises(RefusedError):
             _refuse(values)
         return False
     render(values, helm=False)
     return True
+
+
+def _refused(paths: Mapping[str, Any]) -> bool:
+    try:
+        convert(tree(paths))
+    except SettingsError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("paths", [paths for paths, _ in REFUSED], ids=str)
@@ -192,6 +201,29 @@ def test_each_reason_for_which_the_daemon_refuses_settings_is_tried_on_the_chart
 @pytest.mark.parametrize("paths", TAKEN, ids=str)
 def test_the_chart_takes_what_is_just_within_the_daemons_bounds(paths: dict[str, Any]) -> None:
     assert _agree(paths)
+
+
+def _apart() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield those settings with one key, or all, in a document; what is beside it works alone."""
+    for paths in (*(paths for paths, _ in REFUSED), *TAKEN):
+        for count in {1, len(paths)}:
+            document = dict([*paths.items()][-count:])
+            own = {path: value for path, value in paths.items() if path not in document}
+            if all(take_up(path) is not TakeUp.POD for path in document) and not _refused(own):
+                yield own, document
+
+
+@pytest.mark.parametrize(("own", "document"), [*_apart()], ids=str)
+def test_chart_and_daemon_agree_about_a_document(
+    own: dict[str, Any], document: dict[str, Any]
+) -> None:
+    config = {**tree(own), "map": {"default": tree(document)}}
+    values = {"config": config, "dra": {"enabled": True}}
+    if _refused({**own, **document}):
+        with pytest.raises(RefusedError, match="/config/map/default|config.map.default: "):
+            _refuse(values)
+    else:
+        render(values, helm=False)
 
 
 def _drawn() -> st.SearchStrategy[dict[str, Any]]:
