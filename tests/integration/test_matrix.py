@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.tpu.generations import GENERATIONS
-from matrix import changes, chart, drawn, oracle, run, space
+from matrix import changes, chart, drawn, oracle, run, space, ways
 from matrix.__main__ import afterwards, tried
 from simulated import nvml
 
@@ -65,7 +65,8 @@ _CHOICES = {
         gpu__api="dra",
         sharing__timeSlicing__resources=[{"name": space.GPU, "replicas": 2}],
     ),
-    "slices by CDI name": _of(
+    "slices by CDI name, from a document": _of(
+        node__by="document",
         node__gpus=(space.MIXED,),
         gpu__migStrategy="mixed",
         gpu__deviceListStrategy=["cdi-cri"],
@@ -106,6 +107,11 @@ def test_the_chart_takes_what_the_daemon_takes_and_refuses_what_it_refuses() -> 
     assert [each is None for each in verdicts] == [True, False, True, True, True, True]
     for each, verdict in zip(choices, verdicts, strict=True):
         chart.judge(each, verdict)
+
+
+def test_settings_are_the_same_by_whichever_way_they_are_given() -> None:
+    for seed in range(60):
+        ways.judge(random.Random(seed))
 
 
 @pytest.mark.parametrize("wrong", space.WRONG[:3], ids=lambda each: each.path)

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from matrix import changes, chart, drawn, run, space
+from matrix import changes, chart, drawn, run, space, ways
 from matrix.space import Choice
 from matrix.world import ViolationError
 from simulated import nvml
 
 _DRAWN = 5
-"""How many combinations the chart is held against at one place."""
-_KINDS = ("pairs", "pairs", "change", "random", "refused", "change", "label", "chart")
+"""How many combinations are held at one place against the chart, or against the ways to give them."""
+_KINDS = ("pairs", "pairs", "change", "random", "refused", "change", "label", "chart", "ways")
 """What the numbers from 0 on are, over and over."""
 
 
@@ -69,12 +69,20 @@ async def one(kind: str, choice: Choice, library: Path, chance: random.Random, t
     elif kind == "chart":
         for _ in range(_DRAWN):  # nothing is started
             tally.combinations += 1
-            any_ = {**space.at_random(chance, keep=0.5), "node.by": "file"}
+            by = chance.choice(("file", "document"))
+            any_ = {**space.at_random(chance, keep=0.5), "node.by": by}
             path = chance.choice(
                 [name for name, each in space.axes().items() if space.DRAWN in each]
             )
             any_[path] = drawn.any_value(path, chance)
-            chart.judge(any_, drawn.refusal(space.tree(any_)))
+            apart = [each for each in space.in_document(any_) if chance.random() < 0.5]
+            own = {name: each for name, each in any_.items() if name not in apart}
+            refused = [drawn.refusal(space.tree(each)) for each in (any_, own)]
+            chart.judge(any_, next(filter(None, refused), None), apart)
+    elif kind == "ways":
+        for _ in range(_DRAWN):
+            tally.combinations += 1
+            ways.judge(chance)
     elif kind == "refused":
         tally.combinations += 1
         await run.refuses(space.plain(), chance.choice(space.WRONG), library)

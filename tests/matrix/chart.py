@@ -4,7 +4,7 @@ What is needed is written from the table in deploy/README.md. Without Helm's eng
 """
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -14,17 +14,33 @@ from holdfast.errors import SettingsError
 from holdfast.settings.yamltext import mapping
 from matrix import oracle, space
 from matrix.space import DRA, Choice
-from matrix.world import THEIRS, ViolationError, theirs
+from matrix.world import ViolationError, in_file, theirs
 
 _REGISTRY = "/var/lib/kubelet/plugins_registry"
+_SEEN = (
+    "tpu.enabled",
+    "pools",
+    "reclaim.reset",
+    "reclaim.rebind",
+    "gpu.migStrategy",
+    "gpu.deviceListStrategy",
+    "deviceListStrategy",
+)
+"""What of documents mounts and capabilities follow from (docs/operations.md)."""
 
 
-def judge(choice: Choice, refused: str | None) -> None:
-    """Raise ViolationError where the chart takes what the daemon refuses, or the other way round."""
+def judge(choice: Choice, refused: str | None, document: Collection[str] | None = None) -> None:
+    """Raise ViolationError where the chart takes what the daemon refuses, or the other way round.
+
+    What is at the paths of *document* is given in a document: if None, as `node.by` says.
+    """
     if importlib.util.find_spec("helm_python") is None:
         return
+    apart = space.in_document(choice) if document is None else document
+    # Of text it does not say all that the daemon would.
+    as_text = refused is None and len(apart) % 2 == 1
     try:
-        found = objects(_values(choice))
+        found = objects(_values(choice, apart, as_text=as_text))
     except RefusedError as error:
         if refused is None:
             raise ViolationError(
@@ -33,13 +49,15 @@ def judge(choice: Choice, refused: str | None) -> None:
         return
     if refused is not None:
         # Of a file of NVIDIA's plugin it says only whether it can be parsed.
-        if choice["node.by"] == "file":
+        if choice["node.by"] != "nvidia":
             raise ViolationError(
                 f"chart: it takes what the daemon refuses: {refused!r} {space.told(choice)}"
             )
         return
+    own = _own(choice, apart)
+    seen = {**own, **{path: choice[path] for path in _SEEN}}
     try:
-        missing = [*_missing(choice, found), *_lost(choice, found)]
+        missing = [*_missing(seen, found), *_lost(choice, apart, found), *_classless(own, found)]
     except SettingsError as error:
         missing = [str(error)]
     if missing:
@@ -49,25 +67,28 @@ def judge(choice: Choice, refused: str | None) -> None:
         )
 
 
-def _values(choice: Choice) -> dict[str, Any]:
+def _values(choice: Choice, apart: Collection[str], *, as_text: bool) -> dict[str, Any]:
     """Return the values by which an administrator gives nodes the settings of *choice*."""
-    config = _config(choice)
+    config = in_file(choice, apart)
     if choice["node.by"] == "nvidia":
         config["map"] = {"default": yaml.safe_dump(theirs(choice))}
+    elif apart:
+        document = _document(choice, apart)
+        config["map"] = {"default": yaml.safe_dump(document) if as_text else document}
     return {
         "config": config,
-        "dra": {"enabled": _claims(choice)},
+        "dra": {"enabled": _claims(choice) or _claims(_own(choice, apart))},
         "privileged": _resets(choice),  # without it nothing can be reset
     }
 
 
-def _config(choice: Choice) -> dict[str, Any]:
-    mine = (
-        choice
-        if choice["node.by"] == "file"
-        else {path: value for path, value in choice.items() if path not in THEIRS}
-    )
-    return space.tree(dict(mine))
+def _own(choice: Choice, apart: Collection[str]) -> Choice:
+    """Return *choice* with the plainest of what is *apart*."""
+    return {**choice, **{path: space.plain()[path] for path in apart}}
+
+
+def _document(choice: Choice, apart: Collection[str]) -> dict[str, Any]:
+    return space.tree({path: choice[path] for path in apart})
 
 
 def _claims(choice: Choice) -> bool:
@@ -101,7 +122,7 @@ def _mounts(choice: Choice) -> Iterator[tuple[str, bool]]:
     by_name = choice["gpu.enabled"] and any(
         "cdi" in each for each in choice["gpu.deviceListStrategy"]
     )
-    if choice["node.by"] == "nvidia":
+    if choice["node.by"] != "file":
         yield "/etc/holdfast-named", False
     yield "/var/lib/holdfast", True
     yield "/var/lib/kubelet/device-plugins", True
@@ -146,16 +167,19 @@ def _ends(choice: Choice) -> bool:
     return choice["reclaim.mode"] == "terminate" or "terminate" in rules
 
 
-def _lost(choice: Choice, found: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield which settings do not reach the daemon, and which resources have no class."""
-    text = (
-        one(found, "ConfigMap")
-        if choice["node.by"] == "file"
-        else next(
-            each for each in found if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
-        )
-    )
-    yield from _differs(_config(choice), mapping(text["data"]["config.yaml"], "config.yaml"), "")
+def _lost(choice: Choice, apart: Collection[str], found: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield which settings do not reach the daemon."""
+    maps = [each["data"] for each in found if each["kind"] == "ConfigMap"]
+    texts = {name: text for each in maps for name, text in each.items()}
+    given = {"config.yaml": in_file(choice, apart)}
+    if apart:
+        given["default"] = _document(choice, apart)
+    for name, wanted in given.items():
+        yield from _differs(wanted, mapping(texts[name], name), "")
+
+
+def _classless(choice: Choice, found: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield which resources have no class."""
     classes = {
         each["spec"].get("extendedResourceName"): each["spec"]["selectors"][0]["cel"]["expression"]
         for each in found

@@ -16,6 +16,7 @@ from holdfast.errors import SettingsError
 from holdfast.settings import Settings, convert
 from holdfast.settings.hardware import SharedName
 from holdfast.settings.types import (
+    Duration,
     Glob,
     PciClass,
     PciIds,
@@ -25,6 +26,7 @@ from holdfast.settings.types import (
     is_section,
 )
 
+_TIMES = ("1s", "250ms", "1h30m", "0.5", "90", 2, 0.25)
 _LONGEST, _HIGHEST, _MOST = 400, 1 << 53, 4
 """How long a text, how high a number, and how many entries, where the type has no bound."""
 _LETTERS = (
@@ -84,6 +86,8 @@ def _of(kind: Any, chance: random.Random) -> Any:  # noqa: PLR0911 - a table of 
     origin, parts = get_origin(kind), get_args(kind)
     if is_section(kind):
         return _section(kind, chance)
+    if isinstance(kind, type) and issubclass(kind, Duration):
+        return chance.choice(_TIMES)
     if origin is Literal:
         return chance.choice(parts)
     if origin is tuple:

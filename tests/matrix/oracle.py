@@ -278,7 +278,7 @@ def _shared(choice: Choice, resource: str) -> tuple[int, str]:
     for each in choice["sharing.timeSlicing.resources"]:
         if each["name"] == resource:
             # NVIDIA's plugin takes `rename` back where renameByDefault is not set.
-            ours = choice["node.by"] == "file" and each.get("rename", "")
+            ours = choice["node.by"] != "nvidia" and each.get("rename", "")
             renamed = choice["sharing.timeSlicing.renameByDefault"] or ours
             return each["replicas"], f"{resource}.shared" if renamed else resource
     return 1, resource

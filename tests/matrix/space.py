@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from holdfast.settings import Settings, known_paths
 from holdfast.settings import plain as defaults
+from holdfast.settings.reloading import TakeUp, take_up
 from holdfast.settings.types import Duration, Interval
 from matrix import drawn
 
@@ -174,13 +175,13 @@ _NODES: Mapping[str, tuple[Any, ...]] = {
     "node.functions": ("", "whole", "virtual", "gpu"),
     "node.sandbox": ("", "gvisor", "leaks"),
     "node.root": ("settings", "operator", "environment", "container"),
-    "node.by": ("file", "nvidia"),
+    "node.by": ("file", "nvidia", "document"),
 }
 """The hardware, how pods run on it, where its driver is, and which file brings the settings.
 
 `node.functions`: two PCI functions, two virtual functions of one card, or a GPU that is on VFIO.
 `node.sandbox`: programs run in gVisor's sandboxes; of one that leaks, pods' sandboxes outlive them.
-`node.by`: our file, or one of NVIDIA's.
+`node.by`: our file, one of NVIDIA's, or a named document of ours.
 """
 
 
@@ -344,12 +345,22 @@ def usable(choice: Choice) -> Choice:
         made["tpu.workerHostnames"] = ["a", "b"]
     if not (made["tpu.enabled"] or made["gpu.enabled"] or made["pools"]):
         made["tpu.enabled"] = True
+    # A document that is refused prevents no start.
+    if made["node.by"] == "document" and drawn.refusal(tree(made)) is not None:
+        made["node.by"] = "file"
     return made
 
 
 def plain() -> Choice:
     """Return the plainest value of each axis."""
     return {name: values[0] for name, values in axes().items()}
+
+
+def in_document(choice: Choice) -> list[str]:
+    """Return the keys that a named document has: all that it can have, if it has any."""
+    by_document = choice["node.by"] == "document"
+    paths = [path for path in choice if by_document and not path.startswith("node.")]
+    return [path for path in paths if take_up(path) is not TakeUp.POD]
 
 
 def told(choice: Choice) -> dict[str, Any]:

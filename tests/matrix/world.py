@@ -5,7 +5,7 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +111,14 @@ class World(Stage):
     def adopt(self, choice: Choice) -> None:
         """Write the files that say what *choice* says."""
         self.choice = choice
-        made = space.tree(choice)
-        if choice["node.by"] == "nvidia":
-            made.pop("sharing", None)
-            for path in THEIRS:
-                if path.startswith("gpu."):
-                    made["gpu"].pop(path.removeprefix("gpu."), None)
+        apart = space.in_document(choice)
+        made = {"gpu": {}, "kubelet": {}, "labels": {}, "dra": {}, **in_file(choice, apart)}
         _place(self.folder / "nvidia.yaml", theirs(choice))
+        if apart:
+            made["named"] = {"folder": str(self.folder / "named"), "labels": []}
+            _place(
+                self.folder / "named/default", space.tree({each: choice[each] for each in apart})
+            )
         if choice["node.root"] == "settings":
             made["gpu"]["driverRoot"] = str(self.folder / "driver")
         own = self.settings["kubelet"]
@@ -220,6 +221,12 @@ class World(Stage):
         await super().end(pod, grace=grace)
 
 
+def in_file(choice: Choice, apart: Collection[str]) -> dict[str, Any]:
+    """Return what our file says of a choice: not what a document has *apart*, or NVIDIA's file."""
+    left = {*apart, *(THEIRS if choice["node.by"] == "nvidia" else ())}
+    return space.tree({path: value for path, value in choice.items() if path not in left})
+
+
 def theirs(choice: Choice) -> dict[str, Any]:
     """Return NVIDIA's file of a choice; without any keys where it has none."""
     made: dict[str, Any] = {"version": "v1"}
@@ -257,7 +264,7 @@ def _slices(place: int, layout: Sequence[str]) -> list[nvml.Slice]:
 def _folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="hm", dir="/tmp"))
     try:
-        for each in ("cdi", "features.d"):
+        for each in ("cdi", "features.d", "named"):
             (folder / each).mkdir()
         yield folder
     finally:
