@@ -446,6 +446,24 @@ async def test_a_pod_that_left_without_a_trace_is_forgotten_while_others_use_the
     assert at.ledger.book.value.claims[_REF.uid].pods == {X}
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_kubelet_is_done_with_a_pod_that_it_took_out_itself_while_others_use_the_claim(
+    at: _Scene, *, restarts: bool
+) -> None:
+    """A kubelet that lost its record has in it who came since, and not who lives."""
+    await at.prepare(X, Y)
+    at.record(X, Y)
+    await at.compare()
+    if restarts:
+        at.records.kubelet = lambda: ProcessId(99, 99)
+    at.sight.cgroups = {X}
+    at.record(Y)
+    await at.compare()
+    record = at.ledger.book.value.claims[_REF.uid]
+    assert record.pods == {X, Y}, "what it left has the device"
+    assert record.let_go == (set() if restarts else {X})
+
+
 async def test_a_pod_that_joins_is_learned_of_as_soon_as_kubelet_has_written_it(
     at: _Scene,
 ) -> None:

@@ -286,6 +286,25 @@ async def test_a_pod_with_another_claim_is_not_over(short_path: Path) -> None:
         await at.node.until(lambda: not lives(), "the orphan to be ended")
 
 
+@pytest.mark.parametrize("another", ["0", "z"])
+async def test_what_a_pod_left_behind_is_ended_though_another_uses_a_claim_of_its(
+    short_path: Path, another: str
+) -> None:
+    """Kubelet makes no call for a pod that leaves a claim which others use."""
+    async with claim_stage(short_path, unprepare_wait="2s", reclaim=_AT_ONCE) as at:
+        own = at.allocate("own", 0)
+        shared = at.allocate("shared", 1, pods=(*own.pods, another))
+        at.record(shared, device=at.label(1))
+        await at.prepare(own, shared)
+        lives = at.leaves_behind(own.pods[0], 0)
+        await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
+        assert await at.unprepare(own) == {"own": ""}
+        assert lives()
+        at.record(shared, [another], device=at.label(1))
+        await at.node.until(lambda: not lives(), "the orphan to be ended")
+        await at.node.until_locks({"0000:00:06.0": "held"})
+
+
 def test_without_hardware_behind_claims_and_events_nothing_of_them_is_loaded() -> None:
     code = (
         "import sys, holdfast.app.daemon\n"

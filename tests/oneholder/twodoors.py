@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from fakes.doors import why_claim_waits
 from holdfast.errors import ClaimRefusedError, LedgerError
 from holdfast.model.book.book import Book, DeviceLock, LockState
-from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, share
+from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, part, share
 from holdfast.model.dra.claims import ClaimResult
 from holdfast.model.dra.handover import ResultDevices, placed
 from holdfast.model.dra.passage import enter, of_its_own
@@ -66,11 +66,13 @@ class _Claim:
     wishes: list[tuple[ResourceName, frozenset[DeviceId]]]
     users: list[_ClaimPod] = field(default_factory=list)
     """The pods that it is reserved for, since it was last unprepared."""
+    left: list[_ClaimPod] = field(default_factory=list)
+    """Those that it was reserved for since then, and which left it to others."""
     former: list[_ClaimPod] = field(default_factory=list)
 
     @property
     def pods(self) -> list[_ClaimPod]:
-        return self.users + self.former
+        return self.users + self.left + self.former
 
     @property
     def keys(self) -> frozenset[HardwareKey]:
@@ -218,7 +220,7 @@ class TwoDoors(OneHolder):
             assert self.book.claims[claim.ref.uid].over_at is not None
             return
         if reason is None:
-            self._nobody_else_has(claim.keys, claim.users)
+            self._nobody_else_has(claim.keys, claim.users + claim.left)
             for pod in claim.users:
                 pod.alive = True
                 for container in pod.containers:
@@ -281,8 +283,8 @@ class TwoDoors(OneHolder):
             self._commit(end, crash)
         except (Killed, LedgerError):
             return  # kubelet asks again, for as long as it gets no answer
-        claim.former += claim.users
-        claim.users = []
+        claim.former += claim.users + claim.left
+        claim.users, claim.left = [], []
 
     @rule(data=st.data())
     @precondition(lambda self: any(each.former and not each.users for each in self.claims))
@@ -327,6 +329,20 @@ class TwoDoors(OneHolder):
         for container in pod.containers:
             container.passed = container.known = True
         self._catch_up()
+
+    @rule(data=st.data(), exits=st.booleans())
+    @precondition(lambda self: any(len(claim.users) > 1 for claim in self.claims))
+    def a_pod_leaves_a_claim_that_others_use(self, data: st.DataObject, exits: bool) -> None:
+        """Kubelet makes no call for it either, and what is left of the pod may go on."""
+        claim = data.draw(st.sampled_from([each for each in self.claims if len(each.users) > 1]))
+        pod = data.draw(st.sampled_from(claim.users))
+        claim.users.remove(pod)
+        claim.left.append(pod)
+        uid, users = claim.ref.uid, [each.uid for each in claim.users]
+        self._commit_or_log(partial(share, claim=uid, pods=users, left=[pod.uid]), None)
+        if exits or not pod.alive:
+            self._all_exit(pod)
+            self._commit_or_log(partial(part, claim=uid, pods=[pod.uid]), None)
 
     def _catch_up(self) -> None:
         for claim in self.claims:

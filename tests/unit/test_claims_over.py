@@ -135,6 +135,22 @@ def test_a_pod_has_a_claim_until_that_is_over_whatever_other_claims_there_are(po
     assert has_claim(draft.book, Y if pod == X else X)
 
 
+def test_a_pod_that_left_a_claim_has_it_no_more_though_its_device_is_not_free_before_its_end() -> (
+    None
+):
+    draft = drafted(prepared_book(X, Y))
+    share(draft, CLAIM, [Y], left=[X, Z])
+    assert not has_claim(draft.book, X)
+    assert lock_of(draft.book, "d0").pod == Y
+    assert pods_of_claims(draft.book, over=False) == {Y}
+    assert pods_of_claims(draft.book, over=True) == {X, Y}
+    share(draft, CLAIM, [X, Y])
+    assert has_claim(draft.book, X)
+    share(draft, CLAIM, [Y], left=[X])
+    end_claim(draft, CLAIM, "kubelet unprepared it")
+    assert lock_of(draft.book, "d0").pod == X
+
+
 def test_a_claim_that_waits_without_a_device_is_not_forgotten_however_long_it_waits() -> None:
     waiting = replace(REF, uid=ClaimUid("claim-2"))
     draft = drafted(prepared_book(X))

@@ -86,6 +86,10 @@ class ClaimRecords(Struct, kw_only=True):
     """When that reading began, in seconds since the machine booted."""
     _since: dict[tuple[ClaimUid, PodUid], float] = {}
     """When each pod was first seen in it, in monotonic seconds."""
+    _left: frozenset[tuple[ClaimUid, PodUid]] = frozenset()
+    """Which pods the kubelet that wrote them has taken out of it, while the book has not heard."""
+    _writer: ProcessId | None = None
+    """Which kubelet had written it when it was last read."""
     _told: dict[ClaimUid, frozenset[str] | None] = {}
     """What claims have with adminAccess by the API server, which stays so; None: it did not say.
 
@@ -157,6 +161,11 @@ class ClaimRecords(Struct, kw_only=True):
         if self.entries is not None:
             now = self.clock.monotonic()
             had = {(each.claim.uid, pod): now for each in self.entries for pod in each.pods}
+            gone = (self._left | self._since.keys()) - had.keys()
+            # One that was started meanwhile may have lost what the former one had written.
+            same, self._writer = self._writer == self.kubelet(), self.kubelet()
+            claims = self.ledger.book.value.claims
+            self._left = frozenset(each for each in gone if same and each[0] in claims)
             self._since = had | {each: at for each, at in self._since.items() if each in had}
         self.read_at = began
         if state.problem != self.problem and self._live():
@@ -190,9 +199,11 @@ class ClaimRecords(Struct, kw_only=True):
         # Of two that had a device one after the other it is the one's whose pods run.
         for entry in sorted(state.contents, key=lambda each: each.pods.isdisjoint(living)):
             if entry.devices.get(self.driver):  # else it is about to ask for them
+                left = frozenset(pod for claim, pod in self._left if claim == entry.claim.uid)
                 await self.ledger.apply_if_changing(
-                    partial(share, claim=entry.claim.uid, pods=entry.pods)
+                    partial(share, claim=entry.claim.uid, pods=entry.pods, left=left)
                 )
+                self._left -= {(entry.claim.uid, pod) for pod in left}
             wanted, uid, running = self._wanted(entry), entry.claim.uid, entry.pods & living
             lacks = self._lacks(entry, wanted, running)
             unsaid = self._told.get(uid, frozenset()) is None

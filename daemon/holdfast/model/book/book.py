@@ -198,9 +198,10 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     `over_at` is when kubelet unprepared it, or it was found to be over, in seconds since `boot`;
     None while it is in preparation or prepared. `admin` are the devices, with their keys, that it
     was given with adminAccess: it uses them beside whoever has them, and has no lock on them.
-    `let_go` are the pods that kubelet was done with when it was over. `former` are those of an
-    earlier allocation of the claim, which has not given all of that back yet. `forgotten`: kubelet
-    has no record of it, so that it will not unprepare it.
+    `let_go` are the pods that kubelet was done with when it was over; before that, those that left
+    it while others use it. `former` are those of an earlier allocation of the claim, which has not
+    given all of that back yet. `forgotten`: kubelet has no record of it, so that it will not
+    unprepare it.
     """
 
     ref: ClaimRef

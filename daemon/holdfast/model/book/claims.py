@@ -265,18 +265,26 @@ def _refuse_late(draft: Draft, wish: Wish) -> None:
         raise ClaimRefusedError("kubelet has unprepared it, and no other pod is to use it since")
 
 
-def share(draft: Draft, claim: ClaimUid, pods: Iterable[PodUid]) -> None:
+def share(
+    draft: Draft, claim: ClaimUid, pods: Iterable[PodUid], left: Collection[PodUid] = ()
+) -> None:
     """Write down that *pods* use a claim of the book, too: its devices are not free before theirs.
 
-    A claim that is over is left as it is: see `joined_after_end`.
+    Kubelet is done with those that have *left*, so that by this claim they are not counted. A claim
+    that is over is left as it is: see `joined_after_end`.
     """
     record = draft.book.claims.get(claim)
     if record is None or record.over_at is not None:
         return
-    new = frozenset(pods) - record.pods
-    for pod in sorted(new):
+    users = frozenset(pods)
+    for pod in sorted(users - record.pods):
         _note_pod(draft, pod, record.ref.namespace, "")
-    draft.note_claim(replace(record, pods=record.pods | new, forgotten=False))
+    let_go = (record.let_go | (record.pods & frozenset(left))) - users
+    record = replace(record, pods=record.pods | users, let_go=let_go, forgotten=False)
+    draft.note_claim(record)
+    for each in draft.holdings.of_claim(claim):
+        if each.pod in let_go and (using := _using(record)):
+            draft.identify(each, min(using))
 
 
 def forget(draft: Draft, claim: ClaimUid) -> None:
@@ -296,7 +304,8 @@ def part(draft: Draft, claim: ClaimUid, pods: Collection[PodUid]) -> None:
         return
     named = {each.pod for each in locks_of(draft.book, claim)}
     named |= {each.pod for each in draft.holdings.of_claim(claim)}
-    draft.note_claim(replace(record, pods=record.pods - (frozenset(pods) - named)))
+    stay = record.pods - (frozenset(pods) - named)
+    draft.note_claim(replace(record, pods=stay, let_go=record.let_go & stay))
 
 
 def end_claim(
@@ -373,8 +382,13 @@ def following(book: Book, lock: DeviceLock) -> list[PodUid]:
 
 
 def pods_of_claims(book: Book, *, over: bool) -> frozenset[PodUid]:
-    """Return the pods of claims that are not over; with *over*, of those with locks left, too."""
-    left = {lock.claim for lock in book.locks.values()} if over else frozenset()
+    """Return the pods that use claims which are not over.
+
+    With *over*, also those that have left one, and those of claims with locks left.
+    """
+    if not over:
+        return frozenset[PodUid]().union(*map(_using, book.claims.values()))
+    left = {lock.claim for lock in book.locks.values()}
     return frozenset[PodUid]().union(
         *(
             each.pods | each.former if each.ref.uid in left else each.pods
@@ -382,6 +396,10 @@ def pods_of_claims(book: Book, *, over: bool) -> frozenset[PodUid]:
             if each.over_at is None or each.ref.uid in left
         )
     )
+
+
+def _using(record: ClaimRecord) -> frozenset[PodUid]:
+    return record.pods - record.let_go if record.over_at is None else frozenset()
 
 
 def claims_left(book: Book) -> bool:
@@ -393,7 +411,7 @@ def claims_left(book: Book) -> bool:
 
 def has_claim(book: Book, pod: PodUid) -> bool:
     """Tell whether *pod* uses a claim that is not over: then it is not over itself."""
-    return any(each.over_at is None and pod in each.pods for each in book.claims.values())
+    return any(pod in _using(each) for each in book.claims.values())
 
 
 def drop_old_claims(draft: Draft) -> None:
