@@ -31,10 +31,11 @@ from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.claims import Wish, end_claim, release, share
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import CardNames, card_key
-from holdfast.model.devices import DeviceKind, Inventory
+from holdfast.model.devices import DeviceKind, DeviceNode, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, as_found, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.passage import enter
+from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import (
     ClaimRef,
     ClaimUid,
@@ -662,6 +663,31 @@ async def test_an_administrators_claim_of_the_same_name_says_nothing_of_this_one
     at.server.admin = True
     await at.compare()
     assert at.held == [LockState.HELD]
+
+
+@pytest.mark.parametrize(
+    ("other", "keys", "kind", "stays"),
+    [
+        ("/dev/vfio/7", "b", DeviceKind.VFIO, False),
+        ("/dev/vfio/8", "b", DeviceKind.VFIO, True),
+        ("/dev/vfio/7", "a", DeviceKind.VFIO, True),
+        ("/dev/vfio/7", "b", DeviceKind.DRIVER, True),
+    ],
+)
+async def test_a_spec_that_leads_to_the_device_of_another_goes_at_once(
+    at: _Scene, *, other: str, keys: str, kind: DeviceKind, stays: bool
+) -> None:
+    """A container that restarts in its sandbox is given what the spec says."""
+    await at.prepare(X)
+    at.record(X)
+    node = GrantedNode(host_path="/dev/vfio/7", container_path="/dev/vfio/7")
+    await at.records.specs.write(_REF.uid, {"tpu-d0": ContainerGrant(nodes=(node,))})
+    found = device_of(name("d9"), keys, kind=kind, nodes=(DeviceNode(path=other, rdev=1),))
+    at.inventory.set(replace(_NODE, devices=(found,)))
+    with capture_logs() as logs:
+        await at.records.catch_up()
+    assert (at.specs / f"holdfast.dev-claim_{_REF.uid}.json").exists() is stays
+    assert ("CDI specs of claims removed" in [each["event"] for each in logs]) is not stays
 
 
 async def test_specs_of_claims_that_are_over_do_not_stay(at: _Scene) -> None:

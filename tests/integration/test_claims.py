@@ -12,6 +12,7 @@ import pytest
 
 from fakes.claimstage import DRIVER, ClaimStage, begin, claim_stage
 from fakes.stage import CHIPS, pod
+from holdfast.model.ids import PciAddress
 
 _BOTH_DOORS: dict[str, Any] = {
     "kind": "claimed",
@@ -374,6 +375,27 @@ async def test_without_a_claim_that_is_left_nothing_of_dra_is_needed_to_be_ready
 
 async def _checks(at: ClaimStage) -> set[str]:
     return {each["name"] for each in (await at.node.asked("status") or {})["checks"]}
+
+
+async def test_no_spec_leads_to_a_chip_of_another_after_groups_were_numbered_anew(
+    at: ClaimStage,
+) -> None:
+    """As those of virtual functions are that are made anew; kubelet makes no call for a restart."""
+    first = at.allocate("first", 0)
+    at.record(first)
+    await at.prepared(first)
+    groups = [int(at.path(chip).name) for chip in range(2)]
+    at.node.node.tree.regroup(
+        {PciAddress("0000:00:05.0"): groups[0] + 40, PciAddress("0000:00:06.0"): groups[0]}
+    )
+    await at.node.until(lambda: not at.spec_file(first).exists(), "its spec to be removed")
+    assert await at.node.locks() == {"0000:00:05.0": "held"}
+    # Kubelet asks again after a restart of its own.
+    await at.prepared(first)
+    (device,) = at.spec(first)["devices"]
+    paths = [each["path"] for each in device["containerEdits"]["deviceNodes"]]
+    assert f"/dev/vfio/{groups[0] + 40}" in paths
+    assert f"/dev/vfio/{groups[0]}" not in paths
 
 
 async def test_after_a_reboot_a_claim_is_prepared_anew_with_the_nodes_of_this_boot(

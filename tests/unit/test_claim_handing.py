@@ -1,12 +1,22 @@
 """What containers get of a claim: kubelet picks CDI devices by request, the last variable counts."""
 
+import os
 from collections.abc import Mapping, Sequence
+
+import pytest
 
 from fakes.books import device_of
 from fakes.books import name as named
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.dra.claims import ClaimResult
-from holdfast.model.dra.handover import EVERY_REQUEST, ResultDevices, devices_of, hand_over
+from holdfast.model.dra.handover import (
+    EVERY_REQUEST,
+    ResultDevices,
+    devices_of,
+    hand_over,
+    leads_to,
+    spec,
+)
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimUid, ResourceName
 
@@ -120,3 +130,25 @@ def test_what_is_given_with_admin_access_is_told_apart_from_what_is_not() -> Non
     given = [_given("a", _C0, _C1), _given("b", _C1, _C2), _given("watch", _C0, _N0, admin=True)]
     assert devices_of(given, admin=False) == (_C0, _C1, _C2)
     assert devices_of(given, admin=True) == (_C0, _N0)
+
+
+@pytest.mark.parametrize(
+    ("path", "rdev", "leads"),
+    [
+        ("/dev/c0", os.makedev(300, 4096), True),
+        ("/dev/c1", os.makedev(511, 257), True),
+        ("/dev/c1", os.makedev(511, 1), False),
+    ],
+)
+def test_a_spec_leads_to_a_node_by_its_path_or_by_its_number(
+    path: str, rdev: int, *, leads: bool
+) -> None:
+    nodes = (GrantedNode(host_path="/dev/c0", container_path="/dev/c0"),)
+    grants = {"chip": ContainerGrant(nodes=nodes), "all.requests": ContainerGrant(envs={"A": "1"})}
+    text = spec("holdfast.dev", _CLAIM, grants, {"/dev/c0": os.makedev(511, 257)})
+    assert leads_to(text.encode(), [DeviceNode(path=path, rdev=rdev)]) is leads
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b'{"devices": [1]}', b"[" * 100_000])
+def test_what_is_no_spec_leads_nowhere(content: bytes) -> None:
+    assert not leads_to(content, [DeviceNode(path="/dev/c0", rdev=1)])

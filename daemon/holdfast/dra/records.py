@@ -23,16 +23,25 @@ from holdfast.kubelet.checkpoint import CheckpointState, FileLook
 from holdfast.kubelet.claimstate import read
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import ClaimRecord, Phase
-from holdfast.model.book.claims import Wish, adopt, end_claim, forget, joined_after_end, part, share
+from holdfast.model.book.claims import (
+    Wish,
+    adopt,
+    end_claim,
+    forget,
+    joined_after_end,
+    locks_of,
+    part,
+    share,
+)
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import clash
-from holdfast.model.devices import Inventory
+from holdfast.model.devices import DeviceNode, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, called_before
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, LostFacts, OnServer, why_over
 from holdfast.model.dra.handover import ResultDevices, as_whole, devices_of, meant_by, placed
 from holdfast.model.dra.passage import may_be_shared, wish_for
 from holdfast.model.gate.gate import Obstacle
-from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, PodUid, ProcessId
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, HardwareKey, PodUid, ProcessId
 from holdfast.model.kubelet import ClaimEntry
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.kept import keep_only
@@ -179,14 +188,32 @@ class ClaimRecords(Struct, kw_only=True):
     async def _tidy(self) -> None:
         """Remove the specs of claims that are over, once kubelet has heard of that.
 
+        And those by which a container that starts again would be given what is another's now.
         It has when its record has them no more. Until then a pod that joins is given the same CDI
         devices without another call, and a container starts in a sandbox that lives. Prepare writes
         a spec only after its claim is not over any more.
         """
         state = await self._read()  # the server may have taken its time
         if state.state is CheckpointState.READ:
-            listed = [each.claim.uid for each in state.contents]
-            await self.specs.tidy([*listed, *(each.ref.uid for each in self._live())])
+            known = [each.claim.uid for each in state.contents]
+            known += [each.ref.uid for each in self._live()]
+            await self.specs.tidy({each: self._of_others(each) for each in known})
+
+    def _of_others(self, claim: ClaimUid) -> tuple[DeviceNode, ...]:
+        """Return the nodes of what *claim* has nothing of, but of what several may have open."""
+        book = self.ledger.book.value
+        has = frozenset[HardwareKey]().union(
+            *(each.keys for each in book.holdings.of_claim(claim)),
+            *(each.keys for each in locks_of(book, claim)),
+        )
+        if not has:  # it is not known what it has
+            return ()
+        return tuple(
+            node
+            for device in self.inventory.value.devices
+            if not may_be_shared(device) and has.isdisjoint(device.keys)
+            for node in device.nodes
+        )
 
     def _live(self) -> list[ClaimRecord]:
         claims = self.ledger.book.value.claims

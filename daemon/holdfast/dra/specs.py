@@ -1,6 +1,6 @@
 """The CDI spec files of claims: written before each answer, removed when the claim is over."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import structlog
@@ -10,7 +10,8 @@ from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.kernelfile import device_number
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
-from holdfast.model.dra.handover import Grants, file_name, spec
+from holdfast.model.devices import DeviceNode
+from holdfast.model.dra.handover import Grants, file_name, leads_to, spec
 from holdfast.model.ids import ClaimUid
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
@@ -46,10 +47,21 @@ class ClaimSpecs(Struct, frozen=True):
         with self._kept.noting(HostError, LaneStuckError):
             await self.lane.run(partial(self.folder.drop, file_name(claim)))
 
-    async def tidy(self, claims: Collection[ClaimUid]) -> None:
-        """Remove the files of all claims but *claims*; what fails is told, never raised."""
+    async def tidy(self, claims: Mapping[ClaimUid, Collection[DeviceNode]]) -> None:
+        """Remove the files of all claims but *claims*; what fails is told, never raised.
+
+        With each claim are the nodes that are others' now: a file that leads there goes, too.
+        """
         with self._kept.noting(HostError, LaneStuckError):
-            await self.lane.run(partial(self._tidy, frozenset(map(file_name, claims))))
+            wanted = {file_name(claim): others for claim, others in claims.items()}
+            misleading = await self.lane.run(partial(self._tidy, wanted))
+            if misleading:
+                log.warning(
+                    "CDI specs of claims removed",
+                    files=misleading,
+                    reason="their nodes are other devices now",
+                    next="containers of these claims cannot start again: delete their pods",
+                )
 
     def _write(self, claim: ClaimUid, devices: Grants) -> list[str]:
         paths = {node.host_path for grant in devices.values() for node in grant.nodes}
@@ -61,7 +73,12 @@ class ClaimSpecs(Struct, frozen=True):
         except OSError as error:  # a file system that fails under us
             raise HostError(f"cannot write the CDI spec of claim {claim}: {error}") from error
 
-    def _tidy(self, wanted: Collection[str]) -> None:
+    def _tidy(self, wanted: Mapping[str, Collection[DeviceNode]]) -> list[str]:
+        misleading: list[str] = []
         for name in self.folder.names():
-            if name not in wanted:
-                self.folder.drop(name)
+            if name in wanted and leads_to(self.folder.content(name), wanted[name]):
+                misleading.append(name)
+            elif name in wanted:
+                continue
+            self.folder.drop(name)
+        return misleading

@@ -47,6 +47,11 @@ PART_EDITS = {
     "dra/preparation.py": (
         Edit("claim-on-its-way", "another or self.record.joined_lately(claim.uid)", "another"),
     ),
+    "dra/specs.py": (
+        Edit(
+            "claim-spec-astray", " and leads_to(self.folder.content(name), wanted[name])", " and 0"
+        ),
+    ),
     "dra/records.py": (
         Edit(
             "claim-running-first",

@@ -86,6 +86,10 @@ class SpecFolder:
         """Remove our file with that end of its name, if there is one; raise HostError."""
         _remove(self._folder / f"{self._prefix}{name}")
 
+    def content(self, name: str) -> bytes:
+        """Return what our file with that end of its name has; raise HostError."""
+        return read_bytes(self._folder / f"{self._prefix}{name}") or b""
+
     def names(self) -> tuple[str, ...]:
         """Return the ends of the names of our files."""
         return tuple(

@@ -1,6 +1,7 @@
 """What a claim is given and hands to containers: shares, nodes and variables, by its CDI spec."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState
 from holdfast.model.book.messages import FilledMessage, Message
 from holdfast.model.book.standing import belongs_to, quarantines_on, why_withheld
 from holdfast.model.cards import replicas_in
-from holdfast.model.devices import Device, major, minor
+from holdfast.model.devices import Device, DeviceNode, major, minor
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import ClaimResult, PrepareAnswer, PreparedDevice
 from holdfast.model.gate.cdi import MODE, VERSION, spec_text
@@ -81,6 +82,24 @@ def _node(node: GrantedNode, number: int | None) -> dict[str, object]:
     if number is not None:
         described |= {"type": "c", "major": major(number), "minor": minor(number)}
     return described
+
+
+def leads_to(content: bytes, nodes: Collection[DeviceNode]) -> bool:
+    """Tell whether a spec gives a container one of *nodes*, by its path or by its number."""
+    paths = {each.path for each in nodes}
+    numbers = {(major(each.rdev), minor(each.rdev)) for each in nodes}
+    try:
+        given = [
+            node
+            for each in json.loads(content)["devices"]
+            for node in each["containerEdits"].get("deviceNodes", ())
+        ]
+        return any(
+            node["hostPath"] in paths or (node.get("major"), node.get("minor")) in numbers
+            for node in given
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # it is no such spec
+        return False
 
 
 class ResultDevices(Struct, frozen=True, kw_only=True):
