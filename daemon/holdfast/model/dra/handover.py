@@ -98,7 +98,7 @@ def leads_to(content: bytes, nodes: Collection[DeviceNode]) -> bool:
             node["hostPath"] in paths or (node.get("major"), node.get("minor")) in numbers
             for node in given
         )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # it is no such spec
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return False
 
 
