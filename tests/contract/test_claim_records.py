@@ -465,6 +465,21 @@ async def test_kubelet_is_done_with_a_pod_that_it_took_out_itself_while_others_u
     assert record.let_go == (set() if restarts else {X})
 
 
+async def test_what_the_disk_did_not_take_of_a_pod_that_left_is_written_later(at: _Scene) -> None:
+    await at.prepare(X, Y)
+    at.record(X, Y)
+    await at.compare()
+    at.sight.cgroups = {X}
+    at.record(Y)
+    sqlite = at.ledger.store._db
+    await at.ledger.lane.run(lambda: sqlite.execute("PRAGMA query_only = ON"))
+    await at.records.catch_up()
+    await at.ledger.lane.run(lambda: sqlite.execute("PRAGMA query_only = OFF"))
+    assert not at.ledger.book.value.claims[_REF.uid].let_go
+    await at.compare()
+    assert at.ledger.book.value.claims[_REF.uid].let_go == {X}
+
+
 async def test_a_pod_that_joins_is_learned_of_as_soon_as_kubelet_has_written_it(
     at: _Scene,
 ) -> None:

@@ -174,7 +174,11 @@ class ClaimRecords(Struct, kw_only=True):
             # One that was started meanwhile may have lost what the former one had written.
             same, self._writer = self._writer == self.kubelet(), self.kubelet()
             claims = self.ledger.book.value.claims
-            self._left = frozenset(each for each in gone if same and each[0] in claims)
+            self._left = frozenset(
+                (claim, pod)
+                for claim, pod in gone
+                if same and claim in claims and pod in claims[claim].pods - claims[claim].let_go
+            )
             self._since = had | {each: at for each, at in self._since.items() if each in had}
         self.read_at = began
         if state.problem != self.problem and self._live():
@@ -230,7 +234,6 @@ class ClaimRecords(Struct, kw_only=True):
                 await self.ledger.apply_if_changing(
                     partial(share, claim=entry.claim.uid, pods=entry.pods, left=left)
                 )
-                self._left -= {(entry.claim.uid, pod) for pod in left}
             wanted, uid, running = self._wanted(entry), entry.claim.uid, entry.pods & living
             lacks = self._lacks(entry, wanted, running)
             unsaid = self._told.get(uid, frozenset()) is None

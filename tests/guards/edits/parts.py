@@ -59,7 +59,7 @@ PART_EDITS = {
             "state.contents",
         ),
         Edit("claim-taken-over-again", "if each.phase is Phase.ACTIVE or not running", ""),
-        Edit("claim-left", "if same and each[0] in claims", "if each[0] in claims"),
+        Edit("claim-left", "if same and claim in claims", "if claim in claims"),
         Edit("claim-traces", "gone -= frozenset(await self.sight.with_cgroup(gone))", "pass"),
         Edit(
             "claim-joined-meanwhile", "pod for pod, populated in cgroups.items() if populated", "()"
