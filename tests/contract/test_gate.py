@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -246,8 +247,10 @@ async def test_a_start_behind_a_lock_has_kubelet_asked_once_and_not_at_each_look
     at.counted((OTHER, 0))
     assert await _start(at, at.gate()) == ""
     at.counted((POD, 0))
+    began = time.monotonic()
     assert "is held by" in await _start(at, at.gate(wait=0.5))
-    assert len(at.reader.asked) == 1, "the next time would be after 1 s"
+    took = time.monotonic() - began
+    assert 1 <= len(at.reader.asked) <= 1 + int(took), "the next time is after 1 s"
 
 
 async def test_starts_that_wait_at_the_same_time_share_one_look(at: AtTheGate) -> None:
