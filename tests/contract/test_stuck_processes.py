@@ -17,7 +17,8 @@ from simulated.proctree import ProcTree
 from waiting import wait_until
 
 ONE, TWO = name("one"), name("two")
-_PATIENCE = 0.3
+_PATIENCE = 2.0
+"""Longer than a busy machine keeps a look waiting for a processor, in seconds."""
 
 
 @pytest.fixture
