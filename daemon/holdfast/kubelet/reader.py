@@ -170,6 +170,7 @@ class ViewReader(KubeletReader):
             await self.refresh()
         except HoldfastError as error:
             self._note_problem(str(error))
+            self._read = None  # so that the next look says again what is wrong with the same file
             return False
         return True
 
