@@ -447,22 +447,29 @@ async def test_a_pod_that_left_without_a_trace_is_forgotten_while_others_use_the
     assert at.ledger.book.value.claims[_REF.uid].pods == {X}
 
 
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("former", "latter", "left"),
+    [
+        (ProcessId(7, 7), ProcessId(7, 7), {X}),
+        (ProcessId(7, 7), ProcessId(9, 9), set()),
+        (None, None, set()),
+    ],
+)
 async def test_kubelet_is_done_with_a_pod_that_it_took_out_itself_while_others_use_the_claim(
-    at: _Scene, *, restarts: bool
+    at: _Scene, former: ProcessId | None, latter: ProcessId | None, left: set[PodUid]
 ) -> None:
     """A kubelet that lost its record has in it who came since, and not who lives."""
+    at.records.kubelet = lambda: former
     await at.prepare(X, Y)
     at.record(X, Y)
     await at.compare()
-    if restarts:
-        at.records.kubelet = lambda: ProcessId(99, 99)
+    at.records.kubelet = lambda: latter
     at.sight.cgroups = {X}
     at.record(Y)
     await at.compare()
     record = at.ledger.book.value.claims[_REF.uid]
     assert record.pods == {X, Y}, "what it left has the device"
-    assert record.let_go == (set() if restarts else {X})
+    assert record.let_go == left
 
 
 async def test_what_the_disk_did_not_take_of_a_pod_that_left_is_written_later(at: _Scene) -> None:

@@ -737,3 +737,5 @@ def test_a_pod_came_back_elsewhere_once_one_of_its_uid_has_started_on_other_hard
     assert came_back_elsewhere(lock, book, view, _NODE) is elsewhere
     assert not came_back_elsewhere(replace(lock, pod=Y), book, view, _NODE)
     assert not came_back_elsewhere(replace(lock, claim=ClaimUid("c")), book, view, _NODE)
+    allocated(silicon(d2="c"), pod=X, active=not active)(draft)
+    assert not came_back_elsewhere(lock, draft.book, view, _NODE), "one may be the former pod's"

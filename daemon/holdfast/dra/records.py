@@ -172,7 +172,8 @@ class ClaimRecords(Struct, kw_only=True):
             had = {(each.claim.uid, pod): now for each in self.entries for pod in each.pods}
             gone = (self._left | self._since.keys()) - had.keys()
             # One that was started meanwhile may have lost what the former one had written.
-            same, self._writer = self._writer == self.kubelet(), self.kubelet()
+            former, self._writer = self._writer, self.kubelet()
+            same = former is not None and former == self._writer
             claims = self.ledger.book.value.claims
             self._left = frozenset(
                 (claim, pod)

@@ -294,8 +294,8 @@ def came_back_elsewhere(
     elsewhere = all(each.devices for each in entries) and all(
         each is not None and not clash(each.keys, lock.keys, places) for each in devices
     )
-    mine = (each for each in book.holdings.of_pod(lock.pod) if each.claim is None)
-    return elsewhere and any(each.phase is Phase.ACTIVE for each in mine)
+    phases = {each.phase for each in book.holdings.of_pod(lock.pod) if each.claim is None}
+    return elsewhere and phases == {Phase.ACTIVE}  # one of these alone may be the former pod's
 
 
 def _started(allocation: Allocation, book: Book) -> bool:
