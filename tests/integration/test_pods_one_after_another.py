@@ -207,20 +207,6 @@ async def test_a_static_pod_that_comes_back_by_its_uid_waits_for_its_former_self
         assert await node.owners() == dict.fromkeys(node.ids(new), new.uid)
 
 
-async def test_what_a_static_pod_had_is_free_though_it_came_back_by_its_uid_on_another_chip(
-    short_path: Path,
-) -> None:
-    uid = "0123456789abcdef0123456789abcdef"
-    async with stage(short_path, chips=2) as node:
-        old, left = await node.left_behind("static", uid=uid)
-        node.kubelet.delete(old, force=True)
-        await node.until_locks(dict.fromkeys(await node.locks(), "releasing"))
-        new = await node.submit(pod("static", uid=uid))
-        end(left)
-        await node.running(new)
-        await node.until_locks(dict.fromkeys(node.ids(new), "held"))
-
-
 async def test_a_forced_deletion_is_waited_for_by_name_through_the_grace(
     short_path: Path,
 ) -> None:

@@ -37,7 +37,6 @@ from holdfast.model.book.pods import (
     LONGEST_START,
     Observation,
     PodSighting,
-    came_back_elsewhere,
     changes_with_time,
     reconcile,
     without_retired,
@@ -711,31 +710,3 @@ def test_a_pod_whose_cgroup_is_gone_is_over_and_one_whose_never_was_seen_is_not(
 def test_a_pod_that_lives_in_its_cgroup_is_not_over() -> None:
     book = book_of(allocated(_D0, pod=X, active=True), _seen_before())
     assert _after(book, unreadable(), sightings={X: _LIVING}).allocations == book.allocations
-
-
-@pytest.mark.parametrize(
-    ("view", "active", "elsewhere"),
-    [
-        (seen(entry(X, "d1")), True, True),
-        (seen(entry(X, "d1")), False, False),
-        (seen(entry(X, "d1"), entry(X, "h0", resource=HALF)), True, False),
-        (seen(entry(X, "d1"), entry(X, "d9")), True, False),
-        (seen(entry(X, "d1"), entry(X)), True, False),
-        (seen(entry(Y, "d1")), True, False),
-        (unreadable(), True, False),
-    ],
-)
-def test_a_pod_came_back_elsewhere_once_one_of_its_uid_has_started_on_other_hardware_alone(
-    view: KubeletView, *, active: bool, elsewhere: bool
-) -> None:
-    draft = drafted(book_of(allocated(_D0, pod=X, active=True)))
-    (former,) = draft.holdings.of_pod(X)
-    draft.end(former, "over")
-    allocated(silicon(d1="b"), pod=X, active=active)(draft)
-    book = draft.book
-    lock = lock_of(book, "d0")
-    assert came_back_elsewhere(lock, book, view, _NODE) is elsewhere
-    assert not came_back_elsewhere(replace(lock, pod=Y), book, view, _NODE)
-    assert not came_back_elsewhere(replace(lock, claim=ClaimUid("c")), book, view, _NODE)
-    allocated(silicon(d2="c"), pod=X, active=not active)(draft)
-    assert not came_back_elsewhere(lock, draft.book, view, _NODE), "one may be the former pod's"

@@ -25,7 +25,6 @@ from holdfast.model.book.places import on_vfio
 from holdfast.model.book.pods import (
     Observation,
     PodSighting,
-    came_back_elsewhere,
     changes_with_time,
     reconcile,
     take_in,
@@ -405,10 +404,9 @@ class Watcher:
         )
 
     def _former_pod(self, lock: DeviceLock, book: Book, sightings: Sightings) -> FormerPod | None:
-        view = self._view(sightings)
-        if lock.pod is None or came_back_elsewhere(lock, book, view, self.inventory.value):
+        if lock.pod is None:
             return None
-        record = book.pods.get(lock.pod)
+        view, record = self._view(sightings), book.pods.get(lock.pod)
         sighting, boot = sightings.get(lock.pod), self.ledger.boot
         rebooted = record is not None and record.boot != boot
         if record is not None and sighting is not None and record.is_former(sighting.inode, boot):

@@ -44,8 +44,6 @@ MODEL_EDITS = {
     "model/book/pods.py": (
         Edit("entry-by-id", "elif keys := inventory.keys_of(id_):", "elif keys := frozenset():"),
         Edit("same-kubelet-to-the-end", "if record.counted_by != view.kubelet:", "if False:"),
-        Edit("back-elsewhere", "each is not None and not clash(", "each is None or not clash("),
-        Edit("back-started", "phases == {Phase.ACTIVE}", "Phase.ACTIVE in phases"),
         Edit("after-a-list", "(view.readable and view.answered)", "view.readable"),
         Edit(
             "claim-living",

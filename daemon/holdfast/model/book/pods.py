@@ -20,7 +20,6 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.places import place
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
-from holdfast.model.cards import clash
 from holdfast.model.devices import Inventory
 from holdfast.model.groups import grouped
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
@@ -277,25 +276,6 @@ def _leads_elsewhere(allocation: Allocation, observed: Observation) -> bool:
     here = {device.name.id for device in found.values() if device is not None}
     # One that is not here may not have been seen yet.
     return bool(here) and None not in found.values() and not allocation.ids <= here
-
-
-def came_back_elsewhere(
-    lock: DeviceLock, book: Book, view: KubeletView, inventory: Inventory
-) -> bool:
-    """Tell whether a later pod with the UID of *lock*'s has started, on other hardware alone.
-
-    A static pod comes back under its UID. Kubelet starts it once nothing of the former one is left.
-    """
-    if lock.pod is None or lock.claim is not None or not _is_counted(lock.pod, view):
-        return False
-    entries = view.entries_of_pod(lock.pod)
-    devices = [inventory.find(each.resource, id_) for each in entries for id_ in each.devices]
-    places = book.holdings.places
-    elsewhere = all(each.devices for each in entries) and all(
-        each is not None and not clash(each.keys, lock.keys, places) for each in devices
-    )
-    phases = {each.phase for each in book.holdings.of_pod(lock.pod) if each.claim is None}
-    return elsewhere and phases == {Phase.ACTIVE}  # one of these alone may be the former pod's
 
 
 def _started(allocation: Allocation, book: Book) -> bool:
