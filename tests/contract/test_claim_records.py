@@ -712,6 +712,37 @@ async def test_a_spec_that_leads_to_the_device_of_another_goes_at_once(
     assert ("CDI specs of claims removed" in [each["event"] for each in logs]) is not stays
 
 
+async def test_the_spec_of_a_claim_that_is_over_stays_while_a_pod_can_join_though_a_part_is_free(
+    at: _Scene,
+) -> None:
+    """Kubelet makes no call for a pod that joins while it waits for the claim's end."""
+    nodes = [DeviceNode(path=f"/dev/vfio/{number}", rdev=number) for number in range(1, 3)]
+    found = [
+        device_of(each.name, *each.keys, nodes=(node,))
+        for each, node in zip(
+            inventory({WHOLE: silicon(d0="a", d1="b")}).devices, nodes, strict=True
+        )
+    ]
+    at.inventory.set(replace(_NODE, devices=tuple(found)))
+    wish = Wish(ref=_REF, pods={X: ""}, devices={WHOLE: silicon(d0="a", d1="b")})
+
+    def prepared(draft: Draft) -> None:
+        assert enter(draft, wish, "free") is None
+
+    def ended(draft: Draft) -> None:
+        end_claim(draft, _REF.uid, "unprepared", kubelet=KUBELET, recorded=[X])
+        release(draft, draft.locks[name("d1")], "nobody has it")
+
+    await at.ledger.apply(prepared)
+    at.record(X, device="tpu-d0", others=["tpu-d1"])
+    given = GrantedNode(host_path="/dev/vfio/2", container_path="/dev/vfio/2")
+    await at.records.specs.write(_REF.uid, {"tpu-d1": ContainerGrant(nodes=(given,))})
+    await at.ledger.apply(ended)
+    assert at.held == [LockState.RELEASING]
+    await at.records.catch_up()
+    assert (at.specs / f"holdfast.dev-claim_{_REF.uid}.json").exists()
+
+
 async def test_specs_of_claims_that_are_over_do_not_stay(at: _Scene) -> None:
     await at.prepare(X)
     at.record(X)

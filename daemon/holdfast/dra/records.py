@@ -200,12 +200,17 @@ class ClaimRecords(Struct, kw_only=True):
         """
         state = await self._read()  # the server may have taken its time
         if state.state is CheckpointState.READ:
-            known = [each.claim.uid for each in state.contents]
-            known += [each.ref.uid for each in self._live()]
-            await self.specs.tidy({each: self._of_others(each) for each in known})
+            given = {each.claim.uid: self._wanted(each) for each in state.contents}
+            known = given.keys() | {each.ref.uid for each in self._live()}
+            await self.specs.tidy(
+                {each: self._of_others(each, given.get(each, ())) for each in known}
+            )
 
-    def _of_others(self, claim: ClaimUid) -> tuple[DeviceNode, ...]:
-        """Return the nodes of what *claim* has nothing of, but of what several may have open."""
+    def _of_others(self, claim: ClaimUid, given: Sequence[ResultDevices]) -> tuple[DeviceNode, ...]:
+        """Return the nodes of what *claim* has nothing of, but of what several may have open.
+
+        *given* is what kubelet has recorded: the book has none of it that is free, or came late.
+        """
         book = self.ledger.book.value
         has = frozenset[HardwareKey]().union(
             *(each.keys for each in book.holdings.of_claim(claim)),
@@ -213,6 +218,7 @@ class ClaimRecords(Struct, kw_only=True):
         )
         if not has:  # it is not known what it has
             return ()
+        has = has.union(*(device.keys for each in given for device in each.devices))
         return tuple(
             node
             for device in self.inventory.value.devices

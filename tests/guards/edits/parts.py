@@ -58,6 +58,11 @@ PART_EDITS = {
             "sorted(state.contents, key=lambda each: each.pods.isdisjoint(living))",
             "state.contents",
         ),
+        Edit(
+            "claim-spec-parts",
+            "has.union(*(device.keys for each in given",
+            "has.union(*(device.keys for each in ()",
+        ),
         Edit("claim-taken-over-again", "if each.phase is Phase.ACTIVE or not running", ""),
         Edit("claim-left", "if same and claim in claims", "if claim in claims"),
         Edit("claim-traces", "gone -= frozenset(await self.sight.with_cgroup(gone))", "pass"),
