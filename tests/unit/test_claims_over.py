@@ -144,6 +144,11 @@ def test_a_pod_that_left_a_claim_has_it_no_more_though_its_device_is_not_free_be
     assert lock_of(draft.book, "d0").pod == Y
     assert pods_of_claims(draft.book, over=False) == {Y}
     assert pods_of_claims(draft.book, over=True) == {X, Y}
+    enlist(draft, wish_of(Y))
+    assert not has_claim(draft.book, X), "kubelet asks again when it was started anew"
+    enlist(draft, wish_of(X, Y))
+    assert has_claim(draft.book, X)
+    share(draft, CLAIM, [Y], left=[X])
     share(draft, CLAIM, [X, Y])
     assert has_claim(draft.book, X)
     share(draft, CLAIM, [Y], left=[X])

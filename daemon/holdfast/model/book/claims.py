@@ -143,13 +143,16 @@ def enlist(draft: Draft, wish: Wish) -> DeviceLock | None:
         )
     record = book.claims.get(ref.uid)
     lives = record is not None and record.over_at is None
-    known = record.pods if record is not None and lives else frozenset[PodUid]()
+    former = known = let_go = frozenset[PodUid]()
+    if record is not None and lives:
+        known, let_go = record.pods, record.let_go - wish.pods.keys()
     pods = known | wish.pods.keys()
-    former = frozenset[PodUid]()
     if record is not None and left:
         former = (record.former if lives else record.former | record.pods) - pods
     draft.note_claim(
-        ClaimRecord(ref=ref, pods=pods, boot=draft.boot, former=former, admin=wish.admin)
+        ClaimRecord(
+            ref=ref, pods=pods, boot=draft.boot, let_go=let_go, former=former, admin=wish.admin
+        )
     )
     for uid, name in wish.pods.items():
         _note_pod(draft, uid, ref.namespace, name)
