@@ -76,7 +76,8 @@ class ClaimSpecs(Struct, frozen=True):
     def _tidy(self, wanted: Mapping[str, Collection[DeviceNode]]) -> list[str]:
         misleading: list[str] = []
         for name in self.folder.names():
-            if name in wanted and leads_to(self.folder.content(name), wanted[name]):
+            others = wanted.get(name)
+            if others and leads_to(self.folder.content(name), others):
                 misleading.append(name)
             elif name in wanted:
                 continue

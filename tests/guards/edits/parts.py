@@ -48,9 +48,7 @@ PART_EDITS = {
         Edit("claim-on-its-way", "another or self.record.joined_lately(claim.uid)", "another"),
     ),
     "dra/specs.py": (
-        Edit(
-            "claim-spec-astray", " and leads_to(self.folder.content(name), wanted[name])", " and 0"
-        ),
+        Edit("claim-spec-astray", " and leads_to(self.folder.content(name), others)", " and 0"),
     ),
     "dra/records.py": (
         Edit(
