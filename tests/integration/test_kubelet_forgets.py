@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fakes.stage import PATIENT, TIMES, TPU, Stage, end, pod, stage
-from simulated.pods import Phase, Pod
+from fakes.stage import PATIENT, TIMES, TPU, Stage, asks, end, pod, stage
+from simulated.pods import Phase, Pod, PodSpec
 
 _AT_ONCE = {
     "mode": "terminate",
@@ -83,6 +83,30 @@ async def test_a_kubelet_that_lost_its_checkpoint_costs_no_living_pod_a_process(
         await node.waiting(other, living, f"pid {node.orphans(living)[0]}")
         await node.end(living)
         await node.running(other)
+
+
+async def test_what_one_container_has_stays_its_pods_though_another_is_given_other_devices(
+    short_path: Path,
+) -> None:
+    """Kubelet allocates anew for a container that starts again, and not for one that runs."""
+    containers = asks(TPU, 1, name="one", opens=False), asks(TPU, 1, name="two")
+    async with stage(short_path, chips=3) as node:
+        living = await node.run(PodSpec(name="living", containers=containers, restart="Always"))
+        await node.until(lambda: living.starts == 2, "both containers to run")
+        await node.questions()
+        held = await node.locks()
+        (free,) = node.healthy() - held.keys()
+        await node.kubelet.stop()
+        node.checkpoint.unlink()
+        node.another_kubelet()
+        await node.kubelet.start()
+        await node.until_locks(dict.fromkeys(held, "releasing"))
+        await node.kubelet.devices.grant(living, containers[1], TPU, [free])
+        node.kubelet.devices.write()
+        end(node.runtime.pid(living, containers[1]))
+        await node.until(lambda: living.starts == 3, "the second to start again")
+        await node.for_some_beats()
+        assert await node.locks() == dict.fromkeys(held, "releasing") | {free: "held"}
 
 
 async def test_a_checkpoint_without_a_pod_that_kubelet_wrote_for_no_list_ends_nothing(

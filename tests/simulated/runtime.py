@@ -121,6 +121,10 @@ class Runtime:
         """Return the container's exit code when it has ended."""
         return await self._running[pod.uid, container.name].wait()
 
+    def pid(self, pod: Pod, container: Container) -> int:
+        """Return the process that a container's program is."""
+        return self._running[pod.uid, container.name].pid
+
     async def stop(self, pod: Pod, grace: float) -> None:
         """End all containers of the pod: SIGTERM, and SIGKILL after *grace* seconds."""
         mine = [process for (uid, _), process in self._running.items() if uid == pod.uid]
