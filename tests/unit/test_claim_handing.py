@@ -13,15 +13,17 @@ from holdfast.model.dra.handover import (
     EVERY_REQUEST,
     ResultDevices,
     devices_of,
+    exclusive_nodes,
     hand_over,
-    leads_to,
+    leads_to_others,
     spec,
 )
 from holdfast.model.grants import ContainerGrant, GrantedNode
-from holdfast.model.ids import ClaimUid, ResourceName
+from holdfast.model.ids import ClaimUid, HardwareKey, ResourceName
 
 _CHIP, _NIC = ResourceName("a.b/chip"), ResourceName("a.b/nic")
 _CLAIM = ClaimUid("uid-1")
+_A = frozenset({HardwareKey("a")})
 
 
 def _device(id_: str, resource: ResourceName = _CHIP) -> Device:
@@ -133,22 +135,24 @@ def test_what_is_given_with_admin_access_is_told_apart_from_what_is_not() -> Non
 
 
 @pytest.mark.parametrize(
-    ("path", "rdev", "leads"),
+    ("path", "rdev", "key", "leads"),
     [
-        ("/dev/c0", os.makedev(300, 4096), True),
-        ("/dev/c1", os.makedev(511, 257), True),
-        ("/dev/c1", os.makedev(511, 1), False),
+        ("/dev/c0", os.makedev(300, 4096), "b", True),
+        ("/dev/c1", os.makedev(511, 257), "b", True),
+        ("/dev/c1", os.makedev(511, 1), "b", False),
+        ("/dev/c0", os.makedev(511, 257), "a", False),
     ],
 )
-def test_a_spec_leads_to_a_node_by_its_path_or_by_its_number(
-    path: str, rdev: int, *, leads: bool
+def test_a_spec_leads_to_others_by_the_path_of_a_node_or_by_its_number(
+    path: str, rdev: int, key: str, *, leads: bool
 ) -> None:
     nodes = (GrantedNode(host_path="/dev/c0", container_path="/dev/c0"),)
     grants = {"chip": ContainerGrant(nodes=nodes), "all.requests": ContainerGrant(envs={"A": "1"})}
     text = spec("holdfast.dev", _CLAIM, grants, {"/dev/c0": os.makedev(511, 257)})
-    assert leads_to(text.encode(), [DeviceNode(path=path, rdev=rdev)]) is leads
+    device = device_of(named("c"), key, nodes=(DeviceNode(path=path, rdev=rdev),))
+    assert leads_to_others(text.encode(), _A, exclusive_nodes([device])) is leads
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b'{"devices": [1]}', b"[" * 100_000])
 def test_what_is_no_spec_leads_nowhere(content: bytes) -> None:
-    assert not leads_to(content, [DeviceNode(path="/dev/c0", rdev=1)])
+    assert not leads_to_others(content, _A, {"/dev/c0": frozenset({HardwareKey("b")})})

@@ -35,10 +35,17 @@ from holdfast.model.book.claims import (
 )
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import clash
-from holdfast.model.devices import DeviceNode, Inventory
+from holdfast.model.devices import Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, called_before
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, LostFacts, OnServer, why_over
-from holdfast.model.dra.handover import ResultDevices, as_whole, devices_of, meant_by, placed
+from holdfast.model.dra.handover import (
+    ResultDevices,
+    as_whole,
+    devices_of,
+    exclusive_nodes,
+    meant_by,
+    placed,
+)
 from holdfast.model.dra.passage import may_be_shared, wish_for
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, HardwareKey, PodUid, ProcessId
@@ -193,38 +200,33 @@ class ClaimRecords(Struct, kw_only=True):
     async def _tidy(self) -> None:
         """Remove the specs of claims that are over, once kubelet has heard of that.
 
-        And those by which a container that starts again would be given what is another's now.
         It has when its record has them no more. Until then a pod that joins is given the same CDI
         devices without another call, and a container starts in a sandbox that lives. Prepare writes
-        a spec only after its claim is not over any more.
+        a spec only after its claim is not over any more. A spec that would give a container the
+        device of another goes at once.
         """
         state = await self._read()  # the server may have taken its time
-        if state.state is CheckpointState.READ:
-            given = {each.claim.uid: self._wanted(each) for each in state.contents}
-            known = given.keys() | {each.ref.uid for each in self._live()}
-            await self.specs.tidy(
-                {each: self._of_others(each, given.get(each, ())) for each in known}
-            )
+        if state.state is not CheckpointState.READ:
+            return
+        recorded = {each.claim.uid: self._wanted(each) for each in state.contents}
+        known = recorded.keys() | {each.ref.uid for each in self._live()}
+        devices = self.inventory.value.devices
+        await self.specs.tidy(
+            {claim: self._keys(claim, recorded.get(claim, ())) for claim in known},
+            exclusive_nodes(each for each in devices if not may_be_shared(each)),
+        )
 
-    def _of_others(self, claim: ClaimUid, given: Sequence[ResultDevices]) -> tuple[DeviceNode, ...]:
-        """Return the nodes of what *claim* has nothing of, but of what several may have open.
+    def _keys(self, claim: ClaimUid, recorded: Sequence[ResultDevices]) -> frozenset[HardwareKey]:
+        """Return the keys of what *claim* has; none if the book does not know it.
 
-        *given* is what kubelet has recorded: the book has none of it that is free, or came late.
+        What kubelet has *recorded* counts, too: the book has none of it that is free, or came late.
         """
         book = self.ledger.book.value
         has = frozenset[HardwareKey]().union(
             *(each.keys for each in book.holdings.of_claim(claim)),
             *(each.keys for each in locks_of(book, claim)),
         )
-        if not has:  # it is not known what it has
-            return ()
-        has = has.union(*(device.keys for each in given for device in each.devices))
-        return tuple(
-            node
-            for device in self.inventory.value.devices
-            if not may_be_shared(device) and has.isdisjoint(device.keys)
-            for node in device.nodes
-        )
+        return has and has.union(*(device.keys for each in recorded for device in each.devices))
 
     def _live(self) -> list[ClaimRecord]:
         claims = self.ledger.book.value.claims

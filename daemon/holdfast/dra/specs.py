@@ -1,6 +1,6 @@
 """The CDI spec files of claims: written before each answer, removed when the claim is over."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import structlog
@@ -10,9 +10,8 @@ from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.kernelfile import device_number
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
-from holdfast.model.devices import DeviceNode
-from holdfast.model.dra.handover import Grants, file_name, leads_to, spec
-from holdfast.model.ids import ClaimUid
+from holdfast.model.dra.handover import Grants, Nodes, file_name, leads_to_others, spec
+from holdfast.model.ids import ClaimUid, HardwareKey
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
 
@@ -47,14 +46,15 @@ class ClaimSpecs(Struct, frozen=True):
         with self._kept.noting(HostError, LaneStuckError):
             await self.lane.run(partial(self.folder.drop, file_name(claim)))
 
-    async def tidy(self, claims: Mapping[ClaimUid, Collection[DeviceNode]]) -> None:
+    async def tidy(self, claims: Mapping[ClaimUid, frozenset[HardwareKey]], nodes: Nodes) -> None:
         """Remove the files of all claims but *claims*; what fails is told, never raised.
 
-        With each claim are the nodes that are others' now: a file that leads there goes, too.
+        And each that has one of *nodes* which is hardware that its claim has nothing of. With each
+        claim are the keys of what it has: none if that is not known.
         """
         with self._kept.noting(HostError, LaneStuckError):
-            wanted = {file_name(claim): others for claim, others in claims.items()}
-            misleading = await self.lane.run(partial(self._tidy, wanted))
+            wanted = {file_name(claim): keys for claim, keys in claims.items()}
+            misleading = await self.lane.run(partial(self._tidy, wanted, nodes))
             if misleading:
                 log.warning(
                     "CDI specs of claims removed",
@@ -73,11 +73,11 @@ class ClaimSpecs(Struct, frozen=True):
         except OSError as error:  # a file system that fails under us
             raise HostError(f"cannot write the CDI spec of claim {claim}: {error}") from error
 
-    def _tidy(self, wanted: Mapping[str, Collection[DeviceNode]]) -> list[str]:
+    def _tidy(self, wanted: Mapping[str, frozenset[HardwareKey]], nodes: Nodes) -> list[str]:
         misleading: list[str] = []
         for name in self.folder.names():
-            others = wanted.get(name)
-            if others and leads_to(self.folder.content(name), others):
+            keys = wanted.get(name)
+            if keys and leads_to_others(self.folder.content(name), keys, nodes):
                 misleading.append(name)
             elif name in wanted:
                 continue

@@ -48,7 +48,7 @@ PART_EDITS = {
         Edit("claim-on-its-way", "another or self.record.joined_lately(claim.uid)", "another"),
     ),
     "dra/specs.py": (
-        Edit("claim-spec-astray", " and leads_to(self.folder.content(name), others)", " and 0"),
+        Edit("claim-spec-astray", "leads_to_others(self.folder.content(name), keys, nodes)", "0"),
     ),
     "dra/records.py": (
         Edit(
@@ -58,7 +58,7 @@ PART_EDITS = {
         ),
         Edit(
             "claim-spec-parts",
-            "has.union(*(device.keys for each in given",
+            "has.union(*(device.keys for each in recorded",
             "has.union(*(device.keys for each in ()",
         ),
         Edit("claim-taken-over-again", "if each.phase is Phase.ACTIVE or not running", ""),

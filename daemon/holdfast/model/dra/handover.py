@@ -1,7 +1,7 @@
 """What a claim is given and hands to containers: shares, nodes and variables, by its CDI spec."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState
 from holdfast.model.book.messages import FilledMessage, Message
 from holdfast.model.book.standing import belongs_to, quarantines_on, why_withheld
 from holdfast.model.cards import replicas_in
-from holdfast.model.devices import Device, DeviceNode, major, minor
+from holdfast.model.devices import Device, major, minor
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import ClaimResult, PrepareAnswer, PreparedDevice
 from holdfast.model.gate.cdi import MODE, VERSION, spec_text
@@ -84,21 +84,31 @@ def _node(node: GrantedNode, number: int | None) -> dict[str, object]:
     return described
 
 
-def leads_to(content: bytes, nodes: Collection[DeviceNode]) -> bool:
-    """Tell whether a spec gives a container one of *nodes*, by its path or by its number."""
-    paths = {each.path for each in nodes}
-    numbers = {(major(each.rdev), minor(each.rdev)) for each in nodes}
+Nodes = Mapping[str | tuple[int, int], frozenset[HardwareKey]]
+"""The keys of the hardware behind device nodes, by their paths and by their numbers."""
+
+
+def exclusive_nodes(devices: Iterable[Device]) -> Nodes:
+    """Return the nodes of *devices*, each of which one claim or pod alone may have."""
+    found: dict[str | tuple[int, int], frozenset[HardwareKey]] = {}
+    for device in devices:
+        for node in device.nodes:
+            for name in (node.path, (major(node.rdev), minor(node.rdev))):
+                found[name] = found.get(name, frozenset()) | device.keys
+    return found
+
+
+def leads_to_others(content: bytes, keys: frozenset[HardwareKey], nodes: Nodes) -> bool:
+    """Tell whether a spec gives a container one of *nodes* that has none of *keys*."""
     try:
-        given = [
-            node
+        names = [
+            name
             for each in json.loads(content)["devices"]
             for node in each["containerEdits"].get("deviceNodes", ())
+            for name in (node["hostPath"], (node.get("major"), node.get("minor")))
         ]
-        return any(
-            node["hostPath"] in paths or (node.get("major"), node.get("minor")) in numbers
-            for node in given
-        )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return any(name in nodes and keys.isdisjoint(nodes[name]) for name in names)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # no such spec
         return False
 
 
