@@ -74,16 +74,6 @@ def test_a_document_may_be_a_mapping(tmp_path: Path) -> None:
     assert [each.resource_name for each in found.pools] == ["example.com/nvme"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "gate:", "gpu: {enabled: yes}\nkubelet:\n  question:", "tpu: {workerId: null}"],
-)
-def test_a_document_that_is_text_may_have_sections_without_a_value(
-    text: str, tmp_path: Path
-) -> None:
-    assert _loaded({"config": {"map": {"default": text}}}, tmp_path, "").gate == Settings().gate
-
-
 def test_documents_of_a_configmap_of_ones_own_are_mounted() -> None:
     values = {"config": {"name": "mine"}}
     found = objects(values)

@@ -10,6 +10,7 @@ from chart.theirs import VALUES
 _FILE = "version: v1\nflags: {migStrategy: mixed}\n"
 _TAKEN: list[dict[str, Any]] = [
     {"config": {"map": {"config": _FILE}}},
+    {"config": {"map": {"config": {"version": "v1", "flags": {"migStrategy": "mixed"}}}}},
     {"config": {"map": {"config0": "version: v1\n", "config1": _FILE}, "default": "config0"}},
     {"config": {"name": "nvidia-plugin-configs"}},
     {"config": {"name": "nvidia-plugin-configs", "default": "config0"}},

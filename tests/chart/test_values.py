@@ -97,9 +97,7 @@ _BAD = r"""
 {config.map: {a: '[1]'}} | config.map.a: error unmarshaling JSON
 {config.map: {a: 'gate: {wiat: 1s}'}} | config.map.a: gate.wiat: there is no such key
 {config.map: {a: 'gate: 1s'}} | config.map.a: gate: it is a section with keys
-{config.map: {a: 'pools: 1'}} | config.map.a: pools: it is a list
-{config.map: {a: 'tpu: {enabled: 1}'}} | config.map.a: tpu.enabled: it is true or false
-{config: {reclaim: {mode: observe}, map: {a: 'reclaim: {leakedSandbox: restart}'}}} | config.map.a: reclaim.leakedSandbox: restart
+{config: {reclaim: {mode: observe}, map: {a: {reclaim: {leakedSandbox: restart}}}}} | config.map.a: reclaim.leakedSandbox: restart
 {config.map: {a: 'kubelet: {pluginDir: /a}'}} | config.map.a: kubelet.pluginDir is the
 {config.map: {a: {http: {port: 1}}}} | /config/map/a': additional properties 'http'
 {config.map: {a: {kubelet: {pluginDir: /a}}}} | /config/map/a/kubelet'

@@ -151,21 +151,22 @@ shared under another name (`renamed`), functions on VFIO (`vfio`) that are reset
 {{- end -}}
 
 {{/*
-What is wrong with a document, as a list in JSON: with the keys of one that is text, for the schema has those of mappings, or with the
-settings that it makes. Of a file of NVIDIA's plugin only that it can be parsed. Takes a list: the document, and the chart's root.
+What is wrong with a document, as a list in JSON. Of one that is text its keys, and of a file of NVIDIA's plugin only that it can be parsed; of a
+mapping, whose form the schema has, the settings that it makes. Takes a list: the document, and the chart's root.
 */}}
 {{- define "holdfast.inDocument" -}}
-{{- $root := index . 1 -}}
-{{- $content := index . 0 -}}
-{{- if kindIs "string" $content -}}{{- $content = fromYaml $content -}}{{- end -}}
+{{- $document := index . 0 -}}{{- $root := index . 1 -}}
+{{- $content := $document -}}
+{{- if kindIs "string" $document -}}{{- $content = fromYaml $document -}}{{- end -}}
 {{- $told := list -}}
 {{- if and (hasKey $content "Error") (eq (len $content) 1) -}}
 {{- $told = append $told $content.Error -}}
 {{- else if not (or (hasKey $content "version") (hasKey $content "flags")) -}}
+{{- if kindIs "string" $document -}}
 {{- $known := $root.Files.Get "files/refused.json" | fromJson -}}
 {{- $defaults := $root.Files.Get "files/settings.json" | fromJson -}}
 {{- $told = include "holdfast.unknown" (list $content $defaults "" $known.inDocuments) | fromJsonArray -}}
-{{- if not $told -}}
+{{- else -}}
 {{- $config := mustMergeOverwrite (omit $root.Values.config "map" "default" "fallbackStrategies" | deepCopy) $content -}}
 {{- $told = include "holdfast.refused" (dict "Files" $root.Files "Values" (set (omit $root.Values "config") "config" $config)) | fromJsonArray -}}
 {{- end -}}
@@ -173,28 +174,21 @@ settings that it makes. Of a file of NVIDIA's plugin only that it can be parsed.
 {{- $told | toJson -}}
 {{- end -}}
 
-{{/*
-Which keys of a mapping are none of the settings, have a value of another kind, or are not for a document: a list in JSON. Takes the mapping,
-the defaults beside it, their path, and what is not for a document. A section without a value says nothing, and is taken away.
-*/}}
+{{/* Which keys of a mapping are none of the settings, or not for a document: a list in JSON. Takes the mapping, the defaults beside it, their path, and what is not for a document. */}}
 {{- define "holdfast.unknown" -}}
 {{- $content := index . 0 -}}{{- $defaults := index . 1 -}}{{- $prefix := index . 2 -}}{{- $fixed := index . 3 -}}
 {{- $told := list -}}
-{{- $kinds := dict "map" "a section with keys of its own" "slice" "a list" "bool" "true or false" -}}
 {{- range $key, $value := $content -}}
 {{- $path := printf "%s%s" $prefix $key -}}
 {{- if hasKey $fixed $path -}}
 {{- $told = append $told (printf "%s is the same for every document; set config.%s" $path $path) -}}
 {{- else if not (hasKey $defaults $key) -}}
 {{- $told = append $told (printf "%s: there is no such key" $path) -}}
-{{- else -}}
-{{- $kind := kindOf (get $defaults $key) -}}
-{{- if and (eq $kind "map") (kindIs "map" $value) -}}
+{{- else if kindIs "map" (get $defaults $key) -}}
+{{- if kindIs "map" $value -}}
 {{- $told = concat $told (include "holdfast.unknown" (list $value (get $defaults $key) (printf "%s." $path) $fixed) | fromJsonArray) -}}
-{{- else if and (eq $kind "map") (kindIs "invalid" $value) -}}
-{{- $_ := unset $content $key -}}
-{{- else if and (hasKey $kinds $kind) (ne $kind (kindOf $value)) -}}
-{{- $told = append $told (printf "%s: it is %s" $path (get $kinds $kind)) -}}
+{{- else if not (kindIs "invalid" $value) -}}
+{{- $told = append $told (printf "%s: it is a section with keys of its own" $path) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
