@@ -7,6 +7,7 @@ import pytest
 from oneholder.world import CROSSING, Crossing, Disk, Look, OneHolder
 
 _DISKS = (Disk.ROOM, Disk.NOTHING)
+_HALVES_FIRST = [("h4",), ("h0",), ("w0",), ("s0",)]
 
 
 @pytest.mark.parametrize("killed", [None, *_DISKS])
@@ -23,3 +24,27 @@ def test_two_pods_never_wait_for_each_other_because_an_allocate_could_not_be_rec
                 world._start(*containers[place], None)
         finally:
             world.teardown()  # where everybody who waits can start in the end
+
+
+def test_an_older_allocation_of_the_same_devices_hides_when_a_pod_came_whose_records_are_lost() -> (
+    None
+):
+    """As docs/lock-states.md says: kubelet could not admit the pod that it was made for."""
+    (wishes,) = (
+        each for each in CROSSING if [ids for pod in each for _, ids in pod] == _HALVES_FIRST
+    )
+    world = OneHolder()
+    world.start()
+    try:
+        world.writes_checkpoint = False
+        room = [Disk.ROOM] * 4
+        world.cross(wishes, room, killed=None, look=Look.READ)
+        world.disk, world.writes_checkpoint = Disk.FULL, True
+        disks = [Disk.ROOM, Disk.ROOM, Disk.NOTHING, Disk.NOTHING]
+        containers = world.cross(wishes, disks, killed=Disk.FULL, look=Look.READ)
+        for pod, each in containers:
+            world.the_watcher_beats(None)
+            world._start(pod, each, None)
+    finally:
+        world.teardown()
+    assert world.met["a pod that a person had to delete"] == 1
