@@ -283,7 +283,7 @@ class OneHolder(RuleBasedStateMachine):
         self.owed: frozenset[object] = frozenset()
         """What was allocated before the last commit, and could not be recorded."""
         self.out_of_turn = False
-        """Whether an Allocate was forgotten, and the checkpoint did not tell when it was."""
+        """Whether an Allocate was forgotten, and the checkpoint told nothing of it either."""
         self.met: Counter[str] = Counter()
         """How often the faults met something that they matter to."""
         self.stranger: frozenset[HardwareKey] = frozenset()
@@ -316,8 +316,7 @@ class OneHolder(RuleBasedStateMachine):
 
         Pods end after they have started, as they do, so that the next can. Only where the daemon was
         killed before it could record an Allocate, and could not read the checkpoint when it came
-        back, or has an older Allocation of the same devices, does nothing tell which pod came
-        first. Then a person deletes one.
+        back, does nothing tell which pod came first. Then a person deletes one.
         """
         self._calm()
         self.the_watcher_beats(None)
@@ -949,17 +948,8 @@ class OneHolder(RuleBasedStateMachine):
     def _look_at_kubelet(self) -> None:
         """Do what the daemon does at its start."""
         self._read(self.look, asks=False)
-        forgotten = {
-            (each.resource, each.ids)
-            for pod in self.pods
-            for each in pod.containers
-            if each.forgotten
-        }
-        # An Allocation whose pod was not admitted passes for one that was made later.
-        before = {
-            (each.resource, each.ids) for each in self.book.allocations.values() if not each.pod
-        }
-        if forgotten and (self.look is not Look.READ or forgotten & before):
+        containers = (each for pod in self.pods for each in pod.containers)
+        if self.look is not Look.READ and any(each.forgotten for each in containers):
             self.out_of_turn = True
         around = self._observed()
         if not self._commit_or_log(partial(reconcile, observed=around), None):

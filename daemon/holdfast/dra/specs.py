@@ -1,4 +1,4 @@
-"""The CDI spec files of claims: written before each answer, removed when the claim is over."""
+"""The CDI spec files of claims: written before each answer, removed once they may mislead."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -74,12 +74,13 @@ class ClaimSpecs(Struct, frozen=True):
             raise HostError(f"cannot write the CDI spec of claim {claim}: {error}") from error
 
     def _tidy(self, wanted: Mapping[str, frozenset[HardwareKey]], nodes: Nodes) -> list[str]:
-        misleading: list[str] = []
-        for name in self.folder.names():
-            keys = wanted.get(name)
-            if keys and leads_to_others(self.folder.content(name), keys, nodes):
-                misleading.append(name)
-            elif name in wanted:
-                continue
+        names = self.folder.names()
+        misleading = [
+            name
+            for name in names
+            if (keys := wanted.get(name))
+            and leads_to_others(self.folder.content(name), keys, nodes)
+        ]
+        for name in (*misleading, *(each for each in names if each not in wanted)):
             self.folder.drop(name)
         return misleading
