@@ -148,8 +148,10 @@ def test_pods_of_a_claim_that_are_over_are_gone_through_in_one_step() -> None:
 def test_a_pod_of_a_claim_that_nothing_is_left_of_is_forgotten_unless_a_lock_names_it() -> None:
     draft = drafted(prepared_book(X, Y))
     share(draft, CLAIM, [Z])
+    share(draft, CLAIM, [X, Y], left=[Z])
     part(draft, CLAIM, {X, Z})
     assert draft.book.claims[CLAIM].pods == {X, Y}
+    assert not draft.book.claims[CLAIM].let_go
     end_claim(draft, CLAIM, "kubelet unprepared it")
     part(draft, CLAIM, {Y})
     assert draft.book.claims[CLAIM].pods == {X, Y}, "the end of a claim waits for all of its pods"
