@@ -7,7 +7,6 @@ import pytest
 from oneholder.world import CROSSING, Crossing, Disk, Look, OneHolder
 
 _DISKS = (Disk.ROOM, Disk.NOTHING)
-_HALVES_FIRST = [("h4",), ("h0",), ("w0",), ("s0",)]
 
 
 @pytest.mark.parametrize("killed", [None, *_DISKS])
@@ -26,23 +25,27 @@ def test_two_pods_never_wait_for_each_other_because_an_allocate_could_not_be_rec
             world.teardown()  # where everybody who waits can start in the end
 
 
-def test_an_older_allocation_of_the_same_devices_hides_when_a_pod_came_whose_records_are_lost() -> (
-    None
-):
-    """What is left to do: it is in docs/lock-states.md, and kubelet did not admit the first pod."""
-    (wishes,) = (
-        each for each in CROSSING if [ids for pod in each for _, ids in pod] == _HALVES_FIRST
-    )
-    world = OneHolder()
-    world.start()
-    world.writes_checkpoint = False
-    world.cross(wishes, [Disk.ROOM] * 4, killed=None, look=Look.READ)
-    world.disk, world.writes_checkpoint = Disk.FULL, True
-    disks = [Disk.ROOM, Disk.ROOM, Disk.NOTHING, Disk.NOTHING]
-    containers = world.cross(wishes, disks, killed=Disk.FULL, look=Look.READ)
-    for pod, each in containers:
-        world.the_watcher_beats(None)
-        world._start(pod, each, None)
-    with pytest.raises(AssertionError, match="a pod waits for ever"):
-        world.teardown()
-    assert [each.passed for _, each in containers] == [True, False, True, False]
+@pytest.mark.parametrize("killed", [None, Disk.ROOM, Disk.FULL])
+@pytest.mark.parametrize("wishes", CROSSING)
+def test_two_pods_never_wait_for_each_other_because_of_allocations_of_pods_that_never_came(
+    wishes: Crossing, killed: Disk | None
+) -> None:
+    """Kubelet admitted no former pod, the disk fills before one of the Allocates of the next ones.
+
+    They start from the first on, with a beat before each, or the second pod first with none.
+    """
+    for taken, (order, beats) in product(range(4), [((0, 1, 2, 3), True), ((2, 0, 3, 1), False)]):
+        world = OneHolder()
+        world.start()
+        try:
+            world.writes_checkpoint = False
+            world.cross(wishes, [Disk.ROOM] * 4, killed=None, look=Look.READ)
+            world.disk, world.writes_checkpoint = Disk.FULL, True
+            disks = [Disk.ROOM] * taken + [Disk.FULL] * (4 - taken)
+            containers = world.cross(wishes, disks, killed=killed, look=Look.READ)
+            for place in order:
+                if beats:
+                    world.the_watcher_beats(None)
+                world._start(*containers[place], None)
+        finally:
+            world.teardown()  # where everybody who waits can start in the end

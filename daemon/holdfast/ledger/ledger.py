@@ -248,7 +248,7 @@ class Ledger(Struct, kw_only=True):
 
     def _draft(self, book: Book) -> Draft:
         clock = self.clock
-        owed = tuple(self._owed.copy())
+        owed = self._owed.copy()
         return Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self.boot, owed=owed)
 
     def _close(self) -> None:

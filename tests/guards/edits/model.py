@@ -42,6 +42,12 @@ MODEL_EDITS = {
         ),
     ),
     "model/book/pods.py": (
+        Edit("late-former", "if draft.owes((resource, ids)):", "if False:"),
+        Edit(
+            "late-names",
+            "    _identify(draft, observed)\n    _adopt(draft, observed)\n    settle",
+            "    _adopt(draft, observed)\n    settle",
+        ),
         Edit("entry-by-id", "elif keys := inventory.keys_of(id_):", "elif keys := frozenset():"),
         Edit("same-kubelet-to-the-end", "if record.counted_by != view.kubelet:", "if False:"),
         Edit("after-a-list", "(view.readable and view.answered)", "view.readable"),
@@ -108,7 +114,10 @@ MODEL_EDITS = {
             "return True",
         ),
     ),
-    "model/gate/gate.py": (Edit("gpu-nvml-fails-at-gate", "if verdict.final:", "if False:"),),
+    "model/gate/gate.py": (
+        Edit("gpu-nvml-fails-at-gate", "if verdict.final:", "if False:"),
+        Edit("late-behind", "in (draft.foreseen(), book)", "in (book,)"),
+    ),
     "model/kubelet.py": (
         Edit(
             "no-devices",

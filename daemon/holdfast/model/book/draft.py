@@ -48,12 +48,13 @@ class Draft:
         now: float,
         uptime: float,
         boot: BootId,
-        owed: "tuple[Callable[[Draft], None], ...]" = (),
+        owed: "Mapping[Callable[[Draft], None], object]" = MappingProxyType({}),
     ) -> None:
         """Start from *book* at *uptime*, in seconds since *boot*.
 
         *now* is the same in seconds since the epoch. It stamps every move, and decides nothing.
-        *owed* record the Allocations that could not be recorded in their time, the oldest first.
+        *owed* record the Allocations that could not be recorded in their time, the oldest first,
+        and each has what it is about.
         """
         self.before = book
         self._latest: Book | None = book
@@ -120,10 +121,23 @@ class Draft:
 
     def pay(self) -> None:
         """Record what is owed."""
-        owed, self._owed = self._owed, ()
-        self.paid += owed
+        owed, self._owed = self._owed, {}
+        self.paid += tuple(owed)
         for record in owed:
             record(self)
+
+    def owes(self, what: object) -> bool:
+        """Tell whether *what* is owed."""
+        return what in self._owed.values()
+
+    def foreseen(self) -> Book:
+        """Return the book as it will be once what is owed is recorded."""
+        owed = self._owed
+        if not owed:
+            return self.book
+        draft = Draft(self.book, now=self.now, uptime=self.uptime, boot=self.boot, owed=owed)
+        draft.pay()
+        return draft.book
 
     def allocate(
         self,

@@ -189,8 +189,9 @@ def reconcile(draft: Draft, observed: Observation) -> None:
 
 
 def take_in(draft: Draft, observed: Observation) -> None:
-    """Only adopt what *observed* shows: it may be old, and who ends by it may run again."""
+    """Identify and adopt as *observed* shows; it may be old, and who ends by it may run again."""
     place(draft, observed.inventory.cards)
+    _identify(draft, observed)
     _adopt(draft, observed)
     settle(draft)
 
@@ -205,6 +206,8 @@ def _identify(draft: Draft, observed: Observation) -> None:
         if each.pod is None and is_newer(view, each, observed.boot)
     )
     for (resource, ids), allocations in unnamed.items():
+        if draft.owes((resource, ids)):  # these are former pods', and the present one's is owed
+            continue
         entries = view.entries_of(resource, ids)
         pods = {entry.pod for entry in entries}
         if len(pods) == 1:

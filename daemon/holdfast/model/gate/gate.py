@@ -281,9 +281,11 @@ def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> Obst
     allocation = _enrol(draft, passage, caller)
     settle(draft)
     book = draft.book
-    obstacle = why_not_yet(rights_of_start(passage, caller, book, queued=(allocation,)), book)
-    if obstacle is not None:
-        return obstacle
+    # Nor may it overtake who is before it by what is owed: two pods could wait for each other.
+    for each in (draft.foreseen(), book):
+        obstacle = why_not_yet(rights_of_start(passage, caller, each, queued=(allocation,)), each)
+        if obstacle is not None:
+            return obstacle
     for lock in book.locks_on(passage.keys):
         draft.note(lock, evidence)
     draft.activate(allocation)
