@@ -93,8 +93,8 @@ def test_what_an_older_pod_has_not_started_on_is_the_claims_that_is_taken_over()
 @pytest.mark.parametrize(
     ("started", "locks"),
     [
-        (True, [(LockState.HELD, X, _REF.uid, True)]),
-        (False, [(LockState.FOREIGN, None, None, True)]),
+        (True, [(LockState.HELD, X, _REF.uid, True, "kubelet has prepared its claim")]),
+        (False, [(LockState.FOREIGN, None, None, True, "held by pid 7 (train)")]),
     ],
 )
 def test_what_was_called_foreign_before_a_claim_was_taken_over_is_the_claims(
@@ -111,7 +111,10 @@ def test_what_was_called_foreign_before_a_claim_was_taken_over_is_the_claims(
     observed = Observation(view=seen(), inventory=inventory({}), boot=BOOT, pending_timeout=60)
     reconcile(draft, observed)
 
-    found = [(each.state, each.pod, each.claim, each.started) for each in draft.locks.values()]
+    found = [
+        (each.state, each.pod, each.claim, each.started, each.evidence)
+        for each in draft.locks.values()
+    ]
     assert found == locks
 
 

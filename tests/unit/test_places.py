@@ -1,5 +1,7 @@
 """Cards and the PCI functions that they are: nobody has one while another has the other."""
 
+from collections.abc import Callable
+
 import pytest
 
 from fakes.books import (
@@ -24,7 +26,7 @@ from holdfast.model.book.byhand import Target, quarantine, unquarantine
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.places import on_vfio, place
-from holdfast.model.book.pods import Observation, reconcile
+from holdfast.model.book.pods import Observation, reconcile, take_in
 from holdfast.model.book.queue import settle
 from holdfast.model.book.standing import why_withheld
 from holdfast.model.cards import clash, same_functions
@@ -182,10 +184,13 @@ def test_a_card_that_moved_to_where_another_has_its_function_is_nowhere_until_th
     assert where(draft) == HERE
 
 
-def test_the_locks_of_a_former_version_exclude_as_soon_as_the_card_is_found() -> None:
+@pytest.mark.parametrize("compare", [reconcile, take_in])
+def test_the_locks_of_a_former_version_exclude_as_soon_as_the_card_is_found(
+    compare: Callable[[Draft, Observation], None],
+) -> None:
     book = book_of(allocated(CARD, pod=X, active=True))
     draft = drafted(book)
-    reconcile(
+    compare(
         draft,
         Observation(
             view=seen(),
