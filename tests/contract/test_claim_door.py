@@ -102,6 +102,7 @@ class _AtTheDoor:
             driver=_DRIVER,
             root=self.node.root,
             lane=self.lane,
+            promises=Sources(),
         )
         entry = entry_over(
             self.ledger,

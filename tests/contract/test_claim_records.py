@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from fakes.books import HALF, KUBELET, WHOLE, X, Y, Z, device_of, inventory, name, silicon
 from fakes.claimrecord import write_entries, write_record
 from fakes.ledgers import ledger_in
+from holdfast.discovery.source import Sources
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import (
@@ -204,6 +205,7 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
                 driver="holdfast.dev",
                 root=HostRoot.under(tmp_path),
                 lane=lane,
+                promises=Sources(),
             ),
             lane=lane,
             written=written,
@@ -688,17 +690,16 @@ async def test_an_administrators_claim_of_the_same_name_says_nothing_of_this_one
 
 
 @pytest.mark.parametrize(
-    ("known", "other", "keys", "kind", "stays"),
+    ("known", "other", "keys", "stays"),
     [
-        (True, "/dev/vfio/7", "b", DeviceKind.VFIO, False),
-        (True, "/dev/vfio/8", "b", DeviceKind.VFIO, True),
-        (True, "/dev/vfio/7", "a", DeviceKind.VFIO, True),
-        (True, "/dev/vfio/7", "b", DeviceKind.DRIVER, True),
-        (False, "/dev/vfio/7", "b", DeviceKind.VFIO, True),
+        (True, "/dev/vfio/7", "b", False),
+        (True, "/dev/vfio/8", "b", True),
+        (True, "/dev/vfio/7", "a", True),
+        (False, "/dev/vfio/7", "b", True),
     ],
 )
 async def test_a_spec_that_leads_to_the_device_of_another_goes_at_once(
-    at: _Scene, *, known: bool, other: str, keys: str, kind: DeviceKind, stays: bool
+    at: _Scene, *, known: bool, other: str, keys: str, stays: bool
 ) -> None:
     """A container that restarts in its sandbox is given what the spec says.
 
@@ -709,13 +710,32 @@ async def test_a_spec_that_leads_to_the_device_of_another_goes_at_once(
     at.record(X)
     node = GrantedNode(host_path="/dev/vfio/7", container_path="/dev/vfio/7")
     await at.records.specs.write(_REF.uid, {"tpu-d0": ContainerGrant(nodes=(node,))})
-    found = device_of(name("d9"), keys, kind=kind, nodes=(DeviceNode(path=other, rdev=1),))
+    found = device_of(name("d9"), keys, nodes=(DeviceNode(path=other, rdev=1),))
     at.inventory.set(replace(_NODE, devices=(found,)))
     with capture_logs() as logs:
         await at.records.catch_up()
     assert (_REF.uid in at.ledger.book.value.claims) is known
     assert (at.specs / f"holdfast.dev-claim_{_REF.uid}.json").exists() is stays
     assert ("CDI specs of claims removed" in [each["event"] for each in logs]) is not stays
+
+
+async def test_a_spec_stays_that_leads_to_what_its_claim_has_with_adminaccess(at: _Scene) -> None:
+    node = DeviceNode(path="/dev/nvidia1", rdev=1)
+    found = device_of(name("d9"), "card/9", kind=DeviceKind.DRIVER, nodes=(node,))
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, found)))
+    wish = Wish(
+        ref=_REF, pods={X: ""}, devices={WHOLE: silicon(d0="a")}, admin={found.name: found.keys}
+    )
+
+    def prepared(draft: Draft) -> None:
+        assert enter(draft, wish, "free") is None
+
+    await at.ledger.apply(prepared)
+    at.record(X)
+    given = GrantedNode(host_path=node.path, container_path=node.path)
+    await at.records.specs.write(_REF.uid, {"d9": ContainerGrant(nodes=(given,))})
+    await at.records.catch_up()
+    assert (at.specs / f"holdfast.dev-claim_{_REF.uid}.json").exists()
 
 
 async def test_the_spec_of_a_claim_that_is_over_stays_while_a_pod_can_join_though_a_part_is_free(

@@ -42,7 +42,7 @@ from holdfast.model.dra.handover import (
     ResultDevices,
     as_whole,
     devices_of,
-    exclusive_nodes,
+    leads_to,
     meant_by,
     placed,
 )
@@ -210,10 +210,9 @@ class ClaimRecords(Struct, kw_only=True):
             return
         recorded = {each.claim.uid: self._wanted(each) for each in state.contents}
         known = recorded.keys() | {each.ref.uid for each in self._live()}
-        devices = self.inventory.value.devices
         await self.specs.tidy(
             {claim: self._keys(claim, recorded.get(claim, ())) for claim in known},
-            exclusive_nodes(each for each in devices if not may_be_shared(each)),
+            leads_to(self.inventory.value.devices),
         )
 
     def _keys(self, claim: ClaimUid, recorded: Sequence[ResultDevices]) -> frozenset[HardwareKey]:
@@ -222,9 +221,11 @@ class ClaimRecords(Struct, kw_only=True):
         What kubelet has *recorded* counts, too: the book has none of it that is free, or came late.
         """
         book = self.ledger.book.value
+        record = book.claims.get(claim)
         has = frozenset[HardwareKey]().union(
             *(each.keys for each in book.holdings.of_claim(claim)),
             *(each.keys for each in locks_of(book, claim)),
+            *(record.admin.values() if record is not None else ()),
         )
         return has and has.union(*(device.keys for each in recorded for device in each.devices))
 

@@ -113,6 +113,7 @@ MODEL_EDITS = {
             "return not (on_it or locked or quarantines_on(book, device.keys))",
             "return True",
         ),
+        Edit("claim-spec-index", "names += promised(", "names += (lambda *_: ())("),
     ),
     "model/gate/gate.py": (
         Edit("gpu-nvml-fails-at-gate", "if verdict.final:", "if False:"),

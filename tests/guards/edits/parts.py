@@ -48,7 +48,11 @@ PART_EDITS = {
         Edit("claim-on-its-way", "another or self.record.joined_lately(claim.uid)", "another"),
     ),
     "dra/specs.py": (
-        Edit("claim-spec-astray", "leads_to_others(self.folder.content(name), keys, nodes)", "0"),
+        Edit(
+            "claim-spec-astray",
+            "leads_to_others(self.folder.content(name), keys, leads, promised)",
+            "0",
+        ),
     ),
     "dra/records.py": (
         Edit(
@@ -61,6 +65,7 @@ PART_EDITS = {
             "has.union(*(device.keys for each in recorded",
             "has.union(*(device.keys for each in ()",
         ),
+        Edit("claim-spec-admin", "*(record.admin.values() if record is not None else ()),", ""),
         Edit("claim-taken-over-again", "if each.phase is Phase.ACTIVE or not running", ""),
         Edit("claim-left", "if same and claim in claims", "if claim in claims"),
         Edit("claim-traces", "gone -= frozenset(await self.sight.with_cgroup(gone))", "pass"),

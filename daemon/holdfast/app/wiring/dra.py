@@ -131,6 +131,7 @@ class DraParts:
             driver=self.driver,
             root=host.root,
             lane=host.lanes["cdi"],
+            promises=discovery.sources,
         )
         claims = ClaimsOnServer(self.server)
         self.entry = build_entry(core, discovery.use, reclaim, Watched(POLL))
