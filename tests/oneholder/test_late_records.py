@@ -4,6 +4,8 @@ from itertools import product
 
 import pytest
 
+from fakes.books import HALF, WHOLE
+from holdfast.model.ids import DeviceId
 from oneholder.world import CROSSING, Crossing, Disk, Look, OneHolder
 
 _DISKS = (Disk.ROOM, Disk.NOTHING)
@@ -49,3 +51,35 @@ def test_two_pods_never_wait_for_each_other_because_of_allocations_of_pods_that_
                 world._start(*containers[place], None)
         finally:
             world.teardown()  # where everybody who waits can start in the end
+
+
+def test_a_start_is_not_kept_from_its_hardware_by_its_own_name_that_is_not_recorded_yet() -> None:
+    """Kubelet's checkpoint named its pod when the daemon came back, and cannot be read since."""
+    world = OneHolder()
+    world.start()
+    world._admit([(WHOLE, frozenset({DeviceId("w0")}))], None)
+    world._admit([(HALF, frozenset({DeviceId("h2")}))], None, disks=[Disk.FULL])
+    world._restart()
+    world.look = Look.UNREADABLE
+    try:
+        (first, _) = world.pods
+        world._start(first, *first.containers, None)
+        assert first.containers[0].passed
+    finally:
+        world.teardown()
+
+
+def test_who_never_came_is_over_on_a_full_disk_though_the_next_record_of_its_devices_is_not_there() -> (
+    None
+):
+    world = OneHolder()
+    world.start()
+    wishes = [(WHOLE, frozenset({DeviceId("w0")}))]
+    try:
+        for _ in range(2):
+            world._admit(wishes, None, admitted=False)
+        world._admit(wishes, None, disks=[Disk.FULL])
+        world.the_watcher_beats(None)
+        assert [*world.book.allocations] == [2]
+    finally:
+        world.teardown()

@@ -42,7 +42,7 @@ MODEL_EDITS = {
         ),
     ),
     "model/book/pods.py": (
-        Edit("late-former", "if draft.owes((resource, ids)):", "if False:"),
+        Edit("late-former", "elif not owed:", "else:"),
         Edit(
             "late-names",
             "    _identify(draft, observed)\n    _adopt(draft, observed)\n    settle",
@@ -117,7 +117,8 @@ MODEL_EDITS = {
     ),
     "model/gate/gate.py": (
         Edit("gpu-nvml-fails-at-gate", "if verdict.final:", "if False:"),
-        Edit("late-behind", "in (draft.foreseen(), book)", "in (book,)"),
+        Edit("late-behind", "((book, caller), (foreseen, named))", "((book, caller),)"),
+        Edit("late-own-name", "caller if caller.pod or pod is None else", "caller if True else"),
     ),
     "model/kubelet.py": (
         Edit(

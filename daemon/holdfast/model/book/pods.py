@@ -206,25 +206,27 @@ def _identify(draft: Draft, observed: Observation) -> None:
         if each.pod is None and is_newer(view, each, observed.boot)
     )
     for (resource, ids), allocations in unnamed.items():
-        if draft.owes((resource, ids)):  # these are former pods', and the present one's is owed
-            continue
         entries = view.entries_of(resource, ids)
         pods = {entry.pod for entry in entries}
         if len(pods) == 1:
-            _name(draft, allocations, pods.pop(), containers=len(entries))
+            owed = draft.owes((resource, ids))
+            _name(draft, allocations, pods.pop(), containers=len(entries), owed=owed)
 
 
-def _name(draft: Draft, allocations: Sequence[Allocation], pod: PodUid, *, containers: int) -> None:
+def _name(
+    draft: Draft, allocations: Sequence[Allocation], pod: PodUid, *, containers: int, owed: bool
+) -> None:
     """Write down that *allocations*, of the same devices and the oldest first, are those of *pod*.
 
     Kubelet allocates once for each of its *containers*. What is older was a pod's that kubelet did
-    not admit: it has no right to a place in the queue, which *pod* would inherit.
+    not admit: it has no right to a place in the queue, which *pod* would inherit. While some are
+    *owed*, the others may all be older.
     """
     latest = allocations[-containers:]
     for allocation in allocations:
         if allocation.phase is Phase.PENDING and allocation not in latest:
             draft.withdraw(allocation, f"its devices were allocated again, to pod {pod}")
-        else:
+        elif not owed:
             draft.identify(allocation, pod)
 
 

@@ -280,10 +280,12 @@ def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> Obst
     """
     allocation = _enrol(draft, passage, caller)
     settle(draft)
-    book = draft.book
+    book, foreseen = draft.book, draft.foreseen()
+    pod = foreseen.allocations.get(allocation.id, allocation).pod  # what is owed may name it
+    named = caller if caller.pod or pod is None else replace(caller, pods=(pod,))
     # Nor may it overtake who is before it by what is owed: two pods could wait for each other.
-    for each in (draft.foreseen(), book):
-        obstacle = why_not_yet(rights_of_start(passage, caller, each, queued=(allocation,)), each)
+    for each, whose in ((book, caller), (foreseen, named)):
+        obstacle = why_not_yet(rights_of_start(passage, whose, each, queued=(allocation,)), each)
         if obstacle is not None:
             return obstacle
     for lock in book.locks_on(passage.keys):
