@@ -62,9 +62,9 @@ def test_a_start_is_not_kept_from_its_hardware_by_its_own_name_that_is_not_recor
     world._restart()
     world.look = Look.UNREADABLE
     try:
-        (first, _) = world.pods
-        world._start(first, *first.containers, None)
-        assert first.containers[0].passed
+        first, (container,) = world.pods[0], world.pods[0].containers
+        world._start(first, container, None)
+        assert container.passed
     finally:
         world.teardown()
 
@@ -81,5 +81,27 @@ def test_who_never_came_is_over_on_a_full_disk_though_the_next_record_of_its_dev
         world._admit(wishes, None, disks=[Disk.FULL])
         world.the_watcher_beats(None)
         assert [*world.book.allocations] == [2]
+    finally:
+        world.teardown()
+
+
+def test_a_start_is_not_kept_from_its_hardware_by_who_ended_since_the_daemon_came_back() -> None:
+    """The disk is full, so what kubelet had then is not taken in yet."""
+    world = OneHolder()
+    world.start()
+    try:
+        for resource, id_ in ((WHOLE, "w0"), (HALF, "h0")):
+            world._admit([(resource, frozenset({DeviceId(id_)}))], None)
+        former, following = world.pods
+        world._start(former, former.containers[0], None)
+        world._admit([(WHOLE, frozenset({DeviceId("w2")}))], None, disks=[Disk.FULL])
+        world._restart()
+        former.counted = False
+        world._write_checkpoint()
+        world._all_exit(former)
+        for _ in range(2):
+            world.the_watcher_beats(None)
+        world._start(following, following.containers[0], None)
+        assert following.containers[0].passed
     finally:
         world.teardown()

@@ -41,6 +41,7 @@ from holdfast.model.book.pods import (
     Observation,
     PodSighting,
     changes_with_time,
+    lacking,
     reconcile,
     take_in,
 )
@@ -872,8 +873,10 @@ class OneHolder(RuleBasedStateMachine):
             assert later.book is self.book
 
     def _over(self, ends: Observation) -> set[int]:
-        """Return the Allocations that have ended."""
-        draft = Draft(self.book, now=NOW, uptime=self.now, boot=ends.boot)
+        """Return the Allocations that have ended; what is owed is recorded first if there is room."""
+        owed = self.ledger._owed if self.disk is Disk.ROOM else {}
+        draft = Draft(self.book, now=NOW, uptime=self.now, boot=ends.boot, owed=owed)
+        draft.pay()
         reconcile(draft, ends)
         return self.book.allocations.keys() - draft.book.allocations.keys()
 
@@ -953,7 +956,7 @@ class OneHolder(RuleBasedStateMachine):
             self.out_of_turn = True
         around = self._observed()
         if not self._commit_or_log(partial(reconcile, observed=around), None):
-            self.ledger.owe("catch up", partial(take_in, observed=around))
+            self.ledger.owe("catch up", partial(take_in, observed=lacking(self.book, around)))
 
     # What holds at every moment.
 

@@ -26,6 +26,7 @@ from holdfast.model.book.pods import (
     Observation,
     PodSighting,
     changes_with_time,
+    lacking,
     reconcile,
     take_in,
     without_retired,
@@ -160,7 +161,7 @@ class Watcher:
         sightings = await self._sight()
         await self._reconcile(sightings)
         if self.ledger.failing_since is not None:
-            observed = self._observed(sightings)
+            observed = lacking(self.ledger.book.value, self._observed(sightings))
             self.ledger.owe("catch up", partial(take_in, observed=observed))
 
     async def run(self) -> None:

@@ -42,6 +42,7 @@ MODEL_EDITS = {
         ),
     ),
     "model/book/pods.py": (
+        Edit("late-ended", "return bool(own) and all(own)", "return False"),
         Edit("late-former", "elif not owed:", "else:"),
         Edit(
             "late-names",

@@ -188,6 +188,21 @@ def reconcile(draft: Draft, observed: Observation) -> None:
     settle(draft)
 
 
+def lacking(book: Book, observed: Observation) -> Observation:
+    """Return *observed* for `take_in`, without what *book* has: that can end before it is taken in.
+
+    What is not all a pod's that is known stays.
+    """
+
+    def has(entry: CheckpointEntry) -> bool:
+        naming = book.holdings.naming(entry.resource, entry.devices)
+        own = [each.pod == entry.pod and each.ids >= entry.devices for each in naming]
+        return bool(own) and all(own)
+
+    entries = tuple(each for each in observed.view.entries if not has(each))
+    return replace(observed, view=replace(observed.view, entries=entries))
+
+
 def take_in(draft: Draft, observed: Observation) -> None:
     """Identify and adopt as *observed* shows; it may be old, and who ends by it may run again."""
     place(draft, observed.inventory.cards)
