@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import (
+    BOOT,
     HALF,
     NOW,
     WHOLE,
@@ -26,6 +27,7 @@ from fakes.books import (
 )
 from fakes.doors import why_wait
 from holdfast.model.book.book import Book, LockState, Phase
+from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.queue import missing, settle
 from holdfast.model.gate.gate import (
@@ -277,6 +279,21 @@ def test_a_start_that_must_wait_activates_nothing(other: str | None) -> None:
         Phase.PENDING
     ]
     assert lock_of(draft.book, "d0") == lock_of(book, "d0")
+
+
+def test_who_a_start_waits_for_by_what_is_owed_is_in_the_book_that_people_see() -> None:
+    """Where the disk has no room for that, the start is told so instead."""
+
+    def owed(draft: Draft) -> None:
+        allocated(silicon(h0="a"), resource=HALF, pod=Y, active=True)(draft)
+        settle(draft)
+
+    book = book_of(allocated(_D0, pod=X))
+    draft = Draft(book, now=NOW, uptime=NOW, boot=BOOT, owed={owed: "catch up"})
+    obstacle = enter(draft, _PASSAGE, _KNOWN, "passed")
+    assert obstacle is not None
+    assert [each.pod for each in obstacle.locks] == [Y]
+    assert obstacle.locks == (lock_of(draft.book, "h0", HALF),)
 
 
 def test_a_refused_start_keeps_its_place_in_the_queue_however_often_it_is_tried() -> None:
