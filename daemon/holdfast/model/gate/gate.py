@@ -287,7 +287,7 @@ def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> Obst
     for each, whose in ((book, caller), (foreseen, named)):
         obstacle = why_not_yet(rights_of_start(passage, whose, each, queued=(allocation,)), each)
         if obstacle is not None:
-            if each is not book:  # who is told of is in the book then, or the disk is to blame
+            if each is not book:  # who it waits for is in the book then, or the disk is to blame
                 draft.pay()
             return obstacle
     for lock in book.locks_on(passage.keys):
