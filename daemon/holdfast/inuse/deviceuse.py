@@ -14,6 +14,7 @@ from holdfast.host.use.look import Look
 from holdfast.inuse.budget import Budget
 from holdfast.model.book.book import Book, DeviceLock
 from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceName, PciAddress, ProcessId
 from holdfast.model.use.free import Freedom, KernelFacts, OpenOutcome, judge_kernel, kept_by_driver
 from holdfast.model.use.holders import Holder
@@ -103,6 +104,7 @@ class DeviceUse:
     def __post_init__(self) -> None:
         self.budget = Budget(self.look, rescan=self.rescan)
         self._seen: dict[DeviceName, _LastSight] = {}
+        self._followed: Mapping[ProcessId, Sequence[DeviceName]] = {}
         self._ahead: set[DeviceName] = set()
         self._asked: dict[DeviceName, float] = {}
         """When a start asked last."""
@@ -505,7 +507,10 @@ class DeviceUse:
     def _follow(self) -> None:
         # While one of those that are followed lives the device is in use, whoever else exits; when
         # one exits all are looked for again. So a few are enough, of thousands with the same file.
-        wanted = {each.process for seen in self._seen.values() for each in seen.followed}
+        self._followed = grouped(
+            (each.process, name) for name, seen in self._seen.items() for each in seen.followed
+        )
+        wanted = self._followed.keys()
         for process in self.pidfds.watched - wanted:
             self.pidfds.unwatch(process)
         for process in wanted - self.pidfds.watched:
@@ -521,10 +526,9 @@ class DeviceUse:
         self.exits.set(self.exits.value + 1)
 
     def _drop(self, process: ProcessId) -> None:
-        for name, seen in list(self._seen.items()):
-            if any(each.process == process for each in seen.facts.holders or ()):
-                # Look again at the rest: others may have the same open file.
-                del self._seen[name]
+        for name in self._followed.get(process, ()):
+            # Look again at the rest: others may have the same open file.
+            self._seen.pop(name, None)
 
 
 def _is_kept(facts: KernelFacts) -> bool:
