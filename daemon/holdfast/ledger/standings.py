@@ -83,9 +83,11 @@ class DeviceStandings(Struct, kw_only=True):
 
     def now(self) -> Standings:
         """Return the standings of this moment, and publish them."""
-        sources = tuple(each.version for each in self._sources())
-        if sources != self._made_of or self._depend_on_time():
-            self._made_of = sources
+        failing = self.ledger.failing_since is not None
+        made_of = (*(each.version for each in self._sources()), failing)
+        due = failing or self.clock.uptime() > self.latest.value.changes_at
+        if due or made_of != self._made_of:
+            self._made_of = made_of
             self.latest.set(standings(self._facts(), self.latest.value))
         return self.latest.value
 
@@ -105,10 +107,6 @@ class DeviceStandings(Struct, kw_only=True):
             self.emptied.pods,
             self.withhold_after,
         )
-
-    def _depend_on_time(self) -> bool:
-        """Tell whether they may change although none of their sources does."""
-        return self.ledger.failing_since is not None or self.latest.value.depend_on_time
 
     def _facts(self) -> NodeFacts:
         inventory, book = self.inventory.value, self.ledger.book.value

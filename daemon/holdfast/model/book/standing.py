@@ -4,6 +4,7 @@ Everything that tells kubelet, the scheduler or a person of a device reads its `
 decides in the middle of a commit asks `why_withheld` and `belongs_to`, of which standings are made.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cached_property
@@ -210,13 +211,15 @@ class Standings(Struct, frozen=True, kw_only=True, dict=True):
 
     `by_claims` are the resources that the scheduler hands out by DRA, those without devices too.
     `names` are those that shared cards have. `left` are those that were for no new pod: once they
-    are gone, with the last pod, kubelet may not have heard of it yet.
+    are gone, with the last pod, kubelet may not have heard of it yet. At `changes_at` one changes
+    although nothing else does.
     """
 
     by_name: Mapping[DeviceName, Standing] = field(default_factory=dict)
     by_claims: frozenset[ResourceName] = frozenset()
     names: CardNames = CardNames()
     left: frozenset[DeviceName] = frozenset()
+    changes_at: float = math.inf
 
     def __iter__(self) -> Iterator[Standing]:
         return iter(self.by_name.values())
@@ -235,11 +238,6 @@ class Standings(Struct, frozen=True, kw_only=True, dict=True):
     def of(self, resource: ResourceName) -> tuple[Standing, ...]:
         """Return those of the devices that are *resource* by the settings as they are."""
         return self._listed.get(resource, ())
-
-    @cached_property
-    def depend_on_time(self) -> bool:
-        """Tell whether one of them changes in a while although nothing else does."""
-        return any(each.uncommitted or (each.kept and not each.overdue) for each in self)
 
     @cached_property
     def listed(self) -> tuple[Standing, ...]:
@@ -276,6 +274,10 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     settle_after: float = 0.0
     now: float = 0.0
 
+    def patience(self, *, by_claims: bool) -> float:
+        """Return after how many seconds whoever allots a kept device hears of it."""
+        return self.settle_after if by_claims else self.withhold_after
+
 
 def standings(facts: NodeFacts, before: Standings) -> Standings:
     """Return the standing of every device; those that are as they were *before* are the same."""
@@ -296,6 +298,14 @@ def standings(facts: NodeFacts, before: Standings) -> Standings:
         by_claims=facts.by_claims,
         names=facts.inventory.names,
         left=before.left | leaving,
+        changes_at=min(
+            (
+                each.kept_since + facts.patience(by_claims=each.by_claims)
+                for each in found.values()
+                if each.kept and not each.overdue
+            ),
+            default=math.inf,
+        ),
     )
 
 
@@ -361,7 +371,7 @@ def _standing(
         and (lock.fence <= facts.inherited or (went_on is not None and went_on.inherited))
     )
     mark = why_withheld(book, keys)
-    patience = facts.settle_after if by_claims else facts.withhold_after
+    patience = facts.patience(by_claims=by_claims)
     kept_since = now if went_on is None else went_on.kept_since
     latest = Standing(
         name=name,
