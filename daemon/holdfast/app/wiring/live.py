@@ -122,10 +122,11 @@ class RuleNames(DeviceNames):
         Not where the pod may have a device of which they are only observed.
         """
         general, book = self.live.whole.reclaim.mode, self.ledger.book.value
+        if not any(rule.own.mode for rule in self.live.whole.device_rules()):
+            return general != _OBSERVE  # at once: hundreds of pods may be over
         had = {
             name
             for name, lock in book.locks.items()
-            # Most by the first: it is asked of each pod that is over, and hundreds may be.
             if lock.pod == pod or (lock.claim and pod in book.pods_of(lock))
         }
         # What pods use beside its owner, by a claim with adminAccess, has no lock of theirs.
