@@ -1,6 +1,7 @@
 """Many processes with many open files each, such as a busy node has.
 
-Run as a script: crowd.py PROCESSES FILES. It prints the pids, and ends with its standard input.
+Run as a script: crowd.py PROCESSES FILES [NODE…]. It prints the pids, and ends with its standard
+input.
 """
 
 import contextlib
@@ -10,14 +11,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
 @contextlib.contextmanager
-def crowd(processes: int, files: int) -> Iterator[list[int]]:
-    """Keep *processes* alive with *files* open in each, and yield their pids."""
-    command = [sys.executable, "-I", "-S", str(Path(__file__)), str(processes), str(files)]
+def crowd(processes: int, files: int, nodes: Sequence[Path] = ()) -> Iterator[list[int]]:
+    """Keep *processes* alive with *files* open in each, and yield their pids.
+
+    The first has the first of *nodes* open as well, the second the second, and so on.
+    """
+    command = [sys.executable, "-I", "-S", __file__, str(processes), str(files), *map(str, nodes)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         if parent.stdin is None or parent.stdout is None:
             raise RuntimeError("no pipes")
@@ -29,9 +33,9 @@ def crowd(processes: int, files: int) -> Iterator[list[int]]:
 
 
 def main() -> None:
-    processes, files = map(int, sys.argv[1:])
+    processes, files = map(int, sys.argv[1:3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pids = [_fork(files) for _ in range(processes)]
+    pids = [_fork(files, sys.argv[3 + place : 4 + place]) for place in range(processes)]
     print(*pids, flush=True)
     sys.stdin.read()
     for pid in pids:
@@ -40,7 +44,7 @@ def main() -> None:
         os.waitpid(pid, 0)
 
 
-def _fork(files: int) -> int:
+def _fork(files: int, nodes: Sequence[str]) -> int:
     """Start one process; half of its files are sockets and pipes, half lie on a disk."""
     opened, tell = os.pipe()
     pid = os.fork()
@@ -51,6 +55,8 @@ def _fork(files: int) -> int:
         return pid
     keep = [socket.socketpair() for _ in range(files // 8)]
     pipes = [os.pipe() for _ in range(files // 8)]
+    for node in nodes:
+        os.open(node, os.O_RDWR | os.O_NOCTTY)
     with tempfile.TemporaryFile() as file:
         open_now = 5 + 2 * len(keep) + 2 * len(pipes) + 1  # standard streams and the pipe above
         for _ in range(files - open_now):

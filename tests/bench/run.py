@@ -23,6 +23,7 @@ from bench import (
     crowded,
     daemon,
     gpu_health,
+    left,
     preference,
     reload,
     replicas,
@@ -91,6 +92,7 @@ _MEASURES: dict[Measure, tuple[str, ...]] = {
     claims.prepare: ("dra_prepare_free", "dra_unprepare_to_free"),
     claims.memory: ("dra_rss_mib",),
     crowded.idle: ("idle_cpu_percent", "idle_cpu_percent_256", "loop_stall_256"),
+    left.left: ("left_cpu_percent_256", "loop_stall_256_open", "let_go_cpu_256"),
     crowded.idle_huge: ("idle_cpu_percent_5000", "gate_wait_cpu_percent"),
 }
 _LIMIT = 300.0
