@@ -14,8 +14,6 @@ from bench.crowd import crowd
 from bench.figures import Figure, Floor
 from bench.floors import timed, visits
 from bench.rig import TPU, Place, Rig, cpu_seconds, rig
-from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
 
 _FILES = 16
 _FIRST_GROUP = 10
@@ -82,9 +80,11 @@ def _calls(socket: Path, over: Event) -> list[float]:
     """
     took: list[float] = []
     with grpc.insecure_channel(f"unix://{socket}") as channel:
-        stub = rpc.DevicePluginStub(channel)
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/v1beta1.DevicePlugin/GetDevicePluginOptions"
+        )
         while not over.wait(_PAUSE):
-            took.append(timed(lambda: stub.GetDevicePluginOptions(api.Empty())))
+            took.append(timed(lambda: call(b"")))
     return took
 
 
