@@ -8,6 +8,7 @@ import structlog
 from msgspec.structs import replace
 
 from fakes.books import INIT
+from fakes.ending import otherwise
 from holdfast.model.reclaim.ending import SHIMS, EndFacts, why_spare
 from kills.daemon import Guards
 from kills.story import tell
@@ -44,7 +45,7 @@ def _runtime_let_go(facts: EndFacts) -> EndFacts:
         replace(each, command="any", parent=INIT, contains=False, sandbox=None)
         for each in facts.members
     )
-    return replace(facts, members=members, runtime_gone_at=0.0, sandbox=None, command="any")
+    return otherwise(facts, members=members, gone_at=0.0, sandbox=None, command="any")
 
 
 def _shims_by_name(facts: EndFacts) -> EndFacts:
@@ -55,13 +56,13 @@ def _shims_by_name(facts: EndFacts) -> EndFacts:
         else replace(each, parent=INIT, contains=False)
         for each in facts.members
     )
-    return replace(facts, members=members, runtime_gone_at=0.0)
+    return otherwise(facts, members=members, gone_at=0.0)
 
 
 def _shims_outside(facts: EndFacts) -> EndFacts:
     """Let a shim inside the pod's cgroup count only by its name."""
     members = tuple(replace(each, contains=False) for each in facts.members)
-    return replace(facts, members=members, runtime_gone_at=0.0)
+    return otherwise(facts, members=members, gone_at=0.0)
 
 
 async def test_in_random_stories_orphans_are_ended_and_nothing_that_anybody_wants() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fakes.books import INIT, KUBELET, NOW, SHIM, X, Y
-from fakes.ending import LET_GO, ORPHAN, SATISFIED
+from fakes.ending import LET_GO, ORPHAN, SATISFIED, otherwise
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.ending import (
     RUNTIMES,
@@ -68,8 +68,8 @@ def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
             ({"command": each}, "named as a sandbox is")
             for each in sorted(SANDBOXES - RUNTIMES - SHIMS)
         ),
-        ({"runtime_gone_at": None}, "not seen to drop its pod"),
-        ({"runtime_gone_at": NOW - 29}, "an orphan for less than 30 s"),
+        ({"gone_at": None}, "not seen to drop its pod"),
+        ({"gone_at": NOW - 29}, "an orphan for less than 30 s"),
         ({"let_go_at": NOW - 59}, "an orphan for less than 30 s"),
         ({"orphan_grace": 61.0}, "an orphan for less than 61 s"),
     ],
@@ -77,7 +77,7 @@ def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
 def test_one_fact_that_is_otherwise_spares_the_process(
     changed: dict[str, Any], reason: str
 ) -> None:
-    said = why_spare(replace(SATISFIED, **changed))
+    said = why_spare(otherwise(SATISFIED, **changed))
     assert said is not None
     assert reason in said
 
@@ -95,7 +95,7 @@ def test_while_the_runtime_runs_a_container_of_the_pod_nothing_of_it_is_ended(
     member: Member,
 ) -> None:
     """Absence from kubelet's list is no proof: kubelet may be confused, the runtime is not."""
-    said = why_spare(replace(SATISFIED, members=(ORPHAN, member)))
+    said = why_spare(otherwise(SATISFIED, members=(ORPHAN, member)))
     assert said is not None
     assert "still runs a container of its pod" in said
 
@@ -113,7 +113,7 @@ def test_one_process_of_a_pod_that_is_no_orphan_spares_all_of_it_whatever_anythi
     parent: Parent | None, reason: str, command: str
 ) -> None:
     other = replace(ORPHAN, process=ProcessId(4243, 99), command=command, parent=parent)
-    said = why_spare(replace(SATISFIED, members=(ORPHAN, other)))
+    said = why_spare(otherwise(SATISFIED, members=(ORPHAN, other)))
     assert said is not None
     assert reason in said
 
@@ -133,12 +133,12 @@ def test_one_process_of_a_pod_that_is_no_orphan_spares_all_of_it_whatever_anythi
 def test_the_grace_counts_from_when_both_kubelet_and_the_runtime_had_let_go(
     pod: float, gone: float, spared: bool
 ) -> None:
-    facts = replace(SATISFIED, let_go_at=NOW - pod, runtime_gone_at=NOW - gone)
+    facts = otherwise(SATISFIED, let_go_at=NOW - pod, gone_at=NOW - gone)
     assert (why_spare(facts) is not None) is spared
 
 
 def test_a_grace_is_over_when_all_of_it_has_passed() -> None:
-    facts = replace(SATISFIED, let_go_at=NOW - 30, orphan_grace=0.0)
+    facts = otherwise(SATISFIED, let_go_at=NOW - 30, orphan_grace=0.0)
     assert why_spare(facts) is None
 
 
@@ -226,16 +226,16 @@ _IDLE = RuntimeState()
 _BUSY = RuntimeState(containers=("c1",))
 _UNREADABLE = RuntimeState(problem="cannot read /run/containerd: Permission denied")
 
-_FACTS = replace(
+_FACTS = otherwise(
     SATISFIED,
     process=_SENTRY.process,
     command="exe",
     pod=replace(LET_GO, let_go_at=NOW - 9000),
     let_go_at=NOW - 9000,
     members=_SANDBOX,
-    runtime_gone_at=NOW - 9000,
+    gone_at=NOW - 9000,
     sandbox=Sandbox.SENTRY,
-    runtime=_IDLE,
+    state=_IDLE,
     only_pause_at=NOW - 900,
 )
 
@@ -284,13 +284,13 @@ def test_a_sandbox_is_ended_only_when_its_shim_is_gone_or_its_runtime_says_that_
     spared: str | None,
 ) -> None:
     first = members[0]
-    facts = replace(
+    facts = otherwise(
         _FACTS,
         process=first.process,
         command=first.command,
         sandbox=first.sandbox,
         members=members,
-        runtime=runtime,
+        state=runtime,
         only_pause_at=None if since is None else NOW - since,
     )
     said = why_spare(facts)
@@ -300,19 +300,19 @@ def test_a_sandbox_is_ended_only_when_its_shim_is_gone_or_its_runtime_says_that_
 
 def test_a_sandbox_has_children_in_other_mounts_and_is_no_shim() -> None:
     sentry = replace(_ORPHANS[0], contains=True)
-    assert why_spare(replace(_FACTS, members=(sentry,))) is None
+    assert why_spare(otherwise(_FACTS, members=(sentry,))) is None
     assert whole_cgroup((sentry,), NOW - 60)
     assert not whole_cgroup((replace(sentry, sandbox=None),), NOW - 60)
 
 
 def test_a_sandbox_whose_pod_shows_no_process_is_judged_by_its_runtime() -> None:
-    unseen = replace(_FACTS, members=(), runtime=None)
+    unseen = otherwise(_FACTS, members=(), state=None)
     assert "state cannot be read" in (why_spare(unseen) or "")
-    assert why_spare(replace(_FACTS, members=())) is None
+    assert why_spare(otherwise(_FACTS, members=())) is None
 
 
 def test_a_sandbox_without_its_shim_is_spared_until_the_runtime_was_seen_to_let_go() -> None:
-    facts = replace(_FACTS, members=_ORPHANS, runtime_gone_at=None)
+    facts = otherwise(_FACTS, members=_ORPHANS, gone_at=None)
     assert why_spare(facts) == "the runtime was not seen to drop its pod"
 
 
@@ -324,7 +324,7 @@ def test_a_person_is_told_why_the_runtime_cannot_tell_what_runs() -> None:
 
 def test_what_only_looks_like_a_sandbox_is_spared() -> None:
     plain = replace(_orphan(_SENTRY), sandbox=None)
-    facts = replace(_FACTS, sandbox=None, members=(plain,))
+    facts = otherwise(_FACTS, sandbox=None, members=(plain,))
     assert "nothing else shows which" in (why_spare(facts) or "")
 
 
@@ -351,7 +351,7 @@ def test_a_few_processes_of_a_pod_tell_as_much_as_all_of_it(
     few = telling_of(members)
     assert len(few) <= 2
     assert may_be_at_work(few, state) == may_be_at_work(members, state)
-    facts = replace(_FACTS, runtime=state, members=tuple(members))
+    facts = otherwise(_FACTS, state=state, members=tuple(members))
     assert why_spare(replace(facts, members=few)) == why_spare(facts)
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, INIT, KUBELET, SHIM, X, Y, device_lock, name
-from fakes.ending import SATISFIED
+from fakes.ending import SATISFIED, otherwise
 from holdfast.model.book.book import ClaimRecord, LockState, PodRecord
 from holdfast.model.ids import ClaimRef, ClaimUid, ProcessId
 from holdfast.model.reclaim.ending import (
@@ -185,13 +185,13 @@ def test_a_pod_whose_name_was_never_learned_is_named_by_its_uid() -> None:
 
 
 _LEFT = Member(process=ProcessId(4242, 99), command="python", parent=INIT, in_pod=X, inode=7)
-_NOTHING_ELSE = replace(
+_NOTHING_ELSE = otherwise(
     SATISFIED,
     terminate=False,
     pod=_POD,
     members=(_LEFT,),
     let_go_at=None,
-    runtime_gone_at=None,
+    gone_at=None,
 )
 """Neither the mode, nor the evidence that kubelet let go, nor any waiting speaks for it."""
 
@@ -199,7 +199,7 @@ _NOTHING_ELSE = replace(
 def test_a_persons_word_stands_in_for_the_mode_and_the_waiting() -> None:
     assert why_spare(_NOTHING_ELSE) is not None
     for word in (Grounds.RELEASE, Grounds.FORCE):
-        assert why_spare(replace(_NOTHING_ELSE, grounds=word)) is None
+        assert why_spare(otherwise(_NOTHING_ELSE, grounds=word)) is None
 
 
 @pytest.mark.parametrize("word", [Grounds.RELEASE, Grounds.FORCE])
@@ -222,7 +222,7 @@ def test_a_persons_word_stands_in_for_the_mode_and_the_waiting() -> None:
 def test_no_word_makes_a_process_the_pods(
     changed: dict[str, Any], reason: str, word: Grounds
 ) -> None:
-    said = why_spare(replace(_NOTHING_ELSE, grounds=word, **changed))
+    said = why_spare(otherwise(_NOTHING_ELSE, grounds=word, **changed))
     assert said is not None
     assert reason in said
 
@@ -246,7 +246,7 @@ _SENTRY = replace(_LEFT, command="exe", parent=SHIM, sandbox=Sandbox.SENTRY)
 def test_without_force_nothing_is_ended_of_a_pod_at_work_or_that_may_be(
     members: tuple[Member, ...], runtime: RuntimeState | None
 ) -> None:
-    facts = replace(_NOTHING_ELSE, members=members, runtime=runtime)
+    facts = otherwise(_NOTHING_ELSE, members=members, state=runtime)
     assert why_spare(replace(facts, grounds=Grounds.RELEASE)) is not None
     assert why_spare(replace(facts, grounds=Grounds.FORCE)) is None
 
@@ -264,5 +264,5 @@ def test_a_sandbox_with_nobody_at_work_is_ended_without_force(
     parent: Parent, runtime: RuntimeState | None
 ) -> None:
     sentry = replace(_SENTRY, parent=parent)
-    facts = replace(_NOTHING_ELSE, command="exe", members=(sentry,), runtime=runtime)
+    facts = otherwise(_NOTHING_ELSE, command="exe", members=(sentry,), state=runtime)
     assert why_spare(replace(facts, grounds=Grounds.RELEASE)) is None

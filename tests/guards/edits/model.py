@@ -193,16 +193,16 @@ MODEL_EDITS = {
     "model/reclaim/ending.py": (
         Edit("mode", "if not terminate:", "if False:"),
         Edit("complete-scan", "if not scan_complete:", "if False:"),
-        Edit("self", "if facts.process.pid in {1, facts.own_pid}:", "if False:"),
-        Edit("kubelet", "facts.process.pid == facts.kubelet.pid:", "False:"),
-        Edit("runtime", "if facts.command in RUNTIMES | SHIMS:", "if False:"),
+        Edit("self", "if facts.member.process.pid in {1, facts.own_pid}:", "if False:"),
+        Edit("kubelet", "facts.member.process.pid == facts.kubelet.pid:", "False:"),
+        Edit("runtime", "if facts.member.command in RUNTIMES | SHIMS:", "if False:"),
         Edit("whole-runtime", "member.is_shim or member.command in RUNTIMES or member", "member"),
         Edit(
             "shim-inside",
             'return self.command == "pause" or self.is_shim or of_another',
             "return of_another",
         ),
-        Edit("shim-inside", "if facts.command in RUNTIMES | SHIMS:", "if False:"),
+        Edit("shim-inside", "if facts.member.command in RUNTIMES | SHIMS:", "if False:"),
         Edit("shim-inside", "member.is_shim or member.command in RUNTIMES or member", "member"),
         Edit("living-shim", "self.is_shim or of_another", "self.is_shim"),
         Edit(
@@ -230,18 +230,18 @@ MODEL_EDITS = {
         Edit("sandbox-at-work", "if runtime is not None and runtime.containers:", "if False:"),
         Edit(
             "sandbox-grace",
-            "facts.only_pause_at is None or facts.now - facts.only_pause_at < facts.sandbox_grace",
-            "False",
+            "if since is None or facts.now - since < facts.sandbox_grace:",
+            "if False:",
         ),
         Edit(
             "sandbox-unreadable", "if state is None or not state.only_pause:", "if state is None:"
         ),
         Edit(
             "sandbox-unreadable",
-            "facts.only_pause_at is None or facts.now - facts.only_pause_at < facts.sandbox_grace",
-            "False",
+            "if since is None or facts.now - since < facts.sandbox_grace:",
+            "if False:",
         ),
-        Edit("inode", "or facts.pod.inode != facts.inode:", "or False:"),
+        Edit("inode", "or facts.pod.inode != facts.member.inode:", "or False:"),
         Edit("fresh", "if age >= limit:", "if False:"),
         Edit("same-kubelet", "if pod.counted_by != facts.kubelet:", "if False:"),
         Edit("same-kubelet-to-the-end", "if pod.counted_by != facts.kubelet:", "if False:"),

@@ -196,29 +196,20 @@ class EndFacts(Struct, frozen=True, kw_only=True):
 
     Times are monotonic seconds: a grace must not end because somebody set the clock forward.
 
-    `in_pod` and the cgroup's `inode` are where the process is now; `granted_to` is the pod of the
-    device's lock. `members` are the processes of that pod's cgroup, or those of `telling_of`.
-    `runtime_gone_at` is since when none of them has shown a container. `runtime` is what the
-    runtime's files say of the pod, None where they were not read, and `only_pause_at` since when
-    they have shown that nothing but pause runs in its sandbox.
+    `member` is the process as it is now; `granted_to` is the pod of the device's lock, and
+    `members` are the processes of that pod's cgroup, or those of `telling_of`.
     """
 
     terminate: bool
     scan_complete: bool
-    process: ProcessId
-    command: str
-    in_pod: PodUid | None
-    inode: int | None
+    member: Member
     granted_to: PodUid | None
     pod: PodRecord | None
     let_go_at: float | None
     """Since when this daemon has seen the evidence in `pod` that kubelet let go of it."""
     kubelet: ProcessId | None
     members: tuple[Member, ...]
-    runtime_gone_at: float | None
-    sandbox: Sandbox | None = None
-    runtime: RuntimeState | None = None
-    only_pause_at: float | None = None
+    runtime: RuntimeEvidence
     now: float
     own_pid: int
     let_go_grace: float
@@ -240,7 +231,7 @@ def why_spare(facts: EndFacts) -> str | None:
     if facts.grounds is Grounds.FORCE:
         return sight or _identity(facts)
     if facts.grounds is Grounds.RELEASE:
-        return sight or _identity(facts) or may_be_at_work(facts.members, facts.runtime)
+        return sight or _identity(facts) or may_be_at_work(facts.members, facts.runtime.state)
     return (
         why_observe(terminate=facts.terminate)
         or sight
@@ -266,19 +257,19 @@ def why_unproven(*, scan_complete: bool) -> str | None:
 
 
 def _identity(facts: EndFacts) -> str | None:
-    if facts.process.pid in {1, facts.own_pid}:
-        return f"pid {facts.process} is never signalled"
-    if facts.kubelet is not None and facts.process.pid == facts.kubelet.pid:
+    if facts.member.process.pid in {1, facts.own_pid}:
+        return f"pid {facts.member.process} is never signalled"
+    if facts.kubelet is not None and facts.member.process.pid == facts.kubelet.pid:
         return "it is kubelet"
-    if facts.command in RUNTIMES | SHIMS:
-        return f"it is part of the node's container runtime ({facts.command})"
+    if facts.member.command in RUNTIMES | SHIMS:
+        return f"it is part of the node's container runtime ({facts.member.command})"
     if facts.granted_to is None:
         return "the device's pod was never identified"
-    if facts.in_pod is None:
+    if facts.member.in_pod is None:
         return "it is in no pod's cgroup"
-    if facts.in_pod != facts.granted_to:
-        return f"it is in pod {facts.in_pod}, to which this device was not granted"
-    if facts.pod is None or facts.pod.inode is None or facts.pod.inode != facts.inode:
+    if facts.member.in_pod != facts.granted_to:
+        return f"it is in pod {facts.member.in_pod}, to which this device was not granted"
+    if facts.pod is None or facts.pod.inode is None or facts.pod.inode != facts.member.inode:
         return "its cgroup is not the one the granted pod had"
     return None
 
@@ -349,28 +340,28 @@ def may_be_at_work(members: Sequence[Member], runtime: RuntimeState | None) -> s
 
 
 def _runtime_let_go(facts: EndFacts) -> str | None:
-    working = at_work(facts.members, facts.runtime)
+    working = at_work(facts.members, facts.runtime.state)
     if working is not None:
         return working
-    if facts.command in SANDBOXES and facts.sandbox is None:
-        return f"it is named as a sandbox is ({facts.command}), and nothing else shows which"
+    if facts.member.command in SANDBOXES and facts.member.sandbox is None:
+        return f"it is named as a sandbox is ({facts.member.command}), and nothing else shows which"
     reason = _sandbox_let_go(facts)
     if reason is not None:
         return reason
-    if facts.runtime_gone_at is None:
+    if facts.runtime.gone_at is None:
         return "the runtime was not seen to drop its pod"
     return None
 
 
 def _sandbox_let_go(facts: EndFacts) -> str | None:
     """Return why the sandbox may be at work: what runs in it is no process of this node."""
-    state = facts.runtime
+    state, since = facts.runtime.state, facts.runtime.only_pause_at
     if facts.members and all(member.lost_its_shim for member in facts.members):
         return None
     if state is None or not state.only_pause:
         why = f" ({state.problem})" if state is not None else ""
         return f"it is in a sandbox whose runtime's state cannot be read{why}"
-    if facts.only_pause_at is None or facts.now - facts.only_pause_at < facts.sandbox_grace:
+    if since is None or facts.now - since < facts.sandbox_grace:
         return (
             f"its runtime has shown for less than {facts.sandbox_grace:g} s that nothing but "
             "pause runs in its sandbox"
@@ -379,7 +370,7 @@ def _sandbox_let_go(facts: EndFacts) -> str | None:
 
 
 def _grace(facts: EndFacts) -> str | None:
-    let_go, gone = facts.let_go_at, facts.runtime_gone_at
+    let_go, gone = facts.let_go_at, facts.runtime.gone_at
     if let_go is None or gone is None:
         return "kubelet and the runtime have not both dropped its pod"
     since = max(gone, let_go + facts.let_go_grace)
