@@ -1,5 +1,6 @@
 """What lies beside the chart is right too: generated files, examples, helm's test, the unit."""
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -143,8 +144,8 @@ def _ask(host: str, port: int, patience: str) -> tuple[int, str]:
 
 def test_helms_test_passes_when_the_daemon_is_ready_and_else_says_what_is_not() -> None:
     board = Board()
-    with ProbeServer(
-        "127.0.0.1", 0, board=board, registry=CollectorRegistry(), stall=Watched(600)
+    with contextlib.closing(
+        ProbeServer("127.0.0.1", 0, board=board, registry=CollectorRegistry(), stall=Watched(600))
     ) as server:
         said = "no commit for 7 s"
         board.publish((ReadinessCheck(name="ledger", passes=False, reason=said, public=said),))

@@ -80,8 +80,8 @@ def _throw(connection: socket.socket, parts: list[bytes], *, reads: bool) -> Non
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with ProbeServer(
-        "127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=Watched(1e9)
+    with contextlib.closing(
+        ProbeServer("127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=Watched(1e9))
     ) as server:
         yield server.port
 

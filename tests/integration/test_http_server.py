@@ -169,8 +169,8 @@ def test_what_cannot_be_answered_is_told_so_and_the_next_one_is_answered(
 
 @pytest.mark.parametrize("target", ["http://[::1", "//[x", "/livez?%ff&output=%00"])
 def test_no_target_is_too_odd_for_the_probes(target: str) -> None:
-    with ProbeServer(
-        "127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=Watched(600)
+    with contextlib.closing(
+        ProbeServer("127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=Watched(600))
     ) as server:
         status, _ = _asked(server.port, f"GET {target} HTTP/1.1\r\n\r\n".encode())
         assert status in {200, 400, 404}
@@ -380,8 +380,8 @@ def test_metrics_are_not_made_anew_for_each_who_asks() -> None:
     registry = CollectorRegistry()
     registry.register(Counting())
     before = Counting.made
-    with ProbeServer(
-        "127.0.0.1", 0, board=Board(), registry=registry, stall=Watched(600)
+    with contextlib.closing(
+        ProbeServer("127.0.0.1", 0, board=Board(), registry=registry, stall=Watched(600))
     ) as server:
         began = time.monotonic()
         for _ in range(50):
@@ -394,7 +394,7 @@ def test_metrics_are_not_made_anew_for_each_who_asks() -> None:
 # Memory and files.
 
 _SERVER = """
-import resource, sys, time
+import contextlib, resource, sys, time
 from prometheus_client import CollectorRegistry, Gauge
 from holdfast.runtime.watched import Watched
 from holdfast.telemetry.readyz import Board
@@ -403,7 +403,8 @@ registry = CollectorRegistry()
 gauge = Gauge("holdfast_example", "An example.", ["device"], registry=registry)
 for number in range(1500):
     gauge.labels(f"GPU-{number:08}-0000-0000-0000-000000000000").set(number)
-with ProbeServer("127.0.0.1", 0, board=Board(), registry=registry, stall=Watched(1e9)) as server:
+server = ProbeServer("127.0.0.1", 0, board=Board(), registry=registry, stall=Watched(1e9))
+with contextlib.closing(server):
     if len(sys.argv) > 1:
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
     print(server.port, flush=True)

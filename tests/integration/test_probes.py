@@ -30,7 +30,8 @@ _STALL = 30.0
 def _serving(board: Board, *, address: str = "127.0.0.1", stall: float = _STALL) -> Iterator[int]:
     registry = CollectorRegistry()
     Gauge("holdfast_example", "An example.", registry=registry).set(7)
-    with ProbeServer(address, 0, board=board, registry=registry, stall=Watched(stall)) as server:
+    server = ProbeServer(address, 0, board=board, registry=registry, stall=Watched(stall))
+    with contextlib.closing(server):
         yield server.port
 
 
@@ -268,7 +269,6 @@ def test_closing_waits_for_no_client_and_frees_the_port() -> None:
         server.close()
 
         assert time.monotonic() - began < SECONDS, "before the client's time is over"
-    with ProbeServer(
+    ProbeServer(
         "127.0.0.1", server.port, board=Board(), registry=CollectorRegistry(), stall=Watched(1)
-    ):
-        pass
+    ).close()

@@ -76,9 +76,8 @@ async def run(
         stall = Watched[float](settings.liveness.loop_stall)
         if settings.http.port:
             address, port, registry = settings.http.address, settings.http.port, metrics.registry
-            stack.enter_context(
-                ProbeServer(address, port, board=board, registry=registry, stall=stall)
-            )
+            server = ProbeServer(address, port, board=board, registry=registry, stall=stall)
+            stack.callback(server.close)
         pulse = asyncio.create_task(_pulse(board, stall, live), name="pulse")
         stack.callback(pulse.cancel)
         board.down("opening the ledger")

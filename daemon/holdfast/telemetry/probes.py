@@ -6,7 +6,6 @@ The port has no password, so no answer names a process, a pod or a path.
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -65,12 +64,6 @@ class ProbeServer:
     def close(self) -> None:
         """Stop serving."""
         self._server.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _answer(self, request: Request) -> Response:
         try:

@@ -43,8 +43,8 @@ def test_a_blocked_loop_shows_in_the_metric_while_it_is_blocked_and_afterwards()
     stalls, release = Stalls(), threading.Event()
     registry = Metrics(stalls).registry
     with (
-        ProbeServer(
-            "127.0.0.1", 0, board=Board(), registry=registry, stall=Watched(30.0)
+        contextlib.closing(
+            ProbeServer("127.0.0.1", 0, board=Board(), registry=registry, stall=Watched(30.0))
         ) as server,
         _loop(stalls) as loop,
     ):
