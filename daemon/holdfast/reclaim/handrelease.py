@@ -140,8 +140,7 @@ class HandRelease(Struct, frozen=True, kw_only=True):
         device = self.inventory.value.get(target.device)
         if device is None:
             return KernelFacts()
-        found = await self.use.scan([device], self.ledger.book.value.locks)
-        return found[device.name]
+        return (await self.use.scan([device], self.ledger.book.value.locks))[device.name]
 
     async def _tell(self, lock: DeviceLock, evidence: str) -> None:
         def decide(draft: Draft) -> None:

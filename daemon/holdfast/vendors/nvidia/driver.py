@@ -284,9 +284,8 @@ def _tells_more(reading: GpuReading, last: GpuReading) -> bool:
 
     They are of another driver, or of GPUs that did not answer then; and MIG mode rests NVLinks.
     """
-    if reading.driver_version != last.driver_version:
-        return True
-    return not _answering(reading) <= _answering(last)
+    another = reading.driver_version != last.driver_version
+    return another or not _answering(reading) <= _answering(last)
 
 
 def _answering(reading: GpuReading) -> frozenset[tuple[str, bool]]:

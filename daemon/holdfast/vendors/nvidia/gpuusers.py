@@ -70,9 +70,8 @@ class GpuUsers(Struct, frozen=True, kw_only=True):
         )
 
     def _works(self, holder: Holder | None, ways: set[str], to: GpuOwners) -> bool:
-        if holder is None:
-            return True
-        return bystander(replace(holder, access=access_of(ways)), to, self.rules.value) is None
+        seen = holder and replace(holder, access=access_of(ways))
+        return seen is None or bystander(seen, to, self.rules.value) is None
 
 
 def observe(

@@ -379,10 +379,9 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             quiet=self.times.value.quiet,
         )
         self._states[uuid] = after
+        left = {(each.first, each.xid) for each in after.xids}
         for record in before.xids:
-            if not any(
-                each.first == record.first and each.xid == record.xid for each in after.xids
-            ):
+            if (record.first, record.xid) not in left:
                 log.info("GPU error cleared", gpu=uuid, was=record.text)
         if before.judged != after.judged:  # judges all, also those that were not looked at
             self._publish()
