@@ -72,14 +72,10 @@ def _device(snapshot: Snapshot, resource: ResourceName, matches: Sequence[PoolFu
         members |= {member.address: member for member in snapshot.members(group)}
     useful = [f for _, f in sorted(members.items()) if not is_bridge(f.class_code)]
     first = matches[0]
+    address = first.function.address
     return Device(
         name=DeviceName(
-            resource,
-            DeviceId(
-                slot_of(first.function.address)
-                if first.chip_functions > 1
-                else first.function.address
-            ),
+            resource, DeviceId(slot_of(address) if first.chip_functions > 1 else address)
         ),
         kind=DeviceKind.VFIO,
         keys=frozenset(pci_key(function.address) for function in useful),
