@@ -393,13 +393,8 @@ class DeviceUse:
 
         Only where everybody was looked for once: who holds it tells whether a start has to wait.
         """
-        wanted = {
-            each: seen
-            for each in devices
-            if (seen := self._seen.get(each.name)) is not None
-            and seen.whole
-            and _is_kept(seen.facts)
-        }
+        known = self._seen_whole(devices)
+        wanted = {each: seen for each, seen in known.items() if _is_kept(seen.facts)}
         return await self._look_at_holders(wanted, locks) if wanted else {}
 
     async def _busy_still(self, devices: Sequence[Device]) -> dict[DeviceName, KernelFacts]:
@@ -407,10 +402,8 @@ class DeviceUse:
         now = self.clock.monotonic()
         known = {
             each: seen.facts
-            for each in devices
-            if (seen := self._seen.get(each.name)) is not None
-            and seen.whole
-            and not seen.facts.holders
+            for each, seen in self._seen_whole(devices).items()
+            if not seen.facts.holders
             and (seen.facts.enabled or seen.facts.opened is OpenOutcome.BUSY)
             and seen.may_open is self.exclusive_open.value
             and now - seen.since < self.budget.start
@@ -422,6 +415,11 @@ class DeviceUse:
             if same and (facts.enabled or await self._open(each) is OpenOutcome.BUSY):
                 found[each.name] = facts
         return found
+
+    def _seen_whole(self, devices: Sequence[Device]) -> dict[Device, _LastSight]:
+        """Return how those of *devices* were last seen whose look was at every process."""
+        seen = {each: self._seen.get(each.name) for each in devices}
+        return {each: one for each, one in seen.items() if one is not None and one.whole}
 
     async def _open(self, device: Device) -> OpenOutcome:
         return (

@@ -121,8 +121,8 @@ PART_EDITS = {
         ),
         Edit(
             "use-whole",
-            "            and seen.whole\n            and _is_kept(seen.facts)\n",
-            "            and _is_kept(seen.facts)\n",
+            "if one is not None and one.whole",
+            "if one is not None",
         ),
         Edit("use-nobody-among", "            if _is_kept(found):\n", "            if True:\n"),
         Edit(
