@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.model.node.readiness import ReadinessCheck
+from holdfast.model.node.readiness import ReadinessCheck, check_openly
 from holdfast.model.text import printable
 
 Row = dict[str, Any]
@@ -48,7 +48,7 @@ class Board:
 
     def down(self, reason: str) -> None:
         """Publish that the daemon is starting or stopping, and its current step."""
-        self.publish((ReadinessCheck(name="up", passes=False, reason=reason, public=reason),))
+        self.publish((check_openly("up", reason),))
 
     def publish(self, checks: tuple[ReadinessCheck, ...]) -> None:
         """Replace the checks; a check whose result is the same keeps its age."""
@@ -83,14 +83,7 @@ def freshness(readiness: Readiness, stall: float) -> Row:
     now = time.monotonic()
     age = now - readiness.at
     reason = "" if age <= stall else f"the event loop last updated them {age:.1f} s ago"
-    check = ReadinessCheck(
-        name="checks up to date",
-        passes=age <= stall,
-        reason=reason,
-        public=reason,
-        seen=readiness.at,
-    )
-    return _row(check, now, since=None)
+    return _row(check_openly("checks up to date", reason, seen=readiness.at), now, since=None)
 
 
 def as_text(rows: Iterable[Row], unknown: Collection[str] = ()) -> str:

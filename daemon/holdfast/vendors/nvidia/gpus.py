@@ -21,7 +21,7 @@ from holdfast.model.gate.promise import Breach
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
-from holdfast.model.node.readiness import ReadinessCheck
+from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.model.nvidia import REPLICAS
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.free import GpuRules, IdleMemory
@@ -254,9 +254,9 @@ class Gpus(WithoutDriver):
         if reading.state is DriverState.ABSENT and not self._driver.ever_read:
             return
         problems = "; ".join(self._driver.facts.value.layout.problems)
-        ready, unwritten = reading.state is DriverState.READY, self._specs.names.problem
+        ready = reading.state is DriverState.READY
         yield ReadinessCheck(name="NVIDIA driver", passes=ready, reason=reading.reason or problems)
-        yield ReadinessCheck(name="GPU CDI specs", passes=not unwritten, reason=unwritten)
+        yield check("GPU CDI specs", self._specs.names.problem)
 
     def state(self) -> object:
         """Return the last reading, and the health of each GPU and slice."""
