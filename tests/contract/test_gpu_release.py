@@ -165,7 +165,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             clock=clock,
             settings=Watched(settings),
             nudges=Nudges(),
-            observer=Unobserved(),
+            count=Unobserved().reclaimed,
         )
         watcher = watcher_of(
             ledger=ledger,

@@ -282,7 +282,7 @@ async def _scene(
             clock=clock,
             settings=Watched(ReclaimSettings(reset="afterForcedRelease")),
             nudges=Nudges(),
-            observer=Unobserved(),
+            count=Unobserved().reclaimed,
         )
         yield _Scene(resetter=resetter, ledger=ledger, control=control, clock=clock, chip=chip)
         resetter.close()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from fakes.observers import Unobserved
 from holdfast.model.ids import PodUid
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Evidence
@@ -15,16 +16,6 @@ from holdfast.settings.sections import ReclaimSettings
 def by_general_mode(settings: Watched[ReclaimSettings]) -> Callable[[PodUid], bool]:
     """No device has a mode of its own: `reclaim.mode` of *settings* is for all pods."""
     return lambda _pod: settings.value.mode == "terminate"
-
-
-class CountedSteps:
-    """Keeps which steps were done, with what came of each."""
-
-    def __init__(self) -> None:
-        self.done: list[tuple[str, str]] = []
-
-    def reclaimed(self, step: str, outcome: str) -> None:
-        self.done.append((step, outcome))
 
 
 def reclaimer(
@@ -48,5 +39,5 @@ def reclaimer(
         question_timeout=Watched(5.0),
         own_pid=own_pid,
     )
-    ending = Ending(pods=pods, clock=clock, settings=settings, steps=CountedSteps())
+    ending = Ending(pods=pods, clock=clock, settings=settings, count=Unobserved().reclaimed)
     return Reclaimer(ledger=ledger, evidence=evidence, ending=ending, clock=clock)

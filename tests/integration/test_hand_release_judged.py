@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fakes.books import WHOLE, X, device_of, name
-from fakes.reclaimer import CountedSteps, by_general_mode
+from fakes.reclaimer import by_general_mode
 from fakes.reclaimscene import ReclaimScene, reclaim_scene
 from holdfast.errors import RequestRefusedError
 from holdfast.model.book.book import LockState
@@ -45,7 +45,7 @@ def _parts(scene: ReclaimScene) -> tuple[Evidence, Ending, list[tuple[str, str]]
     """Return what judges, what ends, and which steps it has done."""
     settings = Watched(scene.settings)
     reader: Any = scene.reader
-    steps = CountedSteps()
+    steps: list[tuple[str, str]] = []
     evidence = Evidence(
         ledger=scene.ledger,
         reader=reader,
@@ -56,8 +56,13 @@ def _parts(scene: ReclaimScene) -> tuple[Evidence, Ending, list[tuple[str, str]]
         question_timeout=Watched(5.0),
         own_pid=scene.own_pid,
     )
-    ending = Ending(pods=scene.pods, clock=scene.clock, settings=settings, steps=steps)
-    return evidence, ending, steps.done
+    ending = Ending(
+        pods=scene.pods,
+        clock=scene.clock,
+        settings=settings,
+        count=lambda step, outcome: steps.append((step, outcome)),
+    )
+    return evidence, ending, steps
 
 
 async def _asked(

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import WHOLE, X, allocated, name, silicon, unreadable
-from fakes.reclaimer import CountedSteps, by_general_mode
+from fakes.reclaimer import by_general_mode
 from fakes.reclaimscene import Living, ReclaimScene, reclaim_scene
 from fakes.runtimes import RuntimeFolder, spec
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
@@ -118,19 +118,24 @@ async def _leaking(
     look.looks, look.gaps, look.at_work = looks, gaps, at_work
     inventory: Any = Watched(_Inventory())
     settings = Watched(ReclaimSettings(leaked_sandbox="restart", leak_grace=Duration(0)))
-    steps = CountedSteps()
+    steps: list[tuple[str, str]] = []
     leaks = LeakedSandboxes(
         ledger=scene.ledger,
         inventory=inventory,
         reader=scene.reader,
         starts=starts,
         look=look,
-        ending=Ending(pods=pods, clock=scene.clock, settings=settings, steps=steps),
+        ending=Ending(
+            pods=pods,
+            clock=scene.clock,
+            settings=settings,
+            count=lambda step, outcome: steps.append((step, outcome)),
+        ),
         clock=scene.clock,
         settings=settings,
         may_end=by_general_mode(settings),
     )
-    return sentry, leaks, steps.done
+    return sentry, leaks, steps
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ class Daemon:
             clock=clock,
             settings=Watched(settings),
             nudges=Nudges(),
-            observer=Unobserved(),
+            count=Unobserved().reclaimed,
         )
         self._watcher = watcher_of(
             ledger=ledger,

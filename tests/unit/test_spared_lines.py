@@ -6,7 +6,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from fakes.books import X, device_lock, name
-from fakes.reclaimer import CountedSteps
+from fakes.observers import Unobserved
 from holdfast.model.book.book import LockState
 from holdfast.reclaim.ending import Ending
 from holdfast.runtime.watched import Watched
@@ -23,7 +23,7 @@ def test_a_pod_whose_processes_are_others_each_time_does_not_fill_the_log() -> N
         pods=NOBODY,
         clock=clock,
         settings=Watched(ReclaimSettings()),
-        steps=CountedSteps(),
+        count=Unobserved().reclaimed,
     )
 
     with capture_logs() as logs:

@@ -1,7 +1,7 @@
 """Ends processes of a pod on a warrant: their pidfds are open while everything is asked again."""
 
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,13 +29,6 @@ _SAID = {
 }
 """What the log says of each outcome: a process that was signalled may go on for its grace."""
 _NO_ANSWER = "kubelet did not answer"
-
-
-class StepCounter(Protocol):
-    """Counts what is done to take a device back."""
-
-    def reclaimed(self, step: str, outcome: str) -> None:
-        """Count one step; both words are from the closed sets of docs/metrics.md."""
 
 
 class Judge(Protocol):
@@ -102,13 +95,13 @@ class Ending:
     """Ends what a warrant allows, as a whole cgroup or pidfd by pidfd; logs and counts it.
 
     Nothing is ended on remembered evidence: once the pidfds are open, everything is asked again.
-    It ends processes of `pods`, and counts it in `steps`.
+    It ends processes of `pods`. `count` counts a step and its outcome, words of docs/metrics.md.
     """
 
     pods: Pods
     clock: Clock
     settings: Watched[ReclaimSettings]
-    steps: StepCounter
+    count: Callable[[str, str], None]
 
     def __post_init__(self) -> None:
         self._spared: dict[DeviceName, tuple[PodUid | None, str]] = {}
@@ -289,7 +282,7 @@ class Ending:
 
     def _count(self, warrant: Warrant, step: ReclaimStep, outcome: str) -> None:
         leaks = warrant.grounds is Grounds.LEAK
-        self.steps.reclaimed("sandbox" if leaks else step.value, outcome)
+        self.count("sandbox" if leaks else step.value, outcome)
 
 
 def _may_end_all(judge: Judge) -> MayEnd:

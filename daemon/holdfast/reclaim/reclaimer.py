@@ -116,7 +116,7 @@ class Reclaimer(Struct, kw_only=True):
             attempt = replace(attempt, quarantined_at=self.clock.monotonic())
             self._attempts[lock.pod] = attempt
             self._by_hand.pop(lock.pod, None)
-            self.ending.steps.reclaimed(step.value, "done")
+            self.ending.count(step.value, "done")
         # One attempt serves all locks of a pod; each of them follows it with a move of its own.
         given_up = attempt.quarantined_at is not None
         if lock.state is LockState.RECLAIMING and given_up:

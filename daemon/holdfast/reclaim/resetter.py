@@ -32,7 +32,6 @@ from holdfast.model.reclaim.reset import (
     why_not_reset,
 )
 from holdfast.model.use.free import Freedom, KernelFacts, OpenOutcome, judge_kernel
-from holdfast.reclaim.ending import StepCounter
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Nudges, Watched
@@ -155,7 +154,7 @@ class Resetter(Struct, kw_only=True):
     """Each device has a lane of its own: one that hangs costs that device alone.
 
     Nothing ever waits for a lane; every method answers at once. It acts by `settings`; `nudges` say
-    when there is something new to see, and `observer` hears of each step and what came of it.
+    when there is something new to see, and `count` hears of each step and what came of it.
     """
 
     ledger: Ledger
@@ -163,7 +162,7 @@ class Resetter(Struct, kw_only=True):
     clock: Clock
     settings: Watched[ReclaimSettings]
     nudges: Nudges
-    observer: StepCounter
+    count: Callable[[str, str], None]
     _running: dict[DeviceName, _RunningTrial] = {}
     _numbers: dict[DeviceName, int] = {}
     _told_forbidden: bool = False
@@ -229,7 +228,7 @@ class Resetter(Struct, kw_only=True):
             moved = await self.ledger.move_if_unmoved(lock, LockState.QUARANTINED, reason)
             if moved is not None:
                 it.fence = moved.fence
-                self.observer.reclaimed("quarantine", "done")
+                self.count("quarantine", "done")
         return reason
 
     def clears(self, lock: DeviceLock, device: Device | None, facts: KernelFacts) -> str | None:
@@ -300,7 +299,7 @@ class Resetter(Struct, kw_only=True):
         it.ended = self.clock.monotonic()
         it.lane.close()
         for each in found.did:
-            self.observer.reclaimed(each.step, each.outcome)
+            self.count(each.step, each.outcome)
             if each.outcome == WriteOutcome.FORBIDDEN.value and not self._told_forbidden:
                 self._told_forbidden = True  # the same for every device, until a restart
                 log.warning("device reset not permitted", reason=each.text)

@@ -192,7 +192,7 @@ class ReclaimParts:
             pods=self.pods,
             clock=core.clock,
             settings=reclaim,
-            steps=core.metrics,
+            count=core.metrics.reclaimed,
         )
         self.reclaimer = Reclaimer(
             ledger=core.ledger, evidence=evidence, ending=self.ending, clock=core.clock
@@ -203,7 +203,7 @@ class ReclaimParts:
             clock=core.clock,
             settings=reclaim,
             nudges=core.nudges,
-            observer=core.metrics,
+            count=core.metrics.reclaimed,
         )
         self.watcher = Watcher(
             ledger=core.ledger,
