@@ -17,6 +17,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.offers import OfferedDevice
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Inventory
+from holdfast.model.ids import ResourceName
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
 from waiting import beside, until
@@ -137,6 +138,34 @@ async def test_the_next_release_of_the_same_device_has_its_own_time(tmp_path: Pa
             scene.clock.shift(_WITHHOLD_AFTER + 1.0)
             assert scene.healthy() == ["d1"]
             await scene.change(_free)
+
+
+async def test_while_a_device_is_kept_all_are_looked_through_again_only_once_one_may_differ(
+    tmp_path: Path,
+) -> None:
+    asked: list[ResourceName] = []
+
+    def is_dra(resource: ResourceName) -> bool:
+        asked.append(resource)
+        return False
+
+    async with _scene(tmp_path) as scene:
+        await scene.change(_held)
+        await scene.change(_ends)
+        standings = device_standings(
+            scene.ledger,
+            scene.inventory,
+            scene.clock,
+            withhold_after=scene.withhold_after,
+            is_dra=is_dra,
+        )
+        standings.now()
+        before = len(asked)
+        scene.clock.shift(_WITHHOLD_AFTER - 1.0)
+        standings.now()
+        assert len(asked) == before
+        scene.clock.shift(2.0)
+        assert any(each.overdue for each in standings.now())
 
 
 async def test_whoever_follows_hears_that_the_ledger_fails_and_soon_that_it_is_well() -> None:
