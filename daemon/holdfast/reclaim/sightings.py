@@ -165,13 +165,12 @@ class Endings:
     def __init__(self, clock: Clock) -> None:
         """Count ages by *clock*."""
         self._clock = clock
-        self._seen: dict[PodUid | None, _SignState] = {}
-        """None has the last exit of a holder, of whatever pod."""
+        self._seen: dict[PodUid, _SignState] = {}
+        self._exit: _SignState | None = None
 
     def holder_exited(self) -> None:
         """Note that a process which had a device open has ended, of whatever pod."""
-        now = self._clock.monotonic()
-        self._seen[None] = _SignState(sign=Sign.HOLDER_EXITED, since=now)
+        self._exit = _SignState(sign=Sign.HOLDER_EXITED, since=self._clock.monotonic())
 
     def is_question_due(self, book: Book, sightings: Mapping[PodUid, PodSighting]) -> bool:
         """Tell whether to ask kubelet now about pods that seem to be over, and take it as asked.
@@ -181,9 +180,10 @@ class Endings:
         having = [lock.pod for lock in book.locks.values() if lock.state is LockState.HELD]
         having += [each.pod for each in book.allocations.values()]
         pods = {pod for pod in having if pod is not None}
-        now, before = self._clock.monotonic(), self._seen
-        # Without pods there is none that kubelet still has to drop.
-        self._seen = {None: before[None]} if pods and None in before else {}
+        if not pods:  # there is none that kubelet still has to drop
+            self._exit = None
+        now = self._clock.monotonic()
+        before, self._seen = self._seen, {}
         for pod in pods:
             record, known = book.pods.get(pod), before.get(pod)
             had_cgroup = record is not None and record.cgroup is not None
@@ -191,7 +191,7 @@ class Endings:
             if sign is not None:
                 same = known if known is not None and known.sign is sign else None
                 self._seen[pod] = same or _SignState(sign=sign, since=now)
-        due = [each for each in self._seen.values() if each.due <= now]
+        due = [each for each in self._all() if each.due <= now]
         for each in due:
             while each.due <= now:
                 each.asked += 1
@@ -199,8 +199,11 @@ class Endings:
 
     def pause(self) -> float:
         """Return the seconds until the next question is due; infinite: none will be."""
-        next_due = min((each.due for each in self._seen.values()), default=math.inf)
+        next_due = min((each.due for each in self._all()), default=math.inf)
         return max(0.0, next_due - self._clock.monotonic())
+
+    def _all(self) -> list[_SignState]:
+        return [*self._seen.values(), *([self._exit] if self._exit is not None else [])]
 
 
 def _sign(
