@@ -42,22 +42,26 @@ def _named(path: Path) -> Iterator[str]:
                 yield ast.literal_eval(values["check"])
 
 
-_NAMED = {path: set(_named(path)) for path in (_REPOSITORY / "daemon").rglob("*.py")}
+@pytest.fixture(scope="module")
+def named() -> dict[Path, set[str]]:
+    return {path: set(_named(path)) for path in _DAEMON.rglob("*.py")}
 
 
-@pytest.mark.parametrize("path", sorted(path for path, names in _NAMED.items() if names), ids=str)
-def test_every_check_of_the_code_is_on_the_page_in_an_area_of_its_module(path: Path) -> None:
-    areas = {area for area, modules in _code().items() if path in modules}
-    lacking = _NAMED[path] - {check for area, check, _ in _ROWS if area in areas}
-    assert not lacking, f"docs/doctor.md needs a row for each, in one of the areas {areas}"
+def test_every_check_of_the_code_is_on_the_page_in_an_area_of_its_module(
+    named: dict[Path, set[str]],
+) -> None:
+    for path, names in named.items():
+        areas = {area for area, modules in _code().items() if path in modules}
+        lacking = names - {check for area, check, _ in _ROWS if area in areas}
+        assert not lacking, f"docs/doctor.md needs a row for each of {path}, in one of {areas}"
 
 
-def test_every_check_on_the_page_is_in_the_code_in_its_area() -> None:
+def test_every_check_on_the_page_is_in_the_code_in_its_area(named: dict[Path, set[str]]) -> None:
     in_code = {
         (area, check)
         for area, modules in _code().items()
         for module in modules
-        for check in _NAMED[module]
+        for check in named[module]
     }
     assert {(area, check) for area, check, _ in _ROWS} - in_code == set()
 
@@ -87,13 +91,12 @@ def _strings(path: Path) -> set[str]:
     return found
 
 
-_ASKED = [_strings(path) for path in _TESTS]
-
-
-@pytest.mark.parametrize(("area", "check"), [(area, check) for area, check, _ in _ROWS])
-def test_each_check_is_asked_for_by_its_name_in_a_test_of_its_area(area: str, check: str) -> None:
-    modules = {
-        ".".join(each.relative_to(_DAEMON.parent).with_suffix("").parts) for each in _code()[area]
-    }
-    its = (each for each in _ASKED if area == "any" or area in each or modules & each)
-    assert any(check in each for each in its), f"a test of area {area} has to name {check}"
+def test_each_check_is_asked_for_by_its_name_in_a_test_of_its_area() -> None:
+    asked = [_strings(path) for path in _TESTS]
+    for area, check, _ in _ROWS:
+        modules = {
+            ".".join(each.relative_to(_DAEMON.parent).with_suffix("").parts)
+            for each in _code()[area]
+        }
+        its = (each for each in asked if area == "any" or area in each or modules & each)
+        assert any(check in each for each in its), f"a test of area {area} has to name {check}"
