@@ -17,9 +17,9 @@ class ManualClock:
     Each counts from another beginning, so that two of them that are compared show.
     """
 
-    def __init__(self, *, monotonic: float = 1000.0, wall: float = 1_700_000_000.0) -> None:
-        self._monotonic = monotonic
-        self._wall = wall
+    def __init__(self) -> None:
+        self._monotonic = 1000.0
+        self._wall = 1_700_000_000.0
         self._sleepers: list[tuple[float, int, asyncio.Event]] = []
         self._order = itertools.count()
 

@@ -88,9 +88,9 @@ async def node_slices(plane: ControlPlane) -> AsyncIterator[NodeSlices]:
         yield NodeSlices(server, driver=DRIVER, node=NODE)
 
 
-def spec(device: str = "tpu-0000-00-05-0", *, driver: str = DRIVER) -> SliceSpec:
+def spec(device: str = "tpu-0000-00-05-0") -> SliceSpec:
     return SliceSpec(
-        driver=driver,
+        driver=DRIVER,
         node_name=NODE,
         pool=SlicePool(name=NODE, generation=1, resource_slice_count=1),
         devices=(

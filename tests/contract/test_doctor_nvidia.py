@@ -57,10 +57,10 @@ class Built:
             f"Character devices:\n{self.major} nvidia\n{uvm} nvidia-uvm\n\nBlock devices:\n",
         )
 
-    def library(self, root: str = "", version: str = VERSION) -> None:
+    def library(self, root: str = "") -> None:
         folder = f"{root}/usr/lib/x86_64-linux-gnu".lstrip("/")
-        self.write(f"{folder}/libnvidia-ml.so.{version}")
-        (self.root / folder / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{version}")
+        self.write(f"{folder}/libnvidia-ml.so.{VERSION}")
+        (self.root / folder / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{VERSION}")
 
     def toolkit(self) -> None:
         self.write(

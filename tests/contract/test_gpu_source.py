@@ -169,25 +169,6 @@ async def test_with_a_driver_that_came_back_nvml_is_begun_anew_once_all_others_l
     assert await driver.source.refresh() is DriverState.READY
 
 
-@dataclass
-class Container:
-    """GPU Operator's driver container, as far as it tells of itself."""
-
-    file: Path
-
-    def is_up(self) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.file.touch()
-
-    def stops(self) -> None:
-        self.file.unlink()
-
-
-@pytest.fixture
-def container(tmp_path: Path) -> Container:
-    return Container(tmp_path / "run/nvidia/validations/.driver-ctr-ready")
-
-
 async def test_while_others_have_nvml_open_the_driver_is_still_held(driver: Driver) -> None:
     driver.load("550")
     await driver.source.refresh()

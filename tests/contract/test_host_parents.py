@@ -133,7 +133,7 @@ def test_a_parent_is_as_old_as_its_child_or_older(tree: ProcTree) -> None:
     assert _outside(tree, 12) is None
 
 
-def _in(home: Path, *, mounts: str = "", pids: str = INIT_PID_NAMESPACE) -> None:
+def _in(home: Path, *, mounts: str, pids: str = INIT_PID_NAMESPACE) -> None:
     (home / "ns").mkdir()
     for kind, namespace in (("mnt", mounts), ("pid", pids)):
         if namespace:

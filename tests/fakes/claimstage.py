@@ -96,11 +96,11 @@ class ClaimStage:
             answer = await stub.NodePrepareResources(request, timeout=timeout)
         return {each.name: answer.claims[each.uid] for each in claims}
 
-    async def unprepare(self, *claims: Claim, timeout: float = 45.0) -> dict[str, str]:
+    async def unprepare(self, *claims: Claim) -> dict[str, str]:
         """Do as kubelet does once a pod's containers are stopped."""
         request = api_pb2.NodeUnprepareResourcesRequest(claims=[each.message for each in claims])
         async with self._stub() as stub:
-            answer = await stub.NodeUnprepareResources(request, timeout=timeout)
+            answer = await stub.NodeUnprepareResources(request, timeout=45.0)
         return {each.name: answer.claims[each.uid].error for each in claims}
 
     async def be_patient(self) -> None:

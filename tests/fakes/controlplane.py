@@ -17,7 +17,6 @@ from simulated.cluster.store import Store
 
 NODE = "node-1"
 TOKEN = "first"
-MINORS = (34, 35, 36, 37)
 
 
 class ControlPlane:

@@ -31,13 +31,12 @@ FORBIDDEN = (
 class Cluster:
     """Nodes with daemons' pods, and the program that asks about them."""
 
-    def __init__(self, folder: Path, *, namespace: str = "holdfast") -> None:
-        """Keep all in *folder*; the pods are in *namespace*."""
+    def __init__(self, folder: Path) -> None:
+        """Keep all in *folder*."""
         self.bin = folder / "bin"
         self.bin.mkdir(parents=True)
         self._file = folder / "cluster.json"
         self._calls = folder / "calls"
-        self._namespace = namespace
         self._content: dict[str, Any] = {"pods": [], "nodes": {}, "exec": {}, "refused": ""}
         program = self.bin / "kubectl"
         own = f"{sys.executable} {Path(__file__).resolve()} {self._file} {self._calls}"
@@ -74,9 +73,9 @@ class Cluster:
         """Let a question to *node* have no answer; who asks is noted in *pids*."""
         self._add(node, labels, {"pids": str(pids)})
 
-    def fails(self, node: str, said: str, status: int = 1, **labels: str) -> None:
+    def fails(self, node: str, said: str, **labels: str) -> None:
         """Let a question to *node* fail."""
-        self._add(node, labels, {"said": said, "status": status})
+        self._add(node, labels, {"said": said, "status": 1})
 
     def answers(self, node: str, output: str, status: int = 0) -> None:
         """Let *node* answer each question with *output*."""
@@ -108,7 +107,7 @@ class Cluster:
         how: Mapping[str, Any],
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        made = daemon_pod(node, namespace=self._namespace, state=state)
+        made = daemon_pod(node, state=state)
         self._content["nodes"][node] = labels
         self._content["pods"].append(made)
         self._content["exec"][made["metadata"]["name"]] = how

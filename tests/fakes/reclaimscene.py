@@ -302,9 +302,9 @@ class ReclaimScene:
         kept = [line for line in procs.read_text().split() if line != str(pid)]
         procs.write_text("".join(f"{line}\n" for line in kept))
 
-    def replace_cgroup(self, pod: PodUid = X) -> None:
-        """Let the pod's cgroup be a later one of the same name, with the same processes in it."""
-        folder = self.folder_of(pod)
+    def replace_cgroup(self) -> None:
+        """Let pod X's cgroup be a later one of the same name, with the same processes in it."""
+        folder = self.folder_of(X)
         former = folder.with_name(f"former-{time.monotonic_ns()}")
         folder.rename(former)  # kept, so that its inode is not given away again
         shutil.copytree(former, folder)

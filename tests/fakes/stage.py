@@ -389,11 +389,11 @@ class Stage(simulated.stage.Stage):
         """Return what kubelet would grant."""
         return super().healthy(resource)
 
-    def ever_unhealthy(self, resource: str = TPU) -> set[str]:
-        """Return the devices that kubelet was ever told to be Unhealthy."""
+    def ever_unhealthy(self) -> set[str]:
+        """Return the chips that kubelet was ever told to be Unhealthy."""
         return {
             id_
-            for message in self.kubelet.messages.get(resource, ())
+            for message in self.kubelet.messages.get(TPU, ())
             for id_, health in message.items()
             if health != "Healthy"
         }

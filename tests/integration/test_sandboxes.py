@@ -36,7 +36,7 @@ async def _end(node: Stage, former: Pod) -> None:
     await node.end(former)
 
 
-async def _spared(node: Stage, former: Pod, sandbox: GvisorSandbox, why: str) -> str:
+async def _spared(node: Stage, sandbox: GvisorSandbox, why: str) -> str:
     """Let the next pod wait until the daemon has said *why* it ends nothing; return what it is told."""
     following = await node.submit(pod("next"))
     said = await node.waiting(following, " is still open in ", "gvisor#11545")
@@ -67,7 +67,7 @@ async def test_a_leak_whose_runtimes_files_cannot_be_read_is_named_everywhere_an
 ) -> None:
     async with _leaky(short_path) as (node, former, sandbox):
         await _end(node, former)
-        said = await _spared(node, former, sandbox, _UNREADABLE)
+        said = await _spared(node, sandbox, _UNREADABLE)
         assert f"pid {sandbox.sentry}" in said
         assert ", gvisor#11545) and 1 more of default/leaky, which has ended; " in said
         rows = {row["pid"]: row for row in await node.asked("holders")}
@@ -80,7 +80,7 @@ async def test_a_sandbox_that_is_not_idle_for_long_enough_is_spared(short_path: 
     async with _leaky(short_path, sandboxGrace="1h") as (node, former, sandbox):
         sandbox.idle()
         await _end(node, former)
-        await _spared(node, former, sandbox, "for less than 3600 s that nothing but pause runs")
+        await _spared(node, sandbox, "for less than 3600 s that nothing but pause runs")
 
 
 async def test_an_idle_sandbox_under_a_living_shim_is_ended_as_one_after_its_grace(
@@ -89,7 +89,7 @@ async def test_an_idle_sandbox_under_a_living_shim_is_ended_as_one_after_its_gra
     async with _leaky(short_path) as (node, former, sandbox):
         sandbox.at_work()
         await _end(node, former)
-        await _spared(node, former, sandbox, "its runtime still runs container work")
+        await _spared(node, sandbox, "its runtime still runs container work")
         sandbox.idle()
         await _ended_as_one(node, sandbox)
         (following,) = node.kubelet.pods.values()
@@ -112,4 +112,4 @@ async def test_a_sandbox_that_lost_its_shim_is_spared_where_the_runtime_has_a_co
         sandbox.at_work()
         sandbox.end_shim()
         await _end(node, former)
-        await _spared(node, former, sandbox, "its runtime still runs container work")
+        await _spared(node, sandbox, "its runtime still runs container work")

@@ -41,9 +41,9 @@ class Endpoint:
 class DeviceManager(DeviceTable):
     """Allocates as kubelet 1.36 does; its mistakes included."""
 
-    def __init__(self, folder: Path, *, seed: int = 0) -> None:
-        """Keep the checkpoint in *folder*. *seed* fixes what kubelet leaves to chance."""
-        super().__init__(seed=seed)
+    def __init__(self, folder: Path) -> None:
+        """Keep the checkpoint in *folder*."""
+        super().__init__()
         self._path = folder / CHECKPOINT
         self.endpoints: dict[str, Endpoint] = {}
         self.allocating = 0

@@ -21,8 +21,7 @@ class Entry:
 class DeviceTable:
     """The devices of containers; nothing is written but where somebody asks for the text."""
 
-    def __init__(self, *, seed: int = 0) -> None:
-        """Have nothing. *seed* fixes what kubelet leaves to chance."""
+    def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.leaked: dict[str, set[str]] = {}
         """Ids by resource that are taken by no pod, as after some failed admissions."""
@@ -30,7 +29,7 @@ class DeviceTable:
         """Write DeviceIDs as kubelets before 1.20 did: without NUMA nodes."""
         self.later_version = False
         """Write what no version known today has written."""
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
 
     def drop(self, active: Collection[str]) -> None:
         """Forget the devices of every pod that is not *active*; kubelet does this lazily."""

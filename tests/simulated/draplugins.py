@@ -79,7 +79,7 @@ class NearPlugin(Plugin):
 class DraPlugins:
     """Kubelet's handler of plugins of type DRAPlugin."""
 
-    def __init__(self, *, clock: Clock, wipe: Wipe, services: Sequence[str] = KUBELET_1_37) -> None:
+    def __init__(self, *, clock: Clock, wipe: Wipe, services: Sequence[str]) -> None:
         """Know *services*; tell *wipe* when a driver's slices are to be deleted."""
         self.plugins: dict[str, list[Plugin]] = {}
         self.health: dict[str, dict[tuple[str, str], Any]] = {}

@@ -102,9 +102,7 @@ class HostTree:
         """Add one function of a TPU chip behind its IOMMU group."""
         return self.function(address, device=device, group=group, numa=numa, driver=driver)
 
-    def bridge(
-        self, address: str, *, group: int | None = None, driver: str | None = "pcieport"
-    ) -> PciAddress:
+    def bridge(self, address: str, *, group: int, driver: str | None = "pcieport") -> PciAddress:
         """Add a PCI bridge, which stays enabled all the time."""
         self.function(
             address,

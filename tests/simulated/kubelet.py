@@ -43,7 +43,6 @@ class Kubelet(rpc.RegistrationServicer):
         runtime: Runtime,
         *,
         times: KubeletTimes | None = None,
-        seed: int = 0,
         dra: DraManager | None = None,
     ) -> None:
         """Serve kubelet.sock in *folder*; containers are started by *runtime*.
@@ -52,7 +51,7 @@ class Kubelet(rpc.RegistrationServicer):
         """
         self.folder = folder
         self.pods: dict[str, Pod] = {}
-        self.devices = DeviceManager(folder, seed=seed)
+        self.devices = DeviceManager(folder)
         self.dra = dra
         self.sources_ready = True
         """Without its API server kubelet's sources are never ready, and it knows no pods."""

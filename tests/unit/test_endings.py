@@ -35,13 +35,13 @@ class _Looks:
             self.seen = {X: each}
             self._asks()
 
-    def asked(self, seconds: float, step: float = 0.5) -> list[float]:
-        """Return after how many of the next *seconds* kubelet was asked, with a look each *step*."""
+    def asked(self, seconds: float) -> list[float]:
+        """Return after how many of the next *seconds* kubelet was asked, with two looks each."""
         found = []
-        for count in range(int(seconds / step) + 1):
+        for count in range(int(seconds / 0.5) + 1):
             if self._asks():
-                found.append(count * step)
-            self.clock.shift(step)
+                found.append(count * 0.5)
+            self.clock.shift(0.5)
         return found
 
     def _asks(self) -> bool:

@@ -405,21 +405,20 @@ def test_the_page_has_a_row_for_each_text_with_its_cause_and_what_to_do() -> Non
 def _waits(
     locks: Sequence[DeviceLock],
     seen: dict[DeviceName, BlockReason],
-    devices: Sequence[DeviceName] = FOUR,
     **changes: object,
 ) -> str:
     book = Book(locks={each.device: each for each in locks}, pods=RECORDS)
     rights = Rights(
-        keys=keys(*(each.id for each in devices)),
+        keys=keys(*(each.id for each in FOUR)),
         own=frozenset(),
         started=frozenset(),
         queued=(),
     )
     obstacle = why_not_yet(replace(rights, **changes), book)
     assert obstacle is not None
-    asked = [(each, keys(each.id)) for each in devices]
+    asked = [(each, keys(each.id)) for each in FOUR]
     said, kept = said_of(obstacle, asked, seen.get, book)
-    return sentence(said, Demand(what="", devices=tuple(devices), kept=kept))
+    return sentence(said, Demand(what="", devices=FOUR, kept=kept))
 
 
 def _of(device: DeviceName, state: LockState = LockState.RELEASING) -> DeviceLock:
@@ -556,7 +555,7 @@ def _check(text: str) -> None:
 def _at_a_door(
     book: Book, seen: dict[DeviceName, BlockReason], devices: tuple[DeviceName, ...]
 ) -> str:
-    asked = [(each, keys(each.id)) for each in devices]
+    asked = [(each, keys(each.id)) for each in FOUR]
     rights = Rights(
         keys=frozenset().union(*(each for _, each in asked)),
         own=frozenset(),

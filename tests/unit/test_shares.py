@@ -29,8 +29,8 @@ _GPU, _RENAMED = ResourceName("nvidia.com/gpu"), ResourceName("nvidia.com/gpu.sh
 _MINE, _OTHER = ClaimUid("uid-1"), ClaimUid("uid-2")
 
 
-def _name(id_: str, resource: ResourceName = _GPU) -> DeviceName:
-    return DeviceName(resource, DeviceId(id_))
+def _name(id_: str) -> DeviceName:
+    return DeviceName(_GPU, DeviceId(id_))
 
 
 def _replica(number: int) -> Device:

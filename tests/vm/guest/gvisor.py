@@ -62,9 +62,9 @@ class Contained:
         """Have gVisor kill its program."""
         _runsc("kill", self.id, "KILL")
 
-    def wait(self, *, limit: float = _END) -> int:
+    def wait(self) -> int:
         """Return its exit status when it has ended, or that of SIGKILL if its sandbox did; forget it."""
-        text, _ = self._waiter.communicate(timeout=limit)
+        text, _ = self._waiter.communicate(timeout=_END)
         with contextlib.suppress(subprocess.CalledProcessError):
             _runsc("delete", "--force", self.id)
         shutil.rmtree(_BUNDLES / self.id, ignore_errors=True)

@@ -280,11 +280,11 @@ def _unbind_if_present(function: Function) -> None:
         function.unbind()
 
 
-def vfio_fds(pids: Sequence[int] | None = None) -> list[str]:
+def vfio_fds() -> list[str]:
     """Return "PID TEXT" for each fd of /dev/vfio/N or of a VFIO device, of every process."""
     found = []
     everyone = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    for pid in everyone if pids is None else pids:
+    for pid in everyone:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             texts = holding.fd_texts(pid)
             found += [f"{pid} {text}" for text in texts if "vfio" in text]

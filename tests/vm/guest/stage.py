@@ -371,10 +371,10 @@ class Stage:
             return states[0] if states else "free"
         return ""
 
-    def await_state(self, device: str, *states: str, limit: float = _SLOW) -> None:
+    def await_state(self, device: str, *states: str) -> None:
         """Wait until the device's lock is in one of *states*."""
         wait_until(
-            lambda: self.state(device) in states, limit=limit, what=f"{device} to be {states}"
+            lambda: self.state(device) in states, limit=_SLOW, what=f"{device} to be {states}"
         )
 
     def device(self, device: str) -> dict[str, Any]:
