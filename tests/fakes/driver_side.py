@@ -8,6 +8,7 @@ from pathlib import Path
 
 from grpc import aio
 
+from fakes.deciding import Decisions
 from holdfast.dra.healthserver import HealthServer
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
 from holdfast.dra.server import DEADLINE, ClaimServer
@@ -31,18 +32,12 @@ CHIP = PreparedDevice(
 
 
 @dataclass
-class Deciding:
+class Deciding(Decisions):
     """A door that can be told to refuse, to fail, or to wait."""
 
-    fail: Exception | None = None
     refusals: dict[str, str] = field(default_factory=dict)
     """Why claims are refused, by UID."""
-    hold: asyncio.Event = field(default_factory=asyncio.Event)
     calls: list[tuple[str, tuple[ClaimRef, ...]]] = field(default_factory=list)
-    cancelled: int = 0
-
-    def __post_init__(self) -> None:
-        self.hold.set()
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, PrepareAnswer]:
         errors = await self._decide("prepare", claims)
@@ -56,13 +51,7 @@ class Deciding:
 
     async def _decide(self, call: str, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, str]:
         self.calls.append((call, tuple(claims)))
-        try:
-            await self.hold.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        if self.fail is not None:
-            raise self.fail
+        await self.decided()
         return {claim.uid: self.refusals.get(claim.uid, "") for claim in claims}
 
 

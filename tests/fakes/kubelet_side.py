@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fakes.deciding import Decisions
 from fakes.observers import Unobserved
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast.discovery.source import Sources
@@ -56,22 +57,14 @@ def chips(*ids: str, unhealthy: str = "") -> tuple[OfferedDevice, ...]:
 
 
 @dataclass
-class Deciding:
-    """Allocator, gate and preference; each can be told to fail, to be slow, or to wait."""
+class Deciding(Decisions):
+    """Allocator, gate and preference; each can be told to fail, and two of them to wait."""
 
-    fail: Exception | None = None
-    hold: asyncio.Event = field(default_factory=asyncio.Event)
     asked: list[tuple[str, ...]] = field(default_factory=list)
-    cancelled: int = 0
-
-    def __post_init__(self) -> None:
-        self.hold.set()
 
     async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
         self.asked.append(ids)
-        await self.hold.wait()
-        if self.fail is not None:
-            raise self.fail
+        await self.decided()
         return ContainerGrant(
             nodes=tuple(
                 GrantedNode(host_path=f"/dev/vfio/{each}", container_path=f"/dev/vfio/{each}")
@@ -85,13 +78,7 @@ class Deciding:
 
     async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
         self.asked.append(ids)
-        try:
-            await self.hold.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        if self.fail is not None:
-            raise self.fail
+        await self.decided()
 
     def preferred(
         self,

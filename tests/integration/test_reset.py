@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fakes.stage import Stage, pod, stage
 from simulated.pods import Phase, Pod
 
@@ -226,11 +228,22 @@ async def test_a_pod_that_comes_back_while_its_device_is_being_reset_waits_at_th
         assert await node.pre_start(_CHIPS[0]) == ""
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "{}"),
+        # Whatever it is called.
+        (
+            {"pools": [{"resourceName": "example.com/chip", "devices": ["1ae0:*"]}]},
+            "example.com/chip/{}",
+        ),
+    ],
+)
 async def test_what_is_quarantined_by_a_failed_check_is_tried_at_once_by_hand(
-    short_path: Path,
+    short_path: Path, changes: dict[str, Any], name: str
 ) -> None:
     slow = {**_FORCE, "retry": {"first": "1h", "last": "1h"}}
-    async with stage(short_path, chips=1, reclaim=slow) as node:
+    async with stage(short_path, chips=1, reclaim=slow, **changes) as node:
         config = node.node.tree.path(_CHIPS[0]) / "config"
         config.write_bytes(b"\xff\xff\xff\xff")
         _, chip = await _forced(node)
@@ -238,7 +251,8 @@ async def test_what_is_quarantined_by_a_failed_check_is_tried_at_once_by_hand(
         config.write_bytes(b"\xe0\x1a\x63\x00")
         await node.for_some_beats()
         assert await node.ever("free") == []
-        await node.asked("unquarantine", device=chip)
+        answer = await node.asked("unquarantine", device=name.format(chip))
+        assert "reclaimed again now" in answer["text"]
         await node.until_free()
 
 
@@ -280,19 +294,3 @@ async def test_a_reset_that_returned_is_not_told_to_hang_though_its_pod_has_the_
             await node.until(lambda: not opened("/dev/vfio/10"), "the reset to return")
         assert await node.pre_start(_CHIPS[0]) == ""
         await node.until_problem(_STUCK, "")
-
-
-async def test_what_failed_is_tried_at_once_under_whatever_name_the_device_is_called(
-    short_path: Path,
-) -> None:
-    slow = {**_FORCE, "retry": {"first": "1h", "last": "1h"}}
-    pools = [{"resourceName": "example.com/chip", "devices": ["1ae0:*"]}]
-    async with stage(short_path, chips=1, reclaim=slow, pools=pools) as node:
-        config = node.node.tree.path(_CHIPS[0]) / "config"
-        config.write_bytes(b"\xff\xff\xff\xff")
-        _, chip = await _forced(node)
-        await node.until_locks({chip: "quarantined"})
-        config.write_bytes(b"\xe0\x1a\x63\x00")
-        answer = await node.asked("unquarantine", device=f"example.com/chip/{chip}")
-        assert "reclaimed again now" in answer["text"]
-        await node.until_free()
