@@ -14,7 +14,7 @@ from fakes.books import allocated, silicon
 from fakes.commands import holdfast
 from fakes.stage import stage
 from holdfast.app.watches.proof import LedgerProof
-from holdfast.errors import LedgerLostError, LedgerUnusableError, SecondDaemonError
+from holdfast.errors import LedgerLostError, SecondDaemonError
 from holdfast.ledger.disk import LOCK
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
@@ -184,12 +184,6 @@ async def test_a_daemon_whose_folder_another_one_has_taken_writes_nothing_more_a
 def test_a_state_folder_is_made_with_the_folders_above_it(tmp_path: Path) -> None:
     with closing(InstanceLock(tmp_path / "lib" / "holdfast")):
         assert (tmp_path / "lib" / "holdfast" / LOCK).exists()
-
-
-def test_a_state_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(LedgerUnusableError, match="cannot use the state folder"):
-        InstanceLock(tmp_path / "file" / "state")
 
 
 async def test_a_second_daemon_is_refused_though_its_state_folder_is_another(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.use.holders import SANDBOXES, Program, Sandbox, sandbox_role
+from holdfast.model.use.holders import Program, Sandbox, sandbox_role
 
 _ROOT = "--root=/run/containerd/runsc/k8s.io"
 _SENTRY = Program(command="exe", arguments=("runsc-sandbox", _ROOT, "boot", "--bundle=/b", "id"))
@@ -59,8 +59,3 @@ def test_a_sandbox_is_known_by_its_name_its_subcommand_and_its_parents(
 def test_the_monitors_of_virtual_machines_are_known_by_name(program: str) -> None:
     """The kernel cuts a name to 15 characters."""
     assert sandbox_role(Program(command=program[:15])) is Sandbox.MACHINE
-
-
-@pytest.mark.parametrize("command", sorted(SANDBOXES))
-def test_the_names_of_sandboxes_are_as_the_kernel_cuts_them(command: str) -> None:
-    assert len(command) <= 15
