@@ -73,10 +73,12 @@ def _metrics() -> Iterator[str]:
 
 
 def _texts(source: str) -> Iterator[str]:
-    """Yield every text, docstring and comment in *source*."""
+    """Yield every text and docstring in *source*, and the comments that may have a phrase."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant):
             yield " ".join(str(node.value).split())
+    if _FOUND.search(source) is None:  # so no comment has a phrase: to look for them takes long
+        return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.string

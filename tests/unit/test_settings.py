@@ -229,7 +229,7 @@ def test_a_node_may_offer_gpus_and_nothing_else() -> None:
         ("stateDir: !!python/object:os.system x\n", "line 1: could not determine a constructor"),
         ("a: \x00\n", "unacceptable character"),
         ('gate: {}\nstateDir: "/a\\ud800"\n', "line 2: "),
-        ("[" * 5000, "it is nested too deep"),
+        ("[" * 1000, "it is nested too deep"),
         ("gate: &a\n  wait: *a\n", "line 1: it contains itself"),
         ("devices: &a [*a]\n", "line 1: it contains itself"),
         ("a: 1\nb: !!int ''\n", "line 2: '' is no int"),
