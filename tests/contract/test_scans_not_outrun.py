@@ -17,7 +17,7 @@ import pytest
 from inotify_simple import INotify, flags
 
 from fakes.books import name
-from fakes.children import Start
+from fakes.children import Start, ready
 from fakes.faultydisk import not_here
 from fakes.inuse import holder_scan
 from holdfast.host.cgroup.cgroups import Cgroups
@@ -606,8 +606,7 @@ def test_a_device_that_is_handed_on_by_fork_is_never_seen_as_nobodys(
     holders = holder_scan(HostRoot.under())
     before = set(holders.scan([terminal.target]).gaps)
     chain = start(_HOP, terminal.path, str(stop), stay)
-    assert chain.stdout is not None
-    assert chain.stdout.readline() == "\n"
+    ready(chain)
     try:
         for _ in range(_SCANS):
             scan = holders.scan([terminal.target])
@@ -639,14 +638,13 @@ def test_a_device_in_a_message_that_is_handed_on_by_fork_is_never_seen_as_nobody
     holders = holder_scan(HostRoot.under())
     before = set(holders.scan([terminal.target]).gaps)
     chain = start(_HOP_WITH_A_MESSAGE, terminal.path, str(stop))
-    assert chain.stdout is not None
-    assert chain.stdout.readline() == "\n"
+    ready(chain)
     try:
         for _ in range(_SCANS):
             assert set(holders.scan([terminal.target], hidden=True).gaps) - before
     finally:
         stop.touch()
-        chain.stdout.read()  # until nobody of the chain is left
+        chain.communicate()  # until nobody of the chain is left
 
 
 _RELAY = r"""
@@ -711,8 +709,7 @@ def test_a_device_that_goes_to_and_fro_between_two_numbers_is_seen_at_each_look(
     terminal: Terminal, start: Start
 ) -> None:
     child = start(_TO_AND_FRO, terminal.path)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "\n"
+    ready(child)
     holders = holder_scan(HostRoot.under())
     for _ in range(200):
         scan = holders.scan([terminal.target], pids=[child.pid])
@@ -927,14 +924,12 @@ def test_many_open_files_of_others_are_a_gap_of_these_alone(
 ) -> None:
     """Anybody may open a million; who looks for holders must not take minutes for it."""
     many = start(_FILES, "100000", "59")
-    assert many.stdout is not None
-    assert many.stdout.readline() == "\n"
+    ready(many)
     kept = start(
         "import sys\nkept = open(sys.argv[1], 'rb')\nprint(flush=True)\nsys.stdin.read()",
         terminal.path,
     )
-    assert kept.stdout is not None
-    assert kept.stdout.readline() == "\n"
+    ready(kept)
     holders = holder_scan(HostRoot.under())
     scan = holders.scan([terminal.target])
     assert _pids(scan) == [kept.pid], "all others are seen"
@@ -1115,8 +1110,7 @@ def test_who_has_a_socket_and_one_more_file_than_when_it_was_looked_at_is_looked
     terminal: Terminal, start: Start
 ) -> None:
     child = start(_TAKES, terminal.path)
-    assert child.stdout is not None
-    child.stdout.readline()
+    ready(child)
     if not has_more(f"/proc/{child.pid}/fd", []):
         pytest.skip("the kernel counts open files since Linux 6.2 only")
     survey = _looked_at(_Then(terminal, child).search, HostRoot.under(), child.pid)
