@@ -8,7 +8,9 @@ import pytest
 
 from fakes.children import Start, children
 from fakes.nvml import build
+from fakes.onegpu import opened_nvml
 from forked import Template
+from holdfast.host.nvidia.nvml import Nvml
 from holdfast.runtime.lane import Lane
 from simulated.proctree import ProcTree
 
@@ -16,6 +18,13 @@ from simulated.proctree import ProcTree
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="session")
+def nvml(library: Path) -> Iterator[Nvml]:
+    """What all tests that ask NVML in this process have open: it knows one library."""
+    with opened_nvml(library) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

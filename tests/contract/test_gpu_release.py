@@ -14,7 +14,7 @@ from fakes.books import entry, seen
 from fakes.doors import gate_over
 from fakes.inuse import device_use
 from fakes.observers import Unobserved
-from fakes.onegpu import MIB, POD, OneGpu, gpus_on, opened_nvml
+from fakes.onegpu import MIB, POD, OneGpu, gpus_on
 from fakes.reclaimer import reclaimer
 from fakes.watchers import KnownKubelet, watcher_of
 from holdfast.allocation.gate import Gate
@@ -107,12 +107,6 @@ class Daemon:
             what=f"{reason!r} instead of {self.watcher.obstacle(self.device.name)}",
         )
         assert self.state() == "releasing"
-
-
-@pytest.fixture(scope="session")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nvml]:
-    with opened_nvml(tmp_path_factory.mktemp("nvml-release")) as opened:
-        yield opened
 
 
 @pytest.fixture

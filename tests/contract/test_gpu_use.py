@@ -4,14 +4,14 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from fakes.inuse import look_at
-from fakes.onegpu import MIB, POD, OneGpu, gpu_uses, gpus_on, opened_nvml
+from fakes.onegpu import MIB, POD, OneGpu, gpu_uses, gpus_on
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.model.devices import DeviceKind
 from holdfast.model.use.free import Freedom, OpenOutcome, judge_kernel
@@ -21,12 +21,6 @@ from holdfast.runtime.watched import Watched
 from simulated.nvml import GIB, Slice, cards, uuid
 
 UNKNOWN = 999
-
-
-@pytest.fixture(scope="session")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nvml]:
-    with opened_nvml(tmp_path_factory.mktemp("nvml-use")) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from fakes.nvml import build
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from simulated.gpunode import VISIBLE, GpuNode
 from simulated.nvml import CONTROL, uuid
@@ -38,11 +35,6 @@ else:
         found[gpu.uuid] = [[each.pid for each in use.processes], nvml.condition(gpu.uuid).lost]
     print(json.dumps(found))
 """
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("nvml"))
 
 
 @contextmanager

@@ -1,11 +1,15 @@
 """A ledger in a folder of the test's, with a lane of its own."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
-from fakes.books import BOOT
+from fakes.books import BOOT, drafted
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.store import Store
+from holdfast.model.book.book import Book
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.queue import settle
 from holdfast.model.ids import BootId
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
@@ -23,3 +27,13 @@ async def ledger_in(
             yield ledger
         finally:
             await ledger.close()
+
+
+def committed(store: Store, decide: Callable[[Draft], object]) -> Book:
+    """Do what Ledger does: decide on the book, settle, commit."""
+    before = store.read()
+    draft = drafted(before)
+    decide(draft)
+    settle(draft)
+    store.write(before, draft.book, draft.moves)
+    return draft.book

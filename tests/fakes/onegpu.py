@@ -10,7 +10,6 @@ from typing import Any
 
 from fakes.books import device_lock, device_of, name
 from fakes.inuse import device_use, look_at
-from fakes.nvml import build
 from fakes.opener import opener
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.nvidia.use import GpuUses
@@ -98,12 +97,12 @@ class OneGpu:
 
 
 @contextmanager
-def opened_nvml(folder: Path) -> Iterator[Nvml]:
-    """Build the stub in *folder* and open it with the real adapter, in this process."""
-    control = folder / "node"
+def opened_nvml(library: Path) -> Iterator[Nvml]:
+    """Open the stub *library* with the real adapter, in this process."""
+    control = library.parent / "node"
     write(control, Node(cards=cards(1)))
     os.environ[CONTROL] = str(control)
-    opened = Nvml(build(folder))
+    opened = Nvml(library)
     opened.open()
     yield opened
     opened.close()

@@ -28,11 +28,10 @@ from fakes.books import (
     X,
     allocated,
     breaches,
-    drafted,
     name,
     silicon,
 )
-from fakes.ledgers import ledger_in
+from fakes.ledgers import committed, ledger_in
 from fakes.smalldisk import fill, mounted
 from holdfast.errors import LaneStuckError, LedgerError, LedgerUnreadableError, LedgerUnusableError
 from holdfast.ledger.disk import FILE, SEAL
@@ -50,16 +49,6 @@ from manual_clock import ManualClock
 from waiting import until
 
 _D0 = silicon(d0="a")
-
-
-def _apply(store: Store, decide: Callable[[Draft], object]) -> Book:
-    """Do what Ledger does: decide on the book, settle, commit."""
-    before = store.read()
-    draft = drafted(before)
-    decide(draft)
-    settle(draft)
-    store.write(before, draft.book, draft.moves)
-    return draft.book
 
 
 def _allocate(draft: Draft) -> int:
@@ -101,8 +90,8 @@ def _killed_after(folder: Path, statements: str) -> None:
 
 def test_everything_in_a_book_is_read_again_after_the_file_was_closed(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    _apply(store, allocated(silicon(d0="ab", d1="c"), pod=X, active=True))
-    _apply(store, lambda draft: draft.allocate(WHOLE, _D0, checkpoint=BEFORE))
+    committed(store, allocated(silicon(d0="ab", d1="c"), pod=X, active=True))
+    committed(store, lambda draft: draft.allocate(WHOLE, _D0, checkpoint=BEFORE))
     record = PodRecord(
         uid=X,
         boot=BOOT,
@@ -114,7 +103,7 @@ def test_everything_in_a_book_is_read_again_after_the_file_was_closed(tmp_path: 
         let_go_at=UPTIME,
         counted_boot=BOOT,
     )
-    book = _apply(store, lambda draft: draft.note_pod(record))
+    book = committed(store, lambda draft: draft.note_pod(record))
     store.close()
     again = Store(tmp_path)
     assert again.read() == book
@@ -127,8 +116,8 @@ def test_the_history_of_a_device_is_told_oldest_first_and_of_all_devices_togethe
     tmp_path: Path,
 ) -> None:
     with closing(Store(tmp_path)) as store:
-        _apply(store, allocated(silicon(d0="a", d1="b"), pod=X))
-        _apply(store, _release)
+        committed(store, allocated(silicon(d0="a", d1="b"), pod=X))
+        committed(store, _release)
         of_d0 = store.history(name("d0"), 10)
         assert [move.after for move in of_d0] == [
             LockState.HELD,
@@ -144,7 +133,7 @@ def test_the_history_of_a_device_is_told_oldest_first_and_of_all_devices_togethe
 
 def test_a_change_that_breaks_the_promise_is_refused_by_the_file_itself(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
-        before = _apply(store, allocated(_D0, pod=X))
+        before = committed(store, allocated(_D0, pod=X))
         lock = before.locks[name("d0")]
         twice = type(lock)(
             device=name("other"), keys=lock.keys, state=lock.state, fence=99, since=NOW, boot=BOOT
@@ -164,8 +153,8 @@ def test_a_change_that_breaks_the_promise_is_refused_by_the_file_itself(tmp_path
 def test_the_history_is_bounded_by_tidying(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
         for _ in range(6):
-            _apply(store, allocated(silicon(d0="a", d1="b")))
-            _apply(store, _release)
+            committed(store, allocated(silicon(d0="a", d1="b")))
+            committed(store, _release)
         book, latest = store.read(), store.history(name("d0"), 5)
         assert len(store.history(name("d0"), 1000)) == 18
         store.tidy(keep=5)
@@ -182,8 +171,8 @@ def test_of_a_long_history_little_is_kept_in_memory(tmp_path: Path) -> None:
         before = used()
         for _ in range(16):
             for _ in range(25):
-                _apply(store, allocated(devices))
-                _apply(store, _release)
+                committed(store, allocated(devices))
+                committed(store, _release)
             store.tidy(keep=10**9)
         assert used() - before < 768 << 10
 
@@ -193,8 +182,8 @@ def test_tidying_keeps_the_wal_from_growing(tmp_path: Path) -> None:
         sizes = []
         for _ in range(6):
             for _ in range(5):
-                _apply(store, allocated(_D0))
-                _apply(store, _release)
+                committed(store, allocated(_D0))
+                committed(store, _release)
             sizes.append((tmp_path / f"{FILE}-wal").stat().st_size)
             store.tidy(keep=200)
         assert max(sizes[1:]) <= sizes[0] * 1.5
@@ -307,8 +296,8 @@ def _torn(folder: Path) -> None:
     """A page of the middle is gone, the header is right."""
     with closing(Store(folder)) as store:
         for _ in range(20):
-            _apply(store, allocated(silicon(d0="a", d1="b")))
-            _apply(store, _release)
+            committed(store, allocated(silicon(d0="a", d1="b")))
+            committed(store, _release)
         store.tidy(keep=200)
     data = bytearray((folder / FILE).read_bytes())
     data[4096 : 4096 * 3] = b"\xff" * 4096 * 2
@@ -318,7 +307,7 @@ def _torn(folder: Path) -> None:
 def _miscounted(folder: Path) -> None:
     """The header tells of free pages that the file does not have."""
     with closing(Store(folder)) as store:
-        _apply(store, allocated(_D0))
+        committed(store, allocated(_D0))
     data = bytearray((folder / FILE).read_bytes())
     data[36:40] = (7).to_bytes(4, "big")
     (folder / FILE).write_bytes(data)
@@ -326,7 +315,7 @@ def _miscounted(folder: Path) -> None:
 
 def _short(folder: Path) -> None:
     with closing(Store(folder)) as store:
-        _apply(store, allocated(_D0))
+        committed(store, allocated(_D0))
     os.truncate(folder / FILE, 4096)
 
 
@@ -336,7 +325,7 @@ def _another_programs(folder: Path) -> None:
 
 def _of_another_version(folder: Path) -> None:
     with closing(Store(folder)) as store:
-        _apply(store, allocated(_D0))
+        committed(store, allocated(_D0))
     _killed_after(folder, f"PRAGMA user_version = {SCHEMA_VERSION + 7}; CREATE TABLE news (a)")
 
 
@@ -378,7 +367,7 @@ def test_a_ledger_that_cannot_be_used_is_refused_and_not_a_byte_of_it_changes(
 
 def test_a_ledger_that_another_program_has_locked_is_refused(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
-        _apply(store, allocated(_D0))
+        committed(store, allocated(_D0))
     with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerUnusableError, match="locked") as refused:
@@ -390,17 +379,17 @@ def test_a_commit_that_meets_a_lock_writes_nothing_and_succeeds_when_it_is_gone(
     tmp_path: Path,
 ) -> None:
     with closing(Store(tmp_path)) as store:
-        before = _apply(store, allocated(_D0))
+        before = committed(store, allocated(_D0))
         tried: list[str] = []
         store._db.set_trace_callback(tried.append)
         with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(LedgerError, match="cannot write the ledger .* locked"):
-                _apply(store, _release)
+                committed(store, _release)
             assert store.read() == before
         assert tried.count("BEGIN IMMEDIATE") == 1, "a lock is no full disk, which is tried again"
         assert (tmp_path / "reserve").stat().st_size
-        assert _apply(store, _release).locks == {}
+        assert committed(store, _release).locks == {}
 
 
 @pytest.mark.parametrize(
@@ -497,19 +486,19 @@ def test_on_a_full_disk_releases_are_written_into_the_reserve_and_allocations_ar
     small_disk: Path,
 ) -> None:
     with closing(Store(small_disk)) as store:
-        _apply(store, allocated(silicon(d0="a", d1="b"), pod=X, active=True))
+        committed(store, allocated(silicon(d0="a", d1="b"), pod=X, active=True))
         filler = fill(small_disk)
         for _ in range(3):
             with pytest.raises(LedgerError, match="full"):
-                _apply(store, allocated(silicon(d2="c")))
+                committed(store, allocated(silicon(d2="c")))
         assert (small_disk / "reserve").exists()
         allocation = store.read().allocations[1]
-        _apply(store, lambda draft: draft.end(allocation, "over"))
+        committed(store, lambda draft: draft.end(allocation, "over"))
         assert not (small_disk / "reserve").exists()
         for _ in range(20):  # what the reserve made room for is not for new Allocations
             with pytest.raises(LedgerError, match="full"):
-                _apply(store, allocated(silicon(d2="c")))
-        book = _apply(store, _release)
+                committed(store, allocated(silicon(d2="c")))
+        book = committed(store, _release)
         assert book.locks == {}
         assert store.read() == book
         with pytest.raises(LedgerError, match="full"):
@@ -517,29 +506,29 @@ def test_on_a_full_disk_releases_are_written_into_the_reserve_and_allocations_ar
         filler.unlink()
         store.tidy(keep=200)
         assert (small_disk / "reserve").stat().st_size == 1 << 20
-        assert _apply(store, allocated(silicon(d2="c"))).locks
+        assert committed(store, allocated(silicon(d2="c"))).locks
 
 
 def test_on_a_disk_too_full_for_the_reserve_nothing_is_allocated_until_there_is_room(
     small_disk: Path,
 ) -> None:
     with closing(Store(small_disk)) as store:
-        _apply(store, allocated(_D0))
+        committed(store, allocated(_D0))
     (small_disk / "reserve").unlink()
     filler = fill(small_disk)
     os.truncate(filler, filler.stat().st_size - 512 * 1024)
     with closing(Store(small_disk)) as store:
         with pytest.raises(LedgerError, match="kept for releases"):
-            _apply(store, allocated(silicon(d1="b")))
-        _apply(store, _release)
+            committed(store, allocated(silicon(d1="b")))
+        committed(store, _release)
         filler.unlink()
         store.tidy(keep=200)
-        _apply(store, allocated(silicon(d1="b")))
+        committed(store, allocated(silicon(d1="b")))
 
 
 def test_a_read_only_disk_is_refused_at_once_and_by_name(small_disk: Path) -> None:
     with closing(Store(small_disk)) as store:
-        _apply(store, allocated(_D0))
+        committed(store, allocated(_D0))
     before = _bytes(small_disk)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(LedgerUnusableError, match="cannot use the state folder"):
@@ -781,12 +770,12 @@ def test_a_release_for_which_the_reserve_is_too_small_is_an_error_that_says_so(
     tmp_path: Path,
 ) -> None:
     with closing(Store(tmp_path)) as store:
-        before = _apply(store, allocated(_D0))
+        before = committed(store, allocated(_D0))
         (pages,) = store._db.execute("PRAGMA page_count").fetchone()
         store._db.execute(f"PRAGMA max_page_count = {pages}")
         long = "x" * 100_000
         with pytest.raises(LedgerError, match="cannot write the ledger .* full"):
-            _apply(store, lambda draft: draft.move(name("d0"), LockState.RELEASING, long))
+            committed(store, lambda draft: draft.move(name("d0"), LockState.RELEASING, long))
         assert store.read() == before
 
 
@@ -822,25 +811,25 @@ def test_a_ledger_whose_folder_leads_nowhere_says_that_it_cannot_be_looked_at(
 def test_a_write_that_fails_half_way_leaves_no_transaction_open(tmp_path: Path, how: str) -> None:
     """Whether SQLite has rolled it back by itself or not, its own reason is told."""
     with closing(Store(tmp_path)) as store:
-        before = _apply(store, allocated(_D0))
+        before = committed(store, allocated(_D0))
         store._db.execute(
             "CREATE TEMP TRIGGER stop BEFORE UPDATE ON counters "
             f"BEGIN SELECT RAISE({how}, 'stopped half way'); END"
         )
-        for write in (store.prove, lambda: _apply(store, _release)):
+        for write in (store.prove, lambda: committed(store, _release)):
             with pytest.raises(LedgerError, match="stopped half way"):
                 write()
             assert not store._db.in_transaction
         assert store.read() == before
         store._db.execute("DROP TRIGGER stop")
         store.prove()
-        assert _apply(store, _release).locks == {}
+        assert committed(store, _release).locks == {}
 
 
 def test_of_a_daemon_that_is_down_the_devices_with_a_history_can_be_told(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
-        _apply(store, allocated(_D0))
-        _apply(store, _release)
+        committed(store, allocated(_D0))
+        committed(store, _release)
     assert read_only_moved_devices(tmp_path) == {name("d0")}
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from fakes.books import allocated, drafted, silicon
+from fakes.books import allocated, silicon
 from fakes.faultydisk import Ext4, FaultyDisk, ext4
-from fakes.ledgers import ledger_in
+from fakes.ledgers import committed, ledger_in
+from fakes.smalldisk import fill
 from holdfast.app.watches import proof
 from holdfast.errors import LaneStuckError, LedgerError
 from holdfast.ledger.disk import FILE
@@ -40,11 +41,7 @@ def _grant(draft: Draft, device: str) -> None:
 
 
 def _apply(store: Store, device: str) -> Book:
-    before = store.read()
-    draft = drafted(before)
-    _grant(draft, device)
-    store.write(before, draft.book, draft.moves)
-    return draft.book
+    return committed(store, lambda draft: _grant(draft, device))
 
 
 # What was answered is there after a power failure.
@@ -148,15 +145,6 @@ async def test_a_disk_that_is_dead_shows_before_the_first_pod_finds_out(disk: Ex
         assert ledger.failing_since == clock.monotonic()
 
 
-def _fill(filler: Path) -> None:
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"x" * 4096)
-        except OSError:
-            return
-
-
 async def test_a_disk_that_fills_while_nobody_writes_shows_and_is_proven_again_with_room(
     disk: Ext4,
 ) -> None:
@@ -166,8 +154,7 @@ async def test_a_disk_that_fills_while_nobody_writes_shows_and_is_proven_again_w
         for _ in range(40):
             await ledger.prove()
         await ledger.tidy(keep=200)
-        filler = disk.path / "filler"
-        _fill(filler)
+        filler = fill(disk.path)
         with pytest.raises(LedgerError, match="the disk is full"):
             await ledger.prove()
         assert ledger.failing_since == clock.monotonic()
@@ -201,8 +188,7 @@ async def test_that_it_works_again_is_told_although_nobody_waited_for_the_proof_
     clock = ManualClock()
     async with ledger_in(disk.path, clock) as ledger:
         watch = proof.LedgerProof(ledger, clock=clock)
-        filler = disk.path / "filler"
-        _fill(filler)
+        filler = fill(disk.path)
         with capture_logs() as logs:
             await watch.prove()
             filler.unlink()

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, NOW, UPTIME, WHOLE, X, Y, allocated, drafted, keys, name, silicon
-from fakes.ledgers import ledger_in
+from fakes.ledgers import committed, ledger_in
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.ledger import rows
 from holdfast.ledger.disk import FILE
@@ -32,11 +32,7 @@ _ALL = Marks(quarantines={name("d0"): _QUARANTINE}, drain=replace(_MARK, reason=
 
 
 def _set(store: Store, marks: Marks) -> Book:
-    before = store.read()
-    draft = drafted(before)
-    draft.mark(marks)
-    store.write(before, draft.book, draft.moves)
-    return draft.book
+    return committed(store, lambda draft: draft.mark(marks))
 
 
 def _everything(folder: Path) -> Book:

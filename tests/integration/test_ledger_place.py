@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from fakes.books import allocated, drafted, silicon
 from fakes.faultydisk import FaultyDisk
-from fakes.ledgers import ledger_in
+from fakes.ledgers import committed, ledger_in
 from holdfast.errors import (
     LedgerError,
     LedgerLostError,
@@ -35,12 +35,7 @@ from manual_clock import ManualClock
 
 
 def _apply(store: Store, device: str) -> Book:
-    before = store.read()
-    draft = drafted(before)
-    allocated(silicon(**{device: device[-1]}))(draft)
-    settle(draft)
-    store.write(before, draft.book, draft.moves)
-    return draft.book
+    return committed(store, allocated(silicon(**{device: device[-1]})))
 
 
 def _after_a_crash(folder: Path, to: Path) -> Book:
