@@ -1,6 +1,7 @@
-"""What all tests share: the repository's folder, short socket paths, and a plain list of skips."""
+"""What all tests share: the repository's folder, short paths, silence, and a plain list of skips."""
 
 import gc
+import logging
 import shutil
 import signal
 import tempfile
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 # Collecting the tests makes millions of objects, and none of them is garbage.
@@ -61,6 +63,15 @@ def short_path() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Thousands of lines of the daemon's log would take longer than the stories."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.configure(**before)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,10 +1,8 @@
 """Random stories on a simulated kernel: holdfast ends orphans, and nothing that anybody wants."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-import structlog
 from msgspec.structs import replace
 
 from fakes.books import INIT
@@ -18,15 +16,6 @@ pytestmark = [
     pytest.mark.timeout(600),  # on a busy machine
     pytest.mark.usefixtures("quiet"),
 ]
-
-
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    """Thousands of lines of the daemon's log would take longer than the stories."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield
-    structlog.configure(**before)
 
 
 def _without(spoil: Callable[[EndFacts], EndFacts]) -> Guards:

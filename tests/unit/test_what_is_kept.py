@@ -1,26 +1,16 @@
 """What the daemon keeps in memory is of pods that are in its book: thousands come and go."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
-import structlog
 
 from holdfast.model.book.claims import REMEMBERED
 from kills.daemon import Guards
 from kills.story import Story
 
 _PODS = 40
-
-
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield
-    structlog.configure(**before)
 
 
 def _kept(thing: object, seen: set[int]) -> Iterator[tuple[str, object]]:
