@@ -192,5 +192,6 @@ def _seconds(text: str) -> float:
     """Return what *text* says; not a number when it says nothing."""
     if not re.fullmatch(PATTERN, text):
         return math.nan
-    parts = _PART.findall(text)
-    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(text)
+    if text[-1] not in "smh":
+        return float(text)
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
