@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from matrix import changes, chart, drawn, run, space, ways
+from matrix.oracle import ViolationError
 from matrix.space import Choice
-from matrix.world import ViolationError
 from simulated import nvml
 
 _DRAWN = 5

@@ -1,8 +1,10 @@
 """From any to any: what is accepted is changed while pods run, come and end, with crashes."""
 
 import asyncio
+import os
 import random
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,14 +14,15 @@ from fakes.controlplane import control_plane
 from fakes.namednode import Cluster
 from fakes.stage import Stage, end
 from matrix import oracle, space
+from matrix.oracle import ViolationError
 from matrix.run import until_offered
 from matrix.space import Choice
-from matrix.world import ViolationError, World, plug, promised, refusal, world
+from matrix.world import World, plug, promised, refusal, unplug, world
 from simulated.pods import Phase, Pod
 
 _QUEUE = 4
-_WAYS = ("reload", "crash", "restart", "lost")
-"""How a change is taken up; "lost": after a crash that left no ledger."""
+_WAYS = ("reload", "crash", "restart", "lost", "old", "reboot")
+"""How a change is taken up; "lost": after a crash that left no ledger; "old": or a former one."""
 _MEANWHILE = ("", "", "driver", "mig", "unplug", "kubelet")
 """What else happens: the driver goes and comes, MIG's layout or the hardware changes, or kubelet
 restarts."""
@@ -28,30 +31,50 @@ restarts."""
 async def changes(before: Choice, after: Choice, library: Path, chance: random.Random) -> bool:
     """Go from one choice to another of the same node; return False where either is refused."""
     way, pauses = chance.choice(_WAYS), [chance.random() / 2 for _ in range(2)]
-    meanwhile = chance.choice(_MEANWHILE)
+    meanwhile = chance.choice(_MEANWHILE) if way != "reboot" else ""
+    if before["node.numbers"] != after["node.numbers"] and way != "reboot":
+        meanwhile = "numbers"
+    if after["node.by"] == "ways" and way == "reload":
+        way = "crash"  # a process keeps its variables and flags
+    stands = meanwhile not in {"unplug", "numbers"}
     async with world(after, library) as made:
         if await refusal(made) is not None:
             return False
         await made.stop()
         shutil.rmtree(made.state)
         made.adopt(before)
+        made.renumber(before)
         made.show(before)
         if await refusal(made) is not None:
             return False
         await until_offered(made, before)
         story = _Story(made, f"{way}, {meanwhile or 'nothing else'}", chance)
         has = [
-            each for each in _names(before) if _is_known(each, before, after, lost=way == "lost")
+            each
+            for each in _names(before)
+            if _is_known(each, before, after, lost=way in {"lost", "old"})
         ]
-        await story.begin(before, has, stands=meanwhile != "unplug")
+        former = made.folder / "former"
+        if way == "old":
+            # That a claim is over without kubelet is looked for once a minute.
+            await story.past([each for each in has if each in oracle.foretold(before)])
+            shutil.copytree(made.state, former, ignore=shutil.ignore_patterns("*.sock"))
+        await story.begin(before, has, stands=stands)
 
+        if after["node.by"] == "ways":
+            made.kill()
         made.adopt(after)
         else_ = asyncio.create_task(_MEANS[meanwhile](made, after, chance))
         if way != "reload":
             await asyncio.sleep(pauses[0])
             made.kill()
-        if way == "lost":
+        if way in {"lost", "old"}:
             shutil.rmtree(made.state)
+        if way == "old":
+            former.rename(made.state)
+        if way == "reboot":
+            await made.reboot_as(after)
+            await story.readmit(after)
         if way == "restart":
             await made.come_up(way)
             await asyncio.sleep(pauses[1])
@@ -69,12 +92,19 @@ class _Story:
 
     def __init__(self, made: World, what: str, chance: random.Random) -> None:
         self.made, self._what, self._chance = made, what, chance
+        self._numbers = made.numbers
         self._holders: list[tuple[Pod, str]] = []
         self._held: dict[str, str] = {}
         self._ending: Pod | None = None
         self._former: Pod | None = None
         self._waiting: Pod | None = None
+        self._past: Pod | None = None
         self._behind = ""
+        self._rebooted = False
+
+    async def past(self, has: Sequence[str]) -> None:
+        """Let a pod run that is over when all begins."""
+        self._past = await _begin(self.made, has[0], "past") if has else None
 
     async def begin(self, before: Choice, has: Sequence[str], *, stands: bool) -> None:
         """Let two pods run, one wait for what another has left, and one begin to end.
@@ -83,6 +113,9 @@ class _Story:
         kernel would not let it go.
         """
         made = self.made
+        if self._past is not None:
+            await promised(made, made.end(self._past), "end: kubelet ends past")
+            await promised(made, made.until_free(), "end: what its pod had is free again")
         names = list(_apart(before, self._chance.sample(has, len(has))))[:3]
         behind = next((each for each in names if _can_be_left(before, each)), "") if stands else ""
         names = [each for each in names if each != behind][:2]
@@ -123,9 +156,62 @@ class _Story:
         if self._waiting is not None and self._behind not in oracle.foretold(after):
             await self.made.end(self._waiting)
         elif self._waiting is not None:
-            runs = self.made.running(self._waiting)
-            await promised(self.made, runs, f"{self._what}: who waits starts in the end")
+            await self._starts(self._waiting, self._behind, 1, after)
             await self.made.end(self._waiting)
+
+    async def readmit(self, after: Choice) -> None:
+        """Have kubelet admit all anew, once it was told of what they have."""
+        made, self._rebooted = self.made, True
+        pods = [*self._holders, *([(self._waiting, self._behind)] if self._waiting else [])]
+
+        def told() -> bool:
+            return all(
+                self._stays(pod, name, after) <= made.healthy(name)
+                for pod, name in pods
+                if not pod.spec.claims
+            )
+
+        await promised(made, made.until(told, "what pods have"), "reboot: it is Healthy again")
+        if self._ending is not None:
+            made.let_end(self._ending)
+        await made.kubelet.readmit()
+        lost = [
+            pod for pod, name in pods if pod.phase.terminal and not self._has_all(pod, name, after)
+        ]
+        self._holders = [each for each in self._holders if each[0] not in lost]
+        self._waiting = None if self._waiting in lost else self._waiting
+
+    def _stays(self, pod: Pod, name: str, after: Choice) -> set[str]:
+        """Return what of a pod's devices is there under the same name."""
+        now = self.made.now(after)
+        there = {each.id for each in oracle.foretold(now).get(name, ())}
+        there |= {each.name for each in oracle.published(now).get(name, ())}
+        return there & set(self.made.has(pod, name))
+
+    def _has_all(self, pod: Pod, name: str, after: Choice) -> bool:
+        return self._stays(pod, name, after) == {*self.made.has(pod, name)} != set()
+
+    async def _starts(self, pod: Pod, name: str, times: int, after: Choice) -> None:
+        """See that a pod starts, or is told to be deleted where it has numbers of before."""
+        made, turned = self.made, self._numbers != self.made.numbers
+        by_name = any(each.cdi_devices for each in made.answers(pod))
+
+        def decided() -> bool:
+            told = "delete the pod" in pod.waiting or (pod.spec.claims and pod.waiting)
+            return pod.starts >= times or bool(turned and not by_name and told)
+
+        wait = made.until(decided, lambda: f"{pod.spec.name}, which is told {pod.waiting!r}")
+        await promised(made, wait, f"{self._what}: {pod.spec.name} starts on what it has")
+
+    async def _start_again(self, after: Choice) -> None:
+        """End the programs of pods, unless a reboot has: they start again."""
+        made = self.made
+        running = [] if self._rebooted else [pod for pod, _ in self._holders]
+        for pod in running:
+            os.kill(made.runtime.pid(pod, pod.spec.containers[0]), signal.SIGKILL)
+        for pod, name in self._holders:
+            if self._has_all(pod, name, after):
+                await self._starts(pod, name, 2, after)
 
     async def end(self, after: Choice) -> None:
         """See that pods kept what they had, and let all end as a fresh start does."""
@@ -134,12 +220,14 @@ class _Story:
             over = made.until(lambda: ending.stopped, "the pod that was ending to be over")
             await promised(made, over, f"{what}: what was ending ends")
         await self._no_longer_waits(after)
-        held = _until_locks(made, self._held, after)
-        await promised(made, held, f"{what}: what pods have stays theirs")
-        dead = [pod.spec.name for pod, _ in self._holders if pod.phase is not Phase.RUNNING]
+        if not self._rebooted:
+            held = _until_locks(made, self._held, after)
+            await promised(made, held, f"{what}: what pods have stays theirs")
+        await self._start_again(after)
+        dead = [pod.spec.name for pod, _ in self._holders if pod.phase.terminal]
         if dead:
             raise ViolationError(f"{what}: {dead} ended (nothing is made worse)")
-        now = {**after, "node.gpus": made.layout}
+        now = made.now(after)
         for pod, name in self._holders:
             offered = {each.id for each in oracle.foretold(now).get(name, ())}
             claimed = {each.name for each in oracle.published(now).get(name, ())}
@@ -249,15 +337,19 @@ async def _mig(made: World, after: Choice, chance: random.Random) -> None:
 
 async def _unplug(made: World, after: Choice, chance: random.Random) -> None:
     """Take a function that is on VFIO out of the node, and put it in again."""
-    # A chip of tpu7x and a GPU with its sound are more functions than one.
-    there = [each for each in oracle.hardware(after) if len(each.functions) == 1]
+    there = [each for each in oracle.hardware(made.now(after)) if each.functions]
     if not there:
         return
     thing = chance.choice(there)
-    made.node.tree.unplug(thing.id)
-    made.node.tree.drop_group_node(int(Path(thing.path).name))
+    unplug(made.node, thing)
     await asyncio.sleep(chance.random())
     plug(made.node, thing)
+
+
+async def _numbers(made: World, after: Choice, chance: random.Random) -> None:
+    """Give groups and GPUs other numbers."""
+    await asyncio.sleep(chance.random())
+    made.renumber(after)
 
 
 async def _kubelet(made: World, after: Choice, chance: random.Random) -> None:
@@ -274,6 +366,7 @@ _MEANS: dict[str, Callable[[World, Choice, random.Random], Coroutine[None, None,
     "mig": _mig,
     "unplug": _unplug,
     "kubelet": _kubelet,
+    "numbers": _numbers,
 }
 
 
@@ -381,7 +474,7 @@ def another(choice: Choice, chance: random.Random) -> Choice:
     here = {
         name: value
         for name, value in choice.items()
-        if name.startswith("node.") or name == "dra.driverName"
+        if (name.startswith("node.") and name != "node.numbers") or name == "dra.driverName"
     }
     same = len(choice["node.gpus"])
     layouts = [each for each in space.axes()["node.gpus"] if len(each) == same]

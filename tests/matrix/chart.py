@@ -13,8 +13,9 @@ from chart.rendering import RefusedError, objects, one
 from holdfast.errors import SettingsError
 from holdfast.settings.yamltext import mapping
 from matrix import oracle, space
+from matrix.oracle import ViolationError
 from matrix.space import DRA, Choice
-from matrix.world import ViolationError, in_file, theirs
+from matrix.world import in_file, theirs
 
 _REGISTRY = "/var/lib/kubelet/plugins_registry"
 _SEEN = (
@@ -122,7 +123,7 @@ def _mounts(choice: Choice) -> Iterator[tuple[str, bool]]:
     by_name = choice["gpu.enabled"] and any(
         "cdi" in each for each in choice["gpu.deviceListStrategy"]
     )
-    if choice["node.by"] != "file":
+    if choice["node.by"] in {"nvidia", "document"}:
         yield "/etc/holdfast-named", False
     yield "/var/lib/holdfast", True
     yield "/var/lib/kubelet/device-plugins", True

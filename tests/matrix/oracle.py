@@ -41,6 +41,10 @@ CHIPS = {
 """The PCI id of each generation."""
 
 
+class ViolationError(AssertionError):
+    """A promise was not kept: the step, what was expected, and by which promise."""
+
+
 class Thing(Struct, frozen=True, kw_only=True):
     """A piece of hardware as it is found. `path` is the node that its container has to reach."""
 
@@ -70,6 +74,7 @@ class Offer(Struct, frozen=True, kw_only=True):
 def hardware(choice: Choice) -> Iterator[Thing]:
     """Yield what the node has that could be advertised, chips and functions first."""
     generation, count = choice["node.tpus"]
+    groups = _groups(choice)
     for place in range(count):
         address = f"0000:00:{5 + place:02x}.0"
         slot, model = address.partition(".")[0], f"1ae0:{CHIPS[generation]:04x}"
@@ -80,22 +85,23 @@ def hardware(choice: Choice) -> Iterator[Thing]:
             kind="tpu",
             # A chip of several functions is called by its slot.
             id=address if len(own) == 1 else slot,
-            path=f"/dev/accel{place}" if accel else f"/dev/vfio/{10 + place}",
+            path=f"/dev/accel{place}" if accel else f"/dev/vfio/{groups[10 + place]}",
             functions=() if accel else own,
-            names=_names(own, place if accel else 10 + place, generation),
+            names=_names(own, place if accel else groups[10 + place], generation),
         )
     for group, own in _OF_FUNCTIONS[choice["node.functions"]].items():
         yield Thing(
             kind="pool",
             id=own[0][0],
-            path=f"/dev/vfio/{group}",
+            path=f"/dev/vfio/{groups[group]}",
             functions=own,
-            names=_names(own, group, own[0][1]),
+            names=_names(own, groups[group], own[0][1]),
         )
     for place, layout in enumerate(choice["node.gpus"]):
         uuid, address = gpu_uuid(place), f"0000:{0x10 + place:02x}:00.0"
-        path = f"/dev/nvidia{place}"
-        of_gpu = (("uuid", uuid), ("index", str(place)), ("pci", address))
+        index = gpu_index(choice, place)
+        path = f"/dev/nvidia{index}"
+        of_gpu = (("uuid", uuid), ("index", str(index)), ("pci", address))
         whole = Thing(
             kind="gpu",
             id=uuid,
@@ -105,7 +111,7 @@ def hardware(choice: Choice) -> Iterator[Thing]:
         )
         yield whole
         for number, profile in enumerate(() if layout == EMPTY else layout):
-            of_slice = (("uuid", slice_uuid(place, number)), ("index", f"{place}:{number}"))
+            of_slice = (("uuid", slice_uuid(place, number)), ("index", f"{index}:{number}"))
             yield Thing(
                 kind="slice",
                 id=slice_uuid(place, number),
@@ -114,6 +120,24 @@ def hardware(choice: Choice) -> Iterator[Thing]:
                 profile=profile,
                 in_mig_mode=True,
             )
+
+
+def _groups(choice: Choice) -> dict[int, int]:
+    """Return the number that each IOMMU group has: its own, or that of the next one."""
+    chips = 0 if is_accel(choice["node.tpus"][0]) else choice["node.tpus"][1]
+    own = [*range(10, 10 + chips), *_OF_FUNCTIONS[choice["node.functions"]]]
+    return dict(zip(own, [*own[1:], 90] if choice["node.numbers"] else own, strict=False))
+
+
+def gpu_index(choice: Choice, place: int) -> int:
+    """Return which index and minor number the GPU at *place* has."""
+    return len(choice["node.gpus"]) - 1 - place if choice["node.numbers"] else place
+
+
+def is_of(thing: Thing, name: str) -> bool:
+    """Tell whether *name* is how kubelet calls a device that is *thing*, or a share of it."""
+    ids = (thing.id, *(address for address, *_ in thing.functions))
+    return name.partition("::")[0] in ids or any(name.endswith(_plain(each)) for each in ids)
 
 
 class Published(Struct, frozen=True, kw_only=True):
@@ -171,13 +195,15 @@ def _label(resource: str, id_: str) -> str:
 
     A long name is cut to the 63 characters that the API server takes, with a digest of the whole.
     """
-    kind, own = (
-        re.sub("[^a-z0-9]+", "-", each.lower()) for each in (resource.rpartition("/")[2], id_)
-    )
+    kind, own = _plain(resource.rpartition("/")[2]), _plain(id_)
     name = own if own.startswith(f"{kind}-") else f"{kind}-{own}"
     if len(name) <= _LONGEST:
         return name
     return f"{name[:54].rstrip('-')}-{sha256(f'{resource}/{id_}'.encode()).hexdigest()[:8]}"
+
+
+def _plain(text: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", text.lower())
 
 
 def _offered(choice: Choice, api: str) -> dict[str, tuple[Offer, ...]]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from matrix import chart, oracle, space
+from matrix.oracle import ViolationError
 from matrix.space import Choice, Refused
-from matrix.world import ViolationError, World, promised, refusal, world
+from matrix.world import World, promised, refusal, world
 from simulated.pods import Phase, Pod
 
 

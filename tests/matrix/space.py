@@ -173,15 +173,17 @@ _NODES: Mapping[str, tuple[Any, ...]] = {
         (MIXED, SEVEN, WHOLE),
     ),
     "node.functions": ("", "whole", "virtual", "gpu"),
+    "node.numbers": ("", "turned"),
     "node.sandbox": ("", "gvisor", "leaks"),
     "node.root": ("settings", "operator", "environment", "container"),
-    "node.by": ("file", "nvidia", "document"),
+    "node.by": ("file", "nvidia", "document", "ways"),
 }
 """The hardware, how pods run on it, where its driver is, and which file brings the settings.
 
 `node.functions`: two PCI functions, two virtual functions of one card, or a GPU that is on VFIO.
+`node.numbers`: which IOMMU groups and indexes of GPUs the node's hardware has; both are orders.
 `node.sandbox`: programs run in gVisor's sandboxes; of one that leaks, pods' sandboxes outlive them.
-`node.by`: our file, one of NVIDIA's, or a named document of ours.
+`node.by`: our file, one of NVIDIA's, a named document of ours, or all the ways of `matrix.ways`.
 """
 
 
@@ -346,7 +348,7 @@ def usable(choice: Choice) -> Choice:
     if not (made["tpu.enabled"] or made["gpu.enabled"] or made["pools"]):
         made["tpu.enabled"] = True
     # A document that is refused prevents no start.
-    if made["node.by"] == "document" and drawn.refusal(tree(made)) is not None:
+    if made["node.by"] in {"document", "ways"} and drawn.refusal(tree(made)) is not None:
         made["node.by"] = "file"
     return made
 
@@ -369,11 +371,16 @@ def told(choice: Choice) -> dict[str, Any]:
     return {name: value for name, value in choice.items() if value != first[name]}
 
 
+def is_set(path: str, value: Any) -> bool:
+    """Tell whether the settings say *value*: it is not of the node, and not their silence."""
+    return not path.startswith("node.") and value is not None
+
+
 def tree(choice: Choice) -> dict[str, Any]:
     """Return the keys of *choice* as a configuration file has them, those of the node left out."""
     made: dict[str, Any] = {}
     for path, value in choice.items():
-        if path.startswith("node.") or value is None:
+        if not is_set(path, value):
             continue
         *sections, last = path.split(".")
         section = made

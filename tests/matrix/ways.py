@@ -8,6 +8,7 @@ docs/nvidia.md.
 import random
 import tempfile
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from holdfast.settings.nvidia_plugin import VARIABLES, flags
 from holdfast.settings.reloading import TakeUp, changed, take_up
 from holdfast.settings.sources import SettingsSources
 from matrix import drawn
-from matrix.world import ViolationError
+from matrix.oracle import ViolationError
 
 _WAYS = ("file", "document", "theirs", "their flag", "variable", "flag")
 """Each wins over those before it."""
@@ -34,7 +35,7 @@ _Given = dict[str, dict[str, Any]]
 def judge(chance: random.Random) -> None:
     """Raise ViolationError where settings given in any ways are not those of the file alone."""
     values = _values(chance)
-    spread = _spread(values, chance)
+    spread = by_ways(values, chance)
     with tempfile.TemporaryDirectory(prefix="hm-") as name:
         folder = Path(name)
         alone = _said(folder, {"file": values})
@@ -59,18 +60,30 @@ def _values(chance: random.Random) -> dict[str, Any]:
     return values | (chance.choice(rows) if chance.random() < 0.5 else {})
 
 
-def _spread(values: Mapping[str, Any], chance: random.Random) -> _Given:
+def by_ways(values: Mapping[str, Any], chance: random.Random) -> _Given:
     """Return *values* as some ways give them, some of them over other values that do not count."""
     found: _Given = {way: {} for way in _WAYS}
     for path, value in values.items():
         ways = _possible(path, values, chance)
-        last = chance.choice(list(ways))
+        last = chance.choice(list(ways)) if _is_text(value) else "file"
         for way in _WAYS[: _WAYS.index(last) + 1]:
             if way == last:
                 found[way] |= ways[way](value)
             elif way in ways and chance.random() < 0.3:
-                found[way] |= ways[way](drawn.any_value(path, chance))
+                other = drawn.any_value(path, chance)
+                found[way] |= ways[way](other) if _is_text(other) else {}
     return found
+
+
+def variables(given: _Given) -> dict[str, str]:
+    """Return the environment that *given* has."""
+    return {**given.get("theirs", {}), **given.get("variable", {})}
+
+
+def arguments(given: _Given) -> list[str]:
+    """Return the flags that *given* has."""
+    own = [f"--set={path}={text}" for path, text in given.get("flag", {}).items()]
+    return own + [f"--{name}={text}" for name, text in given.get("their flag", {}).items()]
 
 
 def _possible(
@@ -94,10 +107,17 @@ def _possible(
     return found | {"variable": called(variable(path)), "flag": called(path)}
 
 
+def _is_text(value: Any) -> bool:
+    """Tell whether a variable or a flag can have *value*: NUL ends both."""
+    return "\\x00" not in repr(value)
+
+
 def _text(value: Any, chance: random.Random) -> str:
     """Return what says *value* outside of files: text itself, entries with commas, or YAML."""
     if isinstance(value, str):
         return value
+    if isinstance(value, float):  # text has no exponent
+        return format(Decimal(repr(value)), "f")
     if isinstance(value, list) and chance.random() < 0.5:
         joined = ",".join(map(str, value))
         parts = [part for each in joined.split(",") if (part := each.strip())]
@@ -115,12 +135,13 @@ def _said(folder: Path, spread: _Given) -> Settings | str:
     named = {"folder": str(document.parent), "labels": ["example.com/of-its-own"]}
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump({**tree(spread["file"]), _NAMED: named}))
-    flags_ = [f"--set={path}={text}" for path, text in spread.get("flag", {}).items()]
-    flags_ += [f"--{name}={text}" for name, text in spread.get("their flag", {}).items()]
-    with run.make_context("run", ["--config", str(file), *flags_]) as context:
+    with run.make_context("run", ["--config", str(file), *arguments(spread)]) as context:
         overrides, theirs = context.params["changes"], given()
-    environ = {**spread.get("theirs", {}), **spread.get("variable", {})}
     try:
-        return SettingsSources(file, environ, overrides, theirs=theirs).found("mine").settings
+        return (
+            SettingsSources(file, variables(spread), overrides, theirs=theirs)
+            .found("mine")
+            .settings
+        )
     except SettingsError as error:
         return str(error).removesuffix(f" (with the document {document})")

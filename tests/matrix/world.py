@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import json
+import random
 import shutil
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 from msgspec.structs import replace
@@ -15,9 +17,11 @@ from msgspec.structs import replace
 from fakes.controlplane import control_plane
 from fakes.sandboxes import GvisorSandbox
 from fakes.stage import Stage, WatchfulRuntime, asks
+from forked import Forked
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from matrix import oracle, space
+from matrix import oracle, space, ways
 from matrix.claims import Cluster
+from matrix.oracle import ViolationError
 from matrix.space import Choice
 from simulated import nvml
 from simulated.cdi import resolve
@@ -49,15 +53,12 @@ THEIRS: Mapping[str, tuple[str, ...]] = {
 """What a file of NVIDIA's format says, by our key."""
 
 
-class ViolationError(AssertionError):
-    """A promise was not kept: the step, what was expected, and by which promise."""
-
-
 class _Runtime(WatchfulRuntime):
     """Follows NVIDIA's variable, mounts and annotations; of GPUs who shares trespasses on nobody."""
 
     given: dict[str, set[str]]
     sandboxes: dict[str, GvisorSandbox]
+    strays: Callable[[Pod, set[str]], list[str]]
     leaks = False
     """Sandboxes outlive the pods that they were made for."""
 
@@ -73,13 +74,15 @@ class _Runtime(WatchfulRuntime):
         told = {*variables.get(_VISIBLE, "").split(",")}
         mounts = [*named.mounts, *(each.container_path for each in grant.mounts)]
         told |= {each.removeprefix(_MOUNTS) for each in mounts}
-        told |= {each.partition("=")[2] for each in names}
+        told |= {each.partition("=")[2] for each in names if "/imex-" not in each}
         paths = self.paths(grant)
         own = [path for path in paths if path.startswith(("/dev/vfio", "/dev/accel"))]
         taken = [path for path in own if self.node.tree.in_use(path)]
         if taken:
             self.trespasses.append(f"{pod.spec.name} started on {taken}, which somebody has open")
         self.given[pod.uid] = told | set(paths)
+        if strays := self.strays(pod, self.given[pod.uid]):
+            self.trespasses.append(f"{pod.spec.name} started on {strays}, which is not what it has")
         await super(WatchfulRuntime, self).start(pod, container, grant)
 
     async def stop(self, pod: Pod, grace: float) -> None:
@@ -104,6 +107,11 @@ class World(Stage):
     gpus: SimulatedGpus
     cluster: Cluster
     choice: Choice
+    variables: Mapping[str, str] = {}
+    arguments: Sequence[str] = ()
+    """How the next daemon is told what is not in a file."""
+    numbers = ""
+    """Which groups and indexes the hardware has now: a choice's `node.numbers`."""
     layout: tuple[tuple[str, ...], ...]
     """How the GPUs are divided now: while all changes, not yet as the choice says."""
     limit = 40.0
@@ -112,13 +120,17 @@ class World(Stage):
         """Write the files that say what *choice* says."""
         self.choice = choice
         apart = space.in_document(choice)
-        made = {"gpu": {}, "kubelet": {}, "labels": {}, "dra": {}, **in_file(choice, apart)}
+        file, document = in_file(choice, apart), {each: choice[each] for each in apart}
+        if choice["node.by"] == "ways":
+            own = {path: value for path, value in choice.items() if space.is_set(path, value)}
+            given = ways.by_ways(own, random.Random(repr(choice)))
+            file, document = space.tree(given["file"]), given["document"]
+            self.variables, self.arguments = ways.variables(given), ways.arguments(given)
+        made = {"gpu": {}, "kubelet": {}, "labels": {}, "dra": {}, **file}
         _place(self.folder / "nvidia.yaml", theirs(choice))
-        if apart:
+        if document:
             made["named"] = {"folder": str(self.folder / "named"), "labels": []}
-            _place(
-                self.folder / "named/default", space.tree({each: choice[each] for each in apart})
-            )
+            _place(self.folder / "named/default", space.tree(document))
         if choice["node.root"] == "settings":
             made["gpu"]["driverRoot"] = str(self.folder / "driver")
         own = self.settings["kubelet"]
@@ -130,15 +142,70 @@ class World(Stage):
         self.cluster.adopt(choice)
         _place(self.config, self.settings)
 
+    def launch(self, log: BinaryIO, *arguments: str) -> subprocess.Popen[bytes] | Forked:
+        """Run `holdfast` with the flags and variables that the choice is given by."""
+        former, self._environment = self._environment, {**self._environment, **self.variables}
+        try:
+            return super().launch(log, *arguments, *self.arguments)
+        finally:
+            self._environment = former
+
     def show(self, choice: Choice) -> None:
         """Let NVML have the GPUs of *choice*, each divided as it says."""
         self.layout = choice["node.gpus"]
-        cards = nvml.cards(len(choice["node.gpus"]))
-        cards = tuple(
-            replace(card, mig=int(layout != ()), slices=tuple(_slices(place, layout)))
-            for place, (card, layout) in enumerate(zip(cards, choice["node.gpus"], strict=True))
-        )
-        self.gpus.show(replace(self.gpus.stub, cards=cards))
+        now, known = self.now(choice), nvml.cards(len(self.layout))
+        cards = {
+            oracle.gpu_index(now, place): replace(
+                known[oracle.gpu_index(now, place)],
+                uuid=card.uuid,
+                bus=card.bus,
+                mig=int(layout != ()),
+                slices=tuple(_slices(place, layout)),
+            )
+            for place, (card, layout) in enumerate(zip(known, self.layout, strict=True))
+        }
+        self.gpus.show(replace(self.gpus.stub, cards=tuple(cards[each] for each in sorted(cards))))
+
+    def now(self, choice: Choice) -> Choice:
+        """Return *choice* with the hardware as it is: while all changes, not yet as it says."""
+        return {**choice, "node.gpus": self.layout, "node.numbers": self.numbers}
+
+    def renumber(self, choice: Choice) -> None:
+        """Take functions and NVIDIA's driver out, and put them in again, numbered as *choice* says."""
+        former = [each for each in oracle.hardware(self.now(choice)) if each.functions]
+        for each in former:
+            unplug(self.node, each)
+        loaded = self.gpus.stub.init == 0
+        if loaded:
+            self.gpus.leave()
+        self.numbers = choice["node.numbers"]
+        for each in oracle.hardware(self.now(choice)):
+            if each.functions:
+                plug(self.node, each)
+        self.show(self.now(choice))
+        if loaded:
+            self.load_driver()
+
+    def strays(self, pod: Pod, given: set[str]) -> list[str]:
+        """Return which of the names and paths *given* to *pod* lead to what is not its own."""
+        things = list(oracle.hardware(self.now(self.choice)))
+        names = [each for limits in pod.spec.containers[0].limits for each in self.ids(pod, limits)]
+        names += self.cluster.has(pod)
+        own = [thing for thing in things if any(oracle.is_of(thing, each) for each in names)]
+        led = [{name for each in all_ for name in _ways_to(each)} for all_ in (things, own)]
+        return sorted(given & (led[0] - led[1])) if own else []
+
+    async def reboot_as(self, choice: Choice) -> None:
+        """Reboot the node: no process, and no CDI spec, is left, and numbers are given anew."""
+        await self.kubelet.close()
+        self.kill()
+        self.node.reboot()
+        for file in self.specs.iterdir():
+            file.unlink()
+        self.renumber(choice)
+        self.another_kubelet()
+        await self.kubelet.start()
+        await self.come_up("reboot")
 
     def load_driver(self) -> None:
         """Load NVIDIA's driver, with the nodes of all that it may have."""
@@ -178,7 +245,7 @@ class World(Stage):
         work = {"opens": not self.choice["node.sandbox"], **work}
         if what not in {**oracle.published(self.choice), **oracle.shapes(self.choice)}:
             return await self.kubelet.submit(
-                PodSpec(name=name, containers=(asks(what, count, **work),))
+                PodSpec(name=name, containers=(asks(what, count, **work),), restart="Always")
             )
         if claim:
             self.cluster.claims(name, what)
@@ -197,7 +264,7 @@ class World(Stage):
         if found[0] is None:
             self.cluster.delete(name)
             return None
-        return await self.kubelet.submit(found[0])
+        return await self.kubelet.submit(replace(found[0], restart="Always"))
 
     def has(self, pod: Pod, resource: str) -> list[str]:
         """Return what a pod has of a resource: ids of kubelet's, or names of claimed devices."""
@@ -310,6 +377,8 @@ async def world(choice: Choice, library: Path) -> AsyncIterator[World]:
         made.cluster = cluster
         made.kubelet.tell = PodStatuses(cluster.store, cluster.scheduler).tell
         made.gpus = SimulatedGpus(node, folder / "nvml", nvml.Node(init=NOT_LOADED))
+        runtime.strays = made.strays
+        made.numbers = choice["node.numbers"]
         made.show(choice)
         made.adopt(choice)
         async with running(made):
@@ -344,6 +413,20 @@ def _build(node: SimulatedNode, choice: Choice) -> None:
                 {"v2": 0x4E, "v3": 0x4F}.get(generation, 0),
             )
             node.tree.accel(thing.id, place, device=device, subsystem=subsystem)
+
+
+def _ways_to(thing: oracle.Thing) -> Iterator[str]:
+    """Yield by which path, and of a GPU by which index, a container reaches a piece of hardware."""
+    yield thing.path
+    if thing.kind in {"gpu", "slice"}:
+        yield from (text for key, text in thing.names if key == "index")
+
+
+def unplug(node: SimulatedNode, thing: oracle.Thing) -> None:
+    """Take what is on VFIO out of the node."""
+    for address, *_ in thing.functions:
+        node.tree.unplug(address)
+    node.tree.drop_group_node(int(Path(thing.path).name))
 
 
 def plug(node: SimulatedNode, thing: oracle.Thing) -> None:

@@ -115,7 +115,8 @@ class Runtime:
             if line == "ready":
                 return
             self._node.enter(pod.uid, container.name, int(line.removeprefix("pid ")))
-        self.failures.append((await process.stderr.read()).decode().strip().splitlines()[-1])
+        # Nothing, where it was killed before.
+        self.failures += (await process.stderr.read()).decode().strip().splitlines()[-1:]
 
     async def wait(self, pod: Pod, container: Container) -> int:
         """Return the container's exit code when it has ended."""
