@@ -23,6 +23,7 @@ from simulated.nvml import Slice, cards, uuid
 from simulated.pods import Pod
 
 SPEC = "k8s.device-plugin.nvidia.com-gpu.json"
+IMEX_SPEC = "k8s.device-plugin.nvidia.com-imex-channel.json"
 IMEX = "/dev/nvidia-caps-imex-channels/channel0"
 OLD, NEW = "550.54.15", "555.42.02"
 
@@ -193,18 +194,27 @@ async def test_a_pod_with_a_name_waits_at_the_gate_until_a_spec_explains_it(
 async def test_pods_with_names_keep_them_when_new_ones_are_given_the_variable(
     gpu_stage: Any, driver: Path
 ) -> None:
-    async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
+    chosen = {"deviceListStrategy": ["cdi-cri"], "imexChannelIds": [0]}
+    async with gpu_stage(**chosen, driverRoot=str(driver)) as node:
+        node.gpus.add_imex_channel()
         await node.arrive(1)
-        await node.stage.run(wants("named", 1))
+        named = await node.stage.run(wants("named", 1))
+        assert f"{IMEX_KIND}=0" in [each.name for each in _answer(node, named).cdi_devices]
         await node.stage.stop()
         for file in node.stage.specs.iterdir():
             file.unlink()
         node.stage.settings["gpu"] = {
             **node.stage.settings["gpu"],
             "deviceListStrategy": ["envvar"],
+            "imexChannelIds": [],
         }
         await node.stage.start_and_register()
-        await node.stage.until((node.stage.specs / SPEC).exists, "the spec that a pod counts on")
+        for name in (SPEC, IMEX_SPEC):
+            await node.stage.until((node.stage.specs / name).exists, "a spec that a pod counts on")
+        await node.stage.end(named)
+        await node.stage.until_free()
+        answer = _answer(node, await node.stage.run(wants("next", 1)))
+        assert "NVIDIA_IMEX_CHANNELS" not in answer.envs
 
 
 async def test_such_a_pod_waits_where_the_spec_that_it_counts_on_cannot_be_written(
@@ -339,7 +349,7 @@ async def test_imex_channel_0_is_handed_over_where_the_node_has_it(
         await node.stage.end(without)
         await node.stage.until_free()
         node.gpus.add_imex_channel()
-        spec = node.stage.specs / "k8s.device-plugin.nvidia.com-imex-channel.json"
+        spec = node.stage.specs / IMEX_SPEC
         await node.stage.until(spec.exists, "a spec of the channel")
         await node.until_healthy(0)
         answer = _answer(node, await node.stage.run(wants("with", 1)))

@@ -30,13 +30,7 @@ restarts."""
 
 async def changes(before: Choice, after: Choice, library: Path, chance: random.Random) -> bool:
     """Go from one choice to another of the same node; return False where either is refused."""
-    way, pauses = chance.choice(_WAYS), [chance.random() / 2 for _ in range(2)]
-    meanwhile = chance.choice(_MEANWHILE) if way != "reboot" else ""
-    if before["node.numbers"] != after["node.numbers"] and way != "reboot":
-        meanwhile = "numbers"
-    if after["node.by"] == "ways" and way == "reload":
-        way = "crash"  # a process keeps its variables and flags
-    stands = meanwhile not in {"unplug", "numbers"}
+    way, meanwhile = _what_happens(before, after, chance)
     async with world(after, library) as made:
         if await refusal(made) is not None:
             return False
@@ -54,37 +48,55 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
             for each in _names(before)
             if _is_known(each, before, after, lost=way in {"lost", "old"})
         ]
-        former = made.folder / "former"
         if way == "old":
             # That a claim is over without kubelet is looked for once a minute.
             await story.past([each for each in has if each in oracle.foretold(before)])
-            shutil.copytree(made.state, former, ignore=shutil.ignore_patterns("*.sock"))
-        await story.begin(before, has, stands=stands)
+            ignored = shutil.ignore_patterns("*.sock")
+            shutil.copytree(made.state, made.folder / "former", ignore=ignored)
+        await story.begin(before, has, stands=meanwhile not in {"unplug", "numbers"})
 
         if after["node.by"] == "ways":
             made.kill()
         made.adopt(after)
         else_ = asyncio.create_task(_MEANS[meanwhile](made, after, chance))
-        if way != "reload":
-            await asyncio.sleep(pauses[0])
-            made.kill()
-        if way in {"lost", "old"}:
-            shutil.rmtree(made.state)
-        if way == "old":
-            former.rename(made.state)
-        if way == "reboot":
-            await made.reboot_as(after)
-            await story.readmit(after)
-        if way == "restart":
-            await made.come_up(way)
-            await asyncio.sleep(pauses[1])
-            made.kill()
-        if way == "restart" or made.process.poll() is not None:
-            await made.come_up(way)
+        await _come_through(made, story, way, after, chance)
         await else_
         await promised(made, _taken_up(made), f"{way}: the change is taken up")
         await story.end(after)
         return True
+
+
+def _what_happens(before: Choice, after: Choice, chance: random.Random) -> tuple[str, str]:
+    """Return how the change is taken up, and what happens meanwhile."""
+    way, meanwhile = chance.choice(_WAYS), chance.choice(_MEANWHILE)
+    if after["node.by"] == "ways" and way == "reload":
+        way = "crash"  # a process keeps its variables and flags
+    if way == "reboot":
+        return way, ""
+    return way, "numbers" if before["node.numbers"] != after["node.numbers"] else meanwhile
+
+
+async def _come_through(
+    made: World, story: "_Story", way: str, after: Choice, chance: random.Random
+) -> None:
+    """Let the daemon, or the node, end in this *way*, and come up again."""
+    if way == "reboot":
+        await made.reboot_as(after)
+        await story.readmit(after)
+        return
+    if way != "reload":
+        await asyncio.sleep(chance.random() / 2)
+        made.kill()
+    if way in {"lost", "old"}:
+        shutil.rmtree(made.state)
+    if way == "old":
+        (made.folder / "former").rename(made.state)
+    if way == "restart":
+        await made.come_up(way)
+        await asyncio.sleep(chance.random() / 2)
+        made.kill()
+    if way == "restart" or made.process.poll() is not None:
+        await made.come_up(way)
 
 
 class _Story:
@@ -192,13 +204,18 @@ class _Story:
         return self._stays(pod, name, after) == {*self.made.has(pod, name)} != set()
 
     async def _starts(self, pod: Pod, name: str, times: int, after: Choice) -> None:
-        """See that a pod starts, or is told to be deleted where it has numbers of before."""
+        """See that a pod starts, or is told to be deleted where it has numbers of before.
+
+        Who has what is not there any more may wait.
+        """
         made, turned = self.made, self._numbers != self.made.numbers
+        stays = self._has_all(pod, name, after)
         by_name = any(each.cdi_devices for each in made.answers(pod))
 
         def decided() -> bool:
             told = "delete the pod" in pod.waiting or (pod.spec.claims and pod.waiting)
-            return pod.starts >= times or bool(turned and not by_name and told)
+            excused = told if turned and not by_name else not stays and pod.waiting
+            return pod.starts >= times or bool(excused)
 
         wait = made.until(decided, lambda: f"{pod.spec.name}, which is told {pod.waiting!r}")
         await promised(made, wait, f"{self._what}: {pod.spec.name} starts on what it has")
@@ -210,8 +227,7 @@ class _Story:
         for pod in running:
             os.kill(made.runtime.pid(pod, pod.spec.containers[0]), signal.SIGKILL)
         for pod, name in self._holders:
-            if self._has_all(pod, name, after):
-                await self._starts(pod, name, 2, after)
+            await self._starts(pod, name, 2, after)
 
     async def end(self, after: Choice) -> None:
         """See that pods kept what they had, and let all end as a fresh start does."""

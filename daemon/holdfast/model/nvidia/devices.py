@@ -35,7 +35,7 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     needs as well, `control` the host paths of those that every GPU user needs; `no_nodes` says why
     there are none at all. `version` is the driver's. `traits` are by the UUID of the whole GPU.
 
-    `imex` is the host path of the node of IMEX channel 0, empty where none is to be handed over;
+    `imex` is the host path of the node of IMEX channel 0, empty where there is none;
     `no_imex` says why there is none although no container is to start without it.
     """
 

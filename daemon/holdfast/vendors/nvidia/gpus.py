@@ -127,6 +127,7 @@ class Gpus(WithoutDriver):
             facts=lambda: self._driver.facts.value,
             rules=self._rules,
             promised=lambda: any(map(gpu_names_in, on.view.value.entries)),
+            imex=bool(gpu.imex_channel_ids),
         )
 
     def found(self) -> DeviceListing:
@@ -178,7 +179,7 @@ class Gpus(WithoutDriver):
         ]
         beside = BesideGpus(
             control=facts.control,
-            imex=facts.imex,
+            imex=facts.imex if self._driver.imex else "",
             explained=self._specs.names.modes,
             answer_id=str(uuid4()),
         )

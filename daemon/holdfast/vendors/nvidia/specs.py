@@ -31,7 +31,7 @@ class GpuSpecs(Struct, kw_only=True):
 
     They are what `describe` makes of `facts`, on the writer's lane; it may raise HostError. Where
     `rules` give new containers no names, the specs are for those that were `promised` some before,
-    and without any the folder is left alone.
+    and without any the folder is left alone. `imex`: new ones have the name of channel 0.
     """
 
     writer: SpecWriter
@@ -39,6 +39,7 @@ class GpuSpecs(Struct, kw_only=True):
     facts: Callable[[], GpuFacts]
     rules: GpuGrantRules
     promised: Callable[[], bool]
+    imex: bool
     names: GpuNames = GpuNames()
     _problem: Problem = field(
         default_factory=lambda: Problem(log, "cannot publish CDI specs of GPUs")
@@ -67,7 +68,7 @@ class GpuSpecs(Struct, kw_only=True):
             for each in inventory.devices
             if each.source == WithoutDriver.name
         }
-        faults = unexplained(answers, self.names, imex=bool(facts.imex))
+        faults = unexplained(answers, self.names, imex=self.imex and bool(facts.imex))
         return replace(inventory, devices=with_faults(inventory.devices, _faults(faults)))
 
     async def _write(self, facts: GpuFacts) -> None:
