@@ -214,7 +214,7 @@ class _Story:
 
         def decided() -> bool:
             told = "delete the pod" in pod.waiting or (pod.spec.claims and pod.waiting)
-            excused = told if turned and not by_name else not stays and pod.waiting
+            excused = (turned and not by_name and told) or (not stays and pod.waiting)
             return pod.starts >= times or bool(excused)
 
         wait = made.until(decided, lambda: f"{pod.spec.name}, which is told {pod.waiting!r}")
