@@ -93,6 +93,14 @@ async def test_what_pods_have_stays_theirs_when_its_hardware_comes_by_claims(
     assert await changes.changes(_of(**node), after, library, random.Random(3))
 
 
+async def test_a_claims_container_starts_on_its_own_gpu_after_indexes_were_given_anew(
+    library: Path,
+) -> None:
+    before = _of(node__gpus=((), ()), gpu__api="dra", gpu__deviceIdStrategy="index")
+    after = {**before, "node.numbers": "turned"}
+    assert await changes.changes(before, after, library, random.Random(3))
+
+
 def test_the_chart_takes_what_the_daemon_takes_and_refuses_what_it_refuses() -> None:
     rule = {"match": {"uuid": "*"}, "resource": "example.com/gpu"}
     choices = (

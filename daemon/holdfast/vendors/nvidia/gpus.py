@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import structlog
+from msgspec.structs import replace
 
 from holdfast.discovery.source import DeviceListing, HardwareError
 from holdfast.host.nvidia.driver import NvidiaFiles, driver_load
@@ -165,8 +166,13 @@ class Gpus(WithoutDriver):
     def grant(
         self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
     ) -> ContainerGrant:
-        """Return what a container gets for GPUs, to the byte as NVIDIA's plugin does."""
-        del resource, inventory
+        """Return what a container gets for GPUs, to the byte as NVIDIA's plugin does.
+
+        But by a claim never by index: nobody is asked whose that is when it starts again.
+        """
+        del inventory
+        by_claim = self._on.settings.value.is_dra(resource)
+        rules = replace(self._rules, ids=DeviceIds.UUID) if by_claim else self._rules
         facts, indexes = self._driver.facts.value, self._indexes()
         gpus = [
             GrantedGpu(
@@ -183,7 +189,7 @@ class Gpus(WithoutDriver):
             explained=self._specs.names.modes,
             answer_id=str(uuid4()),
         )
-        return gpu_grant(gpus, self._rules, beside)
+        return gpu_grant(gpus, rules, beside)
 
     def refuses(self, devices: Sequence[Device]) -> str:
         """Return why a container cannot have several replicas, where that is not wanted."""
