@@ -17,6 +17,7 @@ from fakes.opener import opener
 from fakes.stage import end
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
+from holdfast.model.nvidia.names import GPU_KIND
 from simulated.cluster.objects import (
     CLAIMS,
     PODS,
@@ -32,7 +33,13 @@ from simulated.cluster.store import Object, Place
 from simulated.gpus import SimulatedGpus
 from simulated.nvml import CONTROL, GIB, uuid
 
-_GPU = {"look": "100ms", "rescan": "200ms", "healthBeat": "200ms", "api": "dra"}
+_GPU = {
+    "look": "100ms",
+    "rescan": "200ms",
+    "healthBeat": "200ms",
+    "api": "dra",
+    "deviceIdStrategy": "index",
+}
 _OBSERVE = {
     "foreignScan": "100ms",
     "mode": "observe",
@@ -229,7 +236,8 @@ async def test_claims_share_a_gpu_and_what_one_leaves_keeps_its_own_share(node: 
 @pytest.mark.parametrize("node", ["cdi-cri"], indirect=True)
 async def test_claims_share_a_gpu_that_cdi_specs_describe(node: _Node) -> None:
     first, second = node.scheduled("first"), node.scheduled("second")
-    await node.at.prepared(first)
+    (device,) = (await node.at.prepare(first))["first"].devices
+    assert f"{GPU_KIND}={uuid(0)}" in device.cdi_device_ids, "an index could be another's later"
     await node.at.prepared(second)
     assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
 
