@@ -102,7 +102,6 @@ class _AtTheDoor:
             driver=_DRIVER,
             root=self.node.root,
             lane=self.lane,
-            promises=Sources(),
         )
         entry = entry_over(
             self.ledger,

@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from fakes.books import HALF, KUBELET, WHOLE, X, Y, Z, device_of, inventory, name, silicon
 from fakes.claimrecord import write_entries, write_record
 from fakes.ledgers import ledger_in
-from holdfast.discovery.source import Sources
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import (
@@ -205,7 +204,6 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
                 driver="holdfast.dev",
                 root=HostRoot.under(tmp_path),
                 lane=lane,
-                promises=Sources(),
             ),
             lane=lane,
             written=written,

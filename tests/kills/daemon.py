@@ -208,7 +208,6 @@ class Daemon:
             driver=DRIVER,
             root=HostRoot.under(folder),
             lane=self.lane,
-            promises=Sources(),
         )
         claimed = [each for each in self._inventory.devices if each.name.resource == CLAIMED]
         self.claims = ClaimSide(

@@ -172,7 +172,6 @@ class PlayedDaemon:
             driver=DRIVER,
             root=HostRoot.under(node.root),
             lane=VirtualLane("cdi", around=self._around_spec),
-            promises=Sources(),
         )
         self._records = ClaimRecords(
             driver=DRIVER,

@@ -2,35 +2,28 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 
 from fakes.books import device_of, keys
 from fakes.books import name as named
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Identity
+from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.dra.claims import ClaimResult
 from holdfast.model.dra.handover import (
     EVERY_REQUEST,
     ResultDevices,
     devices_of,
     hand_over,
-    leads_to,
     leads_to_others,
+    nodes_of,
     spec,
 )
-from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
+from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimUid, ResourceName
-from holdfast.model.nvidia.grant import told_by_index
 
 _CHIP, _NIC = ResourceName("a.b/chip"), ResourceName("a.b/nic")
 _CLAIM = ClaimUid("uid-1")
 _A = keys("a")
-_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-_MOUNT = GrantedMount(
-    host_path="/dev/null", container_path="/var/run/nvidia-container-devices/1", read_only=False
-)
-_NODE = GrantedNode(host_path="/dev/nvidia1", container_path="/dev/nvidia1")
 
 
 def _device(id_: str, resource: ResourceName = _CHIP) -> Device:
@@ -157,42 +150,22 @@ def test_a_spec_leads_to_others_by_the_path_of_a_node_or_by_its_number(
     grants = {"chip": ContainerGrant(nodes=nodes), "all.requests": ContainerGrant(envs={"A": "1"})}
     text = spec("holdfast.dev", _CLAIM, grants, {"/dev/c0": os.makedev(511, 257)})
     device = device_of(named("c"), key, nodes=(DeviceNode(path=path, rdev=rdev),))
-    assert leads_to_others(text.encode(), _A, leads_to([device]), told_by_index) is leads
+    assert leads_to_others(text.encode(), _A, nodes_of([device])) is leads
 
 
 @pytest.mark.parametrize(
-    ("has", "grant", "leads"),
-    [
-        ("card/A", {"envs": {_VISIBLE: "GPU-1,1"}}, True),
-        ("card/A", {"envs": {_VISIBLE: "GPU-1"}}, False),
-        ("card/A", {"mounts": (_MOUNT,)}, True),
-        ("card/A", {"envs": {_VISIBLE: "0"}}, False),
-        ("replica/A/7", {"envs": {_VISIBLE: "0"}}, False),
-        ("part/B/1", {"envs": {_VISIBLE: "1:0"}}, False),
-        ("part/B/2", {"envs": {_VISIBLE: "1:0"}}, True),
-        ("card/A", {"nodes": (_NODE,)}, True),
-        ("part/B/2", {"nodes": (_NODE,)}, False),
-    ],
+    ("has", "leads"), [("card/A", True), ("replica/A/1", True), ("part/B/2", False)]
 )
-def test_a_spec_leads_to_another_card_by_its_node_and_to_another_part_by_the_drivers_number(
-    has: str, grant: Mapping[str, Any], leads: bool
+def test_a_spec_leads_to_another_card_by_its_node_whatever_of_it_the_claim_has(
+    has: str, leads: bool
 ) -> None:
-    text = spec("holdfast.dev", _CLAIM, {"gpu": ContainerGrant(**grant)}, {})
-    found = [
-        device_of(named("r0"), "replica/A/0", identity=Identity(indexes=("0",))),
-        device_of(named("B"), "card/B", identity=Identity(indexes=("1",))),
-        device_of(
-            named("b1"),
-            "part/B/1",
-            nodes=(DeviceNode(path=_NODE.host_path, rdev=1),),
-            identity=Identity(indexes=("1:0", "1")),
-        ),
-        device_of(named("chip"), "pci/C", identity=Identity(indexes=("0",))),
-    ]
-    content = text.encode()
-    assert leads_to_others(content, keys(has), leads_to(found), told_by_index) is leads
+    node = DeviceNode(path="/dev/nvidia1", rdev=1)
+    given = GrantedNode(host_path=node.path, container_path=node.path)
+    text = spec("holdfast.dev", _CLAIM, {"gpu": ContainerGrant(nodes=(given,))}, {})
+    found = [device_of(named("b1"), "part/B/1", nodes=(node,)), device_of(named("A"), "card/A")]
+    assert leads_to_others(text.encode(), keys(has), nodes_of(found)) is leads
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b'{"devices": [1]}', b"[" * 100_000])
 def test_what_is_no_spec_leads_nowhere(content: bytes) -> None:
-    assert not leads_to_others(content, _A, {"/dev/c0": frozenset({"b"})}, told_by_index)
+    assert not leads_to_others(content, _A, {"/dev/c0": frozenset({"b"})})

@@ -42,8 +42,8 @@ from holdfast.model.dra.handover import (
     ResultDevices,
     as_whole,
     devices_of,
-    leads_to,
     meant_by,
+    nodes_of,
     placed,
 )
 from holdfast.model.dra.passage import may_be_shared, wish_for
@@ -212,7 +212,7 @@ class ClaimRecords(Struct, kw_only=True):
         known = recorded.keys() | {each.ref.uid for each in self._live()}
         await self.specs.tidy(
             {claim: self._keys(claim, recorded.get(claim, ())) for claim in known},
-            leads_to(self.inventory.value.devices),
+            nodes_of(self.inventory.value.devices),
         )
 
     def _keys(self, claim: ClaimUid, recorded: Sequence[ResultDevices]) -> frozenset[HardwareKey]:

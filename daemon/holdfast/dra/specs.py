@@ -10,8 +10,7 @@ from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.kernelfile import device_number
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
-from holdfast.kubelet.checkpoint import Promises
-from holdfast.model.dra.handover import Grants, Leads, file_name, leads_to_others, spec
+from holdfast.model.dra.handover import Grants, Nodes, file_name, leads_to_others, spec
 from holdfast.model.ids import ClaimUid, HardwareKey
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
@@ -22,15 +21,13 @@ log = structlog.get_logger(__name__)
 class ClaimSpecs(Struct, frozen=True):
     """One file for each claim, written and removed in order on a lane.
 
-    They are in `folder`, which is for claims alone; the nodes are below `root`. What a spec has for
-    a vendor's own runtime, `promises` read.
+    They are in `folder`, which is for claims alone; the nodes are below `root`.
     """
 
     folder: SpecFolder
     driver: str
     root: HostRoot
     lane: Lane
-    promises: Promises
     _kept: Problem = field(
         default_factory=lambda: Problem(log, "cannot remove CDI specs of claims")
     )
@@ -49,20 +46,20 @@ class ClaimSpecs(Struct, frozen=True):
         with self._kept.noting(HostError, LaneStuckError):
             await self.lane.run(partial(self.folder.drop, file_name(claim)))
 
-    async def tidy(self, claims: Mapping[ClaimUid, frozenset[HardwareKey]], leads: Leads) -> None:
+    async def tidy(self, claims: Mapping[ClaimUid, frozenset[HardwareKey]], nodes: Nodes) -> None:
         """Remove the files of all claims but *claims*; what fails is told, never raised.
 
-        And each that by *leads* gives a container hardware that its claim has nothing of. With each
+        And each that has one of *nodes* which is hardware that its claim has nothing of. With each
         claim are the keys of what it has: none if that is not known.
         """
         with self._kept.noting(HostError, LaneStuckError):
             wanted = {file_name(claim): keys for claim, keys in claims.items()}
-            misleading = await self.lane.run(partial(self._tidy, wanted, leads))
+            misleading = await self.lane.run(partial(self._tidy, wanted, nodes))
             if misleading:
                 log.warning(
                     "CDI specs of claims removed",
                     files=misleading,
-                    reason="their nodes or numbers are other devices now",
+                    reason="their nodes are other devices now",
                     next="containers of these claims cannot start again: delete their pods",
                 )
 
@@ -76,13 +73,13 @@ class ClaimSpecs(Struct, frozen=True):
         except OSError as error:  # a file system that fails under us
             raise HostError(f"cannot write the CDI spec of claim {claim}: {error}") from error
 
-    def _tidy(self, wanted: Mapping[str, frozenset[HardwareKey]], leads: Leads) -> list[str]:
-        names, promised = self.folder.names(), self.promises.promised
+    def _tidy(self, wanted: Mapping[str, frozenset[HardwareKey]], nodes: Nodes) -> list[str]:
+        names = self.folder.names()
         misleading = [
             name
             for name in names
             if (keys := wanted.get(name))
-            and leads_to_others(self.folder.content(name), keys, leads, promised)
+            and leads_to_others(self.folder.content(name), keys, nodes)
         ]
         for name in (*misleading, *(each for each in names if each not in wanted)):
             self.folder.drop(name)

@@ -114,7 +114,7 @@ MODEL_EDITS = {
             "return not (on_it or locked or quarantines_on(book, device.keys))",
             "return True",
         ),
-        Edit("claim-spec-index", "names += promised(", "names += (lambda *_: ())("),
+        Edit("claim-spec-card", "card_of(each) or each for each in keys", "each for each in keys"),
     ),
     "model/gate/gate.py": (
         Edit("gpu-nvml-fails-at-gate", "if verdict.final:", "if False:"),

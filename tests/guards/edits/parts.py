@@ -48,11 +48,7 @@ PART_EDITS = {
         Edit("claim-on-its-way", "another or self.record.joined_lately(claim.uid)", "another"),
     ),
     "dra/specs.py": (
-        Edit(
-            "claim-spec-astray",
-            "leads_to_others(self.folder.content(name), keys, leads, promised)",
-            "0",
-        ),
+        Edit("claim-spec-astray", "leads_to_others(self.folder.content(name), keys, nodes)", "0"),
     ),
     "dra/records.py": (
         Edit(

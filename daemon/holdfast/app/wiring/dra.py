@@ -131,7 +131,6 @@ class DraParts:
             driver=self.driver,
             root=host.root,
             lane=host.lanes["cdi"],
-            promises=discovery.sources,
         )
         claims = ClaimsOnServer(self.server)
         self.entry = build_entry(core, discovery.use, reclaim, Watched(POLL))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState
 from holdfast.model.book.messages import FilledMessage, Message
 from holdfast.model.book.standing import belongs_to, quarantines_on, why_withheld
-from holdfast.model.cards import card_of, replicas_in, whole_of
+from holdfast.model.cards import card_of, replicas_in
 from holdfast.model.devices import Device, major, minor
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import ClaimResult, PrepareAnswer, PreparedDevice
@@ -84,26 +84,17 @@ def _node(node: GrantedNode, number: int | None) -> dict[str, object]:
     return described
 
 
-Leads = Mapping[str | tuple[int, int], frozenset[str]]
-"""What is behind the path or number of a node (a card as such), or behind a driver's own number."""
-Promised = Callable[[Mapping[str, str], Sequence[str]], Iterable[str]]
-"""Returns the drivers' own numbers in variables, and in mounts' paths in the container."""
+Nodes = Mapping[str | tuple[int, int], frozenset[str]]
+"""The hardware behind device nodes, a card as such, by their paths and by their numbers."""
 
 
-def leads_to(devices: Iterable[Device]) -> Leads:
-    """Return by what a spec can lead to *devices*."""
+def nodes_of(devices: Iterable[Device]) -> Nodes:
+    """Return the nodes of *devices*."""
     found: dict[str | tuple[int, int], frozenset[str]] = {}
     for device in devices:
-        own = _behind_nodes(device.keys)
-        names: dict[str | tuple[int, int], frozenset[str]] = {
-            name: own
-            for node in device.nodes
-            for name in (node.path, (major(node.rdev), minor(node.rdev)))
-        }
-        if own != device.keys:  # it is a card, or of one
-            names |= dict.fromkeys(device.identity.indexes[:1], _behind_numbers(device.keys))
-        for name, hardware in names.items():
-            found[name] = found.get(name, frozenset()) | hardware
+        for node in device.nodes:
+            for name in (node.path, (major(node.rdev), minor(node.rdev))):
+                found[name] = found.get(name, frozenset()) | _behind_nodes(device.keys)
     return found
 
 
@@ -111,24 +102,17 @@ def _behind_nodes(keys: Iterable[HardwareKey]) -> frozenset[str]:
     return frozenset(card_of(each) or each for each in keys)
 
 
-def _behind_numbers(keys: Iterable[HardwareKey]) -> frozenset[str]:
-    return frozenset(map(whole_of, keys))
-
-
-def leads_to_others(
-    content: bytes, keys: frozenset[HardwareKey], leads: Leads, promised: Promised
-) -> bool:
-    """Tell whether a spec gives a container what by *leads* is hardware that has none of *keys*."""
-    own = _behind_nodes(keys) | _behind_numbers(keys)
+def leads_to_others(content: bytes, keys: frozenset[HardwareKey], nodes: Nodes) -> bool:
+    """Tell whether a spec gives a container one of *nodes* that has none of *keys*."""
+    own = _behind_nodes(keys)
     try:
-        names: list[str | tuple[int, int]] = []
-        for each in json.loads(content)["devices"]:
-            edits = each["containerEdits"]
-            for node in edits.get("deviceNodes", ()):
-                names += (node["hostPath"], (node.get("major"), node.get("minor")))
-            envs = dict(text.split("=", 1) for text in edits.get("env", ()))
-            names += promised(envs, [mount["containerPath"] for mount in edits.get("mounts", ())])
-        return any(name in leads and own.isdisjoint(leads[name]) for name in names)
+        names = [
+            name
+            for each in json.loads(content)["devices"]
+            for node in each["containerEdits"].get("deviceNodes", ())
+            for name in (node["hostPath"], (node.get("major"), node.get("minor")))
+        ]
+        return any(name in nodes and own.isdisjoint(nodes[name]) for name in names)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # no such spec
         return False
 
