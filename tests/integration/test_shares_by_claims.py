@@ -240,6 +240,13 @@ async def test_claims_share_a_gpu_that_cdi_specs_describe(node: _Node) -> None:
     assert f"{GPU_KIND}={uuid(0)}" in device.cdi_device_ids, "an index could be another's later"
     await node.at.prepared(second)
     assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
+    # They count on the spec although new ones are told in another way.
+    await node.at.node.stop()
+    node.at.node.settings["gpu"]["deviceListStrategy"] = ["envvar"]
+    spec = node.at.node.specs / "k8s.device-plugin.nvidia.com-gpu.json"
+    spec.unlink()
+    await begin(node.at)
+    await node.at.node.until(spec.exists, "the spec that claims count on")
 
 
 async def test_more_claims_than_shares_wait_for_whichever_is_free_first(node: _Node) -> None:

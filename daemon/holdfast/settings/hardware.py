@@ -169,7 +169,8 @@ class GpuSettings(Section, frozen=True):
     not start without it."""
     device_id_strategy: Literal["uuid", "index"] = "uuid"
     """Whether a container gets its GPUs' UUIDs or their indexes. Choose index when a program
-    cannot read UUIDs; an index may mean another GPU after a reboot."""
+    cannot read UUIDs; an index may mean another GPU after a reboot. A claim's containers always
+    get UUIDs."""
     pass_device_specs: bool = False
     """Whether a container gets the device files by kubelet's answer too. Set it to true with
     kubelet's static CPU manager, which takes away every device that the answer does not name."""
