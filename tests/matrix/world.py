@@ -190,7 +190,9 @@ class World(Stage):
         """Return which of the names and paths *given* to *pod* lead to what is not its own."""
         things = list(oracle.hardware(self.now(self.choice)))
         names = [each for limits in pod.spec.containers[0].limits for each in self.ids(pod, limits)]
-        names += self.cluster.has(pod)
+        told = self.cluster.devices()  # a box is called by its first chip
+        boxes = {each for each, device in told.items() if "shape" in device["attributes"]}
+        names += [each for each in self.cluster.has(pod) if each not in boxes]
         own = [thing for thing in things if any(oracle.is_of(thing, each) for each in names)]
         led = [{name for each in all_ for name in _ways_to(each)} for all_ in (things, own)]
         return sorted(given & (led[0] - led[1])) if own else []
