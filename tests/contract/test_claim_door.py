@@ -254,6 +254,20 @@ async def test_the_spec_is_written_again_although_the_claim_is_prepared(at: _AtT
     assert at.ledger.book.value.allocations.keys() == before
 
 
+async def test_a_claim_is_given_no_node_that_is_not_its_devices_any_more(at: _AtTheDoor) -> None:
+    """Its group has another number now, and the node was not looked at since."""
+    claim = at.allocate("one", 0)
+    device, other = at.inventory.value.devices
+    (node,) = device.nodes
+    moved = replace(node, path="/dev/vfio/99")
+    at.node.node(node.path).rename(at.node.node(moved.path))
+    refused = await _one(at.door(longest=_BRIEF), claim)
+    assert f"{node.path} is not google.com/tpu/0000:00:05.0 any more" in refused.error
+    assert at.files == []
+    at.inventory.set(replace(at.inventory.value, devices=(replace(device, nodes=(moved,)), other)))
+    assert (await _one(at.door(), claim)).error == ""
+
+
 async def test_who_has_the_device_is_named_and_the_place_in_the_queue_is_kept(
     at: _AtTheDoor,
 ) -> None:

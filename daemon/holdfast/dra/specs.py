@@ -1,6 +1,6 @@
 """The CDI spec files of claims: written before each answer, removed once they may mislead."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -10,6 +10,7 @@ from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.kernelfile import device_number
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
+from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.dra.handover import Grants, Nodes, file_name, leads_to_others, spec
 from holdfast.model.ids import ClaimUid, HardwareKey
 from holdfast.runtime.lane import Lane
@@ -32,12 +33,14 @@ class ClaimSpecs(Struct, frozen=True):
         default_factory=lambda: Problem(log, "cannot remove CDI specs of claims")
     )
 
-    async def write(self, claim: ClaimUid, devices: Grants) -> None:
-        """Let the file of *claim* be on disk, as it is to be for *devices*.
+    async def write(
+        self, claim: ClaimUid, grants: Grants, *, devices: Sequence[Device] = ()
+    ) -> None:
+        """Let the file of *claim* be on disk, as it is to be for *grants*.
 
-        Raises HostError or LaneStuckError.
+        Raises LaneStuckError, or HostError, also where a node is not that of *devices* any more.
         """
-        changed = await self.lane.run(partial(self._write, claim, devices))
+        changed = await self.lane.run(partial(self._write, claim, grants, devices))
         if changed:
             log.info("CDI spec of a claim written", claim=claim, files=changed)
 
@@ -63,11 +66,20 @@ class ClaimSpecs(Struct, frozen=True):
                     next="containers of these claims cannot start again: delete their pods",
                 )
 
-    def _write(self, claim: ClaimUid, devices: Grants) -> list[str]:
-        paths = {node.host_path for grant in devices.values() for node in grant.nodes}
+    def _write(self, claim: ClaimUid, grants: Grants, devices: Sequence[Device]) -> list[str]:
+        paths = {node.host_path for grant in grants.values() for node in grant.nodes}
         found = {path: device_number(self.root.node(path)) for path in paths}
         numbers = {path: number for path, number in found.items() if number is not None}
-        text = spec(self.driver, claim, devices, numbers)
+        for each in devices:
+            for node in each.nodes:
+                # Not every node of a driver can be seen from here.
+                at = numbers.get(node.path, None if each.kind is DeviceKind.VFIO else node.rdev)
+                if node.path in paths and at != node.rdev:
+                    raise HostError(
+                        f"cannot write the CDI spec of claim {claim}: {node.path} is not "
+                        f"{each.name} any more; holdfast looks for it again"
+                    )
+        text = spec(self.driver, claim, grants, numbers)
         try:
             return self.folder.add({file_name(claim): text})
         except OSError as error:  # a file system that fails under us
