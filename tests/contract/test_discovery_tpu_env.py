@@ -75,7 +75,9 @@ async def test_a_disk_that_hangs_holds_up_no_grant_and_what_was_read_before_coun
     found = inventory({TPU_RESOURCE: silicon(**{f"d{n}": str(n) for n in range(8)})})
 
     def granted() -> str:
-        return adapter.grant(TPU_RESOURCE, found.devices, found).envs["TPU_TOPOLOGY"]
+        return adapter.grant(TPU_RESOURCE, found.devices, found, by_claim=False).envs[
+            "TPU_TOPOLOGY"
+        ]
 
     await adapter.prepare(found)
     with closing(lanes.lane):

@@ -76,9 +76,14 @@ class Widgets(Source):
         return {each.name: self._jobs(self._home / each.name.id / "jobs") for each in devices}
 
     def grant(
-        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+        self,
+        resource: ResourceName,
+        devices: tuple[Device, ...],
+        inventory: Inventory,
+        *,
+        by_claim: bool,
     ) -> ContainerGrant:
-        nodes = super().grant(resource, devices, inventory)
+        nodes = super().grant(resource, devices, inventory, by_claim=by_claim)
         return replace(nodes, envs={"WIDGETS": ",".join(each.name.id for each in devices)})
 
     async def run(self) -> None:

@@ -1,27 +1,45 @@
 """What containers of claims are given of GPUs when they start again in their sandbox."""
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from fakes.claimstage import begin, claim_stage
+from fakes.claimstage import ClaimStage, begin, claim_stage
+from fakes.gpustage import GPU
 from simulated.gpus import SimulatedGpus
 from simulated.nvml import CONTROL, uuid
 
+_Stage = Callable[..., AbstractAsyncContextManager[tuple[ClaimStage, SimulatedGpus]]]
 
-async def test_a_container_that_starts_again_is_not_given_the_gpu_that_has_its_node_now(
-    short_path: Path, driver_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The driver counts again when it is loaded anew without a GPU."""
+
+@pytest.fixture
+def stage(short_path: Path, driver_root: Path, monkeypatch: pytest.MonkeyPatch) -> _Stage:
+    """A node whose GPUs come by claims, with other settings as they are asked for."""
     control = short_path / "nvml"
     monkeypatch.setenv(CONTROL, str(control))
     often = {"look": "100ms", "rescan": "200ms"}
-    gpu = {"driverRoot": str(driver_root), "api": "dra", "passDeviceSpecs": True, **often}
-    async with claim_stage(short_path, start=False, tpu={"enabled": False}, gpu=gpu) as at:
-        gpus = SimulatedGpus(at.node.node, control)
-        gpus.arrive(3)
-        await begin(at)
+
+    @asynccontextmanager
+    async def made(count: int, **gpu: Any) -> AsyncIterator[tuple[ClaimStage, SimulatedGpus]]:
+        section = {"driverRoot": str(driver_root), "api": "dra", **often, **gpu}
+        async with claim_stage(short_path, start=False, tpu={"enabled": False}, gpu=section) as at:
+            gpus = SimulatedGpus(at.node.node, control)
+            gpus.arrive(count)
+            await begin(at)
+            yield at, gpus
+
+    return made
+
+
+async def test_a_container_that_starts_again_is_not_given_the_gpu_that_has_its_node_now(
+    stage: _Stage,
+) -> None:
+    """The driver counts again when it is loaded anew without a GPU."""
+    async with stage(3, passDeviceSpecs=True) as (at, gpus):
         led, safe = (at.allocate(f"gpu-{n}", device=uuid(n).lower()) for n in (1, 2))
         for claim in (led, safe):
             await at.prepared(claim)
@@ -33,3 +51,21 @@ async def test_a_container_that_starts_again_is_not_given_the_gpu_that_has_its_n
             lambda: not at.spec_file(led).exists(), "the spec that leads to another GPU to go"
         )
         assert at.spec_file(safe).exists(), "it leads to none"
+
+
+async def test_a_claim_is_given_its_gpu_by_uuid_also_when_the_device_plugin_serves_gpus_now(
+    stage: _Stage,
+) -> None:
+    """A kubelet that was started again has its claims prepared again."""
+    async with stage(2, deviceIdStrategy="index") as (at, _):
+        claim = at.allocate("gpu", device=uuid(1).lower())
+        await at.prepared(claim)
+        before = at.spec(claim)
+        await at.node.stop()
+        at.node.settings["gpu"]["api"] = "device-plugin"
+        await begin(at)
+        await at.node.until(
+            lambda: bool(at.node.healthy(GPU)), "GPUs to be offered by the device plugin"
+        )
+        await at.prepared(claim)
+        assert at.spec(claim) == before

@@ -45,10 +45,12 @@ class GrantBuilder(Struct):
     """Builds answers to Allocate of what `sources` say; it asks nobody and never waits.
 
     `specs` are the CDI spec files; None: devices are never handed over by name.
+    `by_claim`: by claims, also where the device plugin serves their resource now.
     """
 
     sources: Sources
     specs: CdiSpecs | None
+    by_claim: bool = False
 
     def refuses(self, devices: tuple[Device, ...]) -> str:
         """Return why a container never gets *devices* together; empty where it may."""
@@ -64,7 +66,7 @@ class GrantBuilder(Struct):
         """
         if not devices:
             return ContainerGrant()
-        own = self.sources.of(devices).grant(resource, devices, inventory)
+        own = self.sources.of(devices).grant(resource, devices, inventory, by_claim=self.by_claim)
         ours = [device for device in devices if device.kind is not DeviceKind.DRIVER]
         if ours and self.specs is not None and all(map(self.specs.published.covers, ours)):
             names = (cdi_name(device.name) for device in ours)

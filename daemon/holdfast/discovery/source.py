@@ -97,11 +97,17 @@ class Source:
         return {}
 
     def grant(
-        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+        self,
+        resource: ResourceName,
+        devices: tuple[Device, ...],
+        inventory: Inventory,
+        *,
+        by_claim: bool,
     ) -> ContainerGrant:
         """Return what a container gets for *devices*; it never waits.
 
         The nodes of VFIO and accel devices, or their CDI names, are added to it.
+        *by_claim*: a claim's containers get them, and start again without being asked about.
         """
         return ContainerGrant(
             nodes=tuple(

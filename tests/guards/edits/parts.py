@@ -31,6 +31,13 @@ PART_EDITS = {
         Edit("reload-pod", "if pod := keys.get(TakeUp.POD):", "if pod := ():"),
         Edit("reload-hangs", "if calls := sorted(self.parts.stuck_calls()):", "if calls := ():"),
     ),
+    "app/wiring/dra.py": (
+        Edit(
+            "gpu-claim-moved",
+            "GrantBuilder(discovery.sources, None, by_claim=True)",
+            "GrantBuilder(discovery.sources, None)",
+        ),
+    ),
     "app/wiring/live.py": (
         Edit(
             "rule-observe",

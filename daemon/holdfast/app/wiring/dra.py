@@ -166,7 +166,7 @@ class DraParts:
                 serves=core.naming.is_dra,
                 ledger=core.ledger,
                 inventory=core.inventory,
-                granting=GrantBuilder(discovery.sources, None),
+                granting=GrantBuilder(discovery.sources, None, by_claim=True),
                 specs=self.specs,
                 clock=core.clock,
                 observer=core.metrics.claims,

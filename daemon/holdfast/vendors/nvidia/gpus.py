@@ -172,14 +172,18 @@ class Gpus(WithoutDriver):
         return await self._uses.ask(devices)
 
     def grant(
-        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+        self,
+        resource: ResourceName,
+        devices: tuple[Device, ...],
+        inventory: Inventory,
+        *,
+        by_claim: bool,
     ) -> ContainerGrant:
         """Return what a container gets for GPUs, to the byte as NVIDIA's plugin does.
 
         But by a claim never by index: nobody is asked whose that is when it starts again.
         """
-        del inventory
-        by_claim = self._on.settings.value.is_dra(resource)
+        del resource, inventory
         rules = replace(self._rules, ids=DeviceIds.UUID) if by_claim else self._rules
         facts, indexes = self._driver.facts.value, self._indexes()
         gpus = [

@@ -85,9 +85,15 @@ class Tpus(Source, Struct, kw_only=True):
         return self._notes
 
     def grant(
-        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+        self,
+        resource: ResourceName,
+        devices: tuple[Device, ...],
+        inventory: Inventory,
+        *,
+        by_claim: bool,
     ) -> ContainerGrant:
         """Return the variables that libtpu and frameworks read."""
+        del by_claim
         generation = self._generation_of(devices[0])
         if generation is None:
             addresses = [address for device in devices for address in device.functions]

@@ -31,10 +31,15 @@ class Pools(Source):
         return pool_devices(snapshot, self._pools)
 
     def grant(
-        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+        self,
+        resource: ResourceName,
+        devices: tuple[Device, ...],
+        inventory: Inventory,
+        *,
+        by_claim: bool,
     ) -> ContainerGrant:
         """Return the variable that names the PCI addresses."""
-        del inventory
+        del inventory, by_claim
         addresses = [address for device in devices for address in device.functions]
         return ContainerGrant(envs=pool_variables(resource, addresses))
 
