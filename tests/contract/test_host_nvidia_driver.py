@@ -52,7 +52,6 @@ class Host:
     def find(
         self,
         gpus: GpuFacts,
-        modes: frozenset[str] = frozenset(),
         *,
         more: bool = False,
         driver_root: str = "",
@@ -61,7 +60,7 @@ class Host:
         files = NvidiaFiles(
             self.root, driver_root=driver_root, driver_root_on_host=driver_root_on_host
         )
-        return NvidiaDriver(root=self.root, files=files, modes=modes, more=more).facts(gpus)
+        return NvidiaDriver(root=self.root, files=files, more=more).facts(gpus)
 
     def gpus(self, gpu: Gpu | None = None, **facts: object) -> GpuFacts:
         gpu = gpu or Gpu(index=0, uuid="GPU-a", minor=0)
@@ -269,7 +268,7 @@ def test_modes_and_the_imex_channel_have_the_nodes_that_the_node_has(host: Host)
     (host.root.run / "udev").mkdir()
 
     gpus = host.gpus(imex=f"/dev/{CHANNEL}")
-    found = host.find(gpus, modes=frozenset({"gdrcopy", "gds", "mofed"})).beside
+    found = host.find(gpus).beside
 
     assert {kind: [node.path for node in each.nodes] for kind, each in found.items()} == {
         "gdrcopy": ["/dev/gdrdrv"],

@@ -18,6 +18,7 @@ from fakes.gpustage import GPU, GpuStage, wants
 from fakes.opener import opener
 from fakes.smalldisk import mounted
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast.model.nvidia.grant import CDI_VENDOR
 from holdfast.model.nvidia.names import GPU_KIND, IMEX_KIND
 from simulated.nvml import Slice, cards, uuid
 from simulated.pods import Pod
@@ -194,12 +195,14 @@ async def test_a_pod_with_a_name_waits_at_the_gate_until_a_spec_explains_it(
 async def test_pods_with_names_keep_them_when_new_ones_are_given_the_variable(
     gpu_stage: Any, driver: Path
 ) -> None:
-    chosen = {"deviceListStrategy": ["cdi-cri"], "imexChannelIds": [0]}
+    chosen = {"deviceListStrategy": ["cdi-cri"], "imexChannelIds": [0], "gdrcopyEnabled": True}
     async with gpu_stage(**chosen, driverRoot=str(driver)) as node:
         node.gpus.add_imex_channel()
+        node.gpus.node.tree.terminal("/dev/gdrdrv")
         await node.arrive(1)
         named = await node.stage.run(wants("named", 1))
-        assert f"{IMEX_KIND}=0" in [each.name for each in _answer(node, named).cdi_devices]
+        names = {each.name for each in _answer(node, named).cdi_devices}
+        assert {f"{IMEX_KIND}=0", f"{CDI_VENDOR}/gdrcopy=all"} < names
         await node.stage.stop()
         for file in node.stage.specs.iterdir():
             file.unlink()
@@ -207,14 +210,15 @@ async def test_pods_with_names_keep_them_when_new_ones_are_given_the_variable(
             **node.stage.settings["gpu"],
             "deviceListStrategy": ["envvar"],
             "imexChannelIds": [],
+            "gdrcopyEnabled": False,
         }
         await node.stage.start_and_register()
-        for name in (SPEC, IMEX_SPEC):
+        for name in (SPEC, IMEX_SPEC, f"{CDI_VENDOR}-gdrcopy.json"):
             await node.stage.until((node.stage.specs / name).exists, "a spec that a pod counts on")
         await node.stage.end(named)
         await node.stage.until_free()
         answer = _answer(node, await node.stage.run(wants("next", 1)))
-        assert "NVIDIA_IMEX_CHANNELS" not in answer.envs
+        assert not {"NVIDIA_IMEX_CHANNELS", "NVIDIA_GDRCOPY"} & answer.envs.keys()
 
 
 async def test_such_a_pod_waits_where_the_spec_that_it_counts_on_cannot_be_written(

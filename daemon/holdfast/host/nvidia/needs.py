@@ -23,6 +23,7 @@ from holdfast.model.nvidia.cdi import (
     SpecNode,
 )
 from holdfast.model.nvidia.devices import GpuFacts
+from holdfast.model.nvidia.grant import MODES
 from holdfast.model.nvidia.mig import GpuPart
 from holdfast.model.nvidia.roots import RootFacts, device_root
 
@@ -198,8 +199,6 @@ class NvidiaDriver(Struct, frozen=True, kw_only=True):
 
     root: HostRoot
     files: NvidiaFiles
-    modes: frozenset[str]
-    """Names of additional nodes, by `_MODES`."""
     more: bool
     """Whether containers get libraries that are not of the driver's version as well."""
 
@@ -214,7 +213,7 @@ class NvidiaDriver(Struct, frozen=True, kw_only=True):
         nodes = chosen.root
         caps = self.files.mig_caps()
         found = (self._gpu(part, gpus, nodes, caps) for part in gpus.layout.parts)
-        beside = {mode: self._mode(mode, nodes) for mode in sorted(self.modes)}
+        beside = {mode: self._mode(mode, nodes) for mode in MODES}
         if gpus.imex:
             beside[_IMEX] = BesideNodes(nodes=tuple(_held(gpus.imex, nodes)))
         return GpuSpecFacts(

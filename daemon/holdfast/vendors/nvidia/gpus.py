@@ -125,7 +125,7 @@ class Gpus(WithoutDriver):
         )
         self._specs = GpuSpecs(
             writer=on.specs(CDI_VENDOR, "-"),
-            describe=lambda facts: _described(on, files, self._rules, facts),
+            describe=lambda facts: _described(on, files, facts),
             facts=lambda: self._driver.facts.value,
             rules=self._rules,
             promised=self._names_promised,
@@ -398,7 +398,7 @@ def _tell_of_features(gpu: GpuSettings) -> None:
             )
 
 
-def _described(on: Context, files: NvidiaFiles, rules: GpuGrantRules, facts: GpuFacts) -> NodeSpecs:
+def _described(on: Context, files: NvidiaFiles, facts: GpuFacts) -> NodeSpecs:
     # Loaded only where names are handed over, or were.
     from holdfast.host.nvidia.needs import NvidiaDriver  # noqa: PLC0415
     from holdfast.model.nvidia.cdi import Feature, SpecRules, described  # noqa: PLC0415
@@ -406,7 +406,7 @@ def _described(on: Context, files: NvidiaFiles, rules: GpuGrantRules, facts: Gpu
     gpu = on.settings.value.gpu
     features = frozenset(each for each in Feature if each in gpu.cdi_feature_flags)
     more = Feature.MORE_LIBRARIES in features
-    driver = NvidiaDriver(root=on.root, files=files, modes=rules.modes, more=more)
+    driver = NvidiaDriver(root=on.root, files=files, more=more)
     wanted = SpecRules(
         hook=gpu.cdi_hook_path,
         disabled_hooks=frozenset(gpu.cdi_disable_hooks),
