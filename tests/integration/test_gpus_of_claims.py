@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fakes.claimstage import ClaimStage, begin, claim_stage
 from fakes.gpustage import GPU
+from holdfast.model.nvidia.names import GPU_KIND
 from simulated.gpus import SimulatedGpus
 from simulated.nvml import CONTROL, uuid
 
@@ -69,3 +70,31 @@ async def test_a_claim_is_given_its_gpu_by_uuid_also_when_the_device_plugin_serv
         await at.prepared(claim)
         (device,) = at.spec(claim)["devices"]
         assert device["containerEdits"]["env"] == [f"NVIDIA_VISIBLE_DEVICES={uuid(1)}"]
+
+
+async def test_what_has_a_gpu_by_a_cdi_name_with_adminaccess_finds_it_when_new_ones_get_no_names(
+    stage: _Stage, driver_root: Path
+) -> None:
+    (driver_root / "usr/lib64/libcuda.so.550.54.15").touch()
+    async with stage(1, deviceListStrategy=["cdi-cri"]) as (at, _):
+        claim = at.allocate("admin", device=uuid(0).lower(), adminAccess=True)
+        assert f"{GPU_KIND}={uuid(0)}" in await at.prepared(claim)
+        await at.node.stop()
+        at.node.settings["gpu"]["deviceListStrategy"] = ["envvar"]
+        spec = at.node.specs / "k8s.device-plugin.nvidia.com-gpu.json"
+        spec.write_text("{}")
+        await begin(at)
+        await at.node.until(lambda: uuid(0) in spec.read_text(), "the spec that a claim counts on")
+
+
+async def test_claims_that_were_given_no_names_need_none_of_the_drivers_files(
+    stage: _Stage, driver_root: Path, short_path: Path
+) -> None:
+    """NVIDIA's runtime finds the driver by itself, where holdfast may not look."""
+    library = short_path / "driver/usr/lib64/libnvidia-ml.so.1"
+    library.parent.mkdir(parents=True)
+    library.write_bytes((driver_root / "usr/lib64" / library.name).read_bytes())
+    async with stage(1, driverRoot=str(short_path / "driver")) as (at, _):
+        await at.prepared(at.allocate("gpu", device=uuid(0).lower()))
+        await at.node.for_some_beats()
+        await at.node.until_problem("GPU CDI specs", "")

@@ -1,6 +1,7 @@
 """Keeps the CDI spec files true, so that names handed over long ago lead to the right devices."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -56,6 +57,12 @@ class SpecWriter:
         if changed:
             log.info("CDI specs written", files=changed)
         return SpecState(rivals=rivals)
+
+    async def has_files(self) -> bool:
+        """Tell whether there are files of ours; not where the folder cannot be read."""
+        with suppress(HostError, LaneStuckError):
+            return bool(await self._lane.run(self._folder.names))
+        return False
 
     def _hold(
         self, make: Callable[[], Mapping[str, str]], kinds: Collection[str]

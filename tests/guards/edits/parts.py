@@ -156,7 +156,7 @@ PART_EDITS = {
         Edit("nvml-anew", "if self._anew and library.in_use:", "if False:"),
     ),
     "vendors/nvidia/gpus.py": (
-        Edit("gpu-claim-specs", "lock.claim is not None and", "False and"),
+        Edit("gpu-claim-specs", "bool(on.ledger.book.value.claims)", "False"),
         Edit("gpu-claim-index", "if by_claim else self._rules", "if False else self._rules"),
         Edit(
             "gpu-nameless", "RESOURCES if hides_some(driver.last) else frozenset()", "frozenset()"

@@ -16,7 +16,6 @@ from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.use.holders import HolderScan
 from holdfast.host.use.look import DriverAnswer
 from holdfast.ledger.topic import LedgerTopic
-from holdfast.model.cards import card_of
 from holdfast.model.devices import Device, Fault, Inventory
 from holdfast.model.gate.placement import Choice
 from holdfast.model.gate.promise import Breach
@@ -128,15 +127,9 @@ class Gpus(WithoutDriver):
             describe=lambda facts: _described(on, files, facts),
             facts=lambda: self._driver.facts.value,
             rules=self._rules,
-            promised=self._names_promised,
+            promised=lambda: any(map(gpu_names_in, on.view.value.entries)),
+            claimed=lambda: bool(on.ledger.book.value.claims),
             imex=bool(gpu.imex_channel_ids),
-        )
-
-    def _names_promised(self) -> bool:
-        """Tell whether a pod may count on a GPU's name: of claims nothing on the node says so."""
-        locks = self._on.ledger.book.value.locks.values()
-        return any(map(gpu_names_in, self._on.view.value.entries)) or any(
-            lock.claim is not None and any(map(card_of, lock.keys)) for lock in locks
         )
 
     def found(self) -> DeviceListing:

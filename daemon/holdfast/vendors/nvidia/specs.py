@@ -31,7 +31,8 @@ class GpuSpecs(Struct, kw_only=True):
 
     They are what `describe` makes of `facts`, on the writer's lane; it may raise HostError. Where
     `rules` give new containers no names, the specs are for those that were `promised` some before,
-    and without any the folder is left alone. `imex`: new ones have the name of channel 0.
+    and without any the folder is left alone. `claimed`: there are claims. `imex`: new
+    containers have the name of channel 0.
     """
 
     writer: SpecWriter
@@ -39,8 +40,10 @@ class GpuSpecs(Struct, kw_only=True):
     facts: Callable[[], GpuFacts]
     rules: GpuGrantRules
     promised: Callable[[], bool]
+    claimed: Callable[[], bool]
     imex: bool
     names: GpuNames = GpuNames()
+    _were_files: bool = False
     _problem: Problem = field(
         default_factory=lambda: Problem(log, "cannot publish CDI specs of GPUs")
     )
@@ -51,7 +54,7 @@ class GpuSpecs(Struct, kw_only=True):
         Never raises for what the folder or the driver's files do. While the driver is away the
         files stay: the GPUs are Unhealthy anyway.
         """
-        if not (self.rules.by_name or self.promised()):
+        if not (self.rules.by_name or self.promised() or await self._claims_count_on_it()):
             self._keep(GpuNames())
             return inventory
         facts = self.facts()
@@ -70,6 +73,16 @@ class GpuSpecs(Struct, kw_only=True):
         }
         faults = unexplained(answers, self.names, imex=self.imex and bool(facts.imex))
         return replace(inventory, devices=with_faults(inventory.devices, _faults(faults)))
+
+    async def _claims_count_on_it(self) -> bool:
+        """Tell whether a claim may have names: no answer says so, but all came after the files.
+
+        A boot removes these, and after it each claim is prepared again.
+        """
+        if not self.claimed():
+            return False
+        self._were_files = self._were_files or await self.writer.has_files()
+        return self._were_files
 
     async def _write(self, facts: GpuFacts) -> None:
         made = NodeSpecs()
