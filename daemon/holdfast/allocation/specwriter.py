@@ -59,7 +59,7 @@ class SpecWriter:
         return SpecState(rivals=rivals)
 
     async def has_files(self) -> bool:
-        """Tell whether there are files of ours; not where the folder cannot be read."""
+        """Tell whether our files are there; no where the folder cannot be read."""
         with suppress(HostError, LaneStuckError):
             return bool(await self._lane.run(self._folder.names))
         return False
