@@ -268,6 +268,22 @@ def test_a_gpu_that_nvml_leaves_out_although_the_driver_has_it_stays_on_the_list
     assert with_known(nameless, before, on_driver=lambda _address: True) == nameless
 
 
+def test_a_gpu_that_tells_nothing_is_not_reached_by_the_node_that_another_has_now() -> None:
+    """The driver counts again when it is loaded anew without a GPU."""
+
+    def on(number: int, minor: int) -> Gpu:
+        return replace(_gpu(number), minor=minor, pci=PciAddress(f"0000:1{number}:00.0"))
+
+    before = GpuReading(state=DriverState.READY, gpus=tuple(on(each, each) for each in range(4)))
+    silent = Gpu(index=0, uuid="GPU-1", problems=(LOST,))
+    now = replace(before, gpus=(silent, on(3, 1)))
+    known = with_known(now, before, on_driver=lambda address: address == "0000:12:00.0")
+    assert {gpu.uuid: gpu.minor for gpu in known.gpus} == {"GPU-1": None, "GPU-3": 1, "GPU-2": 2}
+    assert faults(known) == {"GPU-1": True, "GPU-3": False, "GPU-2": True}
+    odd = replace(before, gpus=(replace(silent, problems=(ODD,)), on(3, 1)))
+    assert faults(with_known(odd, before)) == {"GPU-1": True, "GPU-3": False}
+
+
 def test_a_gpu_of_which_only_a_former_daemon_knew_is_not_excused_an_odd_answer() -> None:
     former = GpuReading(gpus=(Gpu(index=NOWHERE, uuid="GPU-1", pci=PciAddress("0000:11:00.0")),))
     sick = Gpu(index=0, uuid="GPU-1", problems=(ODD,))

@@ -164,6 +164,9 @@ MODEL_EDITS = {
         Edit("gpu-health-unanswered", "    if not observed.answered:", "    if False:"),
         Edit("gpu-health-boot", "if record.cure is Cure.OPERATOR)", "if False)"),
     ),
+    "model/nvidia/mig.py": (
+        Edit("gpu-number", "if gpu.minor in taken else gpu", "if False else gpu"),
+    ),
     "model/nvidia/names.py": (
         Edit(
             "gpu-unexplained",

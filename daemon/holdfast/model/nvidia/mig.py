@@ -135,8 +135,14 @@ def with_known(
     So the slices of a GPU that is lost are advertised, unhealthy, under their own names until it
     comes back; they would otherwise vanish from under the pods that have them. So does a GPU that
     NVML, begun again, leaves out although the driver has it (*on_driver*): it is lost as well.
+    But none has a number that another has now: the driver counts again when it is loaded anew.
     """
-    known = {gpu.uuid: gpu for gpu in before.gpus if gpu.uuid}
+    taken = {gpu.minor for gpu in reading.gpus}
+    known = {
+        gpu.uuid: replace(gpu, minor=None, index=NOWHERE) if gpu.minor in taken else gpu
+        for gpu in before.gpus
+        if gpu.uuid
+    }
     listed = {gpu.uuid for gpu in reading.gpus}
     unsure = any(not gpu.uuid for gpu in reading.gpus)  # which may be the one that is missed
     missed = [
