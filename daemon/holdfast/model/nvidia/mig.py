@@ -135,7 +135,7 @@ def with_known(
     So the slices of a GPU that is lost are advertised, unhealthy, under their own names until it
     comes back; they would otherwise vanish from under the pods that have them. So does a GPU that
     NVML, begun again, leaves out although the driver has it (*on_driver*): it is lost as well.
-    But none has a number that another has now: the driver counts again when it is loaded anew.
+    But none has a number that another has now: the driver counts again whenever it is loaded.
     """
     taken = {gpu.minor for gpu in reading.gpus}
     known = {
