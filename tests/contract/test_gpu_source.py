@@ -94,7 +94,6 @@ async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
         look=Watched(5.0),
         strategy=MigStrategy.NONE,
         rescan=Watched(30.0),
-        imex=False,
         imex_required=False,
         known={},
     )

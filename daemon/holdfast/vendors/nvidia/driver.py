@@ -52,9 +52,8 @@ class DriverWatch(Struct, kw_only=True):
 
     `make` makes an NVML of the path that was found, empty for the one the loader knows. `known` are
     the GPUs that a former daemon saw, by UUID, and where; `left` is why NVML was let go for good,
-    by that one at first. `imex`: channel 0 is handed over; `imex_required`: and nothing starts
-    without it. Seconds: `look` between looks for a driver that is absent, `rescan` between
-    readings.
+    by that one at first. `imex_required`: nothing starts without IMEX channel 0. Seconds: `look`
+    between looks for a driver that is absent, `rescan` between readings.
     """
 
     files: NvidiaFiles
@@ -64,7 +63,6 @@ class DriverWatch(Struct, kw_only=True):
     look: Watched[float]
     strategy: MigStrategy
     rescan: Watched[float]
-    imex: bool
     imex_required: bool
     known: Mapping[str, PciAddress]
     left: NvmlRelease | None = None
@@ -207,7 +205,7 @@ class DriverWatch(Struct, kw_only=True):
             version=reading.driver_version,
             traits=library.traits(uuids) if others else {},
             imex=imex,
-            no_imex=_NO_IMEX if self.imex and self.imex_required and not imex else "",
+            no_imex=_NO_IMEX if self.imex_required and not imex else "",
         )
         links = library.links(uuids) if others else None
         return _DriverLook(reading=reading, facts=facts, links=links)

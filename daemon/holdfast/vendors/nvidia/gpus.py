@@ -101,8 +101,7 @@ class Gpus(WithoutDriver):
             look=live.part(lambda now: now.look),
             strategy=MigStrategy(gpu.mig_strategy),
             rescan=live.part(lambda now: now.rescan),
-            imex=bool(gpu.imex_channel_ids),
-            imex_required=gpu.imex_required,
+            imex_required=bool(gpu.imex_channel_ids) and gpu.imex_required,
             known={uuid: state.pci for uuid, state in kept.items() if state.pci is not None},
             left=self._kept_leave.value.get(on.boot) if drained else None,
         )
@@ -190,7 +189,7 @@ class Gpus(WithoutDriver):
         ]
         beside = BesideGpus(
             control=facts.control,
-            imex=facts.imex if self._driver.imex else "",
+            imex=facts.imex if self._specs.imex else "",
             explained=self._specs.names.modes,
             answer_id=str(uuid4()),
         )
