@@ -241,6 +241,8 @@ def test_one_odd_answer_condemns_no_gpu_and_the_same_again_does(asked: str) -> N
     once = with_known(now, before)
     assert faults(once) == {"GPU-0": False, "GPU-1": False}
     assert once.gpus[1].minor == 1
+    numbered = replace(now, gpus=(before.gpus[0], replace(sick, minor=1)))
+    assert faults(with_known(numbered, before)) == {"GPU-0": False, "GPU-1": False}
     assert faults(with_known(now, once)) == {"GPU-0": False, "GPU-1": True}
     assert faults(with_known(before, once)) == {"GPU-0": False, "GPU-1": False}
     assert faults(now) == {"GPU-0": False, "GPU-1": True}, "nothing better was known of it"

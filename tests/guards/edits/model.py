@@ -165,7 +165,7 @@ MODEL_EDITS = {
         Edit("gpu-health-boot", "if record.cure is Cure.OPERATOR)", "if False)"),
     ),
     "model/nvidia/mig.py": (
-        Edit("gpu-number", "if gpu.minor in taken else gpu", "if False else gpu"),
+        Edit("gpu-number", "if gpu.minor is None or has.get", "if True or has.get"),
     ),
     "model/nvidia/names.py": (
         Edit(

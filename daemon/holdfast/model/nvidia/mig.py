@@ -137,9 +137,11 @@ def with_known(
     NVML, begun again, leaves out although the driver has it (*on_driver*): it is lost as well.
     But none has a number that another has now: the driver counts again whenever it is loaded.
     """
-    taken = {gpu.minor for gpu in reading.gpus}
+    has = {gpu.minor: gpu.uuid for gpu in reading.gpus if gpu.minor is not None}
     known = {
-        gpu.uuid: replace(gpu, minor=None, index=NOWHERE) if gpu.minor in taken else gpu
+        gpu.uuid: gpu
+        if gpu.minor is None or has.get(gpu.minor, gpu.uuid) == gpu.uuid
+        else replace(gpu, minor=None, index=NOWHERE)
         for gpu in before.gpus
         if gpu.uuid
     }
