@@ -356,6 +356,7 @@ def test_a_driver_that_was_loaded_anew_while_nobody_looked_has_begun_anew(
     loaded(tmp_path, 1)
     node = Node(cards=cards(1))
     follower, _ = condemned(follow, node)
+    wait_until(partial(looked_at, tmp_path), what="a look to be kept")
     time.sleep(3 * QUIET)
     assert follower.told().ill == {uuid(0)}
     loaded(tmp_path, 2)
@@ -371,6 +372,7 @@ def test_a_load_that_sysfs_does_not_show_for_a_moment_is_no_other_one(
     loaded(tmp_path, 1)
     node = Node(cards=cards(1))
     follower, _ = condemned(follow, node)
+    wait_until(partial(looked_at, tmp_path), what="a look to be kept")
     (tmp_path / "load").unlink()
     time.sleep(3 * QUIET)
     assert follower.told().ill == {uuid(0)}
