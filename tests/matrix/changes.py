@@ -13,7 +13,7 @@ from typing import Any
 from fakes.controlplane import control_plane
 from fakes.namednode import Cluster
 from fakes.stage import Stage, end
-from matrix import oracle, space
+from matrix import byhand, calls, oracle, space
 from matrix.oracle import ViolationError
 from matrix.run import until_offered
 from matrix.space import Choice
@@ -21,8 +21,9 @@ from matrix.world import World, plug, promised, refusal, unplug, world
 from simulated.pods import Phase, Pod
 
 _QUEUE = 4
-_WAYS = ("reload", "crash", "restart", "lost", "old", "reboot")
-"""How a change is taken up; "lost": after a crash that left no ledger; "old": or a former one."""
+_WAYS = ("reload", "crash", "call", "restart", "lost", "old", "reboot")
+"""How a change is taken up; "call": after a crash in the midst of a call; "lost": after one that
+left no ledger; "old": or a former one."""
 _MEANWHILE = ("", "", "driver", "mig", "unplug", "kubelet")
 """What else happens: the driver goes and comes, MIG's layout or the hardware changes, or kubelet
 restarts."""
@@ -31,6 +32,9 @@ restarts."""
 async def changes(before: Choice, after: Choice, library: Path, chance: random.Random) -> bool:
     """Go from one choice to another of the same node; return False where either is refused."""
     way, meanwhile = _what_happens(before, after, chance)
+    if way == "call":
+        # Until then an answer may be that of a pod that kubelet has refused.
+        after = {**after, "allocate.pendingTimeout": "5s"}
     async with world(after, library) as made:
         if await refusal(made) is not None:
             return False
@@ -53,7 +57,13 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
             await story.past([each for each in has if each in oracle.foretold(before)])
             ignored = shutil.ignore_patterns("*.sock")
             shutil.copytree(made.state, made.folder / "former", ignore=ignored)
-        await story.begin(before, has, stands=meanwhile not in {"unplug", "numbers"})
+        stands = meanwhile not in {"unplug", "numbers"}
+        await story.begin(before, has, stands=stands)
+        if has and way not in {"lost", "old"} and chance.random() < 0.5:
+            # Nobody is about to start on what is taken out.
+            await story.withhold(before, after, has, comes=has if stands else ())
+        if has and way == "call" and stands:
+            await story.cut_short(has)
 
         if after["node.by"] == "ways":
             made.kill()
@@ -61,6 +71,7 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
         else_ = asyncio.create_task(_MEANS[meanwhile](made, after, chance))
         await _come_through(made, story, way, after, chance)
         await else_
+        await promised(made, made.until_numbered(), f"{way}: the daemon sees the numbers")
         await promised(made, _taken_up(made), f"{way}: the change is taken up")
         await story.end(after)
         return True
@@ -84,7 +95,7 @@ async def _come_through(
         await made.reboot_as(after)
         await story.readmit(after)
         return
-    if way != "reload":
+    if way != "reload" and made.process.poll() is None:
         await asyncio.sleep(chance.random() / 2)
         made.kill()
     if way in {"lost", "old"}:
@@ -107,11 +118,11 @@ class _Story:
         self._numbers = made.numbers
         self._holders: list[tuple[Pod, str]] = []
         self._held: dict[str, str] = {}
-        self._ending: Pod | None = None
+        self._ending: list[Pod] = []
         self._former: Pod | None = None
-        self._waiting: Pod | None = None
+        self._left = ""
+        self._waiting: list[tuple[Pod, str]] = []
         self._past: Pod | None = None
-        self._behind = ""
         self._rebooted = False
 
     async def past(self, has: Sequence[str]) -> None:
@@ -139,42 +150,86 @@ class _Story:
         if set(self._held.values()) - {"held"}:
             raise ViolationError(f"start: locks {self._held} while pods run")
         if behind:
-            self._behind = behind
-            await self._let_wait(len(oracle.foretold(before)[behind]))
+            await self._let_wait(behind, len(oracle.foretold(before)[behind]))
         if names:
-            self._ending = await _begin(made, names[0], "ending", opens=stands, patient=False)
-        if self._ending is not None:
-            made.let_end(self._ending)
+            ending = await _begin(made, names[0], "ending", opens=stands, patient=False)
+            self._ending += [ending] if ending else []
+        for each in self._ending:
+            made.let_end(each)
 
-    async def _let_wait(self, count: int) -> None:
+    async def withhold(
+        self, before: Choice, after: Choice, has: Sequence[str], *, comes: Sequence[str]
+    ) -> None:
+        """Withhold some of *has* by hand; let pods want one that *comes* before kubelet is told."""
+        made = self.made
+        stays = before["node.gpus"] == after["node.gpus"]
+        names = {
+            each.card: each.card if each.shared else f"{each.resource}/{each.card}"
+            for name in has
+            for each in _offers(before, name)
+            if stays or not each.card.startswith("MIG-")
+        }
+        self._what += f", {await byhand.withhold(made, names, self._chance)}"
+        if self._former is not None and made.orphans(self._former):
+            made.exempt -= {pod.uid for pod, _ in self._waiting}
+        await self._come(comes)
+
+    async def _come(self, names: Sequence[str]) -> None:
+        """Let some pods come that want one of *names* each."""
+        for name in self._chance.sample(names, min(len(names), 2)):
+            number, own = len(self.made.kubelet.pods), self._chance.random() < 0.5
+            pod = await self.made.ask(f"new-{number}", name, claim=own, patient=False)
+            if pod is not None and pod.phase is not Phase.FAILED:
+                self._waiting.append((pod, name))
+
+    async def cut_short(self, has: Sequence[str]) -> None:
+        """Have the daemon killed in the midst of a call about a new pod."""
+        name = self._chance.choice(has)
+        call, pod = await calls.cut_short(self.made, name, self._chance)
+        self._what += f", {call}"
+        if pod is not None and pod.deleting:
+            self._ending.append(pod)
+        elif pod is not None and pod.phase is not Phase.FAILED:
+            self._waiting.append((pod, name))
+
+    async def _let_wait(self, resource: str, count: int) -> None:
         """Let a pod leave a process on all of a resource that the next pod wants."""
-        made, resource = self.made, self._behind
+        made = self.made
         self._former = await made.ask("former", resource, count, opens=True, orphan=count)
         if self._former is None or self._former.phase is Phase.FAILED:
             raise ViolationError(f"allocate: {count} of {resource} are not given")
         await promised(made, made.running(self._former), "start: former runs")
+        self._left = f"{resource}/{made.has(self._former, resource)[0]}"
         await made.end(self._former)
         waiting = await made.ask("waiting", resource, count)
         # Kubelet refuses it where it was told that the devices are not free, by withholdAfter.
-        self._waiting = waiting if waiting and waiting.phase is not Phase.FAILED else None
+        if waiting is not None and waiting.phase is not Phase.FAILED:
+            self._waiting.append((waiting, resource))
 
     async def _no_longer_waits(self, after: Choice) -> None:
-        """End what was left, upon which who waits for it starts.
+        """End what was left, and take back what is withheld, upon which who waits starts.
 
         Unless nothing has its resource any more: kubelet starts no container without the plugin.
         """
+        made, what = self.made, self._what
+        if made.marked and self._former is not None and self._chance.random() < 0.5:
+            await byhand.release(made, self._left, self._former)
         if self._former is not None:
-            end(*self.made.orphans(self._former))
-        if self._waiting is not None and self._behind not in oracle.foretold(after):
-            await self.made.end(self._waiting)
-        elif self._waiting is not None:
-            await self._starts(self._waiting, self._behind, 1, after)
-            await self.made.end(self._waiting)
+            end(*made.orphans(self._former))
+        if made.marked:
+            await self._start_again(after)
+            await self._come(_names(after))
+            await made.for_some_beats(3)
+            await byhand.give_back(made)
+        for pod, name in self._waiting:
+            if name in _names(after):
+                await self._starts(pod, name, 1, after)
+            await promised(made, made.end(pod), f"{what}: kubelet ends {pod.spec.name}")
 
     async def readmit(self, after: Choice) -> None:
         """Have kubelet admit all anew, once it was told of what they have."""
         made, self._rebooted = self.made, True
-        pods = [*self._holders, *([(self._waiting, self._behind)] if self._waiting else [])]
+        pods = [*self._holders, *self._waiting]
 
         def told() -> bool:
             return all(
@@ -184,14 +239,14 @@ class _Story:
             )
 
         await promised(made, made.until(told, "what pods have"), "reboot: it is Healthy again")
-        if self._ending is not None:
-            made.let_end(self._ending)
+        for each in self._ending:
+            made.let_end(each)
         await made.kubelet.readmit()
         lost = [
             pod for pod, name in pods if pod.phase.terminal and not self._has_all(pod, name, after)
         ]
         self._holders = [each for each in self._holders if each[0] not in lost]
-        self._waiting = None if self._waiting in lost else self._waiting
+        self._waiting = [each for each in self._waiting if each[0] not in lost]
 
     def _stays(self, pod: Pod, name: str, after: Choice) -> set[str]:
         """Return what of a pod's devices is there under the same name."""
@@ -223,18 +278,18 @@ class _Story:
     async def _start_again(self, after: Choice) -> None:
         """End the programs of pods, unless a reboot has: they start again."""
         made = self.made
-        running = [] if self._rebooted else [pod for pod, _ in self._holders]
+        times = {pod.uid: 2 if self._rebooted else pod.starts + 1 for pod, _ in self._holders}
+        running = [pod for pod, _ in self._holders if not (self._rebooted or pod.waiting)]
         for pod in running:
             os.kill(made.runtime.pid(pod, pod.spec.containers[0]), signal.SIGKILL)
         for pod, name in self._holders:
-            await self._starts(pod, name, 2, after)
+            await self._starts(pod, name, times[pod.uid], after)
 
     async def end(self, after: Choice) -> None:
         """See that pods kept what they had, and let all end as a fresh start does."""
         made, what = self.made, self._what
-        if (ending := self._ending) is not None:
-            over = made.until(lambda: ending.stopped, "the pod that was ending to be over")
-            await promised(made, over, f"{what}: what was ending ends")
+        over = made.until(lambda: all(each.stopped for each in self._ending), "who was ending")
+        await promised(made, over, f"{what}: what was ending ends")
         await self._no_longer_waits(after)
         if not self._rebooted:
             held = _until_locks(made, self._held, after)

@@ -7,6 +7,7 @@ from matrix import oracle
 from matrix.space import Choice
 from simulated.cluster.claims import claim_names
 from simulated.cluster.objects import (
+    CLAIMS,
     CLASSES,
     EVENTS,
     PODS,
@@ -93,10 +94,14 @@ class Cluster:
         return PodSpec(name=name, uid=uid, claims=claims, containers=(container,))
 
     def has(self, pod: Pod) -> list[str]:
-        """Return the devices of the claims that kubelet has prepared for *pod*."""
+        """Return the devices of the claims that kubelet has for *pod*, prepared or to be."""
         infos = self.dra.cache.of_pod(pod.uid)
         drivers = (devices for info in infos for devices in info.drivers.values())
-        return [str(device["DeviceName"]) for devices in drivers for device in devices]
+        if prepared := [str(device["DeviceName"]) for devices in drivers for device in devices]:
+            return prepared
+        claims = [each for each in self.store.every(CLAIMS) if _is_for(each, pod.uid)]
+        results = (each["status"]["allocation"]["devices"]["results"] for each in claims)
+        return [str(each["device"]) for devices in results for each in devices]
 
     def delete(self, name: str) -> None:
         """Delete a pod of which kubelet knows nothing, or that it is about to end."""
@@ -113,6 +118,10 @@ class Cluster:
             each for each in self.store.every(EVENTS) if each["involvedObject"]["uid"] == pod.uid
         )
         return [str(each["reason"]) for each in about]
+
+
+def _is_for(claim: Object, uid: str) -> bool:
+    return uid in {each["uid"] for each in claim.get("status", {}).get("reservedFor", ())}
 
 
 def _called(name: str) -> str:

@@ -140,6 +140,11 @@ def is_of(thing: Thing, name: str) -> bool:
     return name.partition("::")[0] in ids or any(name.endswith(_plain(each)) for each in ids)
 
 
+def shares(one: Thing, other: Thing) -> bool:
+    """Tell whether they are the same hardware, or a GPU and one of its slices."""
+    return one.id == other.id or (one.path == other.path and "gpu" in {one.kind, other.kind})
+
+
 class Published(Struct, frozen=True, kw_only=True):
     """A device of a ResourceSlice: which of it a claim can have, one of `offers` each.
 

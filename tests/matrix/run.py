@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matrix import chart, oracle, space
+from matrix import calls, chart, oracle, space
 from matrix.oracle import ViolationError
 from matrix.space import Choice, Refused
 from matrix.world import World, promised, refusal, world
@@ -80,9 +80,35 @@ async def end_to_end(made: World, choice: Choice, chance: random.Random) -> None
     for shape in oracle.shapes(choice):
         pod = await _runs(made, shape, 1, claim=True)
         await _ends(made, pod)
-    if chance.random() < 0.3:
+    names = sorted({**oracle.foretold(choice), **oracle.published(choice)})
+    if names and chance.random() < 0.4:
+        await _cut_short(made, choice, chance.choice(names), chance)
+    elif chance.random() < 0.3:
         await made.again()
         await until_offered(made, choice)
+
+
+async def _cut_short(made: World, choice: Choice, resource: str, chance: random.Random) -> None:
+    """Kill the daemon in the midst of a call: its pod goes on, and the next ones have the rest."""
+    plugin, claims = oracle.foretold(choice), oracle.published(choice)
+    offers = plugin.get(resource) or claims[resource][0].offers
+    call, pod = await calls.cut_short(made, resource, chance)
+    if pod is None or (pod.phase is Phase.FAILED and call != "Allocate"):
+        raise ViolationError(f"{call}: {pod and pod.message} (it is allocated)")
+    await made.come_up(f"a kill in {call}")
+    await until_offered(made, choice)
+    runs = pod.phase is not Phase.FAILED and not pod.deleting
+    if runs:
+        await promised(made, made.running(pod), f"{call}: its pod runs (nobody waits for ever)")
+    elif pod.deleting:
+        over = made.until(lambda: pod.stopped, "the end")
+        await promised(made, over, f"{call}: its pod ends (nobody waits for ever)")
+    count = len(plugin.get(resource) or claims[resource]) - runs
+    pods = [pod] if runs else []
+    if count and not _only_one(choice, offers):
+        pods.append(await _runs(made, resource, count))
+    if pods:
+        await _ends(made, *pods)
 
 
 async def _one_after_another(
@@ -145,9 +171,10 @@ def _tells(choice: Choice) -> bool:
     return bool(choice["events.enabled"]) and lasts
 
 
-async def _ends(made: World, pod: Pod) -> None:
-    if not pod.stopped:
-        await promised(made, made.end(pod), f"end: kubelet ends {pod.spec.name}")
+async def _ends(made: World, *pods: Pod) -> None:
+    for pod in pods:
+        if not pod.stopped:
+            await promised(made, made.end(pod), f"end: kubelet ends {pod.spec.name}")
     await promised(made, made.until_free(), "end: what its pod had is free again")
     await until_offered(made, made.choice)
 

@@ -37,6 +37,7 @@ _VISIBLE, _MOUNTS = "NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices
 _OTHERS = 0x1234
 _CARD = "0000:40:00.0"
 _INSTANCES = 7
+EVERYTHING = "all"
 THEIRS: Mapping[str, tuple[str, ...]] = {
     "gpu.migStrategy": ("flags", "migStrategy"),
     "gpu.deviceListStrategy": ("flags", "plugin", "deviceListStrategy"),
@@ -59,6 +60,7 @@ class _Runtime(WatchfulRuntime):
     given: dict[str, set[str]]
     sandboxes: dict[str, GvisorSandbox]
     strays: Callable[[Pod, set[str]], list[str]]
+    withheld: Callable[[Pod], list[str]]
     leaks = False
     """Sandboxes outlive the pods that they were made for."""
 
@@ -83,6 +85,8 @@ class _Runtime(WatchfulRuntime):
         self.given[pod.uid] = told | set(paths)
         if strays := self.strays(pod, self.given[pod.uid]):
             self.trespasses.append(f"{pod.spec.name} started on {strays}, which is not what it has")
+        if withheld := self.withheld(pod):
+            self.trespasses.append(f"{pod.spec.name} started on {withheld}, withheld by hand")
         await super(WatchfulRuntime, self).start(pod, container, grant)
 
     async def stop(self, pod: Pod, grace: float) -> None:
@@ -112,6 +116,10 @@ class World(Stage):
     """How the next daemon is told what is not in a file."""
     numbers = ""
     """Which groups and indexes the hardware has now: a choice's `node.numbers`."""
+    marked = ""
+    """What a person withholds: the id of a piece of hardware, or EVERYTHING."""
+    exempt: frozenset[str] = frozenset()
+    """The UIDs of the pods that had started before, which go on."""
     layout: tuple[tuple[str, ...], ...]
     """How the GPUs are divided now: while all changes, not yet as the choice says."""
     limit = 40.0
@@ -186,16 +194,45 @@ class World(Stage):
         if loaded:
             self.load_driver()
 
+    async def until_numbered(self) -> None:
+        """Return when the daemon has seen which numbers the hardware has."""
+        things = list(oracle.hardware(self.now(self.choice)))
+
+        async def so() -> bool:
+            rows = await self.asked("devices") or ()
+            return all(
+                each.path in row["nodes"]
+                for row in rows
+                for each in things
+                if row["nodes"] and oracle.is_of(each, row["id"])
+            )
+
+        await self.until(so, "the daemon to see the numbers")
+
     def strays(self, pod: Pod, given: set[str]) -> list[str]:
         """Return which of the names and paths *given* to *pod* lead to what is not its own."""
+        if pod.spec.containers[0].limits.keys() & oracle.published(self.choice).keys():
+            return []  # docs/dra.md: what moved to claims is not gated when it starts again
+        things, own = self._things(pod)
+        led = [{name for each in all_ for name in _ways_to(each)} for all_ in (things, own)]
+        return sorted(given & (led[0] - led[1])) if own else []
+
+    def withheld(self, pod: Pod) -> list[str]:
+        """Return what of a pod's hardware a person withholds from it."""
+        if not self.marked or pod.uid in self.exempt:
+            return []
+        things, own = self._things(pod)
+        marked = [each for each in things if self.marked in {each.id, EVERYTHING}]
+        return sorted({each.id for each in own if any(oracle.shares(each, one) for one in marked)})
+
+    def _things(self, pod: Pod) -> tuple[list[oracle.Thing], list[oracle.Thing]]:
+        """Return all the hardware, and a pod's own; of what it has as a box nothing is told."""
         things = list(oracle.hardware(self.now(self.choice)))
         names = [each for limits in pod.spec.containers[0].limits for each in self.ids(pod, limits)]
         told = self.cluster.devices()  # a box is called by its first chip
         boxes = {each for each, device in told.items() if "shape" in device["attributes"]}
         names += [each for each in self.cluster.has(pod) if each not in boxes]
-        own = [thing for thing in things if any(oracle.is_of(thing, each) for each in names)]
-        led = [{name for each in all_ for name in _ways_to(each)} for all_ in (things, own)]
-        return sorted(given & (led[0] - led[1])) if own else []
+        return things, [each for each in things if any(oracle.is_of(each, name) for name in names)]
 
     async def reboot_as(self, choice: Choice) -> None:
         """Reboot the node: no process, and no CDI spec, is left, and numbers are given anew."""
@@ -379,7 +416,7 @@ async def world(choice: Choice, library: Path) -> AsyncIterator[World]:
         made.cluster = cluster
         made.kubelet.tell = PodStatuses(cluster.store, cluster.scheduler).tell
         made.gpus = SimulatedGpus(node, folder / "nvml", nvml.Node(init=NOT_LOADED))
-        runtime.strays = made.strays
+        runtime.strays, runtime.withheld = made.strays, made.withheld
         made.numbers = choice["node.numbers"]
         made.show(choice)
         made.adopt(choice)
