@@ -71,8 +71,8 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
         else_ = asyncio.create_task(_MEANS[meanwhile](made, after, chance))
         await _come_through(made, story, way, after, chance)
         await else_
-        await promised(made, made.until_numbered(), f"{way}: the daemon sees the numbers")
         await promised(made, _taken_up(made), f"{way}: the change is taken up")
+        await promised(made, made.until_numbered(), f"{way}: the daemon sees the numbers")
         await story.end(after)
         return True
 

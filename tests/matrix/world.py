@@ -195,16 +195,28 @@ class World(Stage):
             self.load_driver()
 
     async def until_numbered(self) -> None:
-        """Return when the daemon has seen which numbers the hardware has."""
+        """Return when the daemon has seen the hardware's numbers, and specs of claims have them."""
         things = list(oracle.hardware(self.now(self.choice)))
 
+        def misleads(pod: Pod) -> bool:
+            with contextlib.suppress(OSError):  # what it has is not there any more
+                names = self.cluster.dra.cdi(pod, pod.spec.containers[0])
+                nodes = resolve(self.specs, names).nodes
+                return bool(self.strays(pod, {each.path for each in nodes}))
+            return False
+
         async def so() -> bool:
-            rows = await self.asked("devices") or ()
-            return all(
-                each.path in row["nodes"]
-                for row in rows
-                for each in things
-                if row["nodes"] and oracle.is_of(each, row["id"])
+            rows = await self.asked("devices")
+            running = [each for each in self.kubelet.pods.values() if each.starts]
+            return (
+                rows is not None
+                and all(
+                    each.path in row["nodes"]
+                    for row in rows
+                    for each in things
+                    if row["nodes"] and oracle.is_of(each, row["id"])
+                )
+                and not any(map(misleads, running))
             )
 
         await self.until(so, "the daemon to see the numbers")
