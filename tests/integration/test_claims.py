@@ -377,10 +377,16 @@ async def _checks(at: ClaimStage) -> set[str]:
     return {each["name"] for each in (await at.node.asked("status") or {})["checks"]}
 
 
+@pytest.mark.parametrize("rules", [[], [{"match": {"pci": "0000:00:06.0"}, "exclude": True}]])
 async def test_no_spec_leads_to_a_chip_of_another_after_groups_were_numbered_anew(
-    at: ClaimStage,
+    at: ClaimStage, rules: list[dict[str, object]]
 ) -> None:
-    """As those of virtual functions are that are made anew; kubelet makes no call for a restart."""
+    """As those of virtual functions are that are made anew; kubelet makes no call for a restart.
+
+    The other may be left out by a rule: somebody else may have it.
+    """
+    at.node.configure(devices=rules)
+    await at.node.asked("reload")
     first = at.allocate("first", 0)
     at.record(first)
     await at.prepared(first)

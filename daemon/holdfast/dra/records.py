@@ -210,9 +210,11 @@ class ClaimRecords(Struct, kw_only=True):
             return
         recorded = {each.claim.uid: self._wanted(each) for each in state.contents}
         known = recorded.keys() | {each.ref.uid for each in self._live()}
+        inventory = self.inventory.value
+        left_out = (each.device for each in inventory.left_out)
         await self.specs.tidy(
             {claim: self._keys(claim, recorded.get(claim, ())) for claim in known},
-            nodes_of(self.inventory.value.devices),
+            nodes_of((*inventory.devices, *left_out)),
         )
 
     def _keys(self, claim: ClaimUid, recorded: Sequence[ResultDevices]) -> frozenset[HardwareKey]:
