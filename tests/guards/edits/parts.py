@@ -69,6 +69,7 @@ PART_EDITS = {
             "has.union(*(device.keys for each in recorded",
             "has.union(*(device.keys for each in ()",
         ),
+        Edit("claim-spec-left-out", "(*inventory.devices, *left_out)", "inventory.devices"),
         Edit("claim-spec-admin", "*(record.admin.values() if record is not None else ()),", ""),
         Edit("claim-taken-over-again", "if each.phase is Phase.ACTIVE or not running", ""),
         Edit("claim-left", "if same and claim in claims", "if claim in claims"),
