@@ -23,7 +23,7 @@ from holdfast.model.ids import (
 )
 from oneholder.daemon import PlayedDaemon
 from oneholder.kubelet import PlayedKubelet
-from oneholder.pods import DRIVER, LABEL, POOL, PlayedPod
+from oneholder.pods import DRIVER, LABEL, NODE, POOL, PlayedPod
 from oneholder.virtualtime import VirtualClock, VirtualLoop
 
 
@@ -69,6 +69,9 @@ class ClaimNode:
         self._tasks: set[asyncio.Task[None]] = set()
         for name in ("cdi", "kubelet"):
             (root / name).mkdir()
+        node = root / NODE.removeprefix("/")
+        node.parent.mkdir(parents=True)
+        node.symlink_to("/dev/null")
         self.daemon = PlayedDaemon(self, self._folder())
         self.kubelet = PlayedKubelet(self, number=1)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fakes.books import device_of, name
 from holdfast.model.devices import DeviceNode
@@ -15,10 +16,12 @@ from simulated.pods import Container, Pod, PodSpec
 DRIVER, NAMESPACE, POOL = "holdfast.dev", "team", "node-1"
 TPU = ResourceName("google.com/tpu")
 _ADDRESS = PciAddress("0000:00:05.0")
+NODE = "/dev/vfio/10"
+"""A link to /dev/null, whose number it has."""
 CHIP = device_of(
     name(_ADDRESS, TPU),
     f"pci/{_ADDRESS}",
-    nodes=(DeviceNode(path="/dev/vfio/10", rdev=0),),
+    nodes=(DeviceNode(path=NODE, rdev=Path("/dev/null").stat().st_rdev),),
     functions=(_ADDRESS,),
 )
 LABEL = plain(CHIP).name
