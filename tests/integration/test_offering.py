@@ -175,6 +175,7 @@ async def test_whoever_follows_hears_that_the_ledger_fails_and_soon_that_it_is_w
     async with beside(standings.run()):
         await until(lambda: len(standings.latest.value.by_name) == 2)
         ledger.failing_since = clock.monotonic()
+        assert not any(each.uncommitted for each in standings.now())
         clock.shift(_WITHHOLD_AFTER + 1)
         await until(lambda: all(each.uncommitted for each in standings.latest.value))
         ledger.failing_since = None
