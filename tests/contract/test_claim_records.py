@@ -707,7 +707,7 @@ async def test_a_spec_that_leads_to_the_device_of_another_goes_at_once(
         await at.prepare(X)
     at.record(X)
     node = GrantedNode(host_path="/dev/vfio/7", container_path="/dev/vfio/7")
-    await at.records.specs.write(_REF.uid, {"tpu-d0": ContainerGrant(nodes=(node,))})
+    await at.records.specs.write(_REF.uid, {"tpu-d0": ContainerGrant(nodes=(node,))}, ())
     found = device_of(name("d9"), keys, nodes=(DeviceNode(path=other, rdev=1),))
     at.inventory.set(replace(_NODE, devices=(found,)))
     with capture_logs() as logs:
@@ -731,7 +731,7 @@ async def test_a_spec_stays_that_leads_to_what_its_claim_has_with_adminaccess(at
     await at.ledger.apply(prepared)
     at.record(X)
     given = GrantedNode(host_path=node.path, container_path=node.path)
-    await at.records.specs.write(_REF.uid, {"d9": ContainerGrant(nodes=(given,))})
+    await at.records.specs.write(_REF.uid, {"d9": ContainerGrant(nodes=(given,))}, ())
     await at.records.catch_up()
     assert (at.specs / f"holdfast.dev-claim_{_REF.uid}.json").exists()
 
@@ -760,7 +760,7 @@ async def test_the_spec_of_a_claim_that_is_over_stays_while_a_pod_can_join_thoug
     await at.ledger.apply(prepared)
     at.record(X, device="tpu-d0", others=["tpu-d1"])
     given = GrantedNode(host_path="/dev/vfio/2", container_path="/dev/vfio/2")
-    await at.records.specs.write(_REF.uid, {"tpu-d1": ContainerGrant(nodes=(given,))})
+    await at.records.specs.write(_REF.uid, {"tpu-d1": ContainerGrant(nodes=(given,))}, ())
     await at.ledger.apply(ended)
     assert at.held == [LockState.RELEASING]
     await at.records.catch_up()

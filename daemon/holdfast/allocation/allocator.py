@@ -1,6 +1,6 @@
 """Allocate and GetPreferredAllocation: lock what is free, queue for the rest, answer at once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from holdfast.model.book.messages import refusal
 from holdfast.model.book.offers import kept_back
 from holdfast.model.book.queue import settle
 from holdfast.model.cards import is_replica
-from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.gate.cdi import cdi_name
 from holdfast.model.gate.placement import Choice
 from holdfast.model.grants import VFIO_CONTAINER, ContainerGrant, GrantedNode
@@ -123,6 +123,20 @@ class Preference(Struct, frozen=True, kw_only=True):
         return self.sources.of(devices).preferred(beside, choice)
 
 
+def moved_nodes(
+    devices: Iterable[Device], root: HostRoot
+) -> Iterator[tuple[Device, DeviceNode, int | None]]:
+    """Yield each node of *devices* whose number is not its device's, with the one that it has.
+
+    None: it is not there, or cannot be seen below *root*.
+    """
+    for device in devices:
+        for node in device.nodes:
+            found = device_number(root.node(node.path))
+            if found != node.rdev:
+                yield device, node, found
+
+
 class Allocator(Struct, frozen=True, kw_only=True):
     """Answers Allocate within milliseconds, whatever the device's former pod is doing.
 
@@ -189,15 +203,13 @@ class Allocator(Struct, frozen=True, kw_only=True):
 
     def _look(self, devices: tuple[Device, ...]) -> CheckpointId:
         """Return kubelet's present checkpoint; refuse a device whose node is another's now."""
-        for device in devices:
-            for node in device.nodes:
-                rdev = device_number(self.root.node(node.path))
-                if rdev is not None and rdev != node.rdev:
-                    reason = (
-                        f"{node.path} is not this device any more (its device number differs from "
-                        "sysfs); remove the stale node"
-                    )
-                    raise AllocationRefusedError(refusal(f"allocate {device.name}", reason))
+        for device, node, found in moved_nodes(devices, self.root):
+            if found is not None:
+                reason = (
+                    f"{node.path} is not this device any more (its device number differs from "
+                    "sysfs); remove the stale node"
+                )
+                raise AllocationRefusedError(refusal(f"allocate {device.name}", reason))
         file = FileId.of(self.checkpoint)
         return NO_CHECKPOINT if file is None else file.checkpoint
 

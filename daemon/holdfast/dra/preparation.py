@@ -189,7 +189,7 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
         claim = visit.claim.ref.uid
         handed, visit.answer = hand_over(self.driver, claim, visit.given, self._grant)
         try:
-            await self.specs.write(claim, handed, devices=visit.devices)
+            await self.specs.write(claim, handed, visit.devices)
         except (HostError, LaneStuckError) as error:
             raise Wait(EntryOutcome.SPEC, str(error)) from error
         return partial(enter, wish=visit.wish, evidence=evidence)

@@ -6,6 +6,7 @@ from functools import partial
 import structlog
 from msgspec import Struct, field
 
+from holdfast.allocation.allocator import moved_nodes
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.kernelfile import device_number
 from holdfast.host.files.specfolder import SpecFolder
@@ -33,9 +34,7 @@ class ClaimSpecs(Struct, frozen=True):
         default_factory=lambda: Problem(log, "cannot remove CDI specs of claims")
     )
 
-    async def write(
-        self, claim: ClaimUid, grants: Grants, *, devices: Sequence[Device] = ()
-    ) -> None:
+    async def write(self, claim: ClaimUid, grants: Grants, devices: Sequence[Device]) -> None:
         """Let the file of *claim* be on disk, as it is to be for *grants*.
 
         Raises LaneStuckError, or HostError, also where a node is not that of *devices* any more.
@@ -70,15 +69,14 @@ class ClaimSpecs(Struct, frozen=True):
         paths = {node.host_path for grant in grants.values() for node in grant.nodes}
         found = {path: device_number(self.root.node(path)) for path in paths}
         numbers = {path: number for path, number in found.items() if number is not None}
-        for each in devices:
-            for node in each.nodes:
-                # Not every node of a driver can be seen from here.
-                at = numbers.get(node.path, None if each.kind is DeviceKind.VFIO else node.rdev)
-                if node.path in paths and at != node.rdev:
-                    raise HostError(
-                        f"cannot write the CDI spec of claim {claim}: {node.path} is not "
-                        f"{each.name} any more; holdfast looks for it again"
-                    )
+        for device, node, number in moved_nodes(devices, self.root):
+            # Not every node of a driver can be seen from here.
+            seen = number is not None or device.kind is DeviceKind.VFIO
+            if seen and node.path in paths:
+                raise HostError(
+                    f"cannot write the CDI spec of claim {claim}: {node.path} is not {device.name} "
+                    "any more; holdfast looks for it again"
+                )
         text = spec(self.driver, claim, grants, numbers)
         try:
             return self.folder.add({file_name(claim): text})

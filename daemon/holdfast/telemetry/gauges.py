@@ -3,7 +3,6 @@
 import math
 from collections import Counter as Counted
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from msgspec import Struct, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,8 +17,8 @@ from holdfast.model.ids import DeviceName
 from holdfast.model.kubelet import Registration
 from holdfast.model.node.memory import Memory, OwnMemory
 
-Series = Mapping[Any, float]
-"""Numbers by the value of a label, or by those of several, as a tuple."""
+Series = Mapping[tuple[str, ...], float]
+"""Numbers by the values of labels."""
 
 _LOCKED = tuple(state for state in LockState if state is not LockState.FREE)
 _CLAIMED = tuple(phase for phase in ClaimPhase if phase is not ClaimPhase.OVER)
@@ -87,19 +86,25 @@ class Gauges(Collector):
             series = found if isinstance(found, Mapping) else {(): found}
             if each.labels and readings is None:
                 series = {}  # nothing was read yet, which is not the same as none
-            family: Any = GaugeMetricFamily(each.name, each.help, labels=each.labels)
-            more = {}
             if each.grows:
-                family = CounterMetricFamily(each.name, each.help, labels=each.labels)
-                more = {"created": self._started}
-            for of, value in series.items():
-                family.add_metric((of,) if isinstance(of, str) else of, value, **more)
-            yield family
+                counter = CounterMetricFamily(each.name, each.help, labels=each.labels)
+                for labels, value in series.items():
+                    counter.add_metric(labels, value, created=self._started)
+                yield counter
+            else:
+                gauge = GaugeMetricFamily(each.name, each.help, labels=each.labels)
+                for labels, value in series.items():
+                    gauge.add_metric(labels, value)
+                yield gauge
 
 
 def _known(value: float | None) -> float:
     """Return NaN for what is not known; zero would mean that no memory may be used."""
     return math.nan if value is None else value
+
+
+def _by_name(values: Mapping[str, float]) -> Series:
+    return {(name,): value for name, value in values.items()}
 
 
 def _states(of: Readings) -> Series:
@@ -113,7 +118,7 @@ def _states(of: Readings) -> Series:
 
 def _unhealthy(of: Readings) -> Series:
     unhealthy = Counted(each.name.resource for each in of.standings.listed if not each.healthy)
-    return {each: unhealthy[each] for each in of.inventory.resources}
+    return {(each,): unhealthy[each] for each in of.inventory.resources}
 
 
 def _faults(of: Readings) -> Series:
@@ -134,7 +139,7 @@ def _no_devices(of: Readings) -> float:
 def _oldest_locks(of: Readings) -> Series:
     locks = of.book.locks.values()
     return {
-        state.value: _age(of, (each.since for each in locks if each.state is state))
+        (state.value,): _age(of, (each.since for each in locks if each.state is state))
         for state in _LOCKED
     }
 
@@ -146,17 +151,17 @@ def _age(of: Readings, since: Iterator[float]) -> float:
 
 def _allocations(of: Readings) -> Series:
     phases = Counted(each.phase for each in of.book.allocations.values())
-    return {phase.value: phases[phase] for phase in Phase}
+    return {(phase.value,): phases[phase] for phase in Phase}
 
 
 def _claims(of: Readings) -> Series:
     phases = Counted(phase_of(of.book, each) for each in of.book.claims.values())
-    return {phase.value: phases[phase] for phase in _CLAIMED}
+    return {(phase.value,): phases[phase] for phase in _CLAIMED}
 
 
 def _drift(of: Readings) -> Series:
     kinds = Counted(of.drift)
-    return {kind.value: kinds[kind.value] for kind in Drift}
+    return {(kind.value,): kinds[kind.value] for kind in Drift}
 
 
 def _registrations(of: Readings) -> dict[str, Registration]:
@@ -232,7 +237,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "holdfast_holders",
         "Known processes that hold a device.",
-        lambda of: {**dict.fromkeys(of.inventory.resources, 0), **of.holders},
+        lambda of: _by_name({**dict.fromkeys(of.inventory.resources, 0), **of.holders}),
         _RESOURCE,
     ),
     Measure(
@@ -257,19 +262,19 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "holdfast_kubelet_registered",
         "1 while the resource or the DRA driver is registered with kubelet, else 0.",
-        lambda of: {name: it.registered for name, it in _registrations(of).items()},
+        lambda of: _by_name({name: it.registered for name, it in _registrations(of).items()}),
         _RESOURCE,
     ),
     Measure(
         "holdfast_kubelet_streams",
         "Open ListAndWatch streams.",
-        lambda of: {name: it.streams for name, it in of.registrations.items()},
+        lambda of: _by_name({name: it.streams for name, it in of.registrations.items()}),
         _RESOURCE,
     ),
     Measure(
         "holdfast_kubelet_registrations",
         "Registrations that kubelet accepted since the daemon started.",
-        lambda of: {name: it.registrations for name, it in _registrations(of).items()},
+        lambda of: _by_name({name: it.registrations for name, it in _registrations(of).items()}),
         _RESOURCE,
         grows=True,
     ),
@@ -288,19 +293,19 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "holdfast_ready",
         "1 for a readiness check that passes, 0 for one that fails.",
-        lambda of: of.checks,
+        lambda of: _by_name(of.checks),
         ("check",),
     ),
     Measure(
         "holdfast_lane_seconds",
         "How long the last call of each lane (a thread for blocking calls) took.",
-        lambda of: of.lanes_took,
+        lambda of: _by_name(of.lanes_took),
         ("lane",),
     ),
     Measure(
         "holdfast_lane_stuck_seconds",
         "How long the lane's call has been past its deadline; 0 if it is not.",
-        lambda of: of.lanes_stuck_for,
+        lambda of: _by_name(of.lanes_stuck_for),
         ("lane",),
     ),
     Measure(

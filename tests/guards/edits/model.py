@@ -118,7 +118,9 @@ MODEL_EDITS = {
     ),
     "model/gate/gate.py": (
         Edit("gpu-nvml-fails-at-gate", "if verdict.final:", "if False:"),
-        Edit("late-behind", "((book, caller), (foreseen, named))", "((book, caller),)"),
+        Edit(
+            "late-behind", "obstacle or _first_by_what_is_owed(", "obstacle or (lambda *_: None)("
+        ),
         Edit("late-own-name", "caller if caller.pod or pod is None else", "caller if True else"),
     ),
     "model/kubelet.py": (

@@ -56,7 +56,7 @@ PART_EDITS = {
     ),
     "dra/specs.py": (
         Edit("claim-spec-astray", "leads_to_others(self.folder.content(name), keys, nodes)", "0"),
-        Edit("claim-spec-moved", "if node.path in paths and at != node.rdev:", "if False:"),
+        Edit("claim-spec-moved", "if seen and node.path in paths:", "if False:"),
     ),
     "dra/records.py": (
         Edit(

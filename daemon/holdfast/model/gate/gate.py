@@ -280,20 +280,33 @@ def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> Obst
     """
     allocation = _enrol(draft, passage, caller)
     settle(draft)
-    book, foreseen = draft.book, draft.foreseen()
-    pod = foreseen.allocations.get(allocation.id, allocation).pod  # what is owed may name it
-    named = caller if caller.pod or pod is None else replace(caller, pods=(pod,))
-    # Nor may it overtake who is before it by what is owed: two pods could wait for each other.
-    for each, whose in ((book, caller), (foreseen, named)):
-        obstacle = why_not_yet(rights_of_start(passage, whose, each, queued=(allocation,)), each)
-        if obstacle is not None:
-            if each is not book:  # who it waits for is in the book then, or the disk is to blame
-                draft.pay()
-            return obstacle
+    book = draft.book
+    obstacle = why_not_yet(rights_of_start(passage, caller, book, queued=(allocation,)), book)
+    obstacle = obstacle or _first_by_what_is_owed(draft, allocation, passage, caller)
+    if obstacle is not None:
+        return obstacle
     for lock in book.locks_on(passage.keys):
         draft.note(lock, evidence)
     draft.activate(allocation)
     return None
+
+
+def _first_by_what_is_owed(
+    draft: Draft, allocation: Allocation, passage: Passage, caller: Caller
+) -> Obstacle | None:
+    """Return who is before *caller* once what is owed is recorded, which then is recorded now.
+
+    A start that overtakes it could wait for it later, and be waited for.
+    """
+    book = draft.foreseen()
+    if book is draft.book:
+        return None
+    pod = book.allocations.get(allocation.id, allocation).pod  # what is owed may name it
+    named = caller if caller.pod or pod is None else replace(caller, pods=(pod,))
+    obstacle = why_not_yet(rights_of_start(passage, named, book, queued=(allocation,)), book)
+    if obstacle is not None:
+        draft.pay()  # who it waits for is in the book then, or the disk is to blame
+    return obstacle
 
 
 def _enrol(draft: Draft, passage: Passage, caller: Caller) -> Allocation:

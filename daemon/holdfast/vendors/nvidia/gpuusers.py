@@ -70,8 +70,9 @@ class GpuUsers(Struct, frozen=True, kw_only=True):
         )
 
     def _works(self, holder: Holder | None, ways: set[str], to: GpuOwners) -> bool:
-        seen = holder and replace(holder, access=access_of(ways))
-        return seen is None or bystander(seen, to, self.rules.value) is None
+        if holder is None:
+            return True
+        return bystander(replace(holder, access=access_of(ways)), to, self.rules.value) is None
 
 
 def observe(
