@@ -295,7 +295,11 @@ class _Story:
             held = _until_locks(made, self._held, after)
             await promised(made, held, f"{what}: what pods have stays theirs")
         await self._start_again(after)
-        dead = [pod.spec.name for pod, _ in self._holders if pod.phase.terminal]
+        dead = [
+            pod.spec.name
+            for pod, _ in self._holders
+            if pod.phase is not Phase.RUNNING and not (self._rebooted and pod.waiting)
+        ]
         if dead:
             raise ViolationError(f"{what}: {dead} ended (nothing is made worse)")
         now = made.now(after)
