@@ -21,8 +21,10 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, X, Y, Z, allocated, book_of, device_lock
 from fakes.inuse import chip, device_use, look_at
+from fakes.lanes import NewLanes
 from fakes.ledgers import ledger_in
 from fakes.opener import opener, stranger
+from holdfast.errors import LaneStuckError
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.book.book import ClaimRecord
@@ -66,9 +68,20 @@ _SYS_ADMIN = 1 << 21
 class Looked:
     node: SimulatedNode
     lane: Lane
+    lanes: NewLanes
     look: Look
     device: Device
     clock: ManualClock
+
+    @property
+    def opens(self) -> Lane:
+        """Return the lane on which the device is opened, from its first open on."""
+        return self.lanes.opened[f"open {self.device.name}"]
+
+    async def open_as_anybody(self) -> None:
+        """Let opens fail that only CAP_SYS_ADMIN allows: who has it opens what another has."""
+        assert await self.look.open(self.device) is OpenOutcome.SUCCEEDED
+        await self.opens.run(_lose_sys_admin)
 
     async def facts(self) -> KernelFacts:
         return (await self.look.scan([self.device], {}))[self.device.name]
@@ -114,8 +127,10 @@ async def on(tmp_path: Path) -> AsyncIterator[Looked]:
     (node.root.proc / "devices").write_text("Character devices:\n136 vfio\n\nBlock devices:\n")
     nodes = tuple(DeviceNode(path=each, rdev=node.node(each).stat().st_rdev) for each in NODES)
     device = replace(chip(node, 0), nodes=nodes)
-    with contextlib.closing(Lane("scan", deadline=30.0)) as lane:
-        yield Looked(node, lane, look_at(node.root, lane), device, ManualClock())
+    scans, opens = Lane("scan", deadline=30.0), NewLanes()
+    with contextlib.closing(scans) as lane, contextlib.closing(opens) as lanes:
+        look = look_at(node.root, lane, lanes=lanes)
+        yield Looked(node, lane, lanes, look, device, ManualClock())
     node.close()
 
 
@@ -126,9 +141,9 @@ async def test_what_is_cheap_to_ask_waits_for_no_look_that_has_not_begun(on: Loo
         await asked
         order.append(name)
 
-    asked = on.facts(), on.enabled(), on.look.open(on.device)
+    asked = on.facts(), on.enabled()
     calls = [asyncio.create_task(note("begun", on.lane.run(lambda: gate.wait(20))))]
-    for name, each in zip(("look", "enabled", "open"), asked, strict=True):
+    for name, each in zip(("look", "enabled"), asked, strict=True):
         waiting = len(calls)
         calls.append(asyncio.create_task(note(name, each)))
         await until(lambda: len(on.lane._waiting) == waiting)  # noqa: B023 - awaited at once
@@ -354,9 +369,25 @@ async def test_a_holder_of_another_node_of_the_same_hardware_is_a_holder_of_the_
     assert found == [(holder.pid, frozenset({DeviceAccess.NODE}))]
 
 
+async def test_an_open_that_hangs_costs_no_other_look_its_answer(on: Looked) -> None:
+    """The kernel lets it wait for a driver that closes the same group: a reset can take long."""
+    assert await on.look.open(on.device) is OpenOutcome.SUCCEEDED
+    gate = threading.Event()
+    hangs = asyncio.create_task(on.opens.run(lambda: gate.wait(60), deadline=0.01))
+    with pytest.raises(LaneStuckError):
+        await hangs
+    assert await on.look.open(on.device) is OpenOutcome.UNAVAILABLE
+    assert (await on.judged()).freedom is Freedom.FREE, "looks go on"
+    other = replace(on.device, name=DeviceName(on.device.name.resource, DeviceId("other")))
+    assert await on.look.open(other) is OpenOutcome.SUCCEEDED
+    gate.set()
+    await until(lambda: on.opens.stuck_since is None)
+    assert await on.look.open(on.device) is OpenOutcome.SUCCEEDED
+
+
 @pytest.mark.parametrize("busy", NODES)
 async def test_one_group_that_is_busy_makes_the_device_busy(on: Looked, busy: str) -> None:
-    await on.lane.run(_lose_sys_admin)  # who has it may open what another has for itself
+    await on.open_as_anybody()
     assert await on.look.open(on.device) is OpenOutcome.SUCCEEDED
     held = _for_oneself(on.node.node(busy))
     assert await on.look.open(on.device) is OpenOutcome.BUSY
@@ -433,7 +464,7 @@ class TestLeftEnabled:
 
     async def test_it_is_not_learned_while_somebody_has_the_group(self, on: Looked) -> None:
         """A virtual machine of the kernel's own has no process that shows it."""
-        await on.lane.run(_lose_sys_admin)
+        await on.open_as_anybody()
         held = _for_oneself(on.node.node(NODES[1]))  # this process itself is left out of looks
         on.set_enable("1")
         tried = await on.watch().tried(on.device, await on.facts())
@@ -528,7 +559,7 @@ async def test_the_pod_that_has_a_device_open_gets_its_lock_from_one_that_waits(
 class TestNotEverybodySeen:
     async def test_what_no_look_can_prove_free_an_open_of_its_group_does(self, on: Looked) -> None:
         """One process that is stuck must not keep a device that has had an unknown pod."""
-        await on.lane.run(_lose_sys_admin)
+        await on.open_as_anybody()
         with stranger(on.node, NODES[0]) as stuck:
             stuck.close_one()
             fds = on.node.root.proc / str(stuck.pid) / "fd"

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fakes.books import device_of, name
+from fakes.lanes import NewLanes
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import PATIENCE
@@ -16,7 +17,7 @@ from holdfast.model.devices import Device, DeviceNode
 from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.model.use.free import KernelFacts
 from holdfast.runtime.clock import Clock, SystemClock
-from holdfast.runtime.lane import Lane
+from holdfast.runtime.lane import Lane, Lanes
 from holdfast.runtime.watched import Watched
 from simulated.node import SimulatedNode
 
@@ -35,7 +36,7 @@ class CountedLook(Look):
     partial = 0
 
     def __init__(self, root: HostRoot, lane: Lane, drivers: Drivers, clock: Clock) -> None:
-        super().__init__(root, lane, drivers, clock, book=Book)
+        super().__init__(root, lane, drivers, clock, lanes=NewLanes(), book=Book)
 
     async def scan(
         self,
@@ -78,10 +79,12 @@ def look_at(
     drivers: Drivers | None = None,
     *,
     clock: Clock | None = None,
+    lanes: Lanes | None = None,
     book: Callable[[], Book] = Book,
 ) -> Look:
-    """Return looks below *root* with calls on *lane*."""
-    return Look(root, lane, drivers or NoDrivers(), clock or SystemClock(), book=book)
+    """Return looks below *root* with calls on *lane*, but for opens."""
+    clock, lanes = clock or SystemClock(), lanes or NewLanes()
+    return Look(root, lane, drivers or NoDrivers(), clock, lanes=lanes, book=book)
 
 
 def device_use(

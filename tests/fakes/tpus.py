@@ -3,18 +3,14 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from fakes.lanes import NewLanes
 from holdfast.model.tpu.env import TpuEnvFile, TpuHostFacts
 from holdfast.model.tpu.generations import TPU_RESOURCE
-from holdfast.runtime.lane import Lane, Lanes
+from holdfast.runtime.lane import Lanes
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.tpu.adapter import Tpus
 
 _Kind = TypeVar("_Kind", bound=Tpus)
-
-
-class _NewLanes(Lanes):
-    def open_lane(self, name: str, deadline: Watched[float]) -> Lane:
-        return Lane(name, deadline=deadline)
 
 
 def tpus_of(
@@ -31,7 +27,7 @@ def tpus_of(
         generation="",
         gke_keys=Watched(False),
         from_file=from_file,
-        lanes=lanes or _NewLanes(),
+        lanes=lanes or NewLanes(),
     )
 
 

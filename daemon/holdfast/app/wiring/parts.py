@@ -98,6 +98,7 @@ class DiscoveryParts:
             host.lanes["scan"],
             self.sources,
             core.clock,
+            lanes=host,
             book=lambda: core.ledger.book.value,
         )
         self.use = DeviceUse(

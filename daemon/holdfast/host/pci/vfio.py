@@ -78,7 +78,7 @@ class _Baseline(Struct, frozen=True):
 
 
 class EnableLevels:
-    """Reads `enable`, and remembers its level while a function is idle. Belongs to one lane.
+    """Reads `enable`, and remembers its level while a function is idle.
 
     The idle level is 0, unless an earlier driver or a person left the function enabled. Such a
     level counts while the function stays bound: after a new binding the level is 0 again.

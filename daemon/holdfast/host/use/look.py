@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from holdfast.errors import LaneStuckError
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.pci.vfio import (
     EnableLevels,
@@ -21,7 +22,11 @@ from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.model.use.free import KernelFacts, OpenOutcome
 from holdfast.model.use.holders import Holder, Scan, ScanTarget
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.lane import Lane
+from holdfast.runtime.lane import Lane, Lanes
+from holdfast.runtime.watched import Watched
+
+_OPENING = 2.0
+"""Seconds that an open of a device's groups may take: whoever waits for the look waits for it."""
 
 
 class DriverAnswer(Protocol):
@@ -57,7 +62,7 @@ class Drivers(Protocol):
 class Look:
     """Asks the kernel on a lane; decides nothing.
 
-    `enabled` and `open` are cheap, and go ahead of each `scan` that waits, which is expensive.
+    `enabled` is cheap, and goes ahead of each `scan` that waits, which is expensive.
     `open` is exclusive: a starting program could get EBUSY from it, so it is for the gate alone.
     """
 
@@ -68,12 +73,13 @@ class Look:
         drivers: Drivers,
         clock: Clock,
         *,
+        lanes: Lanes,
         book: Callable[[], Book],
     ) -> None:
-        """Look below *root*, with every blocking call on *lane*.
+        """Look below *root*, with every blocking call on *lane*, but for opens.
 
-        *book* tells, on any thread, which pods may use what a lock locks: several where a claim
-        has it.
+        These have a lane of *lanes* for each device. *book* tells, on any thread, which pods may
+        use what a lock locks: several where a claim has it.
         """
         self._clock = clock
         self._book = book
@@ -82,6 +88,8 @@ class Look:
         self._levels = EnableLevels(self._sysfs)
         self._holders = HolderScan(root, patience=PATIENCE)
         self._lane = lane
+        self._lanes = lanes
+        self._opening: dict[DeviceName, Lane] = {}
         self._drivers = drivers
         self.last_scan: Scan | None = None
         self.full_scan_seconds = 0.0
@@ -138,10 +146,13 @@ class Look:
         return found
 
     async def open(self, device: Device) -> OpenOutcome:
-        """Open and close each group node of *device* exclusively; return the kernel's answer."""
+        """Open and close each group node of *device* exclusively; return the kernel's answer.
+
+        It is UNAVAILABLE where the kernel gives none in time.
+        """
         if device.kind is not DeviceKind.VFIO:
             return OpenOutcome.UNAVAILABLE
-        return await self._lane.run(lambda: exclusive_open(self._root, device.nodes), ahead=True)
+        return await self._on_its_lane(device, lambda: exclusive_open(self._root, device.nodes))
 
     async def open_idle(self, device: Device, *, learn: bool) -> OpenOutcome:
         """Do as `open` for a device that is enabled although no process seems to have it.
@@ -149,7 +160,24 @@ class Look:
         *learn*: the scan that saw no holder was complete. If the open succeeds, the current level
         of `enable` is the idle level from now on. A device that is no longer enabled is left alone.
         """
-        return await self._lane.run(lambda: self._open_idle(device, learn=learn))
+        return await self._on_its_lane(device, lambda: self._open_idle(device, learn=learn))
+
+    async def _on_its_lane(self, device: Device, act: Callable[[], OpenOutcome]) -> OpenOutcome:
+        """Return what *act* does; while a call for *device* hangs, nothing is tried.
+
+        The kernel lets an open wait for whoever is opening or closing the same group, as long as
+        its driver takes. That must not keep the looks at other devices waiting.
+        """
+        lane = self._opening.get(device.name)
+        if lane is None:
+            lane = self._lanes.open_lane(f"open {device.name}", Watched(_OPENING))
+            self._opening[device.name] = lane
+        if lane.stuck_since is not None:
+            return OpenOutcome.UNAVAILABLE
+        try:
+            return await lane.run(act)
+        except LaneStuckError:
+            return OpenOutcome.UNAVAILABLE
 
     def _scan(
         self,
