@@ -165,6 +165,29 @@ async def test_a_disk_that_fills_while_nobody_writes_shows_and_is_proven_again_w
         assert ledger.problem == ""
 
 
+def test_housekeeping_that_a_full_disk_stops_halfway_costs_no_history(disk: Ext4) -> None:
+    with closing(Store(disk.path)) as store:
+        for n in range(1, 9):
+            _apply(store, f"d{n}")
+        before = (disk.path / FILE).stat().st_mtime_ns
+        for _ in range(40):
+            committed(store, _told_of_each)
+        history = store.history(None, 1000)
+        filler = fill(disk.path)
+        with pytest.raises(LedgerError, match="cannot tidy the ledger .* is full"):
+            store.tidy(keep=200)
+        assert (disk.path / FILE).stat().st_mtime_ns != before, "some of the WAL was folded"
+        assert store.changes() == ()
+        filler.unlink()
+        assert store.prove() == ()
+        assert store.history(None, 1000) == history
+
+
+def _told_of_each(draft: Draft) -> None:
+    for lock in draft.locks.values():
+        draft.tell(lock.device, lock.keys, "a person said so " * 20)
+
+
 async def test_only_a_proof_ends_a_failure_for_a_commit_may_not_have_reached_the_disk(
     disk: Ext4,
 ) -> None:

@@ -139,9 +139,11 @@ class Store:
                 (keep,),
             )
             _busy, pages, folded = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            self._place.note()
-        except (sqlite3.Error, OSError) as error:
+        except sqlite3.Error as error:
             raise LedgerError(f"cannot tidy the ledger {self._path}: {error}") from error
+        finally:  # what is half done, as on a full disk, we did too
+            with suppress(OSError):
+                self._place.note()
         if pages - folded > _UNFOLDED:
             self._stale = "a program that reads ledger.db in one long transaction has its WAL grow"
         self._reserve.keep()
