@@ -188,6 +188,23 @@ def _told_of_each(draft: Draft) -> None:
         draft.tell(lock.device, lock.keys, "a person said so " * 20)
 
 
+def test_that_files_were_written_again_on_a_full_disk_is_told_once_there_is_room(
+    disk: Ext4,
+) -> None:
+    with closing(Store(disk.path)) as store:
+        book = _apply(store, "d1")
+        filler = fill(disk.path)
+        (disk.path / FILE).unlink()
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="the disk is full"):
+                store.prove()
+            assert store.read() == book
+            assert (disk.path / FILE).exists()
+        filler.unlink()
+        assert store.prove() == (f"{FILE} was removed",)
+        assert store.prove() == ()
+
+
 async def test_only_a_proof_ends_a_failure_for_a_commit_may_not_have_reached_the_disk(
     disk: Ext4,
 ) -> None:

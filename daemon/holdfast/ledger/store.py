@@ -50,6 +50,8 @@ class Store:
         """Why files are to be written again that nobody has changed."""
         self._spoiled = False
         """Whether what is open was written to by somebody else."""
+        self._told: tuple[str, ...] = ()
+        """Why the files were written again, until a proof that succeeds tells it."""
         known = None
         try:
             known = disk.sealed(folder)
@@ -160,10 +162,11 @@ class Store:
         """Write to the disk and read back; return why the files were written again, and how.
 
         Files that are not as we left them are written again from memory; what somebody else put
-        there is kept beside. Raises LedgerError while the file takes no write, LedgerLostError
-        when what is written does not stay.
+        there is kept beside. That is returned once a proof succeeds. Raises LedgerError while the
+        file takes no write, LedgerLostError when what is written does not stay.
         """
-        told = self._write_again(changes) if (changes := self.changes()) else ()
+        if changes := self.changes():
+            self._told += self._write_again(changes)
         self._reserve.keep()
         if self._reserve.full:  # and what is left is kept for releases
             raise LedgerError(f"cannot write the ledger {self._path}: the disk is full; make room")
@@ -180,6 +183,7 @@ class Store:
                 f"cannot trust the disk of the ledger {self._path}: it reported a write as done, "
                 "and what is read from it is something else; replace the disk"
             )
+        told, self._told = self._told, ()
         return told
 
     def close(self) -> None:
