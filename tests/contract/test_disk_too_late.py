@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from fakes.allocators import allocator
 from fakes.books import WHOLE, X, Y, allocated, device_of, entry, ids, name, seen, silicon
@@ -19,19 +20,24 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceId
+from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from manual_clock import ManualClock
 
 
 @asynccontextmanager
-async def _node(folder: Path) -> AsyncIterator[tuple[Ledger, Lane, Allocator]]:
+async def _node(
+    folder: Path, clock: Clock | None = None
+) -> AsyncIterator[tuple[Ledger, Lane, Allocator]]:
     """Yield an allocator of three devices, with the lane of its looks; it waits for no disk."""
     devices = tuple(device_of(name(each), f"pci/{each}", source="tpu") for each in "abc")
     inventory = Watched(Inventory(resources=(WHOLE,), devices=devices))
     with closing(Lane("kubelet", deadline=60.0)) as lane:
         async with ledger_in(folder) as ledger:
             limit = Watched(0.05)
-            made = allocator(ledger, inventory, Sources([plain_tpus()]), lane, commit_timeout=limit)
+            sources = Sources([plain_tpus()])
+            made = allocator(ledger, inventory, sources, lane, commit_timeout=limit, clock=clock)
             yield ledger, lane, made
             limit.set(60.0)
 
@@ -74,6 +80,21 @@ async def test_allocates_that_could_not_be_recorded_are_in_the_book_before_the_n
         await made.allocate(WHOLE, (DeviceId("c"),))
         assert [each.ids for each in ledger.book.value.queue()] == [ids(each) for each in "bac"]
         assert not ledger.owes((WHOLE, ids("a")))
+
+
+async def test_the_look_and_the_commit_have_the_commit_timeout_together(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with _node(tmp_path, clock) as (ledger, lane, made):
+        made.commit_timeout.set(1.0)
+        with capture_logs() as logs:
+            async with _hanging(ledger.lane):
+                async with _hanging(lane):
+                    answer = asyncio.create_task(made.allocate(WHOLE, (DeviceId("a"),)))
+                    await asyncio.sleep(0)  # it has begun
+                    clock.shift(0.75)
+                await answer
+        (told,) = logs
+        assert told["reason"] == "cannot wait for lane ledger: no answer within 0.25 s"
 
 
 async def test_of_one_set_of_devices_the_last_allocate_alone_waits_for_a_dead_disk(

@@ -8,7 +8,7 @@ from holdfast.discovery.source import Sources
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
-from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 
@@ -22,8 +22,9 @@ def allocator(
     lane: Lane,
     *,
     commit_timeout: Watched[float] | None = None,
+    clock: Clock | None = None,
 ) -> Allocator:
-    clock = SystemClock()
+    clock = clock or SystemClock()
     return Allocator(
         ledger=ledger,
         inventory=inventory,

@@ -190,7 +190,7 @@ class Allocator(Struct, frozen=True, kw_only=True):
         devices: tuple[Device, ...],
         keys: Mapping[DeviceId, frozenset[HardwareKey]],
     ) -> None:
-        limit = self.commit_timeout.value
+        began, limit = self.clock.monotonic(), self.commit_timeout.value
         record = partial(_record, resource=asked[0], keys=keys)
         try:
             checkpoint = await self.lane.run(lambda: self._look(devices), deadline=limit)
@@ -199,7 +199,8 @@ class Allocator(Struct, frozen=True, kw_only=True):
             raise
         moment = self.clock.uptime()  # a reading that began later shows it, or a newer one
         self.ledger.owe(asked, partial(record, checkpoint=checkpoint, answered_at=moment))
-        await self.ledger.apply(Draft.pay, deadline=limit)
+        left = max(0.0, began + limit - self.clock.monotonic())
+        await self.ledger.apply(Draft.pay, deadline=left)
 
     def _look(self, devices: tuple[Device, ...]) -> CheckpointId:
         """Return kubelet's present checkpoint; refuse a device whose node is another's now."""

@@ -106,7 +106,7 @@ class Lane:
             self._thread.join(patience)
 
     def _give_up(self, task: "_Call[T]", patience: float) -> None:
-        message = f"cannot wait for lane {self.name}: no answer within {patience:g} s"
+        message = f"cannot wait for lane {self.name}: no answer within {round(patience, 2):g} s"
         _fail(task, LaneStuckError(message))
 
     def _work(self) -> None:
