@@ -4,13 +4,22 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from fakes.books import WHOLE, X, device_of, entry, seen
 from fakes.smalldisk import mounted
+from holdfast.allocation.specwriter import CdiSpecs, SpecWriter
 from holdfast.errors import HostError
 from holdfast.host.files.specfolder import SpecFolder
+from holdfast.model.devices import DeviceNode, Inventory
+from holdfast.model.gate.cdi import cdi_name
+from holdfast.model.ids import DeviceId, DeviceName
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 
 NAME = "google.com_tpu.json"
 FILE = f"holdfast_{NAME}"
@@ -201,3 +210,21 @@ def test_a_folder_that_cannot_even_be_looked_at_is_an_error_with_a_reader(tmp_pa
     for files in ({}, {NAME: "{}"}):
         with pytest.raises(HostError, match=r"cannot list .*: File name too long"):
             SpecFolder(folder, prefix="holdfast").hold(files)
+
+
+async def test_names_that_a_pod_was_promised_have_a_spec_with_the_scan_that_finds_their_device(
+    tmp_path: Path,
+) -> None:
+    """New pods are given paths; nothing else is known of that resource before."""
+    node = DeviceNode(path="/dev/vfio/7", rdev=99)
+    device = device_of(DeviceName(WHOLE, DeviceId("d0")), "pci/a", nodes=(node,))
+    promised = replace(entry(X, "d0"), promised_names=(cdi_name(device.name),))
+    with closing(Lane("cdi", deadline=60.0)) as lane:
+        writer = SpecWriter(tmp_path, "holdfast", "_", lane=lane)
+        specs = CdiSpecs(writer=writer, by_name=False, view=Watched(seen(promised)))
+        await specs.publish(Inventory())
+        assert list(tmp_path.iterdir()) == []
+        found = Inventory(resources=(device.name.resource,), devices=(device,))
+        await specs.publish(found)
+        assert specs.published.covers(device)
+        assert [each.name for each in tmp_path.iterdir()] == [FILE]

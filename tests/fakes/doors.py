@@ -120,7 +120,6 @@ def gate_over(
         specs=CdiSpecs(
             writer=SpecWriter(Path("nowhere"), "none", "_", lane=lane),
             by_name=False,
-            inventory=inventory,
             view=reader.view,
         ),
         clock=clock,

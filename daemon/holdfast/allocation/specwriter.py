@@ -78,13 +78,12 @@ class CdiSpecs(Struct, kw_only=True):
     their nodes by path, and those that were promised names wait at the gate.
 
     They are written by `writer` where containers are given devices `by_name`. Or where pods in
-    `view` were promised names of what is in `inventory`: they need them also where new ones get
+    `view` were promised names of what is in the inventory: they need them also where new ones get
     their nodes by path. Else the folder is not ours.
     """
 
     writer: SpecWriter
     by_name: bool
-    inventory: Watched[Inventory]
     view: Watched[KubeletView]
     published: PublishedSpecs = PublishedSpecs()
     _problem: Problem = field(default_factory=lambda: Problem(log, "cannot publish CDI specs"))
@@ -95,7 +94,7 @@ class CdiSpecs(Struct, kw_only=True):
 
     async def publish(self, inventory: Inventory) -> None:
         """Let the files say what *inventory* does. Never raises for what the folder does."""
-        if not (self.by_name or self._promised()):
+        if not (self.by_name or self._promised(inventory)):
             self._publish(PublishedSpecs())
             return
         written = await self.writer.write(partial(spec_files, inventory), inventory.resources)
@@ -104,10 +103,9 @@ class CdiSpecs(Struct, kw_only=True):
         else:
             self._publish(explained(inventory, written.rivals))
 
-    def _promised(self) -> bool:
-        resources = self.inventory.value.resources
+    def _promised(self, inventory: Inventory) -> bool:
         return any(
-            entry.resource in resources and names_of_ours(entry)
+            entry.resource in inventory.resources and names_of_ours(entry)
             for entry in self.view.value.entries
         )
 

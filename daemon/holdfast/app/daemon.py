@@ -146,11 +146,10 @@ async def _first_facts(parts: Assembly) -> None:
         await parts.kubelet.reader.refresh()
     except HoldfastError as error:
         problem = str(error)
-    # What pods have decides what a device is called that a rule of the settings moves.
+    # What pods have decides what a device is called that a rule of the settings moves, and whether
+    # some pod counts on CDI names of a former setting.
     await parts.discovery.scanner.scan()
     try:
-        # Kubelet's checkpoint tells whether some pod counts on names of a former setting.
-        await parts.discovery.specs.publish(parts.core.inventory.value)
         await parts.reclaim.watcher.catch_up()
     except HoldfastError as error:
         problem = problem or str(error)

@@ -64,7 +64,6 @@ class DiscoveryParts:
         self.specs = CdiSpecs(
             writer=writer(settings.kubelet.socket_prefix, "_"),
             by_name=_by_name(core),
-            inventory=core.inventory,
             view=core.view,
         )
         self.scanner = Scanner(
