@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fakes.books import (
+    BOOT,
     HALF,
     WHOLE,
     X,
@@ -36,6 +37,7 @@ _GPU, _MIG = ResourceName("nvidia.com/gpu"), ResourceName("nvidia.com/mig-1g.5gb
 _D0 = silicon(d0="a")
 _D1 = silicon(d1="b")
 _BOTH = silicon(d0="a", d1="b")
+_LATER = BootId("boot-2")
 _WAY = {
     LockState.HELD: (),
     LockState.RELEASING: (LockState.RELEASING,),
@@ -123,6 +125,24 @@ def test_a_pod_once_known_is_written_on_its_locks() -> None:
     draft.identify(draft.book.allocations[1], X)
     assert lock_of(draft.book, "d0").pod == X
     assert X in draft.book.pods
+
+
+@pytest.mark.parametrize(
+    ("active", "boot", "told"),
+    [
+        (False, BOOT, ["moved", "no container has started on it"]),
+        (False, _LATER, ["moved", "no container has started on it"]),
+        (True, BOOT, ["moved"]),
+        (True, _LATER, ["moved", "what had started on it ended with the reboot"]),
+    ],
+)
+def test_a_withdrawn_allocation_frees_what_nothing_can_run_on_and_the_history_says_why(
+    active: bool, boot: BootId, told: list[str]
+) -> None:
+    draft = drafted(book_of(allocated(_D0, pod=X, active=active)), boot=boot)
+    draft.withdraw(draft.book.allocations[1], "moved")
+    assert [move.evidence for move in draft.moves] == told
+    assert (name("d0") in draft.book.locks) is (len(told) == 1)
 
 
 # Who comes first.

@@ -218,7 +218,9 @@ class Draft:
         self.end(allocation, evidence)
         for lock in unused:
             if self.holdings.locks[lock.device].state is LockState.RELEASING:
-                self.move(lock.device, LockState.FREE, "no container has started on it")
+                ended = "what had started on it ended with the reboot"
+                why = ended if lock.started else "no container has started on it"
+                self.move(lock.device, LockState.FREE, why)
 
     def lock(
         self,
