@@ -61,8 +61,12 @@ OFFERS = Offers(
 
 
 def _kinds(book: Book, view: KubeletView, **more: object) -> list[str]:
+    return [each.kind for each in disagreements(_facts(book, view, **more))]
+
+
+def _facts(book: Book, view: KubeletView, **more: object) -> DriftFacts:
     locked_at = dict.fromkeys(book.locks, UPTIME)
-    facts = DriftFacts(
+    return DriftFacts(
         book=book,
         view=view,
         inventory=NODE,
@@ -71,7 +75,6 @@ def _kinds(book: Book, view: KubeletView, **more: object) -> list[str]:
         lock_patience=60.0,
         **more,  # type: ignore[arg-type]
     )
-    return [each.kind for each in disagreements(facts)]
 
 
 def test_truths_that_agree_are_silent() -> None:
@@ -141,6 +144,21 @@ def test_two_pods_with_one_device_are_counted_twice() -> None:
 def test_a_lock_for_no_pod_of_kubelets_is_told_when_it_stays_so() -> None:
     assert _kinds(HELD_BY_X, seen(asked_at=LATER)) == [Drift.LOCK_WITHOUT_POD.value]
     assert _kinds(HELD_BY_X, seen(asked_at=UPTIME + 59.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("pod", "advice"),
+    [
+        (X, "its cgroup is still there: look at `holdfast holders`"),
+        (None, "it is released 10 min after its last start, if kubelet names no pod until then"),
+    ],
+)
+def test_what_is_to_be_done_about_a_lock_without_a_pod_is_true_where_the_pod_is_not_known(
+    pod: PodUid | None, advice: str
+) -> None:
+    book = book_of(allocated(silicon(d0="a"), pod=pod, active=True))
+    (told,) = disagreements(_facts(book, seen(asked_at=LATER)))
+    assert (told.kind, told.advice) == (Drift.LOCK_WITHOUT_POD.value, advice)
 
 
 def test_of_a_claim_kubelets_checkpoint_says_nothing_and_its_pods_may_share_the_device() -> None:

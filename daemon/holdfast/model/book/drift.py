@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from holdfast.model.book.book import Book, ClaimRecord, LockState
 from holdfast.model.book.claims import ClaimPhase, phase_of
 from holdfast.model.book.offers import Offers
+from holdfast.model.book.pods import LONGEST_START
 from holdfast.model.cards import replicas_in
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import (
@@ -229,7 +230,12 @@ def _lock_without_pod(facts: DriftFacts) -> Iterator[Disagreement]:
                 subject=str(lock.device),
                 one=f"the ledger has it for {facts.book.pod(lock.pod)}",
                 other="kubelet has no pod with it",
-                advice="its cgroup is still there: look at `holdfast holders`",
+                advice=(
+                    "its cgroup is still there: look at `holdfast holders`"
+                    if lock.pod is not None
+                    else f"it is released {LONGEST_START / 60:g} min after its last start, if "
+                    "kubelet names no pod until then"
+                ),
             )
 
 
