@@ -265,6 +265,20 @@ def test_a_reason_that_is_no_process_is_told(state: LockState, expected: str) ->
     assert expected in told(state, reason="it is reset")
 
 
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (LockState.HELD, ": 0000:00:05.0 is held by a pod not yet known; "),
+        (LockState.RELEASING, ": 0000:00:05.0 is not free of its former pod yet, which has ended"),
+        (LockState.QUARANTINED, " could not be freed of its former pod: what it left behind has n"),
+    ],
+)
+def test_a_pod_that_nobody_knows_may_be_known_only_while_it_lives(
+    state: LockState, expected: str
+) -> None:
+    assert expected in told(state, pod=None)
+
+
 def test_a_reason_in_few_words_is_preferred() -> None:
     one = lock(LockState.RELEASING)
     book = Book(locks={D0: one}, pods=RECORDS)

@@ -467,8 +467,9 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         self, each: "Allocation | DeviceLock", name: Callable[[PodUid | None], str], most: int
     ) -> str:
         claim = None if each.claim is None else self.claims.get(each.claim)
-        if claim is None:
-            return name(each.pod)
+        if claim is None:  # once it has ended, a pod that nobody has named is not known later
+            ended = each.pod is None and isinstance(each, DeviceLock) and each.state in ENDING
+            return "its former pod" if ended else name(each.pod)
         left = isinstance(each, DeviceLock) and claim.had_before(each)
         pods = sorted(claim.pods) if claim.over_at is None and not left else [each.pod]
         named = some([name(pod) for pod in pods], most, " and ")
