@@ -231,13 +231,12 @@ class Draft:
     ) -> None:
         """Lock a free device for *allocation*."""
         self._refuse_taken(device, keys, of=allocation)
-        new = self._new(device, keys, LockState.HELD, evidence)
-        self._enter(_owned(new, allocation), LockState.FREE)
+        self._change(_owned(self._free(device, keys), allocation), LockState.HELD, evidence)
 
     def withhold(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record that something we did not grant has a free device."""
         self._refuse_taken(device, keys)
-        self._enter(self._new(device, keys, LockState.FOREIGN, evidence), LockState.FREE)
+        self._change(self._free(device, keys), LockState.FOREIGN, evidence)
 
     def move(
         self,
@@ -292,9 +291,9 @@ class Draft:
 
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record in the history of *device* what a person asked for; its lock does not change."""
-        lock = self.book.lock_on(keys)
-        state = LockState.FREE if lock is None else lock.state
-        self._note_move(device, lock, state, evidence=evidence, fence=self._next_fence())
+        lock = self.book.lock_on(keys) or self._free(device, keys)
+        told = replace(lock, device=device, fence=self._next_fence(), evidence=evidence)
+        self._note_move(told, lock.state)
 
     def note_pod(self, record: PodRecord, *, only_new: bool = False) -> None:
         """Write down what is known of a pod."""
@@ -319,31 +318,22 @@ class Draft:
         if self._claims.pop(uid, None) is not None:
             self._latest = None
 
-    def _new(
-        self, device: DeviceName, keys: frozenset[HardwareKey], state: LockState, evidence: str
-    ) -> DeviceLock:
+    def _free(self, device: DeviceName, keys: frozenset[HardwareKey]) -> DeviceLock:
+        """Return the lock of a device that has none."""
+        free = LockState.FREE
         return DeviceLock(
-            device=device,
-            keys=keys,
-            state=state,
-            fence=self._next_fence(),
-            since=self.now,
-            boot=self.boot,
-            evidence=evidence,
+            device=device, keys=keys, state=free, fence=0, since=self.now, boot=self.boot
         )
 
     def _restate(self, lock: DeviceLock, evidence: str) -> None:
         """Write *lock* down, which stays in its state."""
-        self._enter(replace(lock, fence=self._next_fence(), evidence=evidence), lock.state)
+        self._enter(lock, lock.state, evidence)
 
     def _change(self, lock: DeviceLock, state: LockState, evidence: str) -> None:
         """Move *lock* to *state*, or refuse a move that there is not."""
         if state not in NEXT[lock.state]:
             raise LedgerError(f"cannot move {lock.device} from {lock.state.value} to {state.value}")
-        moved = replace(
-            lock, state=state, fence=self._next_fence(), since=self.now, evidence=evidence
-        )
-        self._enter(moved, lock.state)
+        self._enter(replace(lock, state=state, since=self.now), lock.state, evidence)
 
     def _refuse_taken(
         self,
@@ -375,37 +365,29 @@ class Draft:
         self._latest = None
         self.holdings.put_lock(lock)
 
-    def _enter(self, lock: DeviceLock, before: LockState) -> None:
-        self._latest = None
+    def _enter(self, lock: DeviceLock, before: LockState, evidence: str) -> None:
+        lock = replace(lock, fence=self._next_fence(), evidence=evidence)
         if lock.state is LockState.FREE:
             self.holdings.drop_lock(lock.device)
         else:
             self._put_lock(lock)
-        self._note_move(lock.device, lock, before, evidence=lock.evidence, fence=lock.fence)
+        self._note_move(lock, before)
 
-    def _note_move(
-        self,
-        device: DeviceName,
-        lock: DeviceLock | None,
-        before: LockState,
-        *,
-        evidence: str,
-        fence: int,
-    ) -> None:
-        """Add a line to the history of *device*, whose *lock* was in state *before*."""
-        pod = None if lock is None or lock.pod is None else self._pods.get(lock.pod)
-        claim = None if lock is None or lock.claim is None else self._claims.get(lock.claim)
+    def _note_move(self, lock: DeviceLock, before: LockState) -> None:
+        """Add a line to the history of *lock*'s device, whose state was *before*."""
+        pod = None if lock.pod is None else self._pods.get(lock.pod)
+        claim = None if lock.claim is None else self._claims.get(lock.claim)
         self._moves.append(
             Move(
                 at=self.now,
-                device=device,
-                fence=fence,
+                device=lock.device,
+                fence=lock.fence,
                 before=before,
-                after=LockState.FREE if lock is None else lock.state,
-                pod=None if lock is None else lock.pod,
+                after=lock.state,
+                pod=lock.pod,
                 pod_name=None if pod is None else pod.full_name,
                 claim=None if claim is None else str(claim.ref),
-                evidence=evidence,
+                evidence=lock.evidence,
             )
         )
 
