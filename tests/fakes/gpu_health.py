@@ -26,6 +26,7 @@ from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.readonly import read_only
+from holdfast.ledger.rows import read_book
 from holdfast.model.book.book import Book
 from holdfast.model.ids import BootId
 from holdfast.model.nvidia.gpu import DriverState, GpuCondition, GpuEvent, GpuReading
@@ -197,7 +198,7 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
 
 def kept_of_gpus(state: Path) -> dict[str, GpuState]:
     """Return what is on disk of each GPU, by UUID."""
-    texts = read_only(state).kept.get("nvidia/health", {})
+    texts = read_only(state, read_book).kept.get("nvidia/health", {})
     return {uuid: msgspec.json.decode(text, type=GpuState) for uuid, text in texts.items()}
 
 

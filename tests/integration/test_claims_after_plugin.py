@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fakes.claimstage import begin, claim_stage
+from fakes.ledgers import stored
 from fakes.opener import opener
 from fakes.stage import CHIPS, TPU, pod
-from holdfast.ledger.readonly import read_only
 from simulated.pods import Container, PodSpec
 
 
@@ -49,7 +49,7 @@ async def test_what_a_pod_that_never_began_was_allocated_is_free_at_kubelets_wor
             former = await at.node.submit(pod("former", chips=1))
             await at.node.waiting(former, f"pid {held.pid}")
             await at.node.until(
-                lambda: former.uid in read_only(at.node.state).pods, "the pod to be noted"
+                lambda: former.uid in stored(at.node.state).pods, "the pod to be noted"
             )
             at.node.kill()
         at.node.configure(tpu={"api": "dra"})

@@ -17,7 +17,6 @@ import pytest
 
 from fakes.books import WHOLE, X, drafted, silicon
 from holdfast.ledger.store import Store
-from holdfast.model.book.book import Book
 from holdfast.model.book.queue import settle
 
 _LINES = 5
@@ -32,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
         settle(draft)
         draft.allocate(WHOLE, silicon(d0="ab"))
         settle(draft)
-        store.write(Book(), draft.book, draft.moves)
+        store.write(draft.book, draft.moves)
     return tmp_path
 
 

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from fakes.gpu_health import kept_of_gpus
 from fakes.gpustage import GPU, RECLAIM, wants
+from fakes.ledgers import stored
 from fakes.nvml import build
 from fakes.stage import TPU, asks, end, pod
-from holdfast.ledger.readonly import read_only
 from simulated.nvml import GIB, Node, Slice, uuid
 from simulated.pods import PodSpec
 
@@ -245,7 +245,7 @@ async def test_a_killed_daemon_does_not_forget_that_memory_leaked(gpu_stage: Any
     async with gpu_stage(memoryDeadline="300ms") as node:
         await node.arrive(1)
         await node.stage.until(
-            lambda: "nvidia/idle" in read_only(node.stage.state).kept,
+            lambda: "nvidia/idle" in stored(node.stage.state).kept,
             lambda: "its idle memory to be on disk",
         )
         former = await node.stage.run(wants("former", 1))

@@ -31,14 +31,14 @@ from fakes.books import (
     name,
     silicon,
 )
-from fakes.ledgers import committed, ledger_in
+from fakes.ledgers import committed, ledger_in, moves_in, stored
 from fakes.smalldisk import fill, mounted
 from holdfast.errors import LaneStuckError, LedgerError, LedgerUnreadableError, LedgerUnusableError
 from holdfast.ledger.disk import FILE, SEAL
 from holdfast.ledger.instance import InstanceLock
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.readonly import read_only, read_only_history, read_only_moved_devices
-from holdfast.ledger.rows import SCHEMA_VERSION
+from holdfast.ledger.readonly import read_only
+from holdfast.ledger.rows import SCHEMA_VERSION, read_moved_devices
 from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book, LockState, Move, Phase, PodRecord
 from holdfast.model.book.draft import Draft
@@ -106,9 +106,9 @@ def test_everything_in_a_book_is_read_again_after_the_file_was_closed(tmp_path: 
     book = committed(store, lambda draft: draft.note_pod(record))
     store.close()
     again = Store(tmp_path)
-    assert again.read() == book
-    assert again.read().allocations[1].phase is Phase.ACTIVE
-    assert read_only(tmp_path) == book
+    assert stored(again) == book
+    assert stored(again).allocations[1].phase is Phase.ACTIVE
+    assert stored(tmp_path) == book
     again.close()
 
 
@@ -118,17 +118,17 @@ def test_the_history_of_a_device_is_told_oldest_first_and_of_all_devices_togethe
     with closing(Store(tmp_path)) as store:
         committed(store, allocated(silicon(d0="a", d1="b"), pod=X))
         committed(store, _release)
-        of_d0 = store.history(name("d0"), 10)
+        of_d0 = moves_in(store, name("d0"), 10)
         assert [move.after for move in of_d0] == [
             LockState.HELD,
             LockState.RELEASING,
             LockState.FREE,
         ]
-        everything = store.history(None, 10)
+        everything = moves_in(store, None, 10)
         assert len(everything) == 6
         assert all(one.fence < other.fence for one, other in pairwise(everything))
-        assert store.history(None, 2) == everything[-2:]
-        assert read_only_history(tmp_path, name("d0"), 10) == of_d0
+        assert moves_in(store, None, 2) == everything[-2:]
+        assert moves_in(tmp_path, name("d0"), 10) == of_d0
 
 
 def test_a_change_that_breaks_the_promise_is_refused_by_the_file_itself(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_a_change_that_breaks_the_promise_is_refused_by_the_file_itself(tmp_path
             pods=before.pods,
         )
         with pytest.raises(LedgerError, match="UNIQUE"):
-            store.write(before, after, ())
-        assert store.read() == before
+            store.write(after, ())
+        assert stored(store) == before
 
 
 def test_the_history_is_bounded_by_tidying(tmp_path: Path) -> None:
@@ -155,12 +155,12 @@ def test_the_history_is_bounded_by_tidying(tmp_path: Path) -> None:
         for _ in range(6):
             committed(store, allocated(silicon(d0="a", d1="b")))
             committed(store, _release)
-        book, latest = store.read(), store.history(name("d0"), 5)
-        assert len(store.history(name("d0"), 1000)) == 18
+        book, latest = stored(store), moves_in(store, name("d0"), 5)
+        assert len(moves_in(store, name("d0"), 1000)) == 18
         store.tidy(keep=5)
-        assert store.history(name("d0"), 1000) == latest
-        assert len(store.history(name("d1"), 1000)) == 5
-        assert store.read() == book
+        assert moves_in(store, name("d0"), 1000) == latest
+        assert len(moves_in(store, name("d1"), 1000)) == 5
+        assert stored(store) == book
 
 
 def test_of_a_long_history_little_is_kept_in_memory(tmp_path: Path) -> None:
@@ -201,17 +201,16 @@ from holdfast.model.book.queue import settle
 store = Store(Path(sys.argv[1]))
 while True:
     for free in (False, True):
-        before = store.read()
-        draft = drafted(before)
+        draft = drafted(store.book)
         if free:
-            for each in list(before.allocations.values()):
+            for each in list(draft.book.allocations.values()):
                 draft.end(each, "over")
             for lock in list(draft.book.locks.values()):
                 draft.move(lock.device, LockState.FREE, "free")
         else:
             draft.allocate(WHOLE, silicon(d0="a", d1="bc"), pod=X)
         settle(draft)
-        store.write(before, draft.book, draft.moves)
+        store.write(draft.book, draft.moves)
         print(draft.book.fence, flush=True)
     if draft.book.fence % 60 == 0:
         store.tidy(keep=10**9)
@@ -242,11 +241,11 @@ def test_what_was_committed_before_a_kill_is_there_after_it(
             told = writer.stdout.read().splitlines()
         last = max([last, *(int(line) for line in told if line.isdigit())])
         with closing(Store(tmp_path)) as store:
-            book = store.read()
+            book = stored(store)
             assert book.fence >= last
             assert not breaches(book)
             assert bool(book.locks) is bool(book.allocations)
-            fences = [move.fence for move in store.history(None, 10**6)]
+            fences = [move.fence for move in moves_in(store, None, 10**6)]
             assert fences == list(range(1, book.fence + 1))
 
 
@@ -271,7 +270,7 @@ def test_a_ledger_whose_creation_was_killed_is_created_again(
             time.sleep(n * 0.001)  # not to wait for anything: to be killed at different moments
             child.send_signal(signal.SIGKILL)
         with closing(Store(folder)) as store:
-            assert store.read() == Book()
+            assert stored(store) == Book()
 
 
 def test_a_ledger_is_in_its_journal_mode_when_it_is_first_seen_at_its_place(
@@ -386,7 +385,7 @@ def test_a_commit_that_meets_a_lock_writes_nothing_and_succeeds_when_it_is_gone(
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(LedgerError, match="cannot write the ledger .* locked"):
                 committed(store, _release)
-            assert store.read() == before
+            assert stored(store) == before
         assert tried.count("BEGIN IMMEDIATE") == 1, "a lock is no full disk, which is tried again"
         assert (tmp_path / "reserve").stat().st_size
         assert committed(store, _release).locks == {}
@@ -467,9 +466,9 @@ async def test_what_cannot_be_read_and_not_be_kept_beside_stops_the_start(
 
 def test_a_daemon_that_is_down_and_never_ran_has_no_book_to_read(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="cannot"):
-        read_only(tmp_path)
+        stored(tmp_path)
     with pytest.raises(LedgerError, match="cannot"):
-        read_only_history(tmp_path, None, 10)
+        moves_in(tmp_path, None, 10)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -492,7 +491,7 @@ def test_on_a_full_disk_releases_are_written_into_the_reserve_and_allocations_ar
             with pytest.raises(LedgerError, match="full"):
                 committed(store, allocated(silicon(d2="c")))
         assert (small_disk / "reserve").exists()
-        allocation = store.read().allocations[1]
+        allocation = stored(store).allocations[1]
         committed(store, lambda draft: draft.end(allocation, "over"))
         assert not (small_disk / "reserve").exists()
         for _ in range(20):  # what the reserve made room for is not for new Allocations
@@ -500,7 +499,7 @@ def test_on_a_full_disk_releases_are_written_into_the_reserve_and_allocations_ar
                 committed(store, allocated(silicon(d2="c")))
         book = committed(store, _release)
         assert book.locks == {}
-        assert store.read() == book
+        assert stored(store) == book
         with pytest.raises(LedgerError, match="full"):
             store.prove()
         filler.unlink()
@@ -536,7 +535,7 @@ def test_a_read_only_disk_is_refused_at_once_and_by_name(small_disk: Path) -> No
     with pytest.raises(LedgerUnusableError, match="cannot use the ledger") as refused:
         Store(small_disk)
     assert not isinstance(refused.value, LedgerUnreadableError), "it is whole"
-    assert list(read_only(small_disk).allocations) == [1], "and people are shown it"
+    assert list(stored(small_disk).allocations) == [1], "and people are shown it"
     assert _bytes(small_disk) == before
 
 
@@ -574,7 +573,7 @@ async def test_a_decision_is_published_once_it_is_on_disk(tmp_path: Path, lane: 
     await until(lambda: ledger.book.value.locks)
     assert [[move.device for move in moves] for moves in heard.moves] == [[name("d0")]]
     assert heard.seconds == [0.0], "no time passes on the manual clock"
-    assert read_only(tmp_path) == ledger.book.value
+    assert stored(tmp_path) == ledger.book.value
     assert [move.after for move in await ledger.history(None, 10)] == [LockState.HELD]
 
 
@@ -636,7 +635,7 @@ async def test_why_a_move_cannot_be_recorded_is_logged_once_until_a_write_succee
                 for _ in range(3):
                     assert await ledger.apply_or_log(_allocate, failed=told.append) is None
             assert await ledger.apply_or_log(_allocate) is not None
-            await until(lambda: ledger.book.value == read_only(tmp_path))
+            await until(lambda: ledger.book.value == stored(tmp_path))
     assert len(told) == 6
     assert [(each["event"], each["reason"]) for each in logs] == [
         ("cannot record a lock change", told[0])
@@ -692,7 +691,7 @@ async def test_a_decision_is_made_again_only_where_another_commit_came_between(
     await asyncio.gather(*first, second)
     assert [len(book.allocations) for book in seen] == [0, 1, 2]
     await until(lambda: list(ledger.book.value.allocations) == [1, 2, 3])
-    assert ledger.book.value == read_only(tmp_path)
+    assert ledger.book.value == stored(tmp_path)
 
 
 async def test_a_ledger_on_a_full_disk_proves_itself_though_nobody_has_anything_to_write(
@@ -733,8 +732,8 @@ async def test_tidying_and_reading_go_through_the_same_lane(tmp_path: Path, lane
     ledger = await _open(tmp_path, lane, ManualClock())
     await ledger.apply(_allocate)
     await ledger.tidy(keep=200)
-    assert await ledger.history(None, 10) == read_only_history(tmp_path, None, 10)
-    assert ledger.book.value == read_only(tmp_path)
+    assert await ledger.history(None, 10) == moves_in(tmp_path, None, 10)
+    assert ledger.book.value == stored(tmp_path)
 
 
 def test_what_a_creation_that_was_killed_left_behind_is_removed_by_the_next(tmp_path: Path) -> None:
@@ -742,7 +741,7 @@ def test_what_a_creation_that_was_killed_left_behind_is_removed_by_the_next(tmp_
     half = tmp_path / f".{FILE}.new"
     half.write_bytes(b"half a ledger")
     store = Store(tmp_path)
-    assert store.read() == Book()
+    assert stored(store) == Book()
     store.close()
     assert not half.exists()
 
@@ -752,7 +751,7 @@ def test_a_history_that_cannot_be_read_is_an_error_that_names_the_ledger(tmp_pat
     with closing(sqlite3.connect(tmp_path / FILE)) as other:
         other.execute("DROP TABLE history")
         other.commit()
-    for read in (lambda: store.history(None, 10), store.moved_devices):
+    for read in (lambda: moves_in(store, None, 10), lambda: store.ask(read_moved_devices)):
         with pytest.raises(LedgerError, match=r"cannot read the ledger .*ledger\.db"):
             read()
     store.close()
@@ -776,7 +775,7 @@ def test_a_release_for_which_the_reserve_is_too_small_is_an_error_that_says_so(
         long = "x" * 100_000
         with pytest.raises(LedgerError, match="cannot write the ledger .* full"):
             committed(store, lambda draft: draft.move(name("d0"), LockState.RELEASING, long))
-        assert store.read() == before
+        assert stored(store) == before
 
 
 def test_a_ledger_is_used_in_the_way_that_its_promises_rest_on(tmp_path: Path) -> None:
@@ -820,7 +819,7 @@ def test_a_write_that_fails_half_way_leaves_no_transaction_open(tmp_path: Path, 
             with pytest.raises(LedgerError, match="stopped half way"):
                 write()
             assert not store._db.in_transaction
-        assert store.read() == before
+        assert stored(store) == before
         store._db.execute("DROP TRIGGER stop")
         store.prove()
         assert committed(store, _release).locks == {}
@@ -830,14 +829,14 @@ def test_of_a_daemon_that_is_down_the_devices_with_a_history_can_be_told(tmp_pat
     with closing(Store(tmp_path)) as store:
         committed(store, allocated(_D0))
         committed(store, _release)
-    assert read_only_moved_devices(tmp_path) == {name("d0")}
+    assert read_only(tmp_path, read_moved_devices) == {name("d0")}
 
 
 def test_what_cannot_be_read_of_a_daemon_that_is_down_is_an_error(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
         store._db.execute("DROP TABLE history")
     with pytest.raises(LedgerError, match="cannot read the ledger"):
-        read_only_history(tmp_path, None, 5)
+        moves_in(tmp_path, None, 5)
 
 
 def test_a_ledger_that_is_closed_leaves_no_file_open(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from fakes.books import allocated, silicon
 from fakes.faultydisk import Ext4, FaultyDisk, ext4
-from fakes.ledgers import committed, ledger_in
+from fakes.ledgers import committed, ledger_in, moves_in, stored
 from fakes.smalldisk import fill
 from holdfast.app.watches import proof
 from holdfast.errors import LaneStuckError, LedgerError
@@ -54,11 +54,10 @@ from holdfast.ledger.store import Store
 from holdfast.model.book.queue import settle
 store = Store(Path(sys.argv[1]))
 for n in range(1, 4):
-    before = store.read()
-    draft = drafted(before)
+    draft = drafted(store.book)
     allocated(silicon(**{f"d{n}": str(n)}))(draft)
     settle(draft)
-    store.write(before, draft.book, draft.moves)
+    store.write(draft.book, draft.moves)
     print(n, flush=True)
     sys.stdin.readline()
 """
@@ -89,7 +88,7 @@ def test_a_commit_has_been_synced_to_the_disk_before_it_is_answered(tmp_path: Pa
             if not (left / FILE).exists():
                 shutil.copy(tmp_path / FILE, left)
             with closing(Store(left)) as store:
-                assert [name.id for name in store.read().locks] == [f"d{m + 1}" for m in range(n)]
+                assert [name.id for name in stored(store).locks] == [f"d{m + 1}" for m in range(n)]
             writer.stdin.write("\n")
             writer.stdin.flush()
 
@@ -109,7 +108,7 @@ def test_a_ledger_that_was_just_made_survives_a_power_failure_with_its_first_com
     disk.unmount()
     disk.mount()
     with closing(Store(disk.path)) as store:
-        assert store.read() == book
+        assert stored(store) == book
     assert book.locks
 
 
@@ -172,7 +171,7 @@ def test_housekeeping_that_a_full_disk_stops_halfway_costs_no_history(disk: Ext4
         before = (disk.path / FILE).stat().st_mtime_ns
         for _ in range(40):
             committed(store, _told_of_each)
-        history = store.history(None, 1000)
+        history = moves_in(store, None, 1000)
         filler = fill(disk.path)
         with pytest.raises(LedgerError, match="cannot tidy the ledger .* is full"):
             store.tidy(keep=200)
@@ -180,7 +179,7 @@ def test_housekeeping_that_a_full_disk_stops_halfway_costs_no_history(disk: Ext4
         assert store.changes() == ()
         filler.unlink()
         assert store.prove() == ()
-        assert store.history(None, 1000) == history
+        assert moves_in(store, None, 1000) == history
 
 
 def _told_of_each(draft: Draft) -> None:
@@ -198,7 +197,7 @@ def test_that_files_were_written_again_on_a_full_disk_is_told_once_there_is_room
         for _ in range(2):
             with pytest.raises(LedgerError, match="the disk is full"):
                 store.prove()
-            assert store.read() == book
+            assert stored(store) == book
             assert (disk.path / FILE).exists()
         filler.unlink()
         assert store.prove() == (f"{FILE} was removed",)
@@ -305,4 +304,4 @@ def test_a_proof_leaves_the_book_as_it_was_and_the_wal_bounded(tmp_path: Path) -
         store.tidy(keep=200)
         store.prove()
         assert (tmp_path / f"{FILE}-wal").stat().st_size <= 1 << 20
-        assert store.read() == book
+        assert stored(store) == book

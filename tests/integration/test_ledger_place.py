@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from fakes.books import allocated, drafted, silicon
 from fakes.faultydisk import FaultyDisk
-from fakes.ledgers import committed, ledger_in
+from fakes.ledgers import committed, ledger_in, moves_in, stored
 from holdfast.errors import (
     LedgerError,
     LedgerLostError,
@@ -42,7 +42,7 @@ def _after_a_crash(folder: Path, to: Path) -> Book:
     """Return the book that the next daemon finds when this one is killed now."""
     shutil.copytree(folder, to)
     with closing(Store(to)) as store:
-        return store.read()
+        return stored(store)
 
 
 _ALL = (FILE, f"{FILE}-wal", f"{FILE}-shm")
@@ -65,8 +65,8 @@ def test_files_that_were_removed_are_written_again_with_all_that_was_in_them(
         with pytest.raises(LedgerLostError, match=f"{names[0]} was removed"):
             _apply(store, "d2")
         assert store.prove() == _removed(names)
-        assert store.read() == book
-        assert len(store.history(None, 10)) == 1
+        assert stored(store) == book
+        assert len(moves_in(store, None, 10)) == 1
         assert store.prove() == ()
         assert _after_a_crash(folder, tmp_path / "first") == book
         more = _apply(store, "d2")
@@ -134,9 +134,9 @@ def test_a_file_that_somebody_put_in_the_place_of_ours_is_kept_beside_and_ours_w
         assert (tmp_path / aside).read_bytes() == theirs
         assert store.prove() == ()
         assert _apply(store, "d2").locks.keys() > book.locks.keys()
-        assert len(store.history(None, 10)) == 2
+        assert len(moves_in(store, None, 10)) == 2
     with closing(Store(tmp_path)) as store:
-        assert len(store.read().locks) == 2
+        assert len(stored(store).locks) == 2
 
 
 def _truncated(file: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_file_that_is_changed_in_its_place_is_written_again_from_memory(
         with pytest.raises(LedgerLostError, match=f"{name} was changed in its place"):
             _apply(store, "d2")
         assert store.prove() == (f"{name} was changed in its place", "the history is lost")
-        assert store.read() == book
+        assert stored(store) == book
         assert _after_a_crash(folder, tmp_path / "copy") == book
         assert len(_apply(store, "d2").locks) == 2
 
@@ -182,7 +182,7 @@ def test_a_file_that_is_changed_while_a_commit_is_written_is_not_taken_for_ours(
                     told += " ".join(store.prove())
             told += " ".join(store.prove())
             assert "was changed in its place" in told
-            assert store.read() == book
+            assert stored(store) == book
         assert _after_a_crash(tmp_path, tmp_path / "copy") == book
 
 
@@ -194,7 +194,7 @@ def test_nothing_of_an_attempt_to_write_it_again_is_left_for_the_next_one(tmp_pa
     for each in parts:
         each.write_bytes(b"of an attempt that was killed")
     with closing(Store(tmp_path)) as store:
-        assert store.read() == book
+        assert stored(store) == book
     assert not any(each.exists() for each in parts)
 
 
@@ -210,11 +210,11 @@ def test_a_ledger_that_has_another_commit_than_the_last_of_ours_is_lost_and_writ
         draft = drafted(book)
         allocated(silicon(d2="2"))(draft)
         with pytest.raises(LedgerLostError, match="it has not the last commit of this ledger"):
-            store.write(book, draft.book, draft.moves)
+            store.write(draft.book, draft.moves)
         assert store.changes() == ("it has not the last commit of this ledger",)
         assert store.prove()[0] == "it has not the last commit of this ledger"
-        assert store.read() == book
-        assert _apply(store, "d2") == store.read()
+        assert stored(store) == book
+        assert _apply(store, "d2") == stored(store)
 
 
 def test_a_proof_that_finds_another_commit_has_the_next_one_mend_it(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_proof_that_finds_another_commit_has_the_next_one_mend_it(tmp_path: Pa
             store.prove()
         assert store.prove()[0] == "it has not the last commit of this ledger"
         assert store.prove() == ()
-        assert store.read() == book
+        assert stored(store) == book
 
 
 def test_a_proof_that_finds_the_ledger_locked_has_no_file_written_again(tmp_path: Path) -> None:
@@ -254,14 +254,14 @@ def test_a_reader_that_stays_has_the_ledger_written_again_and_not_its_wal_grow_f
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM things").fetchall()
         for _ in range(_UNFOLDED + 10):
-            store._commit(book, book, ())
+            store._commit(book, ())
         store.tidy(keep=200)
         (why,) = store.prove()
         assert "one long transaction" in why
         assert (tmp_path / f"{FILE}-wal").stat().st_size < 1 << 17
         assert store.prove() == ()
-        assert store.read() == book
-        assert len(store.history(None, 10)) == 1
+        assert stored(store) == book
+        assert len(moves_in(store, None, 10)) == 1
 
 
 # What a start finds.
@@ -303,7 +303,7 @@ def test_what_lies_beside_the_place_of_a_copy_that_was_not_put_there_is_kept(
         (tmp_path / name).unlink(missing_ok=True)
     (tmp_path / f"{FILE}-wal").write_bytes(b"of another file")
     with closing(Store(tmp_path)) as store:
-        assert store.read() == book
+        assert stored(store) == book
     assert (tmp_path / f"{FILE}.unreadable-1-wal").read_bytes() == b"of another file"
 
 
@@ -433,7 +433,7 @@ def test_a_state_folder_is_made_again_with_what_is_above_it(tmp_path: Path, gone
         book = _apply(store, "d1")
         shutil.rmtree(tmp_path / "var" / gone)
         assert store.prove() == _removed()
-        assert store.read() == book
+        assert stored(store) == book
 
 
 def test_files_that_are_removed_again_are_written_again(tmp_path: Path) -> None:
@@ -443,7 +443,7 @@ def test_files_that_are_removed_again_are_written_again(tmp_path: Path) -> None:
             for name in _ALL:
                 (tmp_path / name).unlink()
             assert store.prove() == _removed()
-            assert store.read() == book
+            assert stored(store) == book
 
 
 def test_what_an_attempt_that_was_killed_left_behind_is_no_hindrance(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_what_an_attempt_that_was_killed_left_behind_is_no_hindrance(tmp_path: P
             (tmp_path / name).unlink()
         (tmp_path / f".{FILE}.new").write_bytes(b"half a ledger")
         assert store.prove() == _removed()
-        assert store.read() == book
+        assert stored(store) == book
 
 
 _PROVER = """
@@ -503,7 +503,7 @@ def test_a_copy_that_could_not_be_put_in_its_place_is_put_there_by_the_next_proo
         assert prover.stdin is not None
         prover.stdin.close()
     with closing(Store(folder)) as store:
-        assert store.read() == book
+        assert stored(store) == book
 
 
 def _proven(prover: "subprocess.Popen[str]") -> str:
@@ -555,7 +555,7 @@ def test_a_ledger_that_is_removed_as_soon_as_it_is_written_again_loses_nothing(
                     store.prove()
             assert remover.stdout.readline() == "removed\n"
             store.prove()
-            assert store.read() == book
+            assert stored(store) == book
         remover.stdin.close()
     assert _after_a_crash(tmp_path, tmp_path / "copy") == book
 
@@ -605,7 +605,7 @@ def test_a_file_that_comes_just_as_ours_is_put_back_is_never_taken_for_ours(
                 store.prove()
         store.prove()
         assert (folder / f"{FILE}.unreadable-1").read_bytes() == before
-        assert store.read() == book
+        assert stored(store) == book
     assert _after_a_crash(folder, tmp_path / "copy") == book
 
 
@@ -650,7 +650,7 @@ def test_what_is_opened_in_the_place_of_what_was_written_again_is_not_gone_on_wi
         store.meddle = lambda _file: None
         store.prove()
         assert store.prove() == ()
-        assert store.read() == book
+        assert stored(store) == book
         assert len(_apply(store, "d2").locks) == 2
 
 
@@ -714,7 +714,7 @@ def test_what_somebody_wrote_into_it_is_no_history_also_where_the_first_attempt_
             store.prove()
         store.meddle = lambda _file: None
         assert "the history is lost" in store.prove()
-        assert store.history(None, 10) == ()
+        assert moves_in(store, None, 10) == ()
 
 
 def test_a_history_that_cannot_be_read_any_more_is_told(tmp_path: Path) -> None:
@@ -726,7 +726,7 @@ def test_a_history_that_cannot_be_read_any_more_is_told(tmp_path: Path) -> None:
             for name in _ALL:
                 (tmp_path / name).unlink()
         assert store.prove() == (*_removed(), "the history is lost")
-        assert store.read() == book
+        assert stored(store) == book
 
 
 def test_what_is_written_again_has_one_commit_more_and_leaves_nothing_beside(
@@ -787,7 +787,7 @@ def test_a_copy_that_was_whole_when_the_daemon_was_killed_is_the_ledger_of_the_n
         book = _apply(store, "d1")
     (tmp_path / FILE).rename(tmp_path / f".{FILE}.new")
     with closing(Store(tmp_path)) as store:
-        assert store.read() == book
+        assert stored(store) == book
         assert not (tmp_path / f".{FILE}.new").exists()
 
 
@@ -839,4 +839,4 @@ async def test_what_is_done_to_the_files_is_mended_before_an_allocate_fails_or_t
         )
         (tmp_path / FILE).unlink()
     with closing(Store(tmp_path)) as store:
-        assert [each.id for each in store.read().locks] == ["d1"]
+        assert [each.id for each in stored(store).locks] == ["d1"]

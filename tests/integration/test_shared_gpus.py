@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.gpustage import GPU, RECLAIM, GpuStage, wants
+from fakes.ledgers import stored
 from fakes.stage import asks, end
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.ledger.readonly import read_only
 from simulated.nvml import GIB, Slice, uuid
 from simulated.pods import Phase, Pod, PodSpec
 
@@ -70,7 +70,7 @@ async def test_what_a_pod_leaves_on_a_shared_gpu_is_ended_and_its_neighbours_go_
         node.gpus.arrive(1)
         await node.until_offered(*replicas(0, 2))
         await node.stage.until(
-            lambda: "nvidia/idle" in read_only(node.stage.state).kept,
+            lambda: "nvidia/idle" in stored(node.stage.state).kept,
             lambda: "its idle memory to be on disk",
         )
         beside = await node.stage.run(wants("beside", 1))

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from fakes.books import HALF, NOW, WHOLE, breaches, inventory, silicon, unlocked
 from fakes.doors import why_wait
+from fakes.ledgers import moves_in, stored
 from holdfast.errors import ClaimRefusedError, LedgerError
 from holdfast.ledger.disk import FILE, SEAL
 from holdfast.ledger.ledger import Ledger
@@ -297,7 +298,7 @@ class OneHolder(RuleBasedStateMachine):
         self.ledger = Ledger(
             store=self.store,
             lane=VirtualLane("ledger", around=lambda call: call()),
-            book=Watched(self.store.read()),
+            book=Watched(self.store.book),
             clock=_Clock(self),
             boot=BootId(f"boot-{self.boots}"),
             locks=(),
@@ -468,7 +469,7 @@ class OneHolder(RuleBasedStateMachine):
             return cast("T", answer)
         after, moves = (commit.book, commit.moves) if commit else (before, ())
         wreck.finish()
-        assert self.store.read() == after
+        assert stored(self.store) == after
         if crash is not None:
             self._rise_from(wreck, before, after, moves)
             raise Killed
@@ -517,7 +518,7 @@ class OneHolder(RuleBasedStateMachine):
     def _look_into(self, folder: Path) -> tuple[Book, int]:
         store = Store(folder)
         try:
-            return store.read(), len(store.history(None, 1_000_000))
+            return stored(store), len(moves_in(store, None, 1_000_000))
         finally:
             store.close()
 
@@ -538,7 +539,7 @@ class OneHolder(RuleBasedStateMachine):
                 )
 
     def _check_history(self) -> None:
-        assert self.store.history(None, 1_000_000) == tuple(self.moves)
+        assert moves_in(self.store, None, 1_000_000) == tuple(self.moves)
 
     @initialize()
     def start(self) -> None:

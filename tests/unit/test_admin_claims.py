@@ -4,6 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 from fakes.books import KUBELET, WHOLE, X, Y, drafted, keys, lock_of, name, silicon
+from fakes.ledgers import stored
 from holdfast.app.answers.reports import claim_reports, lock_reports
 from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book, LockState
@@ -60,13 +61,13 @@ def test_its_end_is_forgotten_but_for_its_name() -> None:
 def test_it_is_remembered_over_a_restart(tmp_path: Path) -> None:
     draft = _both()
     with closing(Store(tmp_path)) as store:
-        store.write(Book(), draft.book, draft.moves)
+        store.write(draft.book, draft.moves)
     with closing(Store(tmp_path)) as store:
-        assert store.read() == draft.book
+        assert stored(store) == draft.book
         end = drafted(draft.book)
         end_claim(end, _ADMIN.uid, "over")
-        store.write(draft.book, end.book, end.moves)
-        assert store.read() == end.book
+        store.write(end.book, end.moves)
+        assert stored(store) == end.book
 
 
 def test_people_are_told_that_it_is_an_administrators() -> None:

@@ -141,7 +141,7 @@ def test_a_pod_and_its_claim_are_two_holders_and_the_pod_waits_for_the_claim() -
 def ledger(tmp_path: Path) -> Path:
     with closing(Store(tmp_path)) as store:
         draft = _ended(_two_claims())
-        store.write(Book(), draft.book, draft.moves)
+        store.write(draft.book, draft.moves)
     return tmp_path
 
 
@@ -199,7 +199,7 @@ def test_tables_have_columns_of_claims_where_there_are_claims(
         draft = drafted()
         draft.allocate(WHOLE, silicon(d0="ab"), pod=X)
         settle(draft)
-        store.write(Book(), draft.book, draft.moves)
+        store.write(draft.book, draft.moves)
     for command in ("locks", "devices", "history"):
         main([command, "--state-dir", str(ledger)])
         assert "CLAIM" in _columns(capsys.readouterr().out)

@@ -4,6 +4,7 @@ What only the running daemon can know is null. Imported only when it is needed: 
 """
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from holdfast.app.answers.reports import (
@@ -15,7 +16,8 @@ from holdfast.app.answers.reports import (
     waiting,
 )
 from holdfast.cli.tables import Row, Rows
-from holdfast.ledger.readonly import read_only, read_only_history, read_only_moved_devices
+from holdfast.ledger import rows
+from holdfast.ledger.readonly import read_only
 from holdfast.model.book.byhand import device_meant
 from holdfast.model.book.standing import Standings
 from holdfast.model.ids import ResourceName
@@ -23,7 +25,7 @@ from holdfast.model.ids import ResourceName
 
 def locks(folder: Path) -> Rows:
     """Return which pod had which device, and which pods waited."""
-    return lock_reports(read_only(folder), Standings())
+    return lock_reports(read_only(folder, rows.read_book), Standings())
 
 
 def history(folder: Path, device: str | None, limit: int) -> Rows:
@@ -31,13 +33,14 @@ def history(folder: Path, device: str | None, limit: int) -> Rows:
 
     Raises RequestRefusedError for a device that is not in the history.
     """
-    name = device_meant(device, read_only_moved_devices(folder)) if device else None
-    return history_reports(read_only_history(folder, name, limit), read_only(folder))
+    name = device_meant(device, read_only(folder, rows.read_moved_devices)) if device else None
+    moves = read_only(folder, partial(rows.read_history, device=name, limit=limit))
+    return history_reports(moves, read_only(folder, rows.read_book))
 
 
 def devices(folder: Path) -> Rows:
     """Return the devices that have a lock; the ledger does not have the others."""
-    book = read_only(folder)
+    book = read_only(folder, rows.read_book)
     return [
         {
             "resource": lock.device.resource,
@@ -56,7 +59,7 @@ def devices(folder: Path) -> Rows:
 
 def status(folder: Path, problem: str) -> Row:
     """Return the status of a daemon that cannot be reached because of *problem*."""
-    book = read_only(folder)
+    book = read_only(folder, rows.read_book)
     counts: Counter[ResourceName] = Counter(name.resource for name in book.locks)
     waited_for = waiting(book)
     return {

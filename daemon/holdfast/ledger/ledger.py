@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -15,7 +16,7 @@ from holdfast.errors import (
     LedgerUnreadableError,
     LedgerUnusableError,
 )
-from holdfast.ledger import disk
+from holdfast.ledger import disk, rows
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book, DeviceLock, LockState, Move
@@ -55,7 +56,6 @@ class Ledger(Struct, kw_only=True):
     locks: Sequence[InstanceLock | PluginFolderLock]
     proven_at: float | None = None
     """When `prove` last succeeded (monotonic seconds), None before it did."""
-    _latest: Book = Book()
     _failing_since: float | None = None
     _problem: str = ""
     _lost: str = ""
@@ -65,9 +65,6 @@ class Ledger(Struct, kw_only=True):
     committed, so only a copy is gone through."""
     _logged: set[str] = set()
     _observers: list[LedgerObserver] = []
-
-    def __post_init__(self) -> None:
-        self._latest = self.book.value
 
     def observe(self, observer: LedgerObserver) -> None:
         """Have *observer* hear of each commit from now on."""
@@ -111,7 +108,7 @@ class Ledger(Struct, kw_only=True):
 
     def owes(self, what: object) -> bool:
         """Tell whether *what* may be missing from `book`."""
-        return what in self._owed.copy().values() or self.book.value is not self._latest
+        return what in self._owed.copy().values() or self.book.value is not self.store.book
 
     async def apply_or_log(
         self,
@@ -182,11 +179,12 @@ class Ledger(Struct, kw_only=True):
 
     async def history(self, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
         """Return the last *limit* moves, of one device or of all, oldest first."""
-        return await self.lane.run(lambda: self.store.history(device, limit))
+        query = partial(rows.read_history, device=device, limit=limit)
+        return await self.lane.run(lambda: self.store.ask(query))
 
     async def moved_devices(self) -> frozenset[DeviceName]:
         """Return the devices of which there is any history, those included that left the node."""
-        return await self.lane.run(self.store.moved_devices)
+        return await self.lane.run(lambda: self.store.ask(rows.read_moved_devices))
 
     async def tidy(self, *, keep: int) -> None:
         """Do the housekeeping that must not be on the way of an Allocate.
@@ -218,7 +216,7 @@ class Ledger(Struct, kw_only=True):
 
     def _apply(self, decide: Callable[[Draft], T]) -> "tuple[T, _Commit | None]":
         """Return what *decide* answers, and what was committed; None: it changed nothing."""
-        before = self._latest
+        before = self.store.book
         draft = self._draft(before)
         answer = decide(draft)
         after = draft.book
@@ -230,14 +228,13 @@ class Ledger(Struct, kw_only=True):
         started = self.clock.monotonic()
         try:
             try:
-                self.store.write(before, after, draft.moves)
+                self.store.write(after, draft.moves)
             except LedgerLostError:  # at once, not at the next proof: a pod's admission waits
                 self._prove()
-                self.store.write(before, after, draft.moves)
+                self.store.write(after, draft.moves)
         except Exception as error:
             self._fails(started, error)
             raise
-        self._latest = after
         self._forget_paid(draft)
         took = self.clock.monotonic() - started
         return answer, _Commit(book=after, moves=draft.moves, took=took)
@@ -308,7 +305,7 @@ async def open_ledger(
     Raises LedgerUnusableError.
     """
     store = await lane.run(lambda: _open(folder))
-    book = Watched(await lane.run(store.read))
+    book = Watched(store.book)
     return Ledger(store=store, lane=lane, book=book, clock=clock, boot=boot, locks=locks)
 
 

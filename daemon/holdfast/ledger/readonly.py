@@ -11,30 +11,14 @@ from holdfast.errors import LedgerError, LedgerUnreadableError, LedgerUnusableEr
 from holdfast.ledger import rows
 from holdfast.ledger.disk import FILE, SEAL, Stamp
 from holdfast.ledger.rows import APPLICATION_ID, SCHEMA_VERSION
-from holdfast.model.book.book import Book, Move
-from holdfast.model.ids import DeviceName
 
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 500
 
 
-def read_only(folder: Path) -> Book:
-    """Return the book of a daemon that is down; raises LedgerError when there is none."""
-    return _read(folder, rows.read_book)
-
-
-def read_only_history(folder: Path, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
-    """Return the last *limit* moves from the file of a daemon that is down, oldest first."""
-    return _read(folder, lambda db: rows.read_history(db, device, limit))
-
-
-def read_only_moved_devices(folder: Path) -> frozenset[DeviceName]:
-    """Return the devices with any history in the file of a daemon that is down."""
-    return _read(folder, rows.read_moved_devices)
-
-
-def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T:
+def read_only(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+    """Return what *query* reads in *folder*, of a daemon that is down; raises LedgerError."""
     path = folder / FILE
     try:
         # Where nothing can be written SQLite cannot make the files that it wants beside this one.
@@ -47,7 +31,7 @@ def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T:
         try:
             _refuse_others(db, path)
             db.execute("BEGIN")  # a daemon may write beside us: all is read as of one moment
-            return read(db)
+            return query(db)
         except (sqlite3.Error, ValueError) as error:
             raise LedgerError(f"cannot read the ledger {path}: {error}") from error
 

@@ -3,8 +3,10 @@
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
+from typing import TypeVar
 
 from holdfast.errors import (
     LedgerError,
@@ -17,7 +19,8 @@ from holdfast.ledger.disk import FILE, Stamp
 from holdfast.ledger.readonly import BUSY_TIMEOUT_MS, inspect
 from holdfast.ledger.rows import creation
 from holdfast.model.book.book import Book, Move
-from holdfast.model.ids import DeviceName
+
+T = TypeVar("T")
 
 _WAL_BYTES = 1 << 17
 """To what the WAL is cut when it begins again."""
@@ -33,8 +36,8 @@ class Store:
     """The open ledger file. Every method blocks and must run on one and the same thread.
 
     One commit is one fsync: WAL with synchronous=FULL. The WAL is folded back by `tidy`, which is
-    never called on the way of an Allocate. All but the history is in memory too: whatever is done
-    to the files, they are written again from there.
+    never called on the way of an Allocate. All but the history is in memory too, as `book`:
+    whatever is done to the files, they are written again from there.
     """
 
     def __init__(self, folder: Path, *, replace: bool = False) -> None:
@@ -73,54 +76,31 @@ class Store:
             raise self._unusable(error) from error
         self._reserve.keep()
 
-    def read(self) -> Book:
-        """Return the book as it was last committed.
-
-        Raises LedgerUnreadableError when its rows make no sense.
-        """
+    def ask(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what *query* reads of the open file; raises LedgerError when it cannot."""
         try:
-            return rows.read_book(self._db)
-        except (sqlite3.Error, ValueError) as error:
-            raise self._unusable(error) from error
-
-    def history(self, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
-        """Return the last *limit* moves, of one device or of all, oldest first.
-
-        Raises LedgerError when they cannot be read.
-        """
-        try:
-            return rows.read_history(self._db, device, limit)
+            return query(self._db)
         except (sqlite3.Error, ValueError) as error:
             raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
 
-    def moved_devices(self) -> frozenset[DeviceName]:
-        """Return the devices of which there is any history; raises LedgerError."""
-        try:
-            return rows.read_moved_devices(self._db)
-        except sqlite3.Error as error:
-            raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
-
-    def write(self, before: Book, after: Book, moves: Iterable[Move]) -> None:
-        """Commit the difference between two books together with the moves that lead there.
+    def write(self, after: Book, moves: tuple[Move, ...]) -> None:
+        """Commit *after* as the next book, together with the moves that lead there.
 
         Raises LedgerError, and then nothing is in the open ledger, though after a failed fsync the
         next start may find it; LedgerLostError when the files are not as we left them. On a full
         disk the reserve is given up for a change that records no new Allocation, so that releases
         always go through.
         """
-        moves = tuple(moves)
         if changes := self.changes():
             raise LedgerLostError(f"cannot write the ledger {self._path}: {'; '.join(changes)}")
-        releases = not (after.allocations.keys() - before.allocations.keys())
+        releases = not (after.allocations.keys() - self.book.allocations.keys())
         if self._reserve.full and not releases:
             raise LedgerError(
                 f"cannot write the ledger {self._path}: the disk is full, and what is left is kept "
                 "for releases; make room"
             )
 
-        def commit() -> None:
-            self._commit(before, after, moves)
-
+        commit = partial(self._commit, after, moves)
         try:
             self._with_reserve(commit) if releases else commit()
         except ValueError as error:
@@ -172,7 +152,7 @@ class Store:
             raise LedgerError(f"cannot write the ledger {self._path}: the disk is full; make room")
         try:
             self._seal.keep(self._stamp)
-            self._commit(self._book, self._book, ())
+            self._commit(self.book, ())
             stored = self._back.is_stored()
         except (sqlite3.Error, OSError, ValueError) as error:
             if isinstance(error, ValueError):
@@ -252,7 +232,7 @@ class Store:
             db.close()
             self._seal.close()
             raise
-        self._book, self._stamp, self._place = book, stamp, place
+        self.book, self._stamp, self._place = book, stamp, place
         self._prints, self._total, self._back = prints, rows.total(prints), back
 
     def _write_again(self, changes: tuple[str, ...]) -> tuple[str, ...]:
@@ -264,7 +244,7 @@ class Store:
         old, back = self._db, self._back
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._with_reserve(lambda: self._make(self._book, stamp, self._moves(lost)))
+            self._with_reserve(lambda: self._make(self.book, stamp, self._moves(lost)))
             made = disk.identity(disk.half(self._path).stat())
             # From here to the end a kill leaves the whole copy. A WAL would be taken for the new
             # file's, or other programs would still write to it.
@@ -272,7 +252,7 @@ class Store:
             disk.link(self._path)
             self._db = self._open()
             try:
-                self._adopt(self._book, stamp, made)
+                self._adopt(self.book, stamp, made)
             except (sqlite3.Error, OSError, ValueError):
                 self._db = old
                 raise
@@ -299,7 +279,7 @@ class Store:
         try:
             yield from self._db.execute(
                 "SELECT fence, resource, device, document FROM history WHERE fence <= ?",
-                (self._book.fence,),
+                (self.book.fence,),
             )
         except sqlite3.Error as error:
             lost.append(str(error))
@@ -322,13 +302,13 @@ class Store:
             "fills"
         )
 
-    def _commit(self, before: Book, after: Book, moves: tuple[Move, ...]) -> None:
+    def _commit(self, after: Book, moves: tuple[Move, ...]) -> None:
         """Commit; raises sqlite3.Error, ValueError where another ledger is what is open."""
         stamp = Stamp(ledger=self._stamp.ledger, commits=self._stamp.commits + 1)
         total = self._total
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            prints = rows.write_difference(self._db, before, after)
+            prints = rows.write_difference(self._db, self.book, after)
             for name, new in prints.items():
                 total ^= self._prints.get(name, 0) ^ new
             rows.write_stamp(self._db, after, stamp, total, commits=self._stamp.commits)
@@ -341,7 +321,7 @@ class Store:
         finally:
             with suppress(OSError):
                 self._place.note_commit()
-        self._book, self._stamp, self._total = after, stamp, total
+        self.book, self._stamp, self._total = after, stamp, total
         self._prints |= prints
         for name in [name for name, new in prints.items() if not new]:
             del self._prints[name]

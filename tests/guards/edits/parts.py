@@ -145,7 +145,7 @@ PART_EDITS = {
         Edit("claim-plugin-starts", "ungated=by_claims - unstarted,", "ungated=by_claims,"),
         Edit("rule-readmitted", "        self._parts.emptied.registered()\n", ""),
     ),
-    "ledger/ledger.py": (Edit("unseen-record", " or self.book.value is not self._latest", ""),),
+    "ledger/ledger.py": (Edit("unseen-record", " or self.book.value is not self.store.book", ""),),
     "settings/reloading.py": (
         Edit(
             "reload-api",

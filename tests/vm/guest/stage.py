@@ -19,6 +19,7 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.control import ask
 from holdfast.errors import HoldfastError
 from holdfast.ledger.readonly import read_only
+from holdfast.ledger.rows import read_book
 from holdfast.model.ids import PodUid
 from holdfast.names import PLUGINS
 from simulated.dramanager import DraManager
@@ -142,7 +143,7 @@ class PodOnStage:
         """
 
         def counted() -> bool:
-            record = read_only(STATE).pods.get(PodUid(self.uid))
+            record = read_only(STATE, read_book).pods.get(PodUid(self.uid))
             return record is not None and record.counted_by is not None
 
         wait_until(counted, limit=_SLOW, what=f"{self.pod.spec.name} to be seen counted")
@@ -151,7 +152,7 @@ class PodOnStage:
         """Wait until the daemon has seen the pod's cgroup; else it waits reclaim.unseenGrace for it."""
 
         def seen() -> bool:
-            record = read_only(STATE).pods.get(PodUid(self.uid))
+            record = read_only(STATE, read_book).pods.get(PodUid(self.uid))
             return record is not None and record.cgroup is not None
 
         wait_until(seen, limit=_SLOW, what=f"the cgroup of {self.pod.spec.name} to be seen")
