@@ -172,7 +172,9 @@ class Scene:
     async def foreign(self, place: int) -> None:
         """Let a stranger have a device."""
         device = self.inventory.value.devices[place]
-        await self.ledger.apply(lambda draft: draft.withhold(device.name, device.keys, "a test"))
+        await self.ledger.apply(
+            lambda draft: draft.call_foreign(device.name, device.keys, "a test")
+        )
 
     async def given(self, place: int, claim: str | None = None) -> None:
         """Let a pod have a device, by *claim* or by the device plugin."""

@@ -1070,4 +1070,4 @@ def _record(
 
 
 def _withhold(draft: Draft, device: Device) -> None:
-    draft.withhold(device.name, device.keys, "held by pid 9 (dd)")
+    draft.call_foreign(device.name, device.keys, "held by pid 9 (dd)")

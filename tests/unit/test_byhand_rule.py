@@ -218,7 +218,7 @@ def test_a_mark_without_a_reason_says_who_and_when() -> None:
 
 
 def _foreign(draft: Draft) -> None:
-    draft.withhold(name("d0"), keys("a"), "pid 9 (dd)")
+    draft.call_foreign(name("d0"), keys("a"), "pid 9 (dd)")
 
 
 def _released(draft: Draft) -> None:

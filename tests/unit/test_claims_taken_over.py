@@ -102,7 +102,9 @@ def test_what_was_called_foreign_before_a_claim_was_taken_over_is_the_claims(
 ) -> None:
     """Its processes are seen at once; what kubelet's record says may take a call to the server."""
     draft = drafted()
-    draft.withhold(name("d0"), frozenset(silicon(d0="a")[DeviceId("d0")]), "held by pid 7 (train)")
+    draft.call_foreign(
+        name("d0"), frozenset(silicon(d0="a")[DeviceId("d0")]), "held by pid 7 (train)"
+    )
     if started:
         adopt(draft, _wish(X))
     else:  # it waits for its devices, as any claim that is yet to be prepared

@@ -50,7 +50,7 @@ def _at(state: LockState) -> Draft:
     """Return a draft in which d0 has come to *state*."""
     draft = drafted()
     if state is LockState.FOREIGN:
-        draft.withhold(name("d0"), keys("a"), "pid 1")
+        draft.call_foreign(name("d0"), keys("a"), "pid 1")
         return draft
     draft.allocate(WHOLE, _D0, pod=X)
     settle(draft)
@@ -86,7 +86,7 @@ def test_a_device_whose_lock_has_other_hardware_is_not_locked_over_it() -> None:
     with pytest.raises(LedgerError, match="cannot lock"):
         draft.lock(name("d0"), keys("z"), other, "the same name, other keys")
     with pytest.raises(LedgerError, match="cannot lock"):
-        draft.withhold(name("d0"), keys("z"), "the same name, other keys")
+        draft.call_foreign(name("d0"), keys("z"), "the same name, other keys")
 
 
 def test_each_move_has_a_fence_of_its_own_that_grows_and_never_repeats() -> None:

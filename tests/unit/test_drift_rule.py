@@ -189,7 +189,7 @@ def test_other_devices_under_our_resource_are_another_plugins(
 
 def test_a_foreign_holder_is_told_even_while_kubelet_does_not_answer() -> None:
     draft = drafted()
-    draft.withhold(name("d1"), CHIPS[name("d1").id], "held by pid 42 (python) outside any pod")
+    draft.call_foreign(name("d1"), CHIPS[name("d1").id], "held by pid 42 (python) outside any pod")
     assert draft.book.locks[name("d1")].state is LockState.FOREIGN
     assert _kinds(draft.book, KubeletView(), holders={name("d1"): (_holder(None),)}) == [
         Drift.HELD_BY_ANOTHER.value

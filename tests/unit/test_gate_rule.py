@@ -116,7 +116,7 @@ def _ended(book: Book, state: LockState = LockState.RELEASING) -> Book:
 
 def _foreign() -> Book:
     draft = drafted()
-    draft.withhold(name("d0"), keys("a"), "held by pid 7 (dd) outside any pod [node open]")
+    draft.call_foreign(name("d0"), keys("a"), "held by pid 7 (dd) outside any pod [node open]")
     return draft.book
 
 

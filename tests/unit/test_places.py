@@ -125,7 +125,7 @@ def test_a_lock_is_refused_on_what_another_has_by_another_driver() -> None:
     with pytest.raises(LedgerError, match=r"G::0 has the same hardware"):
         draft.lock(name(AT, VFIO), FUNCTION[DeviceId(AT)], second, "taken")
     with pytest.raises(LedgerError, match=r"G::0 has the same hardware"):
-        draft.withhold(name(AT, VFIO), FUNCTION[DeviceId(AT)], "pid 1")
+        draft.call_foreign(name(AT, VFIO), FUNCTION[DeviceId(AT)], "pid 1")
 
 
 def test_a_pod_may_have_a_card_and_a_function_and_keeps_both_from_others() -> None:

@@ -528,7 +528,7 @@ def test_the_evidence_that_kubelet_let_go_of_a_pod(
 
 def test_a_device_called_foreign_goes_to_no_pod_that_has_not_started() -> None:
     draft = drafted()
-    draft.withhold(name("d0"), keys("a"), "held by pid 7 (dd) outside any pod [node open]")
+    draft.call_foreign(name("d0"), keys("a"), "held by pid 7 (dd) outside any pod [node open]")
     draft.allocate(WHOLE, _D0, pod=X)
     after = _after(draft.book, seen(entry(X, "d0")), sightings={X: _EMPTY})
     assert lock_of(after, "d0").state is LockState.FOREIGN

@@ -415,7 +415,7 @@ def test_it_is_lifted_though_the_pod_has_other_hardware_already() -> None:
     both = {**CARD, **OTHER}
     draft = drafted(
         book_of(
-            lambda draft: draft.withhold(name("G::0"), keys("replica/G/0"), "held by pid 9"),
+            lambda draft: draft.call_foreign(name("G::0"), keys("replica/G/0"), "held by pid 9"),
             allocated(both, pod=X, active=True),
         )
     )
@@ -447,7 +447,7 @@ def test_it_is_not_lifted_while_another_pod_keeps_the_card_from_whoever_is_count
     first = allocated(replica(1), resource=SHARED, pod=Z, active=True)(draft)
     settle(draft)
     draft.end(first, "over")
-    draft.withhold(name("G::0"), keys("replica/G/0"), "held by pid 9")
+    draft.call_foreign(name("G::0"), keys("replica/G/0"), "held by pid 9")
     allocated(CARD, pod=X, active=True)(draft)
     observed = Observation(
         view=seen(entry(X, "G")), inventory=WHOLE_GPU, boot=BOOT, pending_timeout=60.0

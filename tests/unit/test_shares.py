@@ -94,7 +94,7 @@ def test_a_claim_waits_for_no_certain_replica_when_none_is_left() -> None:
 def test_what_is_foreign_may_be_what_a_claim_has_that_is_prepared_already() -> None:
     draft = drafted()
     for each in _REPLICAS:
-        draft.withhold(each.name, each.keys, "held by pid 7 (train)")
+        draft.call_foreign(each.name, each.keys, "held by pid 7 (train)")
     assert isinstance(placed([_share("s")], draft.book, _MINE), Obstacle)
     assert _ids(placed([_share("s")], draft.book, _MINE, prepared=True)) == ["G::0"]
     _takes(draft, _OTHER, _REPLICAS[0])

@@ -233,7 +233,7 @@ class Draft:
         self._refuse_taken(device, keys, of=allocation)
         self._change(_owned(self._free(device, keys), allocation), LockState.HELD, evidence)
 
-    def withhold(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
+    def call_foreign(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record that something we did not grant has a free device."""
         self._refuse_taken(device, keys)
         self._change(self._free(device, keys), LockState.FOREIGN, evidence)

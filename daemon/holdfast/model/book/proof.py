@@ -111,6 +111,6 @@ def unlocked(devices: Iterable[Device], book: Book) -> tuple[Device, ...]:
 
 
 def call_foreign(draft: Draft, device: Device, reason: str) -> None:
-    """Withhold *device*, which is in use for *reason*, if it was granted to nobody meanwhile."""
+    """Call *device* foreign, in use for *reason*, if it was granted to nobody meanwhile."""
     if unlocked([device], draft.book):
-        draft.withhold(device.name, device.keys, reason)
+        draft.call_foreign(device.name, device.keys, reason)
