@@ -75,11 +75,11 @@ async def test_allocates_that_could_not_be_recorded_are_in_the_book_before_the_n
                 await made.allocate(WHOLE, (DeviceId("b"),))
                 await made.allocate(WHOLE, (DeviceId("a"),))
         assert not ledger.book.value.allocations
-        assert ledger.owes((WHOLE, ids("a")))
+        assert ledger.may_lack((WHOLE, ids("a")))
         made.commit_timeout.set(60.0)
         await made.allocate(WHOLE, (DeviceId("c"),))
         assert [each.ids for each in ledger.book.value.queue()] == [ids(each) for each in "bac"]
-        assert not ledger.owes((WHOLE, ids("a")))
+        assert not ledger.may_lack((WHOLE, ids("a")))
 
 
 async def test_the_look_and_the_commit_have_the_commit_timeout_together(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_what_is_committed_is_owed_until_the_book_that_is_published_shows_
         await made.allocate(WHOLE, (DeviceId("a"),))
         await _takes_no_write(ledger, on=False)
         await ledger.lane.run(lambda: ledger._apply(Draft.pay))  # and not published yet
-        assert ledger.owes((WHOLE, ids("a")))
+        assert ledger.may_lack((WHOLE, ids("a")))
 
 
 async def test_what_changes_nothing_is_owed_no_longer(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_what_changes_nothing_is_owed_no_longer(tmp_path: Path) -> None:
     async with ledger_in(tmp_path) as ledger:
         ledger.owe("nothing", lambda _draft: None)
         assert not await ledger.apply_if_changing(Draft.pay)
-        assert not ledger.owes("nothing")
+        assert not ledger.may_lack("nothing")
 
 
 async def test_a_commit_that_comes_too_late_is_not_done_twice(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_a_commit_that_comes_too_late_is_not_done_twice(tmp_path: Path) ->
         sqlite, goes_on = ledger.store._db, threading.Event()
         await ledger.lane.run(lambda: sqlite.set_trace_callback(lambda _text: goes_on.wait()))
         await made.allocate(WHOLE, (DeviceId("a"),))
-        assert ledger.owes((WHOLE, ids("a")))
+        assert ledger.may_lack((WHOLE, ids("a")))
         goes_on.set()
         made.commit_timeout.set(60.0)
         await made.allocate(WHOLE, (DeviceId("b"),))

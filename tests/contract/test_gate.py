@@ -206,7 +206,7 @@ async def test_a_start_is_not_the_former_pods_because_its_allocate_could_not_be_
     await at.ledger.lane.run(lambda: sqlite.execute("PRAGMA query_only = OFF"))
     assert f"held by pod {OTHER}" in await _start(at, gate)
     assert [each.pod for each in at.ledger.book.value.queue()] == [OTHER, None]
-    assert not at.ledger.owes((TPU, frozenset({device.name.id})))
+    assert not at.ledger.may_lack((TPU, frozenset({device.name.id})))
 
 
 async def test_a_start_whose_allocate_is_forgotten_waits_for_open_devices_and_for_no_process(

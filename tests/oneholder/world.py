@@ -722,7 +722,7 @@ class OneHolder(RuleBasedStateMachine):
     ) -> Caller | None:
         """Return whose start it is taken for, None where it waits for that."""
         known, asked = container.waits_as, (passage.resource, passage.asked)
-        if self.ledger.owes(asked) and not self._commit_or_log(Draft.pay, None):
+        if self.ledger.may_lack(asked) and not self._commit_or_log(Draft.pay, None):
             return None
         self._read(look, asks=False)
         if look is not Look.READ:

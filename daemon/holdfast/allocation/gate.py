@@ -165,7 +165,7 @@ class Gate(Struct, frozen=True, kw_only=True):
         start.devices = devices = self._devices(passage.resource, passage.asked)
         named = {device.name.id: device.keys for device in devices}
         start.passage = replace(passage, devices=named)
-        if self.ledger.owes((passage.resource, passage.asked)):  # it is no former pod's start
+        if self.ledger.may_lack((passage.resource, passage.asked)):  # it is no former pod's start
             await self.entry.record(Draft.pay)
         start.doing = "kubelet's checkpoint could not be read in time"
         await self._know_caller(start)

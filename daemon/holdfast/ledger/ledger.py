@@ -106,8 +106,8 @@ class Ledger(Struct, kw_only=True):
                 self._owed.pop(former, None)
         self._owed[record] = what
 
-    def owes(self, what: object) -> bool:
-        """Tell whether *what* may be missing from `book`."""
+    def may_lack(self, what: object) -> bool:
+        """Tell whether *what* may be missing from `book`: owed, or in a commit not published yet."""
         return what in self._owed.copy().values() or self.book.value is not self.store.book
 
     async def apply_or_log(

@@ -10,7 +10,7 @@ PART_EDITS = {
         Edit("stale-caller", "if start.caller.pod is None:", "if False:"),
         Edit(
             "unrecorded-caller",
-            "if self.ledger.owes((passage.resource, passage.asked)):",
+            "if self.ledger.may_lack((passage.resource, passage.asked)):",
             "if False:",
         ),
         Edit("stale-caller", "self.reader.view.value, readable=False)", "self.reader.view.value)"),
