@@ -107,7 +107,7 @@ class Ledger(Struct, kw_only=True):
         self._owed[record] = what
 
     def may_lack(self, what: object) -> bool:
-        """Tell whether *what* may be missing from `book`: owed, or in a commit not published yet."""
+        """Tell whether *what* may be missing from `book`: owed, or committed and not published."""
         return what in self._owed.copy().values() or self.book.value is not self.store.book
 
     async def apply_or_log(
