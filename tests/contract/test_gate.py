@@ -3,13 +3,14 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from fakes.allocators import allocator
 from fakes.books import entry, seen, unreadable
@@ -155,6 +156,60 @@ async def _start(at: AtTheGate, gate: Gate, place: int = 0) -> str:
     except GateRefusedError as error:
         return str(error)
     return ""
+
+
+async def _outcome(at: AtTheGate, gate: Gate) -> str:
+    """Return the outcome by which a start is refused."""
+    with capture_logs() as logs:
+        assert await _start(at, gate)
+    (outcome,) = (each["outcome"] for each in logs if each["event"] == "gate refused")
+    return str(outcome)
+
+
+def _unread(at: AtTheGate) -> None:
+    at.reader.stuck = True
+
+
+def _unnamed(at: AtTheGate) -> None:
+    at.counted()
+
+
+def _unscanned(at: AtTheGate) -> None:
+    at.lane.close()
+
+
+def _unasked(at: AtTheGate) -> None:
+    """Its driver is not asked who uses it."""
+    at.devices = (replace(at.devices[0], kind=DeviceKind.DRIVER), *at.devices[1:])
+
+
+def _slow(at: AtTheGate) -> None:
+    at.slow()
+
+
+@pytest.mark.parametrize("fault", [_unread, _unnamed, _unscanned, _unasked, _slow])
+async def test_what_could_not_be_found_out_is_not_counted_as_a_device_that_somebody_has(
+    at: AtTheGate, fault: Callable[[AtTheGate], None]
+) -> None:
+    at.counted((POD, 0))
+    fault(at)
+    gate = at.gate(caller_lookup=3600.0, exclusive_open=False)
+    assert await _outcome(at, gate) == "unknown"
+
+
+async def test_a_device_that_somebody_has_is_counted_by_who_has_it(at: AtTheGate) -> None:
+    at.counted((OTHER, 0))
+    assert await _start(at, at.gate()) == ""
+    at.counted((POD, 0))
+    assert await _outcome(at, at.gate()) == "held"
+    await at.allocate(POD, 0)
+    with ExitStack() as stack:
+        at.opened(stack, 0)
+        assert await _outcome(at, at.gate()) == "in-use"
+    at.slow()
+    known = Holder(process=ProcessId(7, 1), command="python", access=frozenset({DeviceAccess.NODE}))
+    at.watch.holders = (known,)
+    assert await _outcome(at, at.gate(exclusive_open=False)) == "in-use"
 
 
 async def test_nobody_passes_before_the_node_was_looked_at(at: AtTheGate) -> None:

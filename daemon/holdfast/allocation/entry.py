@@ -59,6 +59,7 @@ class EntryOutcome(Enum):
     UNVERIFIED = "unverified"
     HELD = "held"
     IN_USE = "in-use"
+    UNKNOWN = "unknown"
     SEVERAL_PODS = "several-pods"
     GONE = "gone"
     HARDWARE = "hardware"
@@ -354,7 +355,7 @@ class Entry:
         try:
             seen = await self.look.facts(devices)
         except LaneStuckError as error:
-            raise Wait(EntryOutcome.IN_USE, f"the node cannot be scanned: {error}") from error
+            raise Wait(EntryOutcome.UNKNOWN, f"the node cannot be scanned: {error}") from error
         return {each.name: judge_kernel(seen[each.name]) for each in devices}
 
     def _held(self, visit: Visit, keys: frozenset[HardwareKey], obstacle: Obstacle) -> Wait:
@@ -369,10 +370,10 @@ class Entry:
         book, text = self.ledger.book.value, visit.doing + self._by_whom(visit)
         seen = (self.watcher.obstacle(each.name) for each in visit.devices)
         blocked = next((each for each in seen if each is not None), None)
-        said = of_reason(Message.OTHER, visit.doing)
+        outcome, said = EntryOutcome.UNKNOWN, of_reason(Message.OTHER, visit.doing)
         if blocked is not None and blocked.holders:  # who has it says more than what took too long
-            said = of_blocked(blocked, visit.pods, book)
-        return Wait(EntryOutcome.IN_USE, text, said=said)
+            outcome, said = EntryOutcome.IN_USE, of_blocked(blocked, visit.pods, book)
+        return Wait(outcome, text, said=said)
 
     def _by_whom(self, visit: Visit, keys: frozenset[HardwareKey] = frozenset()) -> str:
         """Return what is known to be in the way of *visit*, to complete a text with."""
@@ -395,8 +396,9 @@ def _check_free(visit: Visit, verdicts: Mapping[DeviceName, Verdict], book: Book
         return
     name, text = next(iter(blocked.items()))
     pod = next(iter(visit.pods)) if len(visit.pods) == 1 else None
+    in_use = verdicts[name].freedom is Freedom.IN_USE
     raise Wait(
-        EntryOutcome.IN_USE,
+        EntryOutcome.IN_USE if in_use else EntryOutcome.UNKNOWN,
         text,
         held_up(pod, name, verdicts[name].holders),
         said=of_verdict(name, verdicts[name], visit.pods, book),

@@ -224,7 +224,7 @@ class Gate(Struct, frozen=True, kw_only=True):
             # What it said before this start may name the pod that had the devices until then.
             if start.caller.pod is None:
                 text = f"it cannot be read whose container it is: {error}"
-                raise Wait(EntryOutcome.HELD, text, transient=True) from error
+                raise Wait(EntryOutcome.UNKNOWN, text, transient=True) from error
             view = replace(self.reader.view.value, readable=False)
         # Once known, a pod stays the caller.
         book = self.ledger.book.value
@@ -251,7 +251,7 @@ class Gate(Struct, frozen=True, kw_only=True):
         looked_up = self._waited(start) >= self.settings.value.caller_lookup
         if caller.pod is None and view.readable and not looked_up:
             raise Wait(
-                EntryOutcome.HELD,
+                EntryOutcome.UNKNOWN,
                 "kubelet's checkpoint does not yet say whose container it is",
                 transient=True,
             )
