@@ -50,8 +50,10 @@ def _made(text: str, shown: str) -> list[Object]:
         del config[name]
     pool = config.get("pools", [{}])[0]
     config["pools"] = [{"resourceName": "a.b/c", "addresses": ["*"], **pool, "api": "dra"}]
-    config["gpu"] |= {"api": "dra", "migStrategy": "mixed"}
-    config["tpu"] |= {"api": "dra"}
+    for key, section in _SCHEMA["properties"]["config"]["properties"].items():
+        if "api" in section.get("properties", ()):  # what has one name has one API
+            config[key] |= {"api": "dra"}
+    config["gpu"] |= {"migStrategy": "mixed"}
     config["stateDir"] = f"/state{config.get('stateDir', '')}"  # outside of the plugin folder
     config.setdefault("name", "documents")
     values["seccompProfile"] |= {"type": "Localhost"}

@@ -20,7 +20,7 @@ from holdfast.names import (
 )
 from holdfast.settings.hardware import SHARED, DeviceSettings
 from holdfast.settings.sections import Settings
-from holdfast.settings.types import NOT_KUBELETS
+from holdfast.settings.types import NOT_KUBELETS, plain
 
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit of its own, and admits no other pod
 
@@ -65,7 +65,11 @@ def _path(text: str) -> Path:
 
 
 def _resources(settings: Settings) -> Iterator[str]:
-    names = [("tpu.resourceName", settings.tpu.resource_name)]
+    names = [
+        (f"{key}.resourceName", section["resourceName"])
+        for key, section in plain(settings).items()
+        if isinstance(section, dict) and "resourceName" in section
+    ]
     names += [
         (f"pools[{n}].resourceName", each.resource_name) for n, each in enumerate(settings.pools)
     ]
