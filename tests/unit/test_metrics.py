@@ -1,5 +1,7 @@
 """The metrics: what is shown for what happened, in the words of Prometheus."""
 
+import ast
+import inspect
 import re
 
 import pytest
@@ -8,6 +10,7 @@ from prometheus_client import generate_latest
 from fakes.books import WHOLE, X, device_lock, device_of, drafted, name, silicon
 from fakes.standings import standings_of
 from holdfast.allocation.entry import EntryOutcome
+from holdfast.app.answers.readiness import readings
 from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState, Move, Phase
 from holdfast.model.book.claims import Wish, end_claim
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
@@ -240,6 +243,15 @@ def test_a_resource_whose_devices_nobody_holds_shows_no_holders() -> None:
     metrics.gauges.show(Readings(inventory=_inventory(_device("a"))))
 
     assert 'holdfast_holders{resource="google.com/tpu"} 0.0' in _shown(metrics)
+
+
+def test_each_reading_is_taken_off_the_daemon_for_one_that_is_not_shows_as_none() -> None:
+    (made,) = (
+        {each.arg for each in node.keywords}
+        for node in ast.walk(ast.parse(inspect.getsource(readings)))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == Readings.__name__
+    )
+    assert made == set(Readings.__struct_fields__)
 
 
 def test_before_anything_was_read_no_series_says_that_there_is_none_of_it() -> None:
