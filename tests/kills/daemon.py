@@ -56,7 +56,7 @@ from kills.edges import (
     MemoryRuntimeFiles,
 )
 from kills.kubelet import Kubelet, Reader
-from kills.pods import CLAIMED, TPU
+from kills.pods import CLAIMED, LINKS, TPU
 
 OWN_PID = 4_999_999
 _PATIENCE = 120.0
@@ -206,7 +206,7 @@ class Daemon:
         specs = ClaimSpecs(
             SpecFolder(folder, prefix="claims"),
             driver=DRIVER,
-            root=HostRoot.under(folder),
+            root=self._links(),
             lane=self.lane,
         )
         claimed = [each for each in self._inventory.devices if each.name.resource == CLAIMED]
@@ -254,6 +254,16 @@ class Daemon:
             patience=Watched(_PATIENCE),
             observer=Unobserved(),
         )
+
+    def _links(self) -> HostRoot:
+        """Return a root with the nodes of what comes by claims."""
+        root = HostRoot.under(self._state / "node")
+        for path, to in LINKS.items():
+            link = root.node(path)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(to)
+        return root
 
     def lose_ledger(self) -> None:
         """Let the ledger's files be gone, while nobody runs."""

@@ -14,6 +14,8 @@ from kills.kernel import INIT, NODE, Kernel, Process
 TPU = ResourceName("google.com/tpu")
 CLAIMED = ResourceName("example.com/claimed")
 """What comes by claims alone; TPU comes by the device plugin."""
+LINKS = {"/dev/vfio/e": "/dev/null", "/dev/vfio/f": "/dev/zero", "/dev/vfio/g": "/dev/full"}
+"""The nodes of CLAIMED, and what each is a link to, whose number it has."""
 _OPEN = frozenset({DeviceAccess.NODE, DeviceAccess.DEVICE_FD})
 _LEAKED = frozenset({DeviceAccess.DEVICE_FD})
 _SYSTEM = "/system.slice/containerd.service"

@@ -9,19 +9,36 @@ from pathlib import Path
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fakes.books import inventory, silicon
+from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceId, PodUid
 from kills.claims import Claim
 from kills.daemon import Daemon, Guards
 from kills.kernel import Kernel
 from kills.kubelet import CORRUPT, EMPTY, Kubelet
-from kills.pods import CLAIMED, TPU, Kind, Pod, Runtime, some_containers
+from kills.pods import CLAIMED, LINKS, TPU, Kind, Pod, Runtime, some_containers
 from kills.strangers import Strangers
 from manual_clock import ManualClock
 
-_NODE = inventory(
-    {TPU: silicon(d0="a", d1="b", d2="c", d3="d"), CLAIMED: silicon(e0="e", e1="f", e2="g")}
+
+def _linked(device: Device) -> Device:
+    """Return *device* with the numbers that its nodes have below a root with LINKS."""
+    return replace(
+        device,
+        nodes=tuple(
+            replace(each, rdev=Path(LINKS[each.path]).stat().st_rdev) for each in device.nodes
+        ),
+    )
+
+
+_CHIPS = inventory({TPU: silicon(d0="a", d1="b", d2="c", d3="d")})
+_BY_CLAIMS = inventory({CLAIMED: silicon(e0="e", e1="f", e2="g")})
+_NODE = replace(
+    _CHIPS,
+    resources=(*_CHIPS.resources, *_BY_CLAIMS.resources),
+    devices=(*_CHIPS.devices, *map(_linked, _BY_CLAIMS.devices)),
 )
 _NAMES = frozenset(device.name for device in _NODE.devices)
 _IDS = frozenset(name.id for name in _NAMES if name.resource == TPU)
