@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
 from fakes.commands import holdfast
 from fakes.stage import CHIPS, TPU, Stage, stage
+from holdfast.cli.commands import COMMANDS
 from holdfast.names import CONTROL_SOCKET
 from ports import free_port
 from waiting import until
@@ -83,7 +85,13 @@ def _keys(command: str) -> set[str]:
     }
 
 
-async def test_every_form_for_programs_has_the_same_value_and_the_keys_of_the_page(
+_SHOWING = [each for each in COMMANDS if "output" in {option.name for option in each.params}]
+_WITHOUT_A_TABLE = {"config", "debug", "doctor", "reload"}
+"""Their keys the page tells in a sentence, or not at all."""
+_ONLY_RUNNING = {"debug", "holders", "reload"}
+
+
+async def test_every_command_that_shows_something_has_the_same_in_each_form(
     short_path: Path,
 ) -> None:
     async with stage(short_path) as node:
@@ -91,22 +99,33 @@ async def test_every_form_for_programs_has_the_same_value_and_the_keys_of_the_pa
         await node.allocate(A)
         assert await node.pre_start(A) == ""
         await node.until_named(pod)  # else one of two answers may have its name
-        for command in ("status", "devices", "locks", "history", "holders"):
-            answer = await _json(node, command)
-            rows = answer if isinstance(answer, list) else [answer]
-            for row in rows:
-                assert row.keys() == _keys(command), command
-            if command not in {"status", "holders"}:  # the one has ages of checks, the other none
-                as_yaml = await node.command(command, "-o", "yaml")
-                assert yaml.safe_load(as_yaml.stdout) == answer
-                assert rows
-        why = await _json(node, "why", A)
-        assert why.keys() == _keys("why")
-        await node.stop()
-        for command in ("status", "devices", "locks", "history"):
-            answer = await _json(node, command)
-            for row in answer if isinstance(answer, list) else [answer]:
-                assert row.keys() == _keys(command), f"{command}, down"
+
+        async def shown(command: click.Command, form: str) -> str:
+            asked = [A for each in command.params if each.required]
+            done = await node.command(str(command.name), *asked, "-o", form)
+            assert "Traceback" not in done.stderr, done.stderr
+            return done.stdout
+
+        assert len(_SHOWING) >= 10
+        for down in (False, True):
+            if down:
+                await node.stop()
+            for command in _SHOWING:
+                if down and command.name in _ONLY_RUNNING:
+                    continue
+                forms = [shown(command, form) for form in ("json", "yaml", "wide")]
+                as_json, as_yaml, wide = await asyncio.gather(*forms)
+                answer = json.loads(as_json)
+                rows = answer if isinstance(answer, list) else [answer]
+                if isinstance(answer, list):
+                    assert yaml.safe_load(as_yaml) == answer
+                    assert rows or command.name == "holders"
+                else:  # it may have ages
+                    assert yaml.safe_load(as_yaml).keys() == answer.keys(), command.name
+                assert wide
+                for row in rows:
+                    if command.name not in _WITHOUT_A_TABLE:
+                        assert row.keys() == _keys(str(command.name)), (command.name, down)
 
 
 async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(

@@ -68,7 +68,8 @@ def doctor(
 
     Exits with 1 for a FAIL. Changes nothing on the node.
     """
-    from msgspec.structs import asdict, replace  # noqa: PLC0415 - no other command needs these
+    from msgspec import to_builtins  # noqa: PLC0415 - no other command needs these
+    from msgspec.structs import replace  # noqa: PLC0415 - as above
 
     from holdfast.doctor.areas import examine  # noqa: PLC0415 - as above
     from holdfast.doctor.finding import Level, Node  # noqa: PLC0415 - as above
@@ -83,7 +84,7 @@ def doctor(
     report = {
         "root": str(root),
         "counts": {level.value: counts[level] for level in Level},
-        "findings": [asdict(finding) for finding in found],
+        "findings": to_builtins(found),
     }
     told = ", ".join(f"{counts[level]} {level.value}" for level in Level)
     where = "" if str(root) == "/" else f"; read only files below {root}"
