@@ -34,4 +34,4 @@ async def test_who_has_a_device_is_told_with_its_limit_usage_headroom_and_memloc
             "usage": 100 * MIB,
             "headroom": 300 * MIB,
         }
-        assert "300.0 MiB" in table([row], ["headroom"])
+        assert "300.0 MiB" in table([row])[1]

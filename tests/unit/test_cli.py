@@ -326,24 +326,15 @@ def test_a_table_is_aligned_and_shows_absence_truth_lists_and_times() -> None:
         {"id": "longer", "pod": "p", "offered": False, "access": [], "since": 86400},
     ]
 
-    lines = table(rows, ["id", "pod", "offered", "access"]).splitlines()
-
-    assert lines == [
-        "ID      POD  OFFERED  ACCESS",
-        "a       -    yes      fd, map",
-        "longer  p    no       -",
+    assert table(rows) == [
+        "ID      POD  OFFERED  ACCESS   SINCE",
+        "a       -    yes      fd, map  1970-01-01 00:00:00Z",
+        "longer  p    no       -        1970-01-02 00:00:00Z",
     ]
-    assert "19" in table(rows, ["since"]).splitlines()[1]
-
-
-def test_a_table_of_nothing_has_its_headings() -> None:
-    assert table([], ["device", "state"]) == "DEVICE  STATE"
 
 
 def test_what_a_process_calls_itself_cannot_move_the_readers_cursor() -> None:
-    shown = table([{"command": "a\x1b[2J\nb"}], ["command"])
-
-    assert shown == "COMMAND\na\\x1b[2J\\nb"
+    assert table([{"command": "a\x1b[2J\nb"}]) == ["COMMAND", "a\\x1b[2J\\nb"]
 
 
 def test_the_defaults_are_what_config_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,6 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.tables import PROGRAMS, Row, Rows, say, show, show_document, show_report
 from holdfast.cli.views import (
-    DEVICES,
-    HISTORY,
-    HOLDERS,
-    LOCKS,
     device_lines,
     history_lines,
     holder_lines,
@@ -98,7 +94,7 @@ def debug(folder: Path, output: str | None) -> None:
 def devices(folder: Path, output: str | None) -> None:
     """List the devices with their health, lock and pod."""
     rows: Rows = ask_daemon(folder, "devices", lambda _: _down().devices(folder))
-    show(rows, DEVICES, output, device_lines)
+    show(rows, output, device_lines)
 
 
 @click.command(epilog=example("holdfast locks --watch"))
@@ -106,7 +102,7 @@ def devices(folder: Path, output: str | None) -> None:
 def locks(folder: Path, output: str | None) -> None:
     """List which pod or claim has which device, what waits for it, and what happens next."""
     rows: Rows = ask_daemon(folder, "locks", lambda _: _down().locks(folder))
-    show(rows, LOCKS, output, lock_lines)
+    show(rows, output, lock_lines)
 
 
 @click.command(epilog=example("holdfast holders -o json"))
@@ -117,7 +113,7 @@ def holders(folder: Path, output: str | None) -> None:
     Needs the running daemon, which may see every process.
     """
     rows: Rows = ask_daemon(folder, "holders")
-    show(rows, HOLDERS, output, holder_lines)
+    show(rows, output, holder_lines)
 
 
 def _past(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
@@ -178,7 +174,7 @@ def history(
     told = with_durations(rows)
     if since is not None:
         told = [row for row in told if row["at"] >= time.time() - since]
-    show(told, HISTORY, output, history_lines)
+    show(told, output, history_lines)
 
 
 @click.command("why", epilog=example("holdfast why default/train-1"))

@@ -46,12 +46,11 @@ def devices(folder: Path) -> Rows:
             "resource": lock.device.resource,
             "id": lock.device.id,
             "health": "unknown",
-            **dict.fromkeys(("model", "offered", "reasons", "faults", "obstacle", "numa", "nodes")),
+            **dict.fromkeys(("model", "offered", "numa", "nodes")),
             "lock": lock.state.value,
             "lockDevice": str(lock.device),
             **owner_report(lock, book),
-            "freeFor": None,
-            "until": None,
+            **dict.fromkeys(("freeFor", "until", "reasons", "faults", "obstacle")),
         }
         for _, lock in sorted(book.locks.items())
     ]

@@ -44,13 +44,9 @@ _SIGN = re.compile(rf"^{_WORD}(?=[ :,]|$)|(?<=  ){_WORD}(?=  |$)|(?<=: ){_WORD}(
 """Those words at the start of a line, alone in a cell, or after a colon."""
 
 
-def show(
-    rows: Rows, columns: Sequence[str], output: str | None, short: Callable[[Rows], list[str]]
-) -> None:
-    """Print *rows*: as *short* shows them, their *columns* in full, or everything for programs."""
-    if output is not None and not any(row.get("claim") for row in rows):
-        columns = [each for each in columns if each not in _CLAIMS]
-    show_report(rows, output, lambda: table(rows, columns).split("\n") if output else short(rows))
+def show(rows: Rows, output: str | None, short: Callable[[Rows], list[str]]) -> None:
+    """Print *rows*: as *short* shows them, in full, or everything for programs."""
+    show_report(rows, output, lambda: table(rows) if output and rows else short(rows))
 
 
 def show_report(report: object, output: str | None, lines: Callable[[], Iterable[str]]) -> None:
@@ -84,10 +80,12 @@ def say(*lines: str, error: bool = False) -> None:
         click.echo(_SIGN.sub(_paint, text) if coloured else text, err=error)
 
 
-def table(rows: Rows, columns: Sequence[str]) -> str:
-    """Return *columns* of *rows*, in full and aligned, under a line of headings."""
+def table(rows: Rows) -> list[str]:
+    """Return all that *rows*, one at least, have: in full and aligned, under a line of headings."""
+    claims = any(row.get("claim") for row in rows)
+    columns = [name for name in rows[0] if claims or name not in _CLAIMS]
     cells = [[_cell(name, row.get(name)) for name in columns] for row in rows]
-    return "\n".join(_lines([[name.upper() for name in columns], *cells], None))
+    return _lines([[name.upper() for name in columns], *cells], None)
 
 
 def short_table(rows: Rows, columns: Sequence[Column]) -> list[str]:

@@ -17,17 +17,6 @@ from holdfast.cli.tables import (
     utc,
 )
 
-_CLAIM = ("claim", "claimUid", "claimPhase", "claimPods")
-DEVICES = (
-    *("resource", "id", "model", "health", "offered", "numa", "lock", "pod", "podName", *_CLAIM),
-    *("freeFor", "until", "reasons"),
-)
-LOCKS = ("device", "state", "pod", "podName", *_CLAIM, "since", "fence", "until", "reason")
-HOLDERS = (
-    *("device", "pid", "command", "uid", "access", "pod", "podName", *_CLAIM, "container"),
-    *("cause", "limit", "usage", "headroom", "memlock"),
-)
-HISTORY = ("at", "device", "from", "to", "lasted", "pod", "podName", "claim", "fence", "evidence")
 _RESOURCES = ("name", "devices", "healthy", "offered", "locked", "waiting")
 _DOWN = "unknown: the daemon is down"
 _TAKEN_UP = {
@@ -173,8 +162,8 @@ def status_lines(report: Row, *, every: bool = False, wide: bool = False) -> lis
         lines.append("NO DEVICES on this node: `holdfast doctor` looks for the cause")
     columns = [(name.upper(), field(name)) for name in _RESOURCES]
     lines += short_table(report["resources"], columns)
-    if report["claims"]:
-        lines += _claim_lines(report["claims"], wide=wide)
+    if claims := report["claims"]:
+        lines += table(claims) if wide else _claim_lines(claims)
     if every or wide:
         lines += map(check_line, passed)
     elif passed:
@@ -182,7 +171,7 @@ def status_lines(report: Row, *, every: bool = False, wide: bool = False) -> lis
     return lines
 
 
-def _claim_lines(rows: Rows, *, wide: bool) -> list[str]:
+def _claim_lines(rows: Rows) -> list[str]:
     names = Names(rows)
 
     def called(name: str) -> Callable[[Row], str]:
@@ -198,8 +187,6 @@ def _claim_lines(rows: Rows, *, wide: bool) -> list[str]:
     }
     if not any(row["adminDevices"] for row in rows):
         del cells["adminDevices"]
-    if wide:
-        return table(rows, list(cells)).split("\n")
     return short_table(rows, [(name.upper(), cell) for name, cell in cells.items()])
 
 

@@ -334,13 +334,6 @@ def _device_report(
         "model": device.model,
         "health": "Healthy" if standing.healthy else "Unhealthy",
         "offered": device.name in offered,
-        "reasons": [
-            *(fault.text for fault in device.faults),
-            *told_of(device, notes),
-            *filter(None, [standing.leaving, standing.withheld]),
-        ],
-        "faults": [fault.text for fault in device.faults],
-        "obstacle": str(standing.obstacle) if standing.obstacle else None,
         "numa": device.numa_node,
         "nodes": [node.path for node in device.nodes],
         "lock": standing.state.value,
@@ -348,6 +341,13 @@ def _device_report(
         **owner_report(lock, book),
         "freeFor": standing.free_for.value,
         "until": standing.until or None,
+        "reasons": [
+            *(fault.text for fault in device.faults),
+            *told_of(device, notes),
+            *filter(None, [standing.leaving, standing.withheld]),
+        ],
+        "faults": [fault.text for fault in device.faults],
+        "obstacle": str(standing.obstacle) if standing.obstacle else None,
     }
 
 
@@ -360,9 +360,6 @@ def _left_out_report(left: ExcludedDevice, book: Book) -> Report:
         "model": device.model,
         "health": "LeftOut",
         "offered": False,
-        "reasons": [left.reason],
-        "faults": [],
-        "obstacle": None,
         "numa": device.numa_node,
         "nodes": [node.path for node in device.nodes],
         "lock": None,
@@ -370,6 +367,9 @@ def _left_out_report(left: ExcludedDevice, book: Book) -> Report:
         **owner_report(None, book),
         "freeFor": FreeFor.NONE.value,
         "until": "the settings no longer leave it out",
+        "reasons": [left.reason],
+        "faults": [],
+        "obstacle": None,
     }
 
 
