@@ -25,6 +25,8 @@ V2 = """version = 2
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{}]
 runtime_type = "io.containerd.runc.v2"
 """
+DOCKERS = 'disabled_plugins = ["cri"]'
+"""What Docker's packages have in containerd's configuration."""
 V3 = """version = 3
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{}]
 runtime_type = "io.containerd.runc.v2"
@@ -293,8 +295,11 @@ def test_a_binary_that_is_not_on_the_node_is_named(tmp_path: Path) -> None:
     assert not bad(look(node(tmp_path, {"/usr/bin/crun": "#!/bin/sh\n"})))
 
 
-def test_a_node_of_another_runtime_has_nothing_to_mend(tmp_path: Path) -> None:
-    found = look(node(tmp_path, {"/etc/crio/crio.conf": ""}))
+@pytest.mark.parametrize("beside", [{}, {MAIN: DOCKERS, "/usr/bin/containerd": ""}])
+def test_a_node_of_another_runtime_has_nothing_to_mend(
+    beside: dict[str, str], tmp_path: Path
+) -> None:
+    found = look(node(tmp_path, {"/etc/crio/crio.conf": "", **beside}), "1.7.27")
     assert not bad(found)
     assert "CRI-O runs this node's pods, and its configuration is not read" in (
         found["config", Level.OK].reason
@@ -308,7 +313,8 @@ def test_what_would_have_to_be_known_of_another_runtime_is_named(tmp_path: Path)
         "whether it has the handler runsc and looks up devices by CDI name in /var" in found.reason
     )
     assert "`crio config`" in found.remedy
-    at = node(tmp_path / "docker", {"/run/cri-dockerd.sock": ""}, deviceListStrategy="cdi")
+    files = {"/run/cri-dockerd.sock": "", MAIN: DOCKERS, "/usr/bin/containerd": ""}
+    at = node(tmp_path / "docker", files, deviceListStrategy="cdi")
     assert "the configuration of cri-dockerd" in look(at)["config", Level.WARN].remedy
 
 

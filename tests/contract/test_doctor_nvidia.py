@@ -333,9 +333,12 @@ def test_somebody_must_act_on_the_variable_that_names_a_gpu(
     assert the(built.look(gpu=dict(settings)), "toolkit").level is level
 
 
-def test_a_runtime_whose_configuration_is_not_read_is_named(built: Built) -> None:
+@pytest.mark.parametrize("containerds", ["", 'disabled_plugins = ["cri"]'])
+def test_a_runtime_whose_configuration_is_not_read_is_named(containerds: str, built: Built) -> None:
     built.healthy()
-    (built.root / "etc/containerd/config.toml").unlink()
+    built.write("etc/containerd/config.toml", containerds)
+    if not containerds:
+        (built.root / "etc/containerd/config.toml").unlink()
     built.write("etc/crio/crio.conf", "")
     told = the(built.look(), "toolkit")
 

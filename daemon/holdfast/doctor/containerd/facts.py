@@ -303,9 +303,13 @@ def containerd_facts(node: Node) -> ContainerdFacts:
     files = configuration.files
     newest = max((file.version for file in files), default=0)
     major = major or (2 if newest > OLD_VERSION else None)
+    cri = cri_config(files, major=major or 1)
+    other = next((path for path in _OTHERS if os.path.lexists(node.path(path))), "")
+    if other and cri.disabled_in:  # Docker's packages have a containerd that kubelet does not use
+        return ContainerdFacts(folders=folders, other=other)
     return ContainerdFacts(
         configuration=configuration,
-        cri=cri_config(files, major=major or 1),
+        cri=cri,
         folders=folders,
         program=program,
         version=match[0].removeprefix("v") if match else "",
@@ -313,7 +317,7 @@ def containerd_facts(node: Node) -> ContainerdFacts:
         major=major,
         present=bool(started.pid or program or files or configuration.unreadable)
         or any(os.path.lexists(node.path(path)) for path in _SOCKETS),
-        other=next((path for path in _OTHERS if os.path.lexists(node.path(path))), ""),
+        other=other,
     )
 
 
