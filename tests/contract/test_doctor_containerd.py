@@ -230,11 +230,13 @@ def test_a_containerd_whose_part_for_kubernetes_is_off_is_a_failure(tmp_path: Pa
         ("1.7.27", "version = 2\n", False),
     ],
 )
-def test_the_default_runtime_must_have_a_table(
+def test_the_default_runtime_must_have_a_table_unless_containerd_adds_it(
     version: str, text: str, fails: bool, tmp_path: Path
 ) -> None:
-    found = look(node(tmp_path, {MAIN: text, "/usr/bin/containerd": ""}), version)
-    assert (("handlers", Level.FAIL) in found) == fails
+    at = node(tmp_path, {MAIN: text, "/usr/bin/containerd": ""})
+    for handlers in ((), ("runc",)):
+        found = look(replace(at, runtime_handlers=handlers), version)
+        assert (("handlers", Level.FAIL) in found) == fails
 
 
 CDI_ON = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = true\n'

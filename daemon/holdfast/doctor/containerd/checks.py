@@ -171,10 +171,11 @@ def handler_findings(facts: ContainerdFacts, handlers: tuple[str, ...]) -> Itera
 
     *handlers* are those of the cluster's RuntimeClasses that were given to the doctor.
     """
-    names = [found.name for found in facts.cri.runtimes] or [_RUNC]
+    names = [found.name for found in facts.cri.runtimes]
     default = facts.cri.default_runtime or _RUNC
-    # 2.x adds runc by itself; 1.x does so only without any table.
-    if default not in names and (default != _RUNC or facts.major == 1):
+    if _RUNC not in names and not (names and facts.major == 1):
+        names.append(_RUNC)  # 2.x adds it by itself; 1.x does so only without any table
+    if default not in names:
         yield Check("handlers").fail(
             f"default_runtime_name is {default}, but the runtimes in {facts.path} are only "
             f"{_and(names)}",
