@@ -149,7 +149,8 @@ def unusable(node: Node, folder: Path, missing: Finding) -> Finding | None:
     except OSError as error:
         return check.fail(f"{folder} cannot be looked at: {error.strerror}", remedy=remedy)
     mount = node.mount(folder)
-    if mount is not None and mount.kind in CONTAINERS_OWN:
+    # A host may have an overlay of its own, such as on /etc; what a pod is given is a mount too.
+    if mount is not None and mount.kind in CONTAINERS_OWN and mount.point == "/":
         return check.fail(
             f"{folder} is on {mount.kind}: it is a container's own, which the host does not see",
             remedy="mount the host's folder there",

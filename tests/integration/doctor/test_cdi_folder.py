@@ -68,14 +68,14 @@ def test_a_folder_that_cannot_be_looked_at_is_told_and_ends_the_area(node: NodeT
 @pytest.mark.parametrize(
     ("mount", "level", "words"),
     [
-        ("overlay", "FAIL", "which the host does not see"),
-        ("ext4", "WARN", "names lead to device numbers of the boot before"),
+        ("/ overlay", "FAIL", "which the host does not see"),
+        ("/run ext4", "WARN", "names lead to device numbers of the boot before"),
     ],
 )
 def test_a_folder_on_the_wrong_filesystem_is_told(
     mount: str, level: str, words: str, node_by_name: NodeTree
 ) -> None:
-    node_by_name.mounts("/ ext4", f"/run {mount}")
+    node_by_name.mounts("/ ext4", mount)
 
     found = node_by_name.told(*_BY_NAME).of("cdi", "spec-folder")
 
