@@ -272,13 +272,15 @@ async def test_when_the_daemon_is_down_the_ledger_answers_in_the_same_shapes(
         assert "check that it runs" in holders.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("many", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_a_daemon_that_does_not_answer_is_not_taken_for_one_that_is_down(
-    short_path: Path,
+    short_path: Path, many: bool
 ) -> None:
-    with socket.socket(socket.AF_UNIX) as mute:
+    with socket.socket(socket.AF_UNIX) as mute, socket.socket(socket.AF_UNIX) as first:
         mute.bind(str(short_path / CONTROL_SOCKET))
-        mute.listen()
+        mute.listen(0 if many else 128)
+        if many:  # no other can connect while it waits
+            first.connect(mute.getsockname())
         both = asyncio.gather(
             holdfast("locks", state=short_path),
             holdfast("doctor", "--output", "json", state=short_path),

@@ -18,11 +18,14 @@ def ask(folder: Path, question: str, *, patience: float = 10.0, **details: Any) 
     """Return the running daemon's answer; raise HoldfastError with its refusal.
 
     Raises ConnectionError or FileNotFoundError when no daemon listens or it ends meanwhile, and
-    TimeoutError when it says nothing for *patience* seconds.
+    TimeoutError when it says nothing for *patience* seconds, or too many wait for it already.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(patience)
-        connection.connect(str(folder / CONTROL_SOCKET))
+        try:
+            connection.connect(str(folder / CONTROL_SOCKET))
+        except BlockingIOError as error:
+            raise TimeoutError from error
         connection.sendall(json.dumps({"ask": question, **details}).encode() + b"\n")
         received = bytearray()
         while not received.endswith(b"\n") and (part := connection.recv(MOST_BYTES)):
