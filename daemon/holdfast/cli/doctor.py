@@ -3,6 +3,7 @@
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from errno import EACCES
 from functools import cache
 from itertools import groupby
@@ -14,12 +15,14 @@ import click
 from holdfast.cli.options import example, settings_sources, with_output, with_settings
 from holdfast.cli.tables import passing, show_report
 from holdfast.errors import HoldfastError, SettingsError
+from holdfast.model.text import some
 
 if TYPE_CHECKING:  # no other command needs them
-    from holdfast.doctor.finding import Finding
+    from holdfast.doctor.finding import Check, Finding
     from holdfast.settings import Settings
 
 _INDENT = " " * 8
+_CORRECT = "correct the document, or the node's label; the daemon follows both"
 
 
 def _folder(_context: click.Context, _option: click.Parameter, root: Path) -> Path:
@@ -114,39 +117,42 @@ def _settings(
             remedy="correct it: the daemon does not start with it; `holdfast config --schema` "
             "prints all settings that there are",
         )
-    told = "; ".join(filter(None, (found.refused, found.instead)))
-    if not told and live:
-        try:
-            told = _told_by_daemon(Path(found.settings.state_dir))
-        except TimeoutError:
-            return found.settings, check.warn(
-                "the daemon runs and does not answer: it is unknown whether it goes by them",
-                remedy="see its log; if it does not answer for minutes, restart it",
-            )
-    if told:
-        return found.settings, check.fail(
-            told,
-            remedy="correct the document, or the node's label; the daemon follows both",
-        )
+    if told := "; ".join(filter(None, (found.refused, found.instead))):
+        return found.settings, check.fail(told, remedy=_CORRECT)
     source = "no --config: defaults and environment" if config is None else str(config)
-    return found.settings, check.ok(source)
+    by_daemon = _by_daemon(found.settings, check) if live else None
+    return found.settings, by_daemon or check.ok(source)
 
 
-def _told_by_daemon(folder: Path) -> str:
-    """Return why the running daemon goes by another configuration; empty: it does not, or is down.
+def _by_daemon(ours: "Settings", check: "Check") -> "Finding | None":
+    """Return how the running daemon goes by others than *ours*; None: it does not, or is down.
 
-    It alone knows what the node's label says now. Raise TimeoutError where it does not answer.
+    It alone knows what the node's label says now.
     """
-    from holdfast.control import ask  # noqa: PLC0415 - as above
+    from holdfast.control import ask  # noqa: PLC0415 - no other command needs it
+    from holdfast.settings import convert  # noqa: PLC0415 - as above
+    from holdfast.settings.reloading import changed  # noqa: PLC0415 - as above
 
     try:
-        checks = ask(folder, "status")["checks"]
+        answer = ask(Path(ours.state_dir), "debug")
     except TimeoutError:
-        raise
+        return check.warn(
+            "the daemon runs and does not answer: it is unknown whether it goes by them",
+            remedy="see its log; if it does not answer for minutes, restart it",
+        )
     except (OSError, HoldfastError):
-        return ""
-    found = (each for each in checks if each["name"] == "configuration" and not each["passes"])
-    return next((str(each["reason"]) for each in found), "")
+        return None
+    for each in answer["checks"]:
+        if each["name"] == "configuration" and not each["passes"]:
+            return check.fail(each["reason"], remedy=_CORRECT)
+    with suppress(SettingsError):  # of another version
+        if others := changed(convert(answer["settings"]), ours):
+            return check.warn(
+                f"the daemon has other values of {some(others)} than the checks below go by",
+                remedy="give the doctor the daemon's --config, --set and environment; if they have "
+                "changed since, `holdfast reload` says why they are not in use",
+            )
+    return None
 
 
 def _lines(found: Iterable["Finding"]) -> list[str]:
