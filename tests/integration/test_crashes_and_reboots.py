@@ -37,6 +37,17 @@ async def test_killed_while_a_pod_runs_it_keeps_its_devices_and_they_stay_offere
         await node.until_free()
 
 
+async def test_killed_it_leaves_no_socket_that_nobody_serves_any_more(short_path: Path) -> None:
+    async with stage(short_path, own_process=True) as node:
+        another = node.kubelet.folder / "other-google-com_tpu.sock"
+        another.touch()
+        node.kill()
+        node.configure(tpu={"resourceName": "example.com/tpu"})
+        await node.start_and_register("example.com/tpu")
+        names = {path.name for path in node.kubelet.folder.glob("*.sock")}
+        assert names == {"kubelet.sock", "holdfast-example-com_tpu.sock", another.name}
+
+
 async def test_killed_while_a_pod_is_over_the_next_waits_for_what_it_left(
     short_path: Path,
 ) -> None:

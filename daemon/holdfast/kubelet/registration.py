@@ -64,6 +64,9 @@ class Registrar(Struct, frozen=True, kw_only=True):
 
     async def run(self) -> None:
         """Keep them all registered, until cancelled; then `close`."""
+        with contextlib.suppress(OSError):  # to serve there fails as well, and says why
+            for left_by_a_crash in self.folder.state.value.sockets:
+                (self.folder.path / left_by_a_crash).unlink(missing_ok=True)
         tasks: dict[ResourceName, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
             async for offers in self.plugins.offers.follow():
