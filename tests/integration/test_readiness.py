@@ -140,6 +140,7 @@ async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> No
             while "FAILED up" in (told := await asyncio.to_thread(served, port, "/readyz"))[1]:
                 assert told[0] == 503
                 assert "scanning the node for the first time" in told[1]
+                assert "ok     checks up to date" in told[1], "the loop runs"
                 alive.append((await asyncio.to_thread(served, port, "/livez"))[0])
                 await asyncio.sleep(0.1)
         took = time.monotonic() - began

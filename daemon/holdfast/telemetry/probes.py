@@ -84,8 +84,8 @@ class ProbeServer:
         return Response(body=b"ok\n")
 
     def _readyz(self, request: Request, query: str) -> Response:
-        readiness, asked = self._board.readiness, parse_qs(query)
-        found = [*public_rows(readiness), freshness(readiness, self._stall.value)]
+        asked = parse_qs(query)
+        found = [*public_rows(self._board.readiness), freshness(self._board, self._stall.value)]
         # As in Kubernetes' own probes. A name that is not there fails nothing: while the daemon
         # starts or stops there is only one check.
         excluded = frozenset(asked.get("exclude", ()))

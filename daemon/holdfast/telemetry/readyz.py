@@ -78,12 +78,12 @@ def public_rows(readiness: Readiness) -> list[Row]:
     return [{**row, "reason": _public(each.check)} for row, each in both]
 
 
-def freshness(readiness: Readiness, stall: float) -> Row:
-    """Return the check that the other checks are not outdated."""
-    now = time.monotonic()
-    age = now - readiness.at
-    reason = "" if age <= stall else f"the event loop last updated them {age:.1f} s ago"
-    return _row(check_openly("checks up to date", reason, seen=readiness.at), now, since=None)
+def freshness(board: Board, stall: float) -> Row:
+    """Return the check that the other checks are not outdated: whoever makes them runs."""
+    silent = board.silent_for
+    reason = "" if silent <= stall else f"the event loop has not run for {silent:.1f} s"
+    seen = board.readiness.at
+    return _row(check_openly("checks up to date", reason, seen=seen), time.monotonic(), since=None)
 
 
 def as_text(rows: Iterable[Row], unknown: Collection[str] = ()) -> str:
