@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from holdfast.doctor.finding import Check, Finding, Node
-from holdfast.doctor.programs import running
+from holdfast.doctor.programs import ask_daemon, running
 from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.files.kernelfile import device_number, names_or_empty
 from holdfast.host.proc.procfs import Procfs
@@ -54,6 +54,8 @@ def memory_findings(node: Node) -> Iterator[Finding]:
 
 def _own(node: Node, reader: MemoryReader) -> Iterator[Finding]:
     pid = Procfs(node.host).flock_holder(node.path(node.settings.state_dir) / LOCK)
+    if not pid and node.live:  # some filesystems, such as btrfs, have two numbers for each file
+        pid = ask_daemon(node).pid
     if not pid and not node.live:
         return  # our own limit says nothing about a node that was copied
     who = f"the daemon (pid {pid})" if pid else "this process"

@@ -32,6 +32,7 @@ async def _told(node: Stage, **changes: object) -> dict[str, dict[str, str]]:
 
 async def test_a_node_at_work_is_told_of_as_it_is_and_keeps_working(short_path: Path) -> None:
     async with stage(short_path) as node:
+        (node.node.root.proc / "meminfo").write_text("MemTotal: 8388608 kB\n")
         told = await _told(node)
 
         assert told["configuration settings"]["level"] == "WARN"
@@ -40,6 +41,7 @@ async def test_a_node_at_work_is_told_of_as_it_is_and_keeps_working(short_path: 
         assert told["kubelet kubelet-socket"]["level"] == "OK"
         assert told["kubelet pod-resources"]["level"] == "OK"
         assert told["state daemon"]["reason"].endswith(f", pid {os.getpid()}")
+        assert f"the daemon (pid {os.getpid()}) is limited" in told["memory limit"]["reason"]
         assert f"the daemon, pid {os.getpid()}, may do" in told["privileges subject"]["reason"]
         for check in ("devices", "iommu", "container", "driver", "group", "node"):
             assert told[f"vfio {check}"]["level"] == "OK"
