@@ -176,6 +176,9 @@ async def test_why_tells_what_keeps_a_device_by_its_id_or_its_pod(
         assert down.returncode == 0
         assert "unknown: only the running daemon sees" in down.stdout
         assert len(down.stderr.splitlines()) == 1, "that it is down is said once"
+        free = await node.command("why", B)
+        assert (free.returncode, free.stdout) == (1, "")
+        assert "no device with a lock is called that" in free.stderr
         assert "rule:" not in down.stdout, (
             "that the daemon is down is no rule that keeps the device"
         )

@@ -31,7 +31,7 @@ def why(text: str, answers: Answers) -> Row:
     """
     found = _meant(text, answers)
     if len(found) != 1:
-        raise HoldfastError(_unclear(text, found))
+        raise HoldfastError(_unclear(text, found, all_known=answers.holders is not None))
     ((kind, key, name),) = found
     if kind == "device":
         told = [_device(key, answers)]
@@ -94,11 +94,14 @@ def _meant(text: str, answers: Answers) -> list[tuple[str, str, str]]:
     return found
 
 
-def _unclear(text: str, found: list[tuple[str, str, str]]) -> str:
+def _unclear(text: str, found: list[tuple[str, str, str]], *, all_known: bool) -> str:
     if not found:
+        which, when = "of this node", ""
+        if not all_known:
+            which, when = "with a lock", ", those without a lock while the daemon runs"
         return (
-            f"cannot find {text}: no device of this node is called that, and no pod or claim that "
-            "has or waits for one; `holdfast devices` and `holdfast locks` list them"
+            f"cannot find {text}: no device {which} is called that, and no pod or claim that "
+            f"has or waits for one; `holdfast devices` and `holdfast locks` list them{when}"
         )
     several = " and ".join(f"{kind} {name}" for kind, _, name in found)
     return (
