@@ -1,19 +1,23 @@
 """Memory on a whole node: what a pod with a device may use, as the running daemon tells it."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
-from fakes.stage import pod, stage
+from fakes.http import served
+from fakes.stage import TPU, pod, stage
 from holdfast.cli.tables import table
+from ports import free_port
 
 MIB = 1 << 20
 
 
-async def test_who_has_a_device_is_told_with_its_limit_usage_headroom_and_memlock(
+async def test_who_has_devices_is_told_with_its_limit_usage_headroom_and_memlock(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1) as node:
-        one = await node.run(pod("one"))
+    port = free_port()
+    async with stage(short_path, chips=2, http={"port": port}) as node:
+        one = await node.run(pod("one", chips=2))
         proc, cgroup = node.node.root.proc, node.node.root.cgroup
         (proc / "meminfo").write_text("MemTotal: 1048576 kB\n")
         slice_ = f"pod{one.uid.replace('-', '_')}.slice"
@@ -23,9 +27,10 @@ async def test_who_has_a_device_is_told_with_its_limit_usage_headroom_and_memloc
         (folder / "memory.stat").write_text(f"active_file {50 * MIB}\n")
 
         rows: list[dict[str, Any]] = []
-        while not rows:  # it runs, and opens its device in a moment
+        while len(rows) < 2:  # it runs, and opens its devices in a moment
             rows = await node.asked("holders") or []
-        row = rows[0]
+        row, other = rows
+        assert row["pid"] == other["pid"]
 
         told = {key: row[key] for key in ("limit", "limitAt", "usage", "headroom")}
         assert told == {
@@ -35,3 +40,9 @@ async def test_who_has_a_device_is_told_with_its_limit_usage_headroom_and_memloc
             "headroom": 300 * MIB,
         }
         assert "300.0 MiB" in table([row])[1]
+
+        async def counted() -> bool:
+            _, metrics = await asyncio.to_thread(served, port, "/metrics")
+            return f'holdfast_holders{{resource="{TPU}"}} 1.0' in metrics
+
+        await node.until(counted, "the one process to be counted once")
