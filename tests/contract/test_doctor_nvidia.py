@@ -11,6 +11,7 @@ from fakes.doctortrees import bad, tree
 from holdfast.doctor.areas import examine
 from holdfast.doctor.finding import Finding, Level, Node
 from holdfast.doctor.nvidia.checks import nvidia_findings
+from holdfast.doctor.nvidia.facts import daemon_of
 from holdfast.settings import Settings, convert
 
 VERSION = "570.172.08"
@@ -277,6 +278,15 @@ def test_a_daemons_socket_shows_that_it_runs(
         made.close()
     assert bad(findings) == {}
     assert "/run/nvidia-fabricmanager/socket" in the(findings, "fabric-manager").reason
+
+
+def test_on_a_live_node_somebody_must_listen_on_it(short_path: Path) -> None:
+    live, name = Node(settings=Settings()), f"..{short_path}"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(short_path / "socket"))
+        made.listen()
+        assert daemon_of(live, name, "none") == f"/run/{name}/socket"
+    assert daemon_of(live, name, "none") == ""
 
 
 def test_so_does_its_process(built: Built) -> None:

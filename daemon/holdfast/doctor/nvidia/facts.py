@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from holdfast.doctor.containerd.facts import UnreadableFile, read_toml, table
 from holdfast.doctor.finding import Node
-from holdfast.doctor.programs import find_program, running
+from holdfast.doctor.programs import ask_socket, find_program, running
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import (
     device_major,
@@ -207,12 +207,14 @@ def gpus_and_switches(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...
 def daemon_of(node: Node, name: str, program: str) -> str:
     """Return the socket or process of one of the driver's daemons, empty if it has neither.
 
-    Its socket is in the folder *name* below /run.
+    Its socket is in the folder *name* below /run. On a live node somebody must listen on it.
     """
     for root in ("", OPERATOR):
         path = f"{root}/run/{name}/socket"
-        seen = stat_or_none(node.path(path))
-        if seen is not None and stat.S_ISSOCK(seen.st_mode):
+        place = node.path(path)
+        seen = stat_or_none(place)
+        is_socket = seen is not None and stat.S_ISSOCK(seen.st_mode)
+        if is_socket and (not node.live or ask_socket(place).listens):
             return path
     found = next(running(node.host, {program[:_COMM]}), None)
     return "" if found is None else f"process {found.process.pid}"
