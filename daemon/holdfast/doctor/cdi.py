@@ -148,6 +148,7 @@ def _sources(file: Path, host: Node | None) -> Finding:
     try:
         spec = json.loads(read_bytes(file) or b"null")
         mounts = [each["hostPath"] for each in (spec or {})["containerEdits"]["mounts"]]
+        places = {path: None if host is None else below(host.root, path) for path in mounts}
     except _SENSELESS:
         return Check("files").warn(
             f"{file} is not there, or makes no sense: no GPU can be handed over by name",
@@ -158,7 +159,6 @@ def _sources(file: Path, host: Node | None) -> Finding:
             "cannot tell from here whether the host has the driver's files",
             remedy="run the doctor where the host's processes can be seen",
         )
-    places = {path: below(host.root, path) for path in mounts}
     gone = [path for path, place in places.items() if place is None or not seen(place)]
     if not gone:
         return Check("files").ok(f"the host has all {len(mounts)} files of {file}")

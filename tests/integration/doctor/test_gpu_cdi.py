@@ -75,7 +75,12 @@ def test_a_mount_of_what_the_host_has_not_fails_and_is_named(gpu_node: NodeTree)
     assert (found["level"], f"no /{_LIBRARY}" in found["reason"]) == ("FAIL", True)
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}"])
+_NO_PATHS = [
+    json.dumps({"containerEdits": {"mounts": [{"hostPath": each}]}}) for each in (None, 1, ["/a"])
+]
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", *_NO_PATHS])
 def test_a_spec_that_is_not_there_or_makes_no_sense_is_warned_of(
     text: str | None, gpu_node: NodeTree
 ) -> None:
