@@ -135,6 +135,8 @@ async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> No
         os.mkfifo(checkpoint)  # whoever reads it hangs, as on a disk that does not answer
         node.start()
         await until((node.state / "control.sock").exists)
+        (up,) = (await node.asked("status"))["checks"]
+        assert (up["name"], up["passes"]) == ("up", False), "and to ask makes nothing ready"
         began, alive = time.monotonic(), []
         async with asyncio.timeout(30):
             while "FAILED up" in (told := await asyncio.to_thread(served, port, "/readyz"))[1]:

@@ -11,6 +11,8 @@ from holdfast.model.node.readiness import ReadinessCheck, check_openly
 from holdfast.model.text import printable
 
 Row = dict[str, Any]
+_UP = "up"
+"""The only check while the daemon starts or stops."""
 
 
 class CheckState(Struct, frozen=True, kw_only=True):
@@ -48,7 +50,12 @@ class Board:
 
     def down(self, reason: str) -> None:
         """Publish that the daemon is starting or stopping, and its current step."""
-        self.publish((check_openly("up", reason),))
+        self.publish((check_openly(_UP, reason),))
+
+    def renew(self, checks: tuple[ReadinessCheck, ...]) -> None:
+        """As `publish`, but leave it at what `down` said while that stands."""
+        if all(each.check.name != _UP for each in self.readiness.posted):
+            self.publish(checks)
 
     def publish(self, checks: tuple[ReadinessCheck, ...]) -> None:
         """Replace the checks; a check whose result is the same keeps its age."""

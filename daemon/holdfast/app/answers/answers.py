@@ -67,7 +67,7 @@ def _offered(parts: Assembly) -> frozenset[DeviceName]:
 
 
 def _status(parts: Assembly, board: Board) -> reports.Report:
-    board.publish(readiness(parts))
+    board.renew(readiness(parts))
     core = parts.core
     inventory = core.inventory.value
     return {

@@ -32,7 +32,7 @@ _FRAMES = 6
 
 def debug_state(parts: Assembly, board: Board) -> dict[str, Any]:
     """Return everything; reads nothing from the node, so that it answers when the node does not."""
-    board.publish(readiness(parts))
+    board.renew(readiness(parts))
     core, discovery, kubelet = parts.core, parts.discovery, parts.kubelet
     allocation, reclaim = parts.allocation, parts.reclaim
     now = core.clock.monotonic()
