@@ -33,6 +33,8 @@ _ACCELERATOR = 0x12
 """The PCI class of processing accelerators."""
 _RESCAN = "rescan the PCI bus, or restart the machine"
 _OFF = frozenset({"intel_iommu=off", "amd_iommu=off", "iommu=off"})
+_ARM = "CPU implementer"
+"""What /proc/cpuinfo has of an ARM processor alone."""
 _ANYBODY = stat.S_IROTH | stat.S_IWOTH
 
 
@@ -211,12 +213,13 @@ def _iommu(root: HostRoot) -> Finding:
     line = text_or_empty(root.proc / "cmdline").split()
     told = [word for word in line if word in _OFF]
     why = f"; the kernel was started with {' '.join(told)}" if told else ""
-    amd = "AuthenticAMD" in text_or_empty(root.proc / "cpuinfo")
-    word = "amd_iommu=on" if amd else "intel_iommu=on"
+    cpu = text_or_empty(root.proc / "cpuinfo")
+    word = "amd_iommu=on" if "AuthenticAMD" in cpu else "intel_iommu=on"
+    start = "" if _ARM in cpu else f" and start the kernel with {word} iommu=pt"
     return Check("iommu").fail(
         f"it is off: {folder} has no group{why}",
-        remedy=f"turn it on in the firmware (VT-d, AMD-Vi) and start the kernel with {word} "
-        "iommu=pt; a virtual machine needs a virtual IOMMU from its host",
+        remedy=f"turn it on in the firmware (VT-d, AMD-Vi, SMMU){start}; a virtual machine needs "
+        "a virtual IOMMU from its host",
     )
 
 

@@ -1,7 +1,10 @@
 """Each way in which VFIO can be broken on a node is told with its reason and what to do."""
 
+import re
 import stat
 from pathlib import Path
+
+import pytest
 
 from fakes.nodetree import CHIP, SECOND, NodeTree
 
@@ -79,7 +82,17 @@ def test_a_neighbour_on_another_driver_makes_the_group_unusable(node: NodeTree) 
     assert "bind it to vfio-pci or unbind it" in found["remedy"]
 
 
-def test_without_an_iommu_the_kernels_command_line_says_why(node: NodeTree) -> None:
+@pytest.mark.parametrize(
+    ("cpu", "words"),
+    [
+        ("vendor_id\t: AuthenticAMD\n", ["amd_iommu=on"]),
+        ("vendor_id\t: GenuineIntel\n", ["intel_iommu=on"]),
+        ("CPU implementer\t: 0x41\n", []),
+    ],
+)
+def test_without_an_iommu_the_kernels_command_line_says_why(
+    cpu: str, words: list[str], node: NodeTree
+) -> None:
     for chip, group in ((CHIP, 1), (SECOND, 2)):
         node.host.unbind(chip)
         node.host.drop_group_node(group)
@@ -88,14 +101,14 @@ def test_without_an_iommu_the_kernels_command_line_says_why(node: NodeTree) -> N
         (node.folder / f"sys/kernel/iommu_groups/{group}/devices").rmdir()
         (node.folder / f"sys/kernel/iommu_groups/{group}").rmdir()
     node.write("proc/cmdline", "quiet iommu=off\n")
-    node.write("proc/cpuinfo", "vendor_id\t: AuthenticAMD\n")
+    node.write("proc/cpuinfo", cpu)
 
     told = node.told()
 
     found = told.of("vfio", "iommu")
     assert found["level"] == "FAIL"
     assert found["reason"].endswith("has no group; the kernel was started with iommu=off")
-    assert "amd_iommu=on" in found["remedy"]
+    assert re.findall("[a-z]+_iommu=on", found["remedy"]) == words
     assert told.bad("vfio") == {"iommu": "FAIL", "driver": "FAIL", "group": "FAIL"}
     assert told.code == 1
 
