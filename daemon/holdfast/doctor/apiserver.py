@@ -402,7 +402,9 @@ def _fields(keeps: Callable[[], SliceFields], *, shares: bool) -> Finding:
     if not kept.taints:
         lost["DRADeviceTaints"] = "taints: a device that is held is left out of the slices instead"
     if not kept.counters:
-        lost["DRAPartitionableDevices"] = "counters: no TPU shapes are offered, only single chips"
+        lost["DRAPartitionableDevices"] = (
+            "counters: of devices that share hardware, such as TPU shapes, only one is offered"
+        )
     if shares and not kept.shares:
         lost["DRAConsumableCapacity"] = (
             "allowMultipleAllocations: a shared GPU is given to one claim at a time"

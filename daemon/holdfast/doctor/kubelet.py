@@ -127,7 +127,7 @@ def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]
     ours = [name for name in names if name.startswith(prefix) and name.endswith(".sock")]
     daemon = ask_daemon(node)
     if not daemon.listens:
-        left = f"; {len(ours)} sockets of holdfast in {folder} are left over" if ours else ""
+        left = f"; left over in {folder}: {', '.join(ours)}" if ours else ""
         yield Check("own-sockets").ok(f"no daemon runs that could serve one{left}")
         return
     who = f"the daemon, pid {daemon.pid}," if daemon.pid else "the daemon"
@@ -138,7 +138,7 @@ def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]
         )
         return
     silent = (_silent(folder / name, who) for name in ours)
-    well = Check("own-sockets").ok(f"{len(ours)} sockets of holdfast answer")
+    well = Check("own-sockets").ok(f"somebody answers on {', '.join(ours)}")
     yield from or_well(filter(None, silent), well)
 
 
@@ -183,7 +183,7 @@ def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
         return
     pods = len({entry.pod for entry in contents.entries})
     yield Check("checkpoint").ok(
-        f"{path} has {pods} pods with devices; only kubelet can check its checksum"
+        f"pods with devices in {path}: {pods}; only kubelet can check its checksum"
     )
     well = Check("other-devices").ok("the checkpoint has no devices of other plugins")
     yield from or_well(_strangers(contents, settings), well)
@@ -222,7 +222,7 @@ def claim_findings(node: Node) -> Iterator[Finding]:
         )
     else:
         pods = len({pod for each in claims for pod in each.pods})
-        yield Check("claim-state").ok(f"{path} has {len(claims)} claims that {pods} pods use")
+        yield Check("claim-state").ok(f"claims in {path}: {len(claims)}; pods with them: {pods}")
 
 
 def _claim_state(node: Node) -> Path:

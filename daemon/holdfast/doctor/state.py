@@ -116,9 +116,9 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
         return True, Check("daemon").ok(f"the daemon runs on {folder}, {pid}")
     if holder is None:
         return False, Check("daemon").ok(f"no daemon runs on {folder}")
+    who = f"pid {holder}" if holder else "a process that cannot be seen from here"
     return True, Check("daemon").warn(
-        f"pid {holder} holds {folder / LOCK}, but nobody answers on {CONTROL_SOCKET} "
-        f"({answer.problem})",
+        f"{who} holds {folder / LOCK}, but nobody answers on {CONTROL_SOCKET} ({answer.problem})",
         remedy="it is starting, stopping or stuck: read its log; if it stays so, restart it",
     )
 

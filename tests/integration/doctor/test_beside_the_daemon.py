@@ -37,7 +37,10 @@ async def test_a_node_at_work_is_told_of_as_it_is_and_keeps_working(short_path: 
 
         assert told["configuration settings"]["level"] == "WARN"
         assert "other values of kubelet.poll, " in told["configuration settings"]["reason"]
-        assert told["kubelet own-sockets"]["reason"] == "1 sockets of holdfast answer"
+        assert (
+            told["kubelet own-sockets"]["reason"]
+            == "somebody answers on holdfast-google-com_tpu.sock"
+        )
         assert told["kubelet kubelet-socket"]["level"] == "OK"
         assert told["kubelet pod-resources"]["level"] == "OK"
         assert told["state daemon"]["reason"].endswith(f", pid {os.getpid()}")

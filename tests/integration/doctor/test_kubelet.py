@@ -34,7 +34,7 @@ def test_a_kubelet_in_order_has_nothing_to_mend(node: NodeTree) -> None:
     told = node.told()
 
     assert told.bad("kubelet") == {}
-    assert "has 1 pods with devices" in told.of("kubelet", "checkpoint")["reason"]
+    assert "kubelet_internal_checkpoint: 1; only" in told.of("kubelet", "checkpoint")["reason"]
     assert "so it was not asked" in told.of("kubelet", "kubelet-socket")["reason"]
 
 
@@ -173,7 +173,7 @@ def test_kubelets_record_of_claims_is_told_or_fails_with_what_to_do(node: NodeTr
     path.unlink()
     without = node.told()
 
-    assert (well["level"], "1 claims that 2 pods use" in well["reason"]) == ("OK", True)
+    assert (well["level"], ": 1; pods with them: 2" in well["reason"]) == ("OK", True)
     assert damaged["level"] == "FAIL"
     assert "kubelet does not start with it" in damaged["reason"]
     assert "move the file away" in damaged["remedy"]
@@ -396,7 +396,7 @@ def test_our_own_sockets_must_answer_while_the_daemon_runs(folder: Path) -> None
     ours = folder / "dp/holdfast-google-com_tpu.sock"
     control = folder / "state/control.sock"
     with listening("holdfast", folder, [control, ours]):
-        assert _live(folder)["own-sockets"].reason == "1 sockets of holdfast answer"
+        assert _live(folder)["own-sockets"].reason == f"somebody answers on {ours.name}"
 
         ours.unlink()
         nothing = _live(folder)["own-sockets"]
@@ -410,7 +410,7 @@ def test_our_own_sockets_must_answer_while_the_daemon_runs(folder: Path) -> None
 
     down = _live(folder)["own-sockets"]
     assert down.level is Level.OK
-    assert "1 sockets of holdfast" in down.reason
+    assert down.reason.endswith(f"left over in {folder / 'dp'}: {ours.name}")
 
 
 @root_with("setpriv", to="take rights away")

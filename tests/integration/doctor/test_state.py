@@ -27,8 +27,8 @@ _FOLDER = "var/lib/holdfast"
 _needs_mounts = root_with("unshare", to="mount something for oneself")
 
 
-def _live(folder: Path) -> dict[str, Finding]:
-    node = Node(settings=convert({"stateDir": str(folder)}))
+def _live(folder: Path, **settings: object) -> dict[str, Finding]:
+    node = Node(settings=convert({"stateDir": str(folder), **settings}))
     return {finding.check: finding for finding in state_findings(node)}
 
 
@@ -278,3 +278,12 @@ def test_who_holds_the_folder_and_answers_nobody_is_named(tmp_path: Path) -> Non
     assert found.level is Level.WARN
     assert f"pid {os.getpid()} holds {tmp_path / 'lock'}, but nobody answers" in found.reason
     assert _live(tmp_path)["daemon"].level is Level.OK
+
+
+def test_who_holds_the_folder_and_cannot_be_seen_has_no_pid(tmp_path: Path) -> None:
+    (lock := tmp_path / "lock").touch()
+    found = lock.stat()
+    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    (tmp_path / "locks").write_text(f"1: FLOCK  ADVISORY  WRITE 0 {file} 0 EOF\n")
+    told = _live(tmp_path, host={"proc": str(tmp_path)})["daemon"].reason
+    assert told.startswith(f"a process that cannot be seen from here holds {lock}, but")
