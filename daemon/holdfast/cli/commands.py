@@ -73,7 +73,7 @@ def status(folder: Path, output: str | None, *, every: bool) -> None:
 def reload_configuration(folder: Path, output: str | None) -> None:
     """Have the daemon read its configuration now, and say what came of it.
 
-    Exits with 1 if it cannot be used; the former configuration then stays in use.
+    Exits with 1 if it cannot be used, or not yet; the former configuration then stays in use.
     """
     answer = ask_daemon(folder, "reload")
     show_report(answer, output, lambda: reload_lines(answer))

@@ -85,7 +85,7 @@ class Metrics:
         self._reloads = counter(
             "holdfast_configuration_reloads",
             "Changes of the configuration since the start, by outcome: live (applied at "
-            "once), refused (it cannot be used).",
+            "once), refused (it cannot be used, or not yet).",
             ["outcome"],
         )
         for change in ("live", "refused"):
