@@ -48,6 +48,7 @@ from waiting import beside, until, wait_until
 
 GPU_IS_LOST, UNKNOWN = 15, 999
 BAD_MEMORY, CONTAINED, NOTICE, OFF_THE_BUS, ILLEGAL_ACCESS = 48, 94, 63, 79, 31
+NO_POWER = 54
 Follow = Callable[..., Follower]
 
 
@@ -270,6 +271,24 @@ def test_a_mark_that_a_person_had_dropped_is_not_back_after_the_next_restart(
     wait_until(lambda: not marked(), what="the mark to be dropped")
     told = follow(node).until(lambda told: told.faults, what="the first health")
     assert told.ill == set()
+
+
+def test_a_gpu_that_was_replaced_leaves_the_ledger_unless_a_person_has_to_clear_it(
+    follow: Follow, tmp_path: Path
+) -> None:
+    def places() -> dict[str, str | None]:
+        return {uuid: gpu.pci for uuid, gpu in kept_of_gpus(tmp_path).items()}
+
+    one, two, three = cards(3)
+    follower = follow(Node(cards=(one, two)))
+    listening(follower, Node(cards=(one, two)), Event(uuid(1), NO_POWER))
+    wait_until(lambda: kept_of_gpus(tmp_path).get(uuid(1)) and kept_of_gpus(tmp_path)[uuid(1)].xids)
+    new = (replace(three, bus=one.bus), replace(cards(4)[3], bus=two.bus))
+    follow(Node(cards=new), boot="boot-2")
+    wait_until(lambda: places().get(uuid(3)), what="the new GPUs to be kept")
+    assert (places()[uuid(0)], places()[uuid(1)]) == (None, None)
+    follow(Node(cards=new), boot="boot-3")
+    wait_until(lambda: places().keys() == {uuid(1), uuid(2), uuid(3)}, what="one to be forgotten")
 
 
 def test_a_driver_that_was_gone_and_is_back_has_begun_anew_and_is_listened_to(

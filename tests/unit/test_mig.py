@@ -270,6 +270,13 @@ def test_a_gpu_that_nvml_leaves_out_although_the_driver_has_it_stays_on_the_list
     assert with_known(nameless, before, on_driver=lambda _address: True) == nameless
 
 
+def test_a_gpu_whose_place_another_has_was_replaced_and_is_not_missed() -> None:
+    slot = PciAddress("0000:3b:00.0")
+    former = GpuReading(gpus=(Gpu(index=NOWHERE, uuid="GPU-old", pci=slot),))
+    now = GpuReading(state=DriverState.READY, gpus=(replace(_gpu(0), pci=slot),))
+    assert with_known(now, former, on_driver=lambda _address: True) == now
+
+
 def test_a_gpu_that_tells_nothing_is_not_reached_by_the_node_that_another_has_now() -> None:
     """The driver counts again when it is loaded anew without a GPU."""
 

@@ -135,7 +135,8 @@ def with_known(
     So the slices of a GPU that is lost are advertised, unhealthy, under their own names until it
     comes back; they would otherwise vanish from under the pods that have them. So does a GPU that
     NVML, begun again, leaves out although the driver has it (*on_driver*): it is lost as well.
-    But none has a number that another has now: the driver counts again whenever it is loaded.
+    But none has a number that another has now: the driver counts again whenever it is loaded. And
+    none is missed whose place another has: it was replaced while the node was off.
     """
     has = {gpu.minor: gpu.uuid for gpu in reading.gpus if gpu.minor is not None}
     known = {
@@ -146,11 +147,13 @@ def with_known(
         if gpu.uuid
     }
     listed = {gpu.uuid for gpu in reading.gpus}
+    places = {gpu.pci for gpu in reading.gpus}
     unsure = any(not gpu.uuid for gpu in reading.gpus)  # which may be the one that is missed
     missed = [
         replace(gpu, index=NOWHERE, problems=(_NOT_LISTED,))
         for uuid, gpu in known.items()
-        if not unsure and uuid not in listed and gpu.pci is not None and on_driver(gpu.pci)
+        if not unsure and uuid not in listed
+        if gpu.pci is not None and gpu.pci not in places and on_driver(gpu.pci)
     ]
     told = (_with_known(gpu, known.get(gpu.uuid)) for gpu in reading.gpus)
     return replace(reading, gpus=(*told, *missed))

@@ -289,6 +289,10 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             if gpu.uuid:
                 state = self._states.get(gpu.uuid, GpuState(uuid=gpu.uuid, boot=self.boot))
                 self._states[gpu.uuid] = replace(state, pci=gpu.pci or state.pci)
+        at = {gpu.pci: gpu.uuid for gpu in reading.gpus if gpu.uuid}
+        for uuid, state in self._states.items():
+            if state.pci is not None and at.get(state.pci, uuid) != uuid:
+                self._states[uuid] = replace(state, pci=None)  # replaced, and nowhere to be missed
         hears = reading.state is DriverState.READY and uuids and self.checks.value.listening
         self._ears.want(
             EventSubscription(library=reading.library, uuids=uuids, generation=self._generation)
