@@ -195,6 +195,27 @@ def test_processes_of_every_kind_and_the_memory_in_use_are_told(ask: Ask) -> Non
     assert (use["memory_used"], use["problem"]) == (2 * GIB, "")
 
 
+_MEANWHILE = """
+import pynvml
+ask = pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3
+def meanwhile(handle):
+    print("next", flush=True)
+    sys.stdin.readline()
+    return ask(handle)
+pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3 = meanwhile
+nvml.open()
+"""
+
+
+@pytest.mark.parametrize("used", [(2 * GIB, GIB), (GIB, 2 * GIB)])
+def test_memory_that_changes_while_processes_are_listed_is_told_at_its_most(
+    ask: Ask, used: tuple[int, int]
+) -> None:
+    before, after = (Node(cards=cards(1, used=each)) for each in used)
+    use = ask(before, f"{_MEANWHILE}tell(nvml.use('{uuid(0)}'))", after=after)
+    assert use["memory_used"] == 2 * GIB
+
+
 def test_a_slices_processes_are_asked_of_the_slice(ask: Ask) -> None:
     slices = (Slice("MIG-1", gi=1, processes=(("compute", 42, 7),)), Slice("MIG-2", gi=2))
     (card,) = cards(1, mig=1, slices=slices)

@@ -147,6 +147,19 @@ def test_the_memory_of_bystanders_is_not_counted() -> None:
     assert found.sight.memory == 10 * MIB
 
 
+def test_a_bystander_that_two_lists_have_is_counted_once() -> None:
+    lists = (("compute", 290), ("graphics", 300))
+    use = GpuUse(
+        processes=tuple(GpuProcess(pid=77, kind=kind, memory=mib * MIB) for kind, mib in lists),
+        memory_used=310 * MIB,
+    )
+    monitor = {77: holder("dcgm-exporter", frozenset())}
+    assert sort(use, (), monitor, TO_MINE, RULES).sight.memory == 10 * MIB
+    two = {**monitor, 78: holder("dcgm-exporter", frozenset(), pid=78)}
+    more = replace(use, processes=(*use.processes, GpuProcess(pid=78, kind="mps", memory=4 * MIB)))
+    assert sort(more, (), two, TO_MINE, RULES).sight.memory == 6 * MIB
+
+
 def test_where_the_memory_of_a_bystander_is_not_told_what_is_left_is_not_known() -> None:
     use = GpuUse(processes=(GpuProcess(pid=77, kind="graphics"),), memory_used=310 * MIB)
     found = sort(use, (), {77: holder("Xorg", frozenset())}, TO_MINE, RULES)

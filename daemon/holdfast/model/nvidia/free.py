@@ -1,5 +1,6 @@
 """What is free of a GPU: who uses it, how much memory it needs at rest, and is that back."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
@@ -279,9 +280,12 @@ def sort(
             known[each.pid] = replace(holder, access=holder.access | access_of((each.kind,)))
     roles = {pid: bystander(holder, to, rules) for pid, holder in known.items()}
     at_work = any(role and known[pid].access & _USES for pid, role in roles.items())
-    theirs = [each.memory for each in use.processes if roles.get(each.pid) is not None]
+    theirs = [each for each in use.processes if roles.get(each.pid) is not None]
+    most: Counter[int] = Counter()  # of one that draws and computes each list has all it has
+    for each in theirs:
+        most[each.pid] = max(most[each.pid], each.memory or 0)
     shared = Bystander.NEIGHBOUR in roles.values()
-    told = use.memory_used is not None and None not in theirs and not shared
+    told = not shared and all(each.memory is not None for each in theirs)
     return GpuHolders(
         holders=tuple(known[pid] for pid in sorted(known) if roles[pid] is None),
         sight=GpuSight(
@@ -290,8 +294,8 @@ def sort(
             bystanders=tuple(
                 (known[pid], role) for pid, role in sorted(roles.items()) if role is not None
             ),
-            memory=max(0, (use.memory_used or 0) - sum(each or 0 for each in theirs))
-            if told
+            memory=max(0, use.memory_used - most.total())
+            if told and use.memory_used is not None
             else None,
             utilization=None if at_work or shared else use.utilization,
             shared=shared,

@@ -228,6 +228,9 @@ class Nvml:
         """Return who uses the GPU or MIG slice *uuid*; what NVML fails to say is a problem.
 
         A GPU in MIG mode must be asked slice by slice: its own lists are not complete.
+
+        `memory_used` is the more of before and after the lists: with what a process gives back
+        meanwhile, that beside the listed processes would look less than it is.
         """
         kinds: Mapping[str, Callable[[Handle], list[Any]]] = {
             "compute": pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
@@ -237,16 +240,18 @@ class Nvml:
         found: list[GpuProcess] = []
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            in_use = [_memory_used(handle)]
             for kind, ask in kinds.items():
                 listed = supported(ask, handle) or []
                 found += [
                     GpuProcess(pid=int(each.pid), kind=kind, memory=each.usedGpuMemory)
                     for each in listed
                 ]
-            memory = supported(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
+            in_use.append(_memory_used(handle))
             works = unless_lost(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
         except pynvml.NVMLError as error:
             return GpuUse(problem=f"NVML cannot tell who uses {uuid}: {error_name(error)}")
+        memory = max((each for each in in_use if each is not None), default=None)
         return GpuUse(processes=tuple(found), memory_used=memory, utilization=works)
 
     def condition(self, uuid: str) -> GpuCondition:
@@ -459,3 +464,7 @@ def _engines(has: Any) -> MigEngines:  # noqa: ANN401 - a structure of pynvml
 def _address(handle: Handle) -> int:
     """Return what identifies a GPU's handle; it stays the same while NVML is open."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _memory_used(handle: Handle) -> int | None:
+    return supported(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
