@@ -393,3 +393,30 @@ def test_where_no_names_are_handed_over_nothing_of_specs_of_gpus_is_loaded() -> 
         "holdfast.host.nvidia.needs",
         "holdfast.model.nvidia.cdi",
     }
+
+
+async def test_a_slice_that_is_not_advertised_any_more_is_handed_over_to_its_pod_again(
+    gpu_stage: Any, driver: Path
+) -> None:
+    chosen = {"deviceListStrategy": ["cdi-cri"], "migStrategy": "single"}
+    async with gpu_stage(**chosen, driverRoot=str(driver)) as node:
+        node.gpus.arrive(3, mig=1)
+        node.gpus.make_capabilities(8)
+
+        def divide(gpu: int, piece: Slice) -> None:
+            node.gpus.change(gpu, lambda card: replace(card, slices=(piece,)))
+
+        for gpu in range(3):
+            divide(gpu, Slice(f"MIG-{gpu}", gi=7))
+        await node.until_offered("MIG-0", "MIG-1", "MIG-2")
+        made = await node.stage.run(replace(wants("pod", 1, runs_for=0.5), restart="Always"))
+        (its,) = node.stage.ids(made, GPU)
+        others = {0, 1, 2} - {int(its[-1])}
+        for gpu in others:
+            divide(gpu, Slice(f"MIG-{gpu}-large", gi=1, profile="3g.40gb", slices=(3, 3)))
+        await node.until_offered(*(f"MIG-{gpu}-large" for gpu in others))
+        starts = made.starts
+        await node.stage.until(
+            lambda: made.starts > starts + 1,
+            lambda: f"the pod's next start; {made.waiting}",
+        )

@@ -93,7 +93,7 @@ class SimulatedGpus:
             folder.mkdir(exist_ok=True)
             made = f"/dev/nvidia-caps/{name.replace('/', '-')}"
             minor = os.minor(self.node.tree.terminal(made))
-            self.node.node(made).rename(folder / f"nvidia-cap{minor}")
+            self.node.tree.rename(made, f"/dev/nvidia-caps/nvidia-cap{minor}")
             self._capabilities[name] = minor
         return self._capabilities[name]
 

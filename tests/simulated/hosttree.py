@@ -213,6 +213,11 @@ class HostTree:
         os.close(slave)
         return rdev
 
+    def rename(self, path: str, new: str) -> None:
+        """Let the terminal at *path* be at *new*."""
+        self.node(path).rename(self.node(new))
+        self._masters[new] = self._masters.pop(path)
+
     def in_use(self, path: str) -> bool:
         """Tell whether any process has the node at *path* open.
 

@@ -212,7 +212,7 @@ class NvidiaDriver(Struct, frozen=True, kw_only=True):
             raise HostError(f"cannot tell which nodes containers need for GPUs: {chosen.reason}")
         nodes = chosen.root
         caps = self.files.mig_caps()
-        found = (self._gpu(part, gpus, nodes, caps) for part in gpus.layout.parts)
+        found = (self._gpu(part, gpus, nodes, caps) for part in gpus.layout.known)
         beside = {mode: self._mode(mode, nodes) for mode in MODES}
         if gpus.imex:
             beside[_IMEX] = BesideNodes(nodes=tuple(_held(gpus.imex, nodes)))

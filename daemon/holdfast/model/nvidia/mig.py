@@ -76,6 +76,11 @@ class GpuLayout(Struct, frozen=True, kw_only=True):
     there: tuple[GpuPart, ...] = ()
 
     @property
+    def known(self) -> tuple[GpuPart, ...]:
+        """Return all that a pod can have, each once: what is advertised, and what was."""
+        return tuple({part.name.id: part for part in (*self.there, *self.parts)}.values())
+
+    @property
     def resources(self) -> tuple[ResourceName, ...]:
         """Return the names, each once; whole GPUs' is always among them."""
         names = (part.name.resource for part in self.parts)

@@ -298,6 +298,6 @@ def _caps(layout: GpuLayout, caps: MigCaps, folder: str) -> dict[DeviceId, tuple
             f"{folder}/{node.path.removeprefix('/dev/')}"
             for node in caps.nodes(part.gpu.minor, part.slice.gi, part.slice.ci)
         )
-        for part in layout.parts
+        for part in layout.known
         if part.slice is not None and part.gpu.minor is not None
     }

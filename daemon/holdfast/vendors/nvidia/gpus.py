@@ -323,8 +323,7 @@ class Gpus(WithoutDriver):
 
     def _indexes(self) -> Mapping[DeviceId, str]:
         """Return the index of each GPU and slice that a pod can have, as NVML has it today."""
-        layout = self._driver.facts.value.layout
-        return {part.name.id: part.index for part in (*layout.there, *layout.parts)}
+        return {part.name.id: part.index for part in self._driver.facts.value.layout.known}
 
 
 def _health(

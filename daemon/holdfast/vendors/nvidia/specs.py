@@ -64,7 +64,7 @@ class GpuSpecs(Struct, kw_only=True):
             return inventory
         called = {
             part.name.id: str(part.name.id) if self.rules.ids is DeviceIds.UUID else part.index
-            for part in facts.layout.parts
+            for part in facts.layout.known
         }
         answers = {
             each.name.id: called.get(REPLICAS.parted(each.name.id)[0])
