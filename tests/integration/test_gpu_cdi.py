@@ -278,7 +278,14 @@ async def test_the_spec_is_written_anew_when_a_gpu_is_divided(gpu_stage: Any, dr
         caps = [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in (66, 67)]
         assert _nodes(node, f"{GPU_KIND}=MIG-a") == ["/dev/nvidia1", *caps]
         assert _nodes(node, f"{GPU_KIND}=1:0") == ["/dev/nvidia1", *caps]
-        assert {each["name"] for each in _spec(node)["devices"]} == {uuid(0), "0", "MIG-a", "1:0"}
+        assert {each["name"] for each in _spec(node)["devices"]} == {
+            uuid(0),
+            "0",
+            "MIG-a",
+            "1:0",
+            uuid(1),
+            "1",
+        }
 
 
 async def test_what_nvidias_plugin_left_behind_is_replaced(gpu_stage: Any, driver: Path) -> None:

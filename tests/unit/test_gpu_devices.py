@@ -1,9 +1,10 @@
 """What is advertised of GPUs: one that errs, a driver that is away, nodes that are missing."""
 
+import pytest
 from msgspec.structs import replace
 
 from holdfast.host.nvidia.driver import MigCaps
-from holdfast.model.cards import Sharing
+from holdfast.model.cards import Sharing, clash
 from holdfast.model.devices import DeviceNode, FaultKind
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
@@ -77,6 +78,25 @@ def test_what_a_pod_has_and_its_strategy_does_not_advertise_stays_until_the_pod_
     moved = DeviceName(ResourceName("example.com/small"), DeviceId("MIG-1"))
     had = {moved: gpus[0].keys - {gpus[0].key}}
     assert [device.name.id for device in gpu_devices(known, had)] == stays
+
+
+@pytest.mark.parametrize("strategy", [MigStrategy.MIXED, MigStrategy.SINGLE])
+def test_a_divided_gpu_that_a_pod_has_whole_stays_its_alone_under_another_strategy(
+    strategy: MigStrategy,
+) -> None:
+    piece = MigSlice(uuid="MIG-1", gi=7, ci=0, profile="1g.10gb")
+    sliced = replace(ONE, mig=True, slices=(piece,))
+    (whole,) = gpu_devices(
+        replace(facts(ONE), layout=lay_out(GpuReading(gpus=(sliced,)), MigStrategy.NONE))
+    )
+    more = replace(sliced, slices=(piece, replace(piece, uuid="MIG-2", gi=8)))
+    now = replace(facts(ONE), layout=lay_out(GpuReading(gpus=(more,)), strategy))
+    *slices, kept = gpu_devices(now, {whole.name: whole.keys})
+    assert (kept.name, kept.healthy, bool(kept.leaving)) == (whole.name, True, True)
+    assert [each.name.id for each in slices] == ["MIG-1", "MIG-2"]
+    assert all(clash(each.keys, whole.keys) for each in slices)
+    since = gpu_devices(now, {whole.name: frozenset({ONE.key})})
+    assert [each.name.id for each in since] == ["MIG-1", "MIG-2"], "it was divided since"
 
 
 def test_who_draws_on_a_gpu_holds_it_and_no_slice() -> None:

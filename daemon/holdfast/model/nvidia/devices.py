@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.model.cards import Shared, part_key, whole_of
+from holdfast.model.cards import Shared, is_part, part_key, whole_of
 from holdfast.model.devices import (
     Device,
     DeviceKind,
@@ -80,9 +80,10 @@ def gpu_devices(
         replace(part, name=name)
         for part in facts.layout.there
         for name in part.every_name
-        if name in former
+        if name in former and _was_given(part, had.get(name, frozenset()))
     )
-    names |= {part.name for part in kept}
+    # But not of the whole of a divided GPU: its pod excludes all slices, those of today too.
+    names |= {part.name for part in kept if part.slice is not None}
     # A lock of what is there has taken over such keys, and must not keep them alive.
     left = (keys for name, keys in had.items() if name not in names)
     locked: frozenset[HardwareKey] = frozenset().union(*left)
@@ -101,6 +102,11 @@ def gpu_topology(layout: GpuLayout, links: GpuLinks) -> GpuTopology:
     """Return what preferred allocation goes by; it changes only with *layout* and *links*."""
     parents = {part.name.id: part.gpu.uuid for part in layout.parts if part.slice is not None}
     return GpuTopology(links=links, parents=parents)
+
+
+def _was_given(part: GpuPart, had: frozenset[HardwareKey]) -> bool:
+    """Tell whether *had* are the keys of *part* as it is: not of a GPU that was divided since."""
+    return part.slice is not None or not part.gpu.mig or any(map(is_part, had))
 
 
 def _inherited(part: GpuPart, locked: frozenset[HardwareKey]) -> frozenset[HardwareKey]:

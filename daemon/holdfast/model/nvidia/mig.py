@@ -200,9 +200,7 @@ def _whole(gpu: Gpu) -> GpuPart:
 
 
 def _there(gpu: Gpu) -> Iterable[GpuPart]:
-    if not gpu.mig:
-        return (_whole(gpu),)
-    return (_part(gpu, piece, GPU) for piece in _pieces(gpu))
+    return (_whole(gpu), *(_part(gpu, piece, GPU) for piece in _pieces(gpu)))
 
 
 def _part(gpu: Gpu, piece: MigSlice, resource: ResourceName) -> GpuPart:
