@@ -270,6 +270,28 @@ def test_a_gpu_that_nvml_leaves_out_although_the_driver_has_it_stays_on_the_list
     assert with_known(nameless, before, on_driver=lambda _address: True) == nameless
 
 
+@pytest.mark.parametrize(
+    ("asked", "untold"),
+    [
+        ("name", {"name": ""}),
+        ("PCI address", {"pci": None, "numa_node": None}),
+        ("memory", {"memory": None}),
+    ],
+)
+def test_what_a_gpu_does_not_tell_of_itself_is_as_it_was(
+    asked: str, untold: dict[str, object]
+) -> None:
+    """By its name or its address it may be left out by a rule, or be another resource."""
+    pci = PciAddress("0000:3b:00.0")
+    gpu = replace(_gpu(0), name="Tesla T4", pci=pci, numa_node=1, memory=1)
+    before = GpuReading(state=DriverState.READY, gpus=(gpu,))
+    problems = (replace(ODD, asked=asked),)
+    (told,) = with_known(
+        replace(before, gpus=(replace(gpu, problems=problems, **untold),)), before
+    ).gpus
+    assert replace(told, problems=()) == gpu
+
+
 def test_a_gpu_whose_place_another_has_was_replaced_and_is_not_missed() -> None:
     slot = PciAddress("0000:3b:00.0")
     former = GpuReading(gpus=(Gpu(index=NOWHERE, uuid="GPU-old", pci=slot),))

@@ -171,6 +171,11 @@ def _with_known(gpu: Gpu, before: Gpu | None) -> Gpu:
     gpu = replace(
         gpu,
         minor=before.minor if gpu.minor is None else gpu.minor,
+        # By these it is in a resource, or left out of all.
+        pci=gpu.pci or before.pci,
+        numa_node=before.numa_node if gpu.numa_node is None else gpu.numa_node,
+        name=gpu.name or before.name,
+        memory=before.memory if gpu.memory is None else gpu.memory,
         problems=tuple(
             problem
             if problem.lost or problem.asked in asked_before or before.index == NOWHERE
@@ -178,17 +183,7 @@ def _with_known(gpu: Gpu, before: Gpu | None) -> Gpu:
             for problem in gpu.problems
         ),
     )
-    if not _silent(gpu):
-        return gpu
-    return replace(
-        gpu,
-        mig=before.mig,
-        slices=before.slices,
-        pci=gpu.pci or before.pci,
-        numa_node=before.numa_node if gpu.numa_node is None else gpu.numa_node,
-        name=gpu.name or before.name,
-        memory=before.memory if gpu.memory is None else gpu.memory,
-    )
+    return replace(gpu, mig=before.mig, slices=before.slices) if _silent(gpu) else gpu
 
 
 def _silent(gpu: Gpu) -> bool:
