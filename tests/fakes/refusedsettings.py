@@ -43,6 +43,9 @@ _REFUSED = r"""
 {tpu.resourceName: requests.a/b} | tpu.resourceName: kubelet takes no 'requests.a/b' from a plugin
 {tpu.resourceName: a..b/c} | tpu.resourceName: expected a resource name such as
 {pools: [{resourceName: x.kubernetes.io/b, addresses: ["*"]}]} | pools[0].resourceName: kubelet takes no 'x.kubernetes.io/b'
+{tpu.resourceName: nvidia.com/gpu} | tpu.resourceName: 'nvidia.com/gpu' is a name of GPUs
+{pools: [{resourceName: nvidia.com/gpu, addresses: ["*"]}]} | pools[0].resourceName: 'nvidia.com/gpu' is a name of GPUs
+{pools: [{resourceName: a.b/c, addresses: ["*"]}, {resourceName: nvidia.com/mig-x, addresses: ["*"]}]} | pools[1].resourceName: 'nvidia.com/mig-x' is a name of GPUs
 {devices: [{match: {pci: "*"}, resource: kubernetes.io/b}]} | devices[0].resource: kubelet takes no 'kubernetes.io/b'
 {tpu.vbarUrl: "http://a\x7f"} | tpu.vbarUrl: expected text without control characters
 {tpu.topology: "a\u2028"} | tpu.topology: expected text without control characters
@@ -66,7 +69,6 @@ _REFUSED = r"""
 {pools: [{resourceName: a.b/c, addresses: ["*"]}, {resourceName: a.b/c, addresses: ["*"], api: dra}]} | pools: a.b/c is served by both APIs; give its pools the same `api`
 {pools: [{resourceName: google.com/tpu, addresses: ["*"]}], tpu.api: dra} | pools: google.com/tpu is served by both APIs
 {pools: [{resourceName: google.com/tpu, addresses: ["*"], api: dra}]} | pools: google.com/tpu is served by both APIs
-{pools: [{resourceName: nvidia.com/gpu.shared, addresses: ["*"], api: dra}]} | pools: nvidia.com/gpu.shared is served by both APIs
 {deviceListStrategy: cdi, tpu.resourceName: a.b/4chips} | deviceListStrategy: 'a.b/4chips' cannot be a CDI kind
 {deviceListStrategy: cdi, pools: [{resourceName: 3com.com/nic, classes: ["02"]}]} | deviceListStrategy: '3com.com/nic' cannot be a CDI kind
 {deviceListStrategy: cdi, devices: [{match: {pci: "*"}, resource: 4.b/c}]} | deviceListStrategy: '4.b/c' cannot be a CDI kind
@@ -91,8 +93,6 @@ _REFUSED = r"""
 {sharing.timeSlicing.resources: [{name: nvidia.com/gpu, replicas: 2, rename: x}]} | resources[0].rename: 'x' is not a name for replicas; use nvidia.com/gpu.shared
 {sharing.timeSlicing.resources: [{name: nvidia.com/mig-1g.5gb, replicas: 2, rename: nvidia.com/gpu.shared}]} | use nvidia.com/mig-1g.5gb.shared
 {sharing.timeSlicing.resources: [{name: nvidia.com/gpu, replicas: 2, devices: 2}]} | sharing.timeSlicing.resources[0].devices: Expected `str`, got `int`; use all
-{sharing.timeSlicing.resources: [{name: nvidia.com/mig-x, replicas: 2}], pools: [{resourceName: nvidia.com/mig-x, addresses: ["*"]}]} | resources[0].name: TPUs and VFIO devices are never shared; leave nvidia.com/mig-x out
-{sharing.timeSlicing.resources: [{name: nvidia.com/gpu, replicas: 2}], tpu.resourceName: nvidia.com/gpu} | resources[0].name: TPUs and VFIO devices are never shared; leave nvidia.com/gpu out
 {dra.driverName: Holdfast} | dra.driverName: expected a DNS name of at most 63 lower-case characters
 {dra.driverName: ""} | dra.driverName: expected a DNS name
 {dra.driverName: a{64}, tpu.api: dra} | dra.driverName: expected a DNS name
@@ -119,6 +119,8 @@ _TAKEN = r"""
 {tpu.workerId: 1, tpu.workerHostnames: [a, b]}
 {deviceListStrategy: cdi, tpu.resourceName: a.b/c4}
 {pools: [{resourceName: google.com/tpu, addresses: ["*"]}]}
+{pools: [{resourceName: nvidia.com/gpu, addresses: ["*"]}], gpu.enabled: false}
+{tpu.resourceName: nvidia.com/gpu, tpu.enabled: false}
 {devices: [{match: {uuid: null, index: 0}, exclude: true, resource: ""}]}
 {devices: [{match: {uuid: "*"}, resource: nvidia.com/mig-x, api: device-plugin}]}
 {devices: [{match: {pci: "*"}, resource: a.b/c, api: dra}], tpu.api: dra}

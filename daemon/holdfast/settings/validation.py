@@ -73,6 +73,12 @@ def _resources(settings: Settings) -> Iterator[str]:
     names += [
         (f"pools[{n}].resourceName", each.resource_name) for n, each in enumerate(settings.pools)
     ]
+    for path, name in names[not settings.tpu.enabled :]:
+        if settings.gpu.enabled and settings.gpu.served().has(name):
+            yield (
+                f"{path}: {name!r} is a name of GPUs, which pods then could not tell from what "
+                "else has it; choose another, or set gpu.enabled to false"
+            )
     names += [(f"devices[{n}].resource", each.resource) for n, each in enumerate(settings.devices)]
     for path, name in names:
         if re.search(NOT_KUBELETS, name):
@@ -162,15 +168,12 @@ def _tpu(settings: Settings) -> Iterator[str]:
 def _sharing(settings: Settings) -> Iterator[str]:
     path = "sharing.timeSlicing.resources"
     resources = settings.sharing.time_slicing.resources
-    unshared = {name for each in settings.functions for name in each.names}
     seen: set[str] = set()
     for place, each in enumerate(resources):
         where = f"{path}[{place}]"
         if each.name in seen:
             yield f"{where}.name: {each.name} is there twice; remove one"
         seen.add(each.name)
-        if each.name in unshared:
-            yield f"{where}.name: TPUs and VFIO devices are never shared; leave {each.name} out"
         if each.rename not in {"", name := each.name + SHARED}:
             yield f"{where}.rename: {each.rename!r} is not a name for replicas; use {name}"
 

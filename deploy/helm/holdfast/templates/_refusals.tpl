@@ -97,17 +97,23 @@
 {{- $told = append $told "tpu.workerId: it is too high for tpu.workerHostnames" -}}
 {{- end -}}
 {{- end -}}
-{{- $unshared := list $settings.tpu.resourceName -}}
-{{- range $settings.pools -}}{{- $unshared = append $unshared .resourceName -}}{{- end -}}
+{{- if $settings.gpu.enabled -}}
+{{- $others := list -}}
+{{- if $settings.tpu.enabled -}}{{- $others = append $others (list "tpu" $settings.tpu.resourceName) -}}{{- end -}}
+{{- range $place, $pool := $settings.pools -}}{{- $others = append $others (list (printf "pools[%d]" $place) $pool.resourceName) -}}{{- end -}}
+{{- range $others -}}
+{{- $name := index . 1 -}}
+{{- if or (has $name (list "nvidia.com/gpu" "nvidia.com/gpu.shared")) (hasPrefix "nvidia.com/mig-" $name) -}}
+{{- $told = append $told (printf "%s.resourceName: %s is a name of GPUs, which pods then could not tell from what else has it; choose another, or set gpu.enabled to false" (index . 0) $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $shared := dict -}}
 {{- range dig "sharing" "timeSlicing" "resources" list $settings -}}
 {{- if hasKey $shared .name -}}
 {{- $told = append $told (printf "sharing.timeSlicing.resources: %s is there twice; remove one" .name) -}}
 {{- end -}}
 {{- $_ := set $shared .name true -}}
-{{- if has .name $unshared -}}
-{{- $told = append $told (printf "sharing.timeSlicing.resources: TPUs and VFIO devices are never shared; leave %s out" .name) -}}
-{{- end -}}
 {{- if not (has (default "" .rename) (list "" (printf "%s.shared" .name))) -}}
 {{- $told = append $told (printf "sharing.timeSlicing.resources: %s is not a name for replicas; use %s.shared" .rename .name) -}}
 {{- end -}}
