@@ -48,7 +48,10 @@ _REFUSED = r"""
 {pools: [{resourceName: a.b/c, addresses: ["*"]}, {resourceName: nvidia.com/mig-x, addresses: ["*"]}]} | pools[1].resourceName: 'nvidia.com/mig-x' is a name of GPUs
 {devices: [{match: {pci: "*"}, resource: kubernetes.io/b}]} | devices[0].resource: kubelet takes no 'kubernetes.io/b'
 {tpu.vbarUrl: "http://a\x7f"} | tpu.vbarUrl: expected text without control characters
-{tpu.topology: "a\u2028"} | tpu.topology: expected text without control characters
+{tpu.topology: "2x4\u2028"} | tpu.topology: expected a topology such as 2x4 or 2x2x1
+{tpu.topology: 2x2x1x} | tpu.topology: expected a topology such as 2x4 or 2x2x1, or none, got '2x2x1x'
+{tpu.topology: "0x4"} | tpu.topology: expected a topology such as 2x4 or 2x2x1
+{tpu.topology: "8"} | tpu.topology: expected a topology such as 2x4 or 2x2x1
 {tpu.acceleratorType: "\uffff"} | tpu.acceleratorType: expected text without control characters
 {tpu.workerHostnames: ["a\r"]} | tpu.workerHostnames[0]: expected text without control characters
 {gpu.cdiHookPath: "/a\x85"} | gpu.cdiHookPath: expected the absolute path of a file
@@ -121,6 +124,8 @@ _TAKEN = r"""
 {pools: [{resourceName: google.com/tpu, addresses: ["*"]}]}
 {pools: [{resourceName: nvidia.com/gpu, addresses: ["*"]}], gpu.enabled: false}
 {tpu.resourceName: nvidia.com/gpu, tpu.enabled: false}
+{tpu.topology: 4X4x12}
+{tpu.topology: ""}
 {devices: [{match: {uuid: null, index: 0}, exclude: true, resource: ""}]}
 {devices: [{match: {uuid: "*"}, resource: nvidia.com/mig-x, api: device-plugin}]}
 {devices: [{match: {pci: "*"}, resource: a.b/c, api: dra}], tpu.api: dra}

@@ -269,11 +269,13 @@ def test_a_topology_that_cannot_be_is_named_and_set_aside(
     facts, problems = resolve(
         GENERATIONS["v5e"],
         on_host=on_host,
-        configured=TpuHostFacts(topology=topology),
+        configured=TpuHostFacts(topology=topology, worker_id="3", worker_hostnames=("a", "b")),
         from_file=TpuHostFacts(),
     )
     assert facts.topology != topology
+    assert (facts.worker_id, facts.worker_hostnames) == ("", ())
     (problem,) = problems
+    assert "nor its hosts and type" in problem
     assert topology in problem
     assert "the configuration" in problem
     assert reason in problem

@@ -25,6 +25,7 @@ from holdfast.settings.types import (
     Resource,
     Section,
     Text,
+    Topology,
     text,
 )
 
@@ -90,7 +91,7 @@ class TpuSettings(Section, frozen=True):
     generation: Text = ""
     """The chips' generation, such as `v5e`. Empty: the PCI ids tell it. Set it when they do not, as
     for chips that are newer than this release."""
-    topology: Text = ""
+    topology: Topology = ""
     """The topology of the whole slice, such as `2x4`. Set it when envFile does not have it."""
     accelerator_type: Text = ""
     """The slice's accelerator type, such as `v5litepod-8`. Set it when envFile does not have it."""

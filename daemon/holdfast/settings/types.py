@@ -92,6 +92,12 @@ PciIds = Annotated[str, text(f"{_HEX}:{_HEX}", "`vendor:device` in hex, such as 
 PciClass = Annotated[
     str, text("(0[xX])?[0-9a-fA-F]{2,6}", "the beginning of a PCI class in hex, such as 0302")
 ]
+Topology = Annotated[
+    str,
+    text(
+        "([1-9][0-9]{0,4}([xX][1-9][0-9]{0,4}){1,2})?", "a topology such as 2x4 or 2x2x1, or none"
+    ),
+]
 DriverName = Annotated[
     str,
     text(

@@ -94,7 +94,8 @@ def resolve(
     for source, facts in (("the configuration", configured), ("the tpu-env file", from_file)):
         reason = _misfit(facts.topology, on_host) if facts.topology else ""
         if reason:
-            problems.append(f"topology {facts.topology!r} of {source} is not used: {reason}")
+            unused = f"topology {facts.topology!r} of {source} is not used, nor its hosts and type"
+            problems.append(f"{unused}: {reason}")
         else:  # people write 2X4, too
             plain = "x".join(map(str, parse_topology(facts.topology) or ()))
             usable.append(replace(facts, topology=plain))
