@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.model.ids import PciAddress, ResourceName
-from holdfast.model.vfio import PoolSpec
+from holdfast.model.vfio import PoolSpec, pool_variables
 
 _RESOURCE = ResourceName("example.com/nic")
 
@@ -26,3 +26,10 @@ _RESOURCE = ResourceName("example.com/nic")
 )
 def test_a_pool_takes_what_matches_one_entry_of_each_list(pool: PoolSpec, taken: bool) -> None:
     assert pool.matches(PciAddress("0000:3b:00.0"), 0x8086, 0x1572, 0x020000) is taken
+
+
+def test_kubevirt_finds_a_pools_functions_in_the_variable_that_it_looks_for() -> None:
+    addresses = [PciAddress("0000:01:00.0"), PciAddress("0000:02:00.0")]
+    assert pool_variables(ResourceName("example.com/nic-e810.x"), addresses) == {
+        "PCI_RESOURCE_EXAMPLE_COM_NIC-E810_X": "0000:01:00.0,0000:02:00.0"
+    }

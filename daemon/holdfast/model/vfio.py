@@ -169,8 +169,11 @@ class PoolSpec(Struct, frozen=True, kw_only=True):
 
 
 def pool_variables(resource: ResourceName, addresses: Iterable[PciAddress]) -> dict[str, str]:
-    """Return the variable of KubeVirt's that names a pool's PCI addresses to the program."""
-    name = resource.upper().translate(str.maketrans("./-", "___"))
+    """Return the variable of KubeVirt's that names a pool's PCI addresses to the program.
+
+    Its ResourceNameToEnvVar leaves a hyphen as it is.
+    """
+    name = resource.upper().translate(str.maketrans("./", "__"))
     return {f"PCI_RESOURCE_{name}": ",".join(addresses)}
 
 
