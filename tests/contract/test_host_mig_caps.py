@@ -1,12 +1,15 @@
 """The capability nodes of MIG slices, from files as NVIDIA's driver writes them."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.root import HostRoot
+from holdfast.model.devices import DeviceNode
+from holdfast.model.nvidia.roots import RootFacts
 
 DEVICES = """\
 Character devices:
@@ -42,37 +45,35 @@ def _root(folder: Path, *, devices: str | None = DEVICES, minors: str | None = M
     return root
 
 
+def _found(root: HostRoot) -> Mapping[tuple[int, int, int], tuple[DeviceNode, ...]]:
+    folder = RootFacts(host="/run/nvidia/dev", folder=root.dev, control=195)
+    return NvidiaFiles(root).mig_nodes(folder)
+
+
 def test_a_slice_has_the_node_of_its_gpu_instance_and_its_own(tmp_path: Path) -> None:
-    caps = NvidiaFiles(_root(tmp_path)).mig_caps()
-    nodes = caps.nodes(0, 1, 1)
-    assert [node.path for node in nodes] == [
-        "/dev/nvidia-caps/nvidia-cap12",
-        "/dev/nvidia-caps/nvidia-cap14",
-    ]
-    assert [node.rdev for node in nodes] == [os.makedev(237, 12), os.makedev(237, 14)]
+    assert _found(_root(tmp_path))[0, 1, 1] == (
+        DeviceNode(path="/run/nvidia/dev/nvidia-caps/nvidia-cap12", rdev=os.makedev(237, 12)),
+        DeviceNode(path="/run/nvidia/dev/nvidia-caps/nvidia-cap14", rdev=os.makedev(237, 14)),
+    )
 
 
-@pytest.mark.parametrize("place", [(0, 2, 0), (1, 1, 0), (7, 7, 7)])
-def test_a_slice_that_the_driver_could_not_have_has_no_nodes(
-    tmp_path: Path, place: tuple[int, int, int]
-) -> None:
-    assert NvidiaFiles(_root(tmp_path)).mig_caps().nodes(*place) == ()
+def test_a_slice_that_the_driver_could_not_have_has_no_nodes(tmp_path: Path) -> None:
+    assert _found(_root(tmp_path)).keys() == {(0, 1, 0), (0, 1, 1)}, "one lacks its GPU instance"
 
 
 @pytest.mark.parametrize(("devices", "minors"), [(None, None), (DEVICES, None), (None, MINORS)])
 def test_without_the_drivers_files_there_are_no_nodes(
     tmp_path: Path, devices: str | None, minors: str | None
 ) -> None:
-    caps = NvidiaFiles(_root(tmp_path, devices=devices, minors=minors)).mig_caps()
-    assert caps.nodes(0, 1, 0) == ()
+    assert not _found(_root(tmp_path, devices=devices, minors=minors))
 
 
 def test_lines_that_say_something_else_are_passed_over(tmp_path: Path) -> None:
     odd = "gpu0/gi1/access\ngpu-1/gi1/access 3\n\x00\ngpu0/gi1/ci0/access 9 9\n" + MINORS
-    assert len(NvidiaFiles(_root(tmp_path, minors=odd)).mig_caps().minors) == 5
+    assert _found(_root(tmp_path, minors=odd)).keys() == {(0, 1, 0), (0, 1, 1)}
 
 
 def test_a_file_that_cannot_be_read_means_no_nodes(tmp_path: Path) -> None:
     root = _root(tmp_path, minors=None)
     (root.proc / "driver/nvidia-caps/mig-minors").mkdir()
-    assert NvidiaFiles(root).mig_caps().nodes(0, 1, 0) == ()
+    assert not _found(root)

@@ -11,7 +11,7 @@ from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.nvidia.needs import NvidiaDriver
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
-from holdfast.model.ids import PciAddress
+from holdfast.model.ids import DeviceId, PciAddress
 from holdfast.model.nvidia.cdi import GpuSpecFacts
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuReading, MigSlice
@@ -216,27 +216,27 @@ def test_without_nodes_of_the_driver_there_is_nothing_to_hand_over(host: Host) -
 SLICE = MigSlice(uuid="MIG-a", gi=7, ci=0, profile="1g.10gb")
 
 
-@pytest.mark.parametrize("lines", [("gi7", "gi7/ci0"), ("gi7",), ()])
-def test_a_slice_has_its_gpus_node_and_two_capabilities_or_no_name_at_all(
-    host: Host, lines: tuple[str, ...]
+@pytest.mark.parametrize("minors", [(66, 67), ()])
+def test_a_slice_has_its_gpus_node_and_its_capabilities_or_no_name_at_all(
+    host: Host, minors: tuple[int, ...]
 ) -> None:
     host.have(host.root.run / "nvidia/driver", f"usr/lib64/libcuda.so.{VERSION}")
-    caps = host.root.proc / "driver/nvidia-caps"
-    caps.mkdir(parents=True)
-    (caps / "mig-minors").write_text(
-        "".join(f"gpu0/{line}/access {66 + place}\n" for place, line in enumerate(lines))
+    caps = tuple(
+        DeviceNode(path=f"/dev/nvidia-caps/nvidia-cap{minor}", rdev=os.makedev(237, minor))
+        for minor in minors
     )
+    gpu = Gpu(index=0, uuid="GPU-a", minor=0, mig=True, slices=(SLICE,))
 
-    gpus = host.find(host.gpus(Gpu(index=0, uuid="GPU-a", minor=0, mig=True, slices=(SLICE,)))).gpus
+    gpus = host.find(host.gpus(gpu, caps={DeviceId("MIG-a"): caps})).gpus
 
-    if len(lines) < 2:
-        assert gpus == ()
-    else:
-        (found,) = gpus
-        assert found.names == ("MIG-a", "0:0")
-        assert [(node.path, node.major, node.minor) for node in found.nodes][1:] == [
-            ("/dev/nvidia-caps/nvidia-cap66", 237, 66),
-            ("/dev/nvidia-caps/nvidia-cap67", 237, 67),
+    found = {each.id: each for each in gpus}
+    assert found.keys() == ({"GPU-a", "MIG-a"} if minors else {"GPU-a"})
+    if minors:
+        assert found[DeviceId("MIG-a")].names == ("MIG-a", "0:0")
+        nodes = found[DeviceId("MIG-a")].nodes
+        assert [(node.path, node.rdev) for node in nodes] == [
+            ("/dev/nvidia0", host.rdev),
+            *((node.path, node.rdev) for node in caps),
         ]
 
 

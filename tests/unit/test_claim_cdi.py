@@ -39,11 +39,11 @@ GOLDEN = """\
           {
             "path": "/dev/vfio/0",
             "hostPath": "/dev/vfio/10",
-            "fileMode": 438,
-            "permissions": "rwm",
             "type": "c",
             "major": 511,
-            "minor": 3
+            "minor": 3,
+            "fileMode": 438,
+            "permissions": "rwm"
           },
           {
             "path": "/dev/vfio/vfio",

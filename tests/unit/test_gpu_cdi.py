@@ -1,6 +1,7 @@
 """The CDI specs of GPUs: to the byte, of the version they claim, and what a runtime finds there."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ HOOK = SpecRules(hook="/usr/bin/nvidia-ctk")
 
 def _node(name: str, minor: int, major: int = 195, **other: Any) -> SpecNode:
     path = f"/dev/{name}"
-    return SpecNode(**{"path": path, "host_path": path, "major": major, "minor": minor, **other})
+    return SpecNode(**{"path": path, "host_path": path, "rdev": os.makedev(major, minor), **other})
 
 
 def _file(path: str, source: str = "") -> SpecFile:

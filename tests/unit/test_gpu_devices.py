@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.host.nvidia.driver import MigCaps
 from holdfast.model.cards import Sharing, clash
 from holdfast.model.devices import DeviceNode, FaultKind
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
@@ -110,16 +109,13 @@ def test_who_draws_on_a_gpu_holds_it_and_no_slice() -> None:
         assert held == {"nvidia.com/gpu": draws, "nvidia.com/mig-1g.10gb": ()}
 
 
-def test_a_slices_capability_nodes_are_where_the_drivers_nodes_are() -> None:
+def test_a_slice_has_the_capability_nodes_of_its_place() -> None:
     sliced = replace(ONE, mig=True, slices=(MigSlice(uuid="MIG-1", gi=7, ci=0, profile="1g.10gb"),))
-    layout = lay_out(GpuReading(gpus=(sliced,)), MigStrategy.MIXED)
-    caps = MigCaps(major=237, minors={(0, 7, None): 30, (0, 7, 0): 31})
-    assert _caps(layout, caps, "/run/nvidia/driver/dev") == {
-        DeviceId("MIG-1"): (
-            "/run/nvidia/driver/dev/nvidia-caps/nvidia-cap30",
-            "/run/nvidia/driver/dev/nvidia-caps/nvidia-cap31",
-        )
-    }
+    nodes = (DeviceNode(path="/dev/nvidia-caps/nvidia-cap30", rdev=30),)
+    for strategy in MigStrategy:  # a pod may have it under any
+        layout = lay_out(GpuReading(gpus=(sliced,)), strategy)
+        assert _caps(layout, {(0, 7, 0): nodes, (0, 8, 0): ()}) == {DeviceId("MIG-1"): nodes}
+        assert _caps(layout, {(1, 7, 0): nodes}) == {}
 
 
 def test_a_slice_that_is_no_more_excludes_what_its_pod_can_reach_while_it_is_locked() -> None:

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct, field
-
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import (
     device_major,
@@ -57,30 +55,6 @@ _CONTROL: Mapping[str, tuple[str, ...]] = {
 _DRM = re.compile(r"(card|renderD)[0-9]{1,9}")
 _CAPS, _MIG_MINORS = "nvidia-caps", "driver/nvidia-caps/mig-minors"
 _MIG_MINOR = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)")
-
-
-class MigCaps(Struct, frozen=True, kw_only=True):
-    """The capabilities of all slices that the driver could have. `major` is None without nodes."""
-
-    major: int | None = None
-    minors: Mapping[tuple[int, int, int | None], int] = field(default_factory=dict)
-    """By the GPU's minor number, GPU instance, and compute instance (None for the GPU instance)."""
-
-    def nodes(self, gpu: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
-        """Return the nodes of a slice of /dev/nvidia*gpu*: its GPU instance's, then its own.
-
-        Fewer than two if the driver does not have them: then the slice cannot be used.
-        """
-        found = (self.minors.get((gpu, gi, None)), self.minors.get((gpu, gi, ci)))
-        if self.major is None:
-            return ()
-        return tuple(
-            DeviceNode(
-                path=f"/dev/nvidia-caps/nvidia-cap{minor}", rdev=os.makedev(self.major, minor)
-            )
-            for minor in found
-            if minor is not None
-        )
 
 
 class NvidiaFiles:
@@ -146,8 +120,12 @@ class NvidiaFiles:
         found = device_number(root.folder / f"nvidia{minor}")
         return found if found is not None and os.major(found) == root.control else None
 
-    def mig_caps(self) -> MigCaps:
-        """Return which nodes let a process use a MIG slice; none without a driver that has MIG."""
+    def mig_nodes(self, root: RootFacts) -> Mapping[tuple[int, int, int], tuple[DeviceNode, ...]]:
+        """Return the nodes that let a process use a MIG slice, by their host paths in *root*.
+
+        They are by the GPU's minor number, GPU instance and compute instance: the GPU instance's
+        first. A slice that lacks one of them cannot be used, and is left out.
+        """
         minors: dict[tuple[int, int, int | None], int] = {}
         for line in text_or_empty(self._root.proc / _MIG_MINORS).splitlines():
             # "gpu3/gi7/access 30" or "gpu3/gi7/ci0/access 31"; "config 1", "monitor 2" are no slice
@@ -155,7 +133,17 @@ class NvidiaFiles:
             if match is not None:
                 gpu, gi, ci, minor = match.groups()
                 minors[int(gpu), int(gi), None if ci is None else int(ci)] = int(minor)
-        return MigCaps(major=self._procfs.char_major(_CAPS), minors=minors)
+        major = self._procfs.char_major(_CAPS)
+        return {
+            (gpu, gi, ci): tuple(
+                DeviceNode(
+                    path=f"{root.host}/nvidia-caps/nvidia-cap{each}", rdev=os.makedev(major, each)
+                )
+                for each in (minors[gpu, gi, None], minor)
+            )
+            for (gpu, gi, ci), minor in minors.items()
+            if major is not None and ci is not None and (gpu, gi, None) in minors
+        }
 
     def control(self, root: RootFacts) -> tuple[str, ...]:
         """Return the nodes that every user of GPUs needs, if they exist, by their host paths.

@@ -11,7 +11,7 @@ from msgspec import Struct
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import names_or_empty, stat_or_none
 from holdfast.host.files.paths import below
-from holdfast.host.nvidia.driver import LIBRARY_FOLDERS, OPERATOR, MigCaps, NvidiaFiles
+from holdfast.host.nvidia.driver import LIBRARY_FOLDERS, OPERATOR, NvidiaFiles
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
 from holdfast.model.nvidia.cdi import (
@@ -211,8 +211,7 @@ class NvidiaDriver(Struct, frozen=True, kw_only=True):
         if chosen.root is None:
             raise HostError(f"cannot tell which nodes containers need for GPUs: {chosen.reason}")
         nodes = chosen.root
-        caps = self.files.mig_caps()
-        found = (self._gpu(part, gpus, nodes, caps) for part in gpus.layout.known)
+        found = (self._gpu(part, gpus, nodes) for part in gpus.layout.known)
         beside = {mode: self._mode(mode, nodes) for mode in MODES}
         if gpus.imex:
             beside[_IMEX] = BesideNodes(nodes=tuple(_held(gpus.imex, nodes)))
@@ -251,40 +250,28 @@ class NvidiaDriver(Struct, frozen=True, kw_only=True):
         # Not our own root: in a container it has other files than the host.
         yield self.root.proc / "1/root", "/"
 
-    def _gpu(
-        self, part: GpuPart, gpus: GpuFacts, nodes: RootFacts, caps: MigCaps
-    ) -> SpecGpu | None:
-        minor = part.gpu.minor
-        known = None if minor is None else gpus.nodes.get(minor)
-        if minor is None or known is None:
-            return None
-        own = list(_held(known.path, nodes))
-        if part.slice is not None:
-            needed = caps.nodes(minor, part.slice.gi, part.slice.ci)
-            own += [
-                SpecNode(
-                    path=each.path,
-                    host_path=f"{nodes.host}/{each.path.removeprefix('/dev/')}",
-                    major=os.major(each.rdev),
-                    minor=os.minor(each.rdev),
-                )
-                for each in needed
-            ]
-        if len(own) < (1 if part.slice is None else _OF_A_SLICE):
-            return None
+    def _gpu(self, part: GpuPart, gpus: GpuFacts, nodes: RootFacts) -> SpecGpu | None:
+        known = None if part.gpu.minor is None else gpus.nodes.get(part.gpu.minor)
+        own = () if known is None else tuple(_held(known.path, nodes))
         names = tuple(dict.fromkeys((str(part.name.id), part.index)))
         if part.slice is not None:
-            return SpecGpu(id=part.name.id, names=names, nodes=tuple(own))
-        drm = [node for each in gpus.drm.get(part.gpu.uuid, ()) for node in self._drm(each, nodes)]
-        return SpecGpu(
-            id=part.name.id, names=names, nodes=tuple(own), drm=tuple(drm), pci=part.gpu.pci or ""
+            caps = tuple(
+                SpecNode(path=_in_container(each.path), host_path=each.path, rdev=each.rdev)
+                for each in gpus.caps.get(part.name.id, ())
+            )
+            found = SpecGpu(id=part.name.id, names=names, nodes=(*own, *caps))
+            return found if own and caps else None
+        drm = (node for each in gpus.drm.get(part.gpu.uuid, ()) for node in self._drm(each, nodes))
+        found = SpecGpu(
+            id=part.name.id, names=names, nodes=own, drm=tuple(drm), pci=part.gpu.pci or ""
         )
+        return found if own else None
 
     def _drm(self, wanted: DeviceNode, nodes: RootFacts) -> Iterator[SpecNode]:
         """Yield the node with that number; nothing where others have the name."""
         name = wanted.path.removeprefix("/dev/")
         for node in self._matching((name,), nodes):
-            if os.makedev(node.major, node.minor) == wanted.rdev:
+            if node.rdev == wanted.rdev:
                 yield node
 
     def _mode(self, mode: str, nodes: RootFacts) -> BesideNodes:
@@ -312,10 +299,6 @@ class NvidiaDriver(Struct, frozen=True, kw_only=True):
                     break
 
 
-_OF_A_SLICE = 3
-"""The GPU's node, and the capabilities of the GPU instance and of the compute instance."""
-
-
 def _held(host_path: str, nodes: RootFacts) -> Iterator[SpecNode]:
     """Yield the node with *host_path* on the host, which is in the driver's folder of nodes."""
     yield from _node(nodes.folder / host_path.removeprefix(f"{nodes.host}/"), host_path)
@@ -326,10 +309,14 @@ def _node(path: Path, host_path: str) -> Iterator[SpecNode]:
     found = stat_or_none(path)
     if found is not None and stat.S_ISCHR(found.st_mode):
         yield SpecNode(
-            path=f"/dev/{host_path.partition('/dev/')[2]}",
+            path=_in_container(host_path),
             host_path=host_path,
-            major=os.major(found.st_rdev),
-            minor=os.minor(found.st_rdev),
+            rdev=found.st_rdev,
             mode=stat.S_IMODE(found.st_mode),
             gid=found.st_gid,
         )
+
+
+def _in_container(host_path: str) -> str:
+    """Return what a node is called in a container, which has it in /dev itself."""
+    return f"/dev/{host_path.partition('/dev/')[2]}"

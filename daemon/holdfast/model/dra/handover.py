@@ -13,9 +13,9 @@ from holdfast.model.cards import card_of, replicas_in
 from holdfast.model.devices import Device, major, minor
 from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import ClaimResult, PrepareAnswer, PreparedDevice
-from holdfast.model.gate.cdi import MODE, VERSION, spec_text
+from holdfast.model.gate.cdi import VERSION, node_edits, spec_text
 from holdfast.model.gate.gate import Obstacle
-from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey, ResourceName
 from holdfast.model.text import some
 
@@ -59,7 +59,15 @@ def spec(driver: str, claim: ClaimUid, devices: Grants, numbers: Mapping[str, in
 def _edits(grant: ContainerGrant, numbers: Mapping[str, int]) -> dict[str, object]:
     edits: dict[str, object] = {
         "env": [f"{name}={value}" for name, value in sorted(grant.envs.items())],
-        "deviceNodes": [_node(each, numbers.get(each.host_path)) for each in grant.nodes],
+        "deviceNodes": [
+            node_edits(
+                each.container_path,
+                host_path=each.host_path,
+                rdev=numbers.get(each.host_path),
+                permissions=each.permissions,
+            )
+            for each in grant.nodes
+        ],
         "mounts": [
             {
                 "hostPath": each.host_path,
@@ -70,18 +78,6 @@ def _edits(grant: ContainerGrant, numbers: Mapping[str, int]) -> dict[str, objec
         ],
     }
     return {name: each for name, each in edits.items() if each}
-
-
-def _node(node: GrantedNode, number: int | None) -> dict[str, object]:
-    described: dict[str, object] = {
-        "path": node.container_path,
-        "hostPath": node.host_path,
-        "fileMode": MODE,
-        "permissions": node.permissions,
-    }
-    if number is not None:
-        described |= {"type": "c", "major": major(number), "minor": minor(number)}
-    return described
 
 
 Nodes = Mapping[str | tuple[int, int], frozenset[str]]

@@ -129,18 +129,28 @@ def spec_text(
 
 
 def _nodes(device: Device) -> list[dict[str, object]]:
-    nodes: list[dict[str, object]] = [
-        {
-            "path": node.path,
-            "type": "c",
-            "major": major(node.rdev),
-            "minor": minor(node.rdev),
-            "fileMode": MODE,
-            "permissions": "rw",
-        }
-        for node in device.nodes
-    ]
+    nodes = [node_edits(node.path, rdev=node.rdev) for node in device.nodes]
     if device.kind is DeviceKind.VFIO:
         # Its number is the runtime's to look up: it does not change with the groups.
-        nodes.append({"path": VFIO_CONTAINER, "fileMode": MODE, "permissions": "rw"})
+        nodes.append(node_edits(VFIO_CONTAINER))
     return nodes
+
+
+def node_edits(
+    path: str,
+    *,
+    host_path: str = "",
+    rdev: int | None = None,
+    mode: int = MODE,
+    permissions: str = "rw",
+) -> dict[str, object]:
+    """Return the entry of a device node; without *rdev* the runtime looks its number up.
+
+    *host_path* is where the host has it; empty: at *path*.
+    """
+    found: dict[str, object] = {"path": path}
+    if host_path:
+        found["hostPath"] = host_path
+    if rdev is not None:
+        found |= {"type": "c", "major": major(rdev), "minor": minor(rdev)}
+    return {**found, "fileMode": mode, "permissions": permissions}

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from holdfast.model.gate.cdi import spec_text
+from holdfast.model.gate.cdi import node_edits, spec_text
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.grant import CDI_VENDOR
 from holdfast.model.nvidia.names import GPU_KIND, NodeSpecs
@@ -37,8 +37,7 @@ class SpecNode(Struct, frozen=True, kw_only=True):
 
     path: str
     host_path: str
-    major: int
-    minor: int
+    rdev: int
     mode: int = 0o666
     gid: int = 0
 
@@ -279,15 +278,11 @@ def _node_edits(nodes: Sequence[SpecNode], rules: SpecRules) -> Edits:
 
 
 def _node(node: SpecNode) -> Edits:
-    entry: Edits = {"path": node.path}
-    if node.host_path != node.path:
-        entry["hostPath"] = node.host_path
-    entry |= {"type": "c", "major": node.major, "minor": node.minor}
-    # Never without: runsc does not start on a node that has no mode (gvisor#12616).
-    entry |= {"fileMode": node.mode & _BITS, "permissions": "rwm"}
-    if node.gid:
-        entry["gid"] = node.gid
-    return entry
+    elsewhere = "" if node.host_path == node.path else node.host_path
+    entry = node_edits(
+        node.path, host_path=elsewhere, rdev=node.rdev, mode=node.mode & _BITS, permissions="rwm"
+    )
+    return entry | ({"gid": node.gid} if node.gid else {})
 
 
 def _mount(host: str, path: str, options: tuple[str, ...]) -> Edits:

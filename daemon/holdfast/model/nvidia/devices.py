@@ -44,7 +44,7 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     layout: GpuLayout = field(default_factory=GpuLayout)
     nodes: Mapping[int, DeviceNode] = field(default_factory=dict)
     drm: Mapping[str, tuple[DeviceNode, ...]] = field(default_factory=dict)
-    caps: Mapping[DeviceId, tuple[str, ...]] = field(default_factory=dict)
+    caps: Mapping[DeviceId, tuple[DeviceNode, ...]] = field(default_factory=dict)
     control: tuple[str, ...] = ()
     no_nodes: str = ""
     version: str = ""

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, HostError
-from holdfast.host.nvidia.driver import MigCaps, NvidiaFiles
+from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import DeviceId, PciAddress
 from holdfast.model.nvidia.devices import GpuFacts, gpu_topology
@@ -199,7 +199,7 @@ class DriverWatch(Struct, kw_only=True):
             layout=layout,
             nodes=self._nodes(root, reading) if root is not None else {},
             drm={gpu.uuid: self.files.drm_nodes(gpu.pci) for gpu in reading.gpus if gpu.pci},
-            caps=_caps(layout, self.files.mig_caps(), root.host if root is not None else "/dev"),
+            caps=_caps(layout, self.files.mig_nodes(root)) if root is not None else {},
             control=self.files.control(root) if root is not None else (),
             no_nodes=chosen.reason,
             version=reading.driver_version,
@@ -291,13 +291,13 @@ def _answering(reading: GpuReading) -> frozenset[tuple[str, bool]]:
     return frozenset((gpu.uuid, gpu.mig) for gpu in reading.gpus if gpu.uuid and not gpu.problems)
 
 
-def _caps(layout: GpuLayout, caps: MigCaps, folder: str) -> dict[DeviceId, tuple[str, ...]]:
-    """Return the capability nodes of each slice, as the host calls them below *folder*."""
+def _caps(
+    layout: GpuLayout, caps: Mapping[tuple[int, int, int], tuple[DeviceNode, ...]]
+) -> dict[DeviceId, tuple[DeviceNode, ...]]:
+    """Return the capability nodes of each slice that the driver has all of."""
     return {
-        part.name.id: tuple(
-            f"{folder}/{node.path.removeprefix('/dev/')}"
-            for node in caps.nodes(part.gpu.minor, part.slice.gi, part.slice.ci)
-        )
+        part.name.id: found
         for part in layout.known
         if part.slice is not None and part.gpu.minor is not None
+        if (found := caps.get((part.gpu.minor, part.slice.gi, part.slice.ci)))
     }

@@ -182,7 +182,7 @@ class Gpus(WithoutDriver):
             GrantedGpu(
                 uuid=id_,
                 index=indexes.get(id_, ""),
-                nodes=(*(node.path for node in each.nodes), *facts.caps.get(id_, ())),
+                nodes=tuple(node.path for node in (*each.nodes, *facts.caps.get(id_, ()))),
             )
             for each in devices
             for id_ in REPLICAS.parted(each.name.id)[:1]
