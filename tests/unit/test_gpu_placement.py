@@ -236,10 +236,18 @@ def test_no_other_choice_in_a_hybrid_cube_mesh_has_more_nvlinks(
     assert links(chosen) == max(links(each) for each in combinations(available, size))
 
 
-def test_a_search_that_is_too_wide_to_compare_all_still_finds_the_island() -> None:
-    # No two of these sixteen are alike, so that there are 12,870 ways to choose eight.
+def test_where_there_are_too_many_ways_to_compare_gpus_are_chosen_as_other_devices_are() -> None:
+    """Eight of eight pairs can be chosen in 1107 ways; the blocks of the box are neighbours."""
+    nodes = (0,) * 8 + (1,) * 8
+    bridges = {(gpu, gpu + 1): 4 for gpu in range(0, 16, 2)}
+    board = _board(nodes, _links(nodes, nvlinks=bridges))
+    assert _preferred(board, _ids(range(16)), (), 8) == _ids(range(8))
+    # Of the first four pairs one GPU each is taken, so that only whole pairs of the others do.
+    free = (0, 2, 4, 6, *range(8, 16))
+    assert _preferred(board, _ids(free), (), 8) == _ids(range(8, 16))
+    assert _preferred(board, _ids(range(16)), _ids((3,)), 8) == _ids(range(8))
+    # No two of these are alike, and comparing all 12,870 ways would find the odd ones.
     ring = {pair: 1 + pair[0] % 3 for pair in pairwise(range(16))}
-    island = dict.fromkeys(combinations((1, 3, 4, 8, 9, 11, 14, 15), 2), 4)
-    nodes = tuple(range(16))
-    board = _board(nodes, _links(nodes, nvlinks={**ring, **island}))
-    assert _preferred(board, _ids(range(16)), (), 8) == _ids((1, 3, 4, 8, 9, 11, 14, 15))
+    odd = dict.fromkeys(combinations(range(1, 16, 2), 2), 4)
+    board = _board(nodes, _links(nodes, nvlinks={**ring, **odd}))
+    assert _preferred(board, _ids(range(16)), (), 8) == _ids(range(8))

@@ -56,11 +56,11 @@ def preferred(host: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
     2, 4 and 8, where they leave the largest blocks to others. The same question has the same
     answer. Never raises.
     """
-    board = _Board.of(host, choice.available, choice.must_include)
+    board = Board.of(host, choice.available, choice.must_include)
     return tuple(sorted(choice.decide(board.choose), key=board.place.__getitem__))
 
 
-class _Board(Struct, frozen=True, kw_only=True):
+class Board(Struct, frozen=True, kw_only=True):
     """The devices at their places; sets of places are the bits of an int."""
 
     ids: tuple[DeviceId, ...]
@@ -72,7 +72,7 @@ class _Board(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(
         cls, host: Sequence[Device], available: Collection[DeviceId], must: Collection[DeviceId]
-    ) -> "_Board":
+    ) -> "Board":
         """Place the host's devices in their order, and after them ids that it does not know."""
         numa = {device.name.id: device.numa_node for device in host}
         strangers = sorted({*available, *must} - numa.keys())
@@ -135,7 +135,7 @@ class _Board(Struct, frozen=True, kw_only=True):
 class _Picker(Struct, frozen=True, kw_only=True):
     """Halves the host's box again and again; each half's question is answered once."""
 
-    board: _Board
+    board: Board
     items: int
     fixed: int
     known: dict[tuple[int, int, int], int] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Self
 from msgspec import Struct, field
 
 from holdfast.model.devices import Device
-from holdfast.model.gate.placement import Choice, Ids
+from holdfast.model.gate.placement import Board, Choice, Ids
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.gpu import GpuLinks, Link
 
@@ -30,9 +30,7 @@ _STEP = 1 << 16
 _FIRST = 1 << 48
 """What the chosen ones' nearness is worth in that of the rest, for the same reason."""
 _MOST_WAYS = 600
-"""So many ways to choose are compared one by one; of more, some are built step by step."""
-_MOST_SEEDS = 24
-_MOST_SWAPS = 32
+"""So many ways to choose are compared one by one; with more, GPUs are chosen as other devices."""
 
 
 class GpuTopology(Struct, frozen=True, kw_only=True):
@@ -50,6 +48,7 @@ class GpuBoard(Struct, frozen=True, kw_only=True):
     kinds' places.
     """
 
+    devices: Sequence[Device]
     order: Mapping[DeviceId, int]
     kinds: tuple[tuple[DeviceId, ...], ...]
     near: tuple[tuple[int, ...], ...]
@@ -67,6 +66,7 @@ class GpuBoard(Struct, frozen=True, kw_only=True):
             else:
                 kinds.append([place])
         return cls(
+            devices=devices,
             order={device.name.id: place for place, device in enumerate(devices)},
             kinds=tuple(tuple(devices[place].name.id for place in kind) for kind in kinds),
             # Within a kind any two differ in nothing, so its first and last stand for all.
@@ -101,6 +101,8 @@ class GpuBoard(Struct, frozen=True, kw_only=True):
             gains=tuple(gains),
             near=tuple(tuple(near[a][b] * _FIRST for b in places) for a in places),
         )
+        if search.ways(size - len(fixed)) > _MOST_WAYS:
+            return Board.of(self.devices, everything, fixed).choose(everything, items, fixed, size)
         taken = search.best(size - len(fixed))
         picked = (open_[places[kind]][:count] for kind, count in Counter(taken).items())
         return fixed.union(*picked)
@@ -121,15 +123,10 @@ class _Search(Struct, frozen=True, kw_only=True):
 
     def best(self, size: int) -> tuple[int, ...]:
         """Return the kinds that are worth most; of equals, the earlier ones."""
-        ways = self._exact(size) if self._ways(size) <= _MOST_WAYS else self._built(size)
-        best: tuple[int, ...] = ()
-        most = None
-        for worth, taken in ways:
-            if most is None or worth > most:
-                best, most = taken, worth
-        return best
+        return max(self._exact(size), key=itemgetter(0))[1]
 
-    def _ways(self, size: int) -> int:
+    def ways(self, size: int) -> int:
+        """Return in how many ways *size* can be taken."""
         ways = Counter({0: 1})
         for room in self.room:
             more: Counter[int] = Counter()
@@ -165,41 +162,6 @@ class _Search(Struct, frozen=True, kw_only=True):
                 yield max(more, key=itemgetter(0))
             else:
                 stack += reversed(more)
-
-    def _built(self, size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield a way for each of some beginnings: always the best next one, then swaps."""
-        for seed in range(min(len(self.room), _MOST_SEEDS)):
-            counts, gains = [0] * len(self.room), list(self.gains)
-            worth = self._move(counts, gains, seed, 1)
-            for _ in range(size - 1):
-                worth += self._move(counts, gains, self._next(counts, gains), 1)
-            for _ in range(_MOST_SWAPS):
-                worst = min(
-                    (place for place, count in enumerate(counts) if count),
-                    key=lambda place: gains[place] - self.near[place][place],
-                )
-                lost = self._move(counts, gains, worst, -1)
-                instead = self._next(counts, gains)
-                more = self._move(counts, gains, instead, 1) + lost
-                worth += more
-                if more <= 0:
-                    break
-            yield worth, tuple(Counter(dict(enumerate(counts))).elements())
-
-    def _next(self, counts: list[int], gains: list[int]) -> int:
-        return max(
-            (place for place, room in enumerate(self.room) if counts[place] < room),
-            key=gains.__getitem__,
-        )
-
-    def _move(self, counts: list[int], gains: list[int], place: int, by: int) -> int:
-        """Take one more of a kind, or one less, and return what that adds."""
-        row = self.near[place]
-        own = gains[place] if by > 0 else row[place] - gains[place]
-        counts[place] += by
-        for other, near in enumerate(row):
-            gains[other] += by * near
-        return own
 
 
 def _near(one: Device, other: Device, topology: GpuTopology) -> int:
