@@ -55,7 +55,7 @@ def _nodes(
         return None
     return Breach(
         reason=f"the pod was promised {listed(promised)}, but {listed(entry.devices)} is now "
-        f"{listed(own)} (group numbers change with a reboot); delete the pod",
+        f"{listed(own)} (numbers of nodes change with a reboot); delete the pod",
         final=True,
     )
 

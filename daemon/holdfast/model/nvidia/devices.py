@@ -23,7 +23,7 @@ from holdfast.model.nvidia.sharing import advertised
 
 _TOLERATED = frozenset({"memory", "name", "PCI address"})
 """What a GPU can fail to tell and work all the same."""
-_LEAVING = "gpu.migStrategy does not advertise it any more once no pod has it"
+_LEAVING = "gpu.migStrategy does not advertise it: it goes from the list once no pod has it"
 
 
 class GpuFacts(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,11 @@ _LONGEST_NAME = 63
 _PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.\d+gb(?:[.+-][a-z0-9]+)*")
 _LAYOUT = frozenset({"handle", "MIG mode", "MIG devices"})
 """Without these answers it is not known what a GPU is divided into."""
-_NOT_LISTED = GpuProblem(asked="handle", error="it does not list this GPU any more", lost=True)
+_NOT_LISTED = GpuProblem(
+    asked="handle",
+    error="it does not list this GPU any more, which the driver has: it may be lost until a reboot",
+    lost=True,
+)
 
 
 class MigStrategy(Enum):
