@@ -759,13 +759,13 @@ class _AlwaysTheSame(FileTables):
         return True
 
 
-def _many_open(tree: ProcTree, pid: int, *more: str, info: str = "") -> Path:
+def _many_open(tree: ProcTree, pid: int, *more: str) -> Path:
     """Make a process with so many open files that they are remembered, and those named *more*."""
     home = tree.process(pid)
     for number in range(100):
         tree.open_file(home, number, "pipe:[7]")
     for number, file in enumerate(more, start=100):
-        tree.open_file(home, number, file, info=info)
+        tree.open_file(home, number, file)
     return home
 
 
@@ -786,22 +786,6 @@ def test_what_a_process_had_is_not_that_of_one_that_shares_files_with_the_next_o
     _many_open(tree, 60)
     _many_open(tree, 61)
     assert not search.at(61)
-
-
-def test_the_files_of_a_ring_are_told_apart_in_each_processs_own_root(
-    tmp_path: Path, terminals: Terminals
-) -> None:
-    """Two can share all of their open files, and have different files by the same name."""
-    path, rdev = terminals.make()
-    tree = ProcTree(tmp_path)
-    ring = "anon_inode:[io_uring]"
-    for pid, leads in ((60, "/dev/null"), (61, path)):
-        home = _many_open(tree, pid, ring, info="UserFiles:\t1\n    0: /node\n")
-        (home / "root").mkdir()
-        (home / "root/node").symlink_to(leads)
-    search = _search(tree, rdev)
-    assert not search.at(60)
-    assert dict(search.at(61).access) == {name("a"): {DeviceAccess.NODE}}
 
 
 def test_a_process_of_which_nothing_can_be_read_is_a_gap(

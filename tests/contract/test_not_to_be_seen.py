@@ -3,6 +3,7 @@
 Here its name is too long: no file system can tell whether it is there, not even to root.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from holdfast.errors import HostError, LedgerUnusableError, SettingsError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.kernelfile import is_file, is_folder, seen
-from holdfast.host.proc.openfiles import registered_files
 from holdfast.ledger.disk import FILE
 from holdfast.ledger.store import Store
 from holdfast.model.ids import PodUid
@@ -31,21 +31,21 @@ def test_absent_is_what_the_kernel_says_is_absent(tmp_path: Path) -> None:
             look(tmp_path / _TOO_LONG)
 
 
+def _told(ask: Callable[[], object]) -> str:
+    try:
+        return f"an answer: {ask()}"
+    except HostError as error:
+        return str(error)
+
+
 def test_a_pods_cgroup_that_cannot_be_seen_is_not_gone(tmp_path: Path) -> None:
     tree = ProcTree(tmp_path)
     (tree.root.cgroup / "cgroup.controllers").write_text("")
     (tree.root.cgroup / "kubepods").mkdir()
     tree.myself()
     cgroups = Cgroups(tree.root)
-    with pytest.raises(HostError, match="cannot look at"):
-        cgroups.pod(PodUid(_TOO_LONG))
-    with pytest.raises(HostError, match="cannot look at"):
-        cgroups.inode(f"/{_TOO_LONG}")
-
-
-def test_the_files_of_a_ring_that_cannot_be_seen_are_not_none(tmp_path: Path) -> None:
-    assert registered_files(f"{tmp_path}/none") == ()
-    assert registered_files(f"{tmp_path}/{_TOO_LONG}") is None
+    assert "cannot look at" in _told(lambda: cgroups.pod(PodUid(_TOO_LONG)))
+    assert "cannot look at" in _told(lambda: cgroups.inode(f"/{_TOO_LONG}"))
 
 
 def test_a_ledger_that_cannot_be_seen_is_not_begun_anew(tmp_path: Path) -> None:

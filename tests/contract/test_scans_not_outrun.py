@@ -4,7 +4,6 @@ import os
 import resource
 import shutil
 import socket
-import stat
 import subprocess
 import threading
 import time
@@ -562,16 +561,6 @@ def test_a_file_that_moves_on_while_a_list_is_made_is_in_the_next_one(
     assert use.access == {ONE: {DeviceAccess.NODE}}
 
 
-def test_a_file_whose_name_is_that_of_a_removed_one_is_not_what_a_ring_has(
-    tree: ProcTree, terminal: Terminal
-) -> None:
-    """Anybody may make a plain file that is called so."""
-    home = _ring_at(tree, "UserFiles:\t1\n    0: /node (deleted)\n")
-    (home / "root").mkdir()
-    (home / "root/node (deleted)").write_text("")
-    assert holder_scan(tree.root).scan([terminal.target]).unread == {70}
-
-
 _HOP = """
 import ctypes, os, sys, time
 kept = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
@@ -781,8 +770,6 @@ if sys.argv[2:3] == ["map"]:
     libc.mmap(None, 4096, 3, 1, ring, 0)
     for number in map(int, sys.argv[3:]):
         os.close(number)
-elif sys.argv[2:]:
-    os.chroot(sys.argv[2])
 print(done, flush=True)
 sys.stdin.read()
 """
@@ -798,109 +785,32 @@ def _ring(start: Start, *arguments: str) -> subprocess.Popen[str]:
     return child
 
 
-def test_a_device_that_an_io_uring_has_registered_is_seen(terminal: Terminal, start: Start) -> None:
-    child = _ring(start, terminal.path)
-    scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid])
-    assert _pids(scan) == [child.pid]
-    assert scan.holders[ONE][0].access == {DeviceAccess.NODE}
+_OF_A_RING = "it has an io_uring, and what that has registered is not read"
 
 
-@pytest.mark.parametrize("closed", [False, True])
-def test_a_device_of_a_ring_that_is_mapped_and_has_no_number_is_a_gap(
-    terminal: Terminal, start: Start, *, closed: bool
+@pytest.mark.parametrize("kept", [(), ("map", "3")], ids=["open", "only mapped"])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_an_io_uring_is_a_gap_where_nothing_else_tells_of_what_it_has(
+    terminal: Terminal, start: Start, kept: tuple[str, ...], *, hidden: bool
 ) -> None:
-    child = _ring(start, terminal.path, "map", *(["3"] if closed else []))
-    scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid], maps=True)
-    gaps = [gap.endswith("that it has mapped alone cannot be read") for gap in _of(scan, child.pid)]
-    assert (_pids(scan), gaps) == (([], [True]) if closed else ([child.pid], []))
+    child = _ring(start, terminal.path, *kept)
+    holders = holder_scan(HostRoot.under())
+    scan = holders.scan([terminal.target], pids=[child.pid], maps=True, hidden=hidden)
+    gaps = [gap.endswith(_OF_A_RING) for gap in _of(scan, child.pid)]
+    assert (_pids(scan), gaps) == ([], [True] if hidden else [])
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can change its root")
-def test_another_file_of_the_same_name_below_a_new_root_is_not_what_a_ring_has(
-    terminal: Terminal, start: Start, tmp_path: Path
-) -> None:
-    decoy = tmp_path / terminal.path.removeprefix("/")
-    decoy.parent.mkdir(parents=True)
-    decoy.write_text("")
-    child = _ring(start, terminal.path, str(tmp_path))
-    scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid])
-    gaps = _of(scan, child.pid)
-    assert ["it cannot be told apart" in gap for gap in gaps] == [True]
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a device node")
-def test_a_removed_device_that_an_io_uring_has_registered_is_a_gap(
-    start: Start, tmp_path: Path, terminal: Terminal
-) -> None:
-    node = tmp_path / "node"
-    try:
-        os.mknod(node, 0o600 | stat.S_IFCHR, terminal.rdev)
-    except PermissionError:
-        pytest.skip("no device node can be made here")
-    try:
-        child = _ring(start, str(node))
-    except ValueError:
-        pytest.skip("no device node can be opened here")
-    node.unlink()
-    scan = holder_scan(HostRoot.under()).scan([terminal.target], pids=[child.pid])
-    (gap,) = _of(scan, child.pid)
-    assert "which is gone: it cannot be told apart" in gap
-
-
-def _ring_at(tree: ProcTree, text: str) -> Path:
+def test_what_a_ring_has_is_not_read(tree: ProcTree, terminal: Terminal) -> None:
+    """The kernel would put all of it, of any length, into memory that counts as the reader's."""
     home = tree.process(70)
-    tree.open_file(home, 3, "anon_inode:[io_uring]", info=text)
-    return home
-
-
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        ("UserFiles:\t0\nUserBufs:\t0\n", True),
-        ("UserFiles:\t2\n    0: <none>\n    1: pipe:[7]\nUserBufs:\t0\n", True),
-        ("UserFiles:\t1\n    0: socket:[12]\nUserBufs:\t0\n", True),
-        ("UserFiles:\t1\n    0: /no/such\\040node\n", False),
-        ("UserFiles:\t1\n    0: /dev/null (deleted)\n", False),
-        ("SqMask:\t0x3\n", False),
-    ],
-)
-def test_what_a_ring_has_is_seen_or_it_is_a_gap(tree: ProcTree, text: str, seen: bool) -> None:
-    (_ring_at(tree, text) / "root").symlink_to("/")
-    target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
-    assert (not holder_scan(tree.root).scan([target]).gaps) is seen
-
-
-def test_a_name_with_a_carriage_return_hides_no_file_that_a_ring_has_after_it(
-    tree: ProcTree,
-) -> None:
-    """The kernel escapes a newline in a name, and not that."""
-    home = tree.process(70)
-    text = "UserFiles:\t2\n    0: /a\rb\n    1: anon_inode:[vfio-device]\n"
     tree.open_file(home, 3, "anon_inode:[io_uring]")
-    (home / "fdinfo/3").write_bytes(text.encode())
-    target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
-    found = holder_scan(tree.root).scan([target]).unattributed
-    assert [each.access for each in found] == [{DeviceAccess.DEVICE_FD}]
-
-
-@pytest.mark.parametrize("text", ["anon_inode:[vfio-device]", "[vfio-device]"])
-def test_a_device_fd_that_a_ring_has_is_one(tree: ProcTree, text: str) -> None:
-    """Kernels before 6.13 tell the last part of a name."""
-    _ring_at(tree, f"UserFiles:\t1\n    0: {text}\n")
-    target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
-    found = holder_scan(tree.root).scan([target]).unattributed
-    assert [each.access for each in found] == [{DeviceAccess.DEVICE_FD}]
-
-
-def test_the_last_part_of_a_devices_name_is_all_that_old_kernels_tell(
-    tree: ProcTree, terminal: Terminal
-) -> None:
-    home = _ring_at(tree, "UserFiles:\t1\n    0: accel0\n")
-    (home / "root/dev").mkdir(parents=True)
-    (home / "root/dev/accel0").symlink_to(terminal.path)
-    gaps = holder_scan(tree.root).scan([terminal.target]).gaps
-    told = "its io_uring has a file with the name of a device"
-    assert [gap.endswith(told) for gap in gaps] == [True]
+    tree.open_file(home, 4, terminal.path)
+    with INotify() as events:
+        events.add_watch(home / "fdinfo/3", flags.OPEN)
+        scan = holder_scan(tree.root).scan([terminal.target], maps=True, hidden=True)
+        assert not events.read(timeout=0)
+    assert _pids(scan) == [70], "what it has besides is seen"
+    assert [gap.endswith(_OF_A_RING) for gap in _of(scan, 70)] == [True]
 
 
 _FILES = """

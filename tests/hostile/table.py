@@ -4,6 +4,7 @@ from hostile.attack import Attack, Place
 
 _IN_FLIGHT = "files are in messages on its unix sockets"
 _EXITS = "it exits, and may have files that are not closed yet"
+_RING = "it has an io_uring, and what that has registered is not read"
 
 _HIDES: tuple[Attack, ...] = (
     Attack(
@@ -108,6 +109,7 @@ _HIDES: tuple[Attack, ...] = (
         name="ring",
         on="open files: it is registered with an io_uring, and closed",
         run=("holds", "ring", "0"),
+        untold=_RING,
         origin="B4: uring.c, uring_test.py, test_re_hop.py",
     ),
     Attack(
@@ -115,11 +117,6 @@ _HIDES: tuple[Attack, ...] = (
         on="the same in the pod that is over",
         run=("holds", "ring", "0"),
         place=Place.FORMER,
-    ),
-    Attack(
-        name="ring-late",
-        on="the same, the last of 15,000 registered files",
-        run=("holds", "ring-late", "15000"),
     ),
     Attack(
         name="in-flight",
@@ -392,6 +389,11 @@ _FLOODS: tuple[Attack, ...] = (
         on="the look at rings: 30 with 15,000 registered files",
         run=("floods", "rings", "15000", "30"),
         seconds=5.0,
+    ),
+    Attack(
+        name="ring-paths",
+        on="memory: a ring with 1,000 registered files, each with a path of 100 KiB",
+        run=("floods", "ring-paths", "1000", "400"),
     ),
     Attack(
         name="burners",

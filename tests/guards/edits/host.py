@@ -33,7 +33,7 @@ HOST_EDITS = {
         ),
     ),
     "host/proc/access.py": (
-        Edit("look-io-uring", "elif text == RING:", "elif False:"),
+        Edit("look-io-uring", "        elif text == RING:\n            self._note_ring(use)\n", ""),
         Edit("look-exited-table", " and self._has_files(pid)", ""),
         Edit(
             "look-moves",
@@ -51,12 +51,6 @@ HOST_EDITS = {
             "look-moves-back",
             "or not _text(opened, name):\n                    return False\n",
             "or not _text(opened, name):\n                    return True\n",
-        ),
-        Edit(
-            "look-io-uring-removed", "path = None if file.endswith(_REMOVED) else in", "path = in"
-        ),
-        Edit(
-            "look-io-uring-short", '{VFIO_DEVICE, VFIO_DEVICE.partition(b":")[2]}', "{VFIO_DEVICE}"
         ),
         Edit(
             "look-follows",
@@ -77,21 +71,9 @@ HOST_EDITS = {
             "open-thread-heirs", "                    ended = True\n", "                    pass\n"
         ),
         Edit("open-same-table", "if same and self._folder(other) == inode and", "if same and"),
-        Edit("open-ring-roots", "if use.rings or inode is None:", "if inode is None:"),
-        Edit("mapped-ring", "if found.rings - use.rings:", "if False:"),
+        Edit("mapped-ring", "if found.ring:", "if False:"),
         Edit(
             "open-refused", '            if text.startswith(b"/dev/"):\n', "            if False:\n"
-        ),
-        Edit(
-            "open-ring-gone",
-            '                    use.unseen = f"its io_uring has {name}, which is gone: it cannot be told apart"\n',
-            "                    pass\n",
-        ),
-        Edit("open-ring-root", "else inside(file)", "else root + file"),
-        Edit(
-            "open-ring-named",
-            '                use.unseen = "its io_uring has a file with the name of a device"\n',
-            "                pass\n",
         ),
         Edit(
             "open-device-fd",
@@ -141,11 +123,6 @@ HOST_EDITS = {
         ),
     ),
     "host/proc/openfiles.py": (
-        Edit(
-            "look-io-uring-untold",
-            "    if place is None:\n        return None\n",
-            "    if place is None:\n        return ()\n",
-        ),
         Edit(
             "look-in-flight-count",
             "if self.files is not None and _size(self.folder) > self.files:",

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -53,6 +54,15 @@ static inline void raise_files(void) {
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static inline int ring_with(const int *files, unsigned count) {
+  struct io_uring_params parameters;
+  memset(&parameters, 0, sizeof parameters);
+  int ring = (int)syscall(SYS_io_uring_setup, 4, &parameters);
+  if (ring < 0) skip("set up an io_uring");
+  if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_FILES, files, count)) skip("register files");
+  return ring;
 }
 
 static inline void send_fd(int socket, int fd) {

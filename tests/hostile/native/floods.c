@@ -1,6 +1,5 @@
 /* floods NAME NUMBER TIMES NODE...: much of one thing, so that whoever looks at it takes long. */
 #include "attack.h"
-#include <linux/io_uring.h>
 
 static void births(long times) {
   for (long at = 1; at < times; at++) {
@@ -8,6 +7,20 @@ static void births(long times) {
     if (child < 0) skip("fork so often");
     if (!child) rest();
   }
+}
+
+/* A file whose path has 252 bytes for each folder, on a filesystem that ends with this process. */
+static int file_below(long folders) {
+  char name[252] = {0};
+  memset(name, 'd', sizeof name - 1);
+  const char *top = getenv("TMPDIR");
+  if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) skip("make a mount namespace");
+  if (mount("deep", top, "tmpfs", 0, NULL) || chdir(top)) skip("mount a filesystem of its own");
+  for (long at = 0; at < folders; at++)
+    if (mkdir(name, 0700) || chdir(name)) skip("make so many folders");
+  int fd = open("file", O_RDWR | O_CREAT, 0600);
+  if (fd < 0) skip("make a file");
+  return fd;
 }
 
 static void *idle(void *own_table) {
@@ -68,13 +81,11 @@ int main(int count, char **words) {
   } else if (!strcmp(kind, "rings")) { /* rings with long tables of registered files */
     int *files = malloc((size_t)number * sizeof *files);
     for (long at = 0; at < number; at++) files[at] = pipes[0];
-    for (long at = 0; at < times; at++) {
-      struct io_uring_params parameters;
-      memset(&parameters, 0, sizeof parameters);
-      int ring = (int)syscall(SYS_io_uring_setup, 4, &parameters);
-      if (ring < 0) skip("set up an io_uring");
-      if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_FILES, files, (unsigned)number)) skip("register files");
-    }
+    for (long at = 0; at < times; at++) ring_with(files, (unsigned)number);
+  } else if (!strcmp(kind, "ring-paths")) { /* one file, so many folders down, registered so often */
+    int *files = malloc((size_t)number * sizeof *files), fd = file_below(times);
+    for (long at = 0; at < number; at++) files[at] = fd;
+    ring_with(files, (unsigned)number);
   } else if (!strcmp(kind, "burners")) {
     for (long at = 1; at < number; at++)
       if (!fork()) break;

@@ -1,17 +1,7 @@
 /* holds NAME NUMBER NODE...: keeps the first node in one way that is hard to see, or hard to end. */
 #include "attack.h"
-#include <linux/io_uring.h>
 
 static int fd;
-
-static int ring_with(const int *files, unsigned count) {
-  struct io_uring_params parameters;
-  memset(&parameters, 0, sizeof parameters);
-  int ring = (int)syscall(SYS_io_uring_setup, 4, &parameters);
-  if (ring < 0) skip("set up an io_uring");
-  if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_FILES, files, count)) skip("register files");
-  return ring;
-}
 
 static void *in_a_table_of_its_own(void *path) {
   unshare(CLONE_FILES);
@@ -101,16 +91,6 @@ int main(int count, char **words) {
   }
   if (!strcmp(kind, "ring")) {
     ring_with(&fd, 1);
-    close(fd);
-  }
-  if (!strcmp(kind, "ring-late")) { /* far behind in a long table of files */
-    raise_files();
-    int *files = malloc((size_t)number * sizeof *files);
-    int pipes[2];
-    if (pipe(pipes)) skip("make a pipe");
-    for (long at = 0; at < number; at++) files[at] = pipes[0];
-    files[number - 1] = fd;
-    ring_with(files, (unsigned)number);
     close(fd);
   }
   if (!strcmp(kind, "in-flight")) in_flight((int)number);

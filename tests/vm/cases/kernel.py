@@ -120,7 +120,7 @@ sys.stdin.read()
 """
 
 
-def case_an_io_uring_keeps_a_group_busy_and_tells_of_it(node: GuestNode) -> str:
+def case_an_io_uring_keeps_a_group_busy_and_has_no_number_of_it(node: GuestNode) -> str:
     chip = node.chips[1]
     with subprocess.Popen(
         [sys.executable, "-I", "-c", _RING, str(chip.node)],
@@ -134,13 +134,9 @@ def case_an_io_uring_keeps_a_group_busy_and_tells_of_it(node: GuestNode) -> str:
         assert (ring >= 0, done) == (True, 0), f"no ring: {os.strerror(error)}"
         assert (node.open(chip), chip.enable) == ("EBUSY", 0)
         assert vfio_fds() == []
-        told = Path(f"/proc/{process.pid}/fdinfo/{ring}").read_text()
-        place = re.search(r"^UserFiles:\s*1\n\s*0: (.*)$", told, re.MULTILINE)
-        assert place is not None, told
-        assert place[1].rpartition("/")[2] == chip.node.name
         process.communicate()
     wait_until(lambda: node.open(chip) == "ok")
-    return f"no fd, enable=0, EBUSY; fdinfo of the ring on {os.uname().release} names {place[1]}"
+    return "no fd, enable=0, EBUSY until the ring is closed"
 
 
 _ELSEWHERE = """

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 
 from holdfast.host.files.kernelfile import stat_or_none
-from holdfast.host.files.paths import DeviceNumbers, own_root
+from holdfast.host.files.paths import DeviceNumbers
 from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
 from holdfast.host.proc.openfiles import (
     BEAT,
@@ -22,7 +22,6 @@ from holdfast.host.proc.openfiles import (
     has_more,
     is_procfs,
     open_files,
-    registered_files,
     without,
 )
 from holdfast.host.proc.procfs import process_at
@@ -42,9 +41,7 @@ _SYSPATH = b"vfio-device-syspath:"
 """The line of fdinfo that names a VFIO device fd's function, since Linux 6.18."""
 _MOST_LISTS = 8
 """How often the files of a process are listed that closes some while they are looked at."""
-_NAMED_BELOW = (b"/dev/", b"/dev/accel/", b"/dev/vfio/")
-"""Where a node may be of which the kernel tells the last part of the name only."""
-_REMOVED = b" (deleted)"
+_OF_A_RING = "it has an io_uring, and what that has registered is not read"
 _MOST_SOCKETS = 256
 """A table with more unix sockets is not looked at again for what comes and goes by them."""
 _PIDFDS = (b"anon_inode:[pidfd]", b"pidfd:")
@@ -62,8 +59,6 @@ class ProcessUse:
         """How many device fds belong to each target, or other group, whose node is open."""
         self.unseen = ""
         """What of it could not be seen, and why."""
-        self.rings: set[int] = set()
-        """The inodes of its io_urings, whose files are told apart by the process's own root."""
         self.in_flight = False
         """Whether files are in messages to its unix sockets; which files, nobody is told."""
         self.exiting = False
@@ -186,7 +181,7 @@ class AccessSearch:
     def _keep(self, pid: int, use: ProcessUse) -> None:
         """Keep the open files of *pid*: others may share its table, as all of a gVisor sandbox."""
         inode = self._folder(pid)
-        if use.rings or inode is None:
+        if inode is None:
             return
         if pid not in self._read and len(self._read) >= _TABLES:
             del self._read[next(iter(self._read))]
@@ -350,9 +345,7 @@ class AccessSearch:
         if text == VFIO_DEVICE:
             self._device_fd(f"{folder}info/{name.decode()}", use)
         elif text == RING:
-            ring = stat_or_none(f"{folder}/{name.decode()}")
-            use.rings.add(0 if ring is None else ring.st_ino)
-            self._ring(f"{folder}info/{name.decode()}", folder, use)
+            self._note_ring(use)
         elif text.startswith(_PIDFDS):
             use.takes = self.hidden
         elif text.startswith(b"/"):
@@ -365,28 +358,14 @@ class AccessSearch:
                 raise PermissionError(errno.EACCES, "an open device cannot be looked at")
         return True
 
-    def _ring(self, info: str, folder: str, use: ProcessUse) -> None:
-        """Look at the files that an io_uring has, of which no number need be open any more."""
-        files = registered_files(info)
-        if files is None:
-            use.unseen = "what its io_uring has registered cannot be read"
-            return
-        home = folder.removesuffix("/fd")
-        root, inside = f"{home}/root".encode(), own_root(home)
-        for file in files:
-            if file in {VFIO_DEVICE, VFIO_DEVICE.partition(b":")[2]}:
-                use.unnamed.add(DeviceAccess.DEVICE_FD)
-                use.unnamed_fds += 1
-            elif file.startswith(b"/"):
-                path = None if file.endswith(_REMOVED) else inside(file)
-                rdev = None if path is None else self._numbers.of(path)
-                if rdev is None:
-                    name = file.decode(errors="backslashreplace").encode("unicode_escape").decode()
-                    use.unseen = f"its io_uring has {name}, which is gone: it cannot be told apart"
-                for target in self._by_rdev.get(rdev or 0, ()):
-                    use.access[target.device].add(DeviceAccess.NODE)
-            elif any(self._numbers.of(root + at + file) for at in _NAMED_BELOW):
-                use.unseen = "its io_uring has a file with the name of a device"
+    def _note_ring(self, use: ProcessUse) -> None:
+        """Note that it has an io_uring, whose files need no number and are not read.
+
+        The kernel writes the whole of its fdinfo at once, in memory that counts as the reader's,
+        since Linux 6.13 with the path of each file: that can be hundreds of megabytes.
+        """
+        if self.hidden:
+            use.unseen = use.unseen or _OF_A_RING
 
     def _node(self, info: str, rdev: int, use: ProcessUse) -> None:
         if _is_reference(info):
@@ -420,8 +399,8 @@ class AccessSearch:
             return
         if found.vfio:
             use.unnamed.add(DeviceAccess.MAPPED)
-        if found.rings - use.rings:
-            use.unseen = "what an io_uring has registered that it has mapped alone cannot be read"
+        if found.ring:
+            self._note_ring(use)
         for rdev in found.rdevs:
             for target in self._by_rdev[rdev]:
                 use.access[target.device].add(DeviceAccess.MAPPED)

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import Struct
@@ -61,13 +60,10 @@ class Mapping(Struct, frozen=True, kw_only=True):
 
 
 class ProcessMappings(Struct, frozen=True, kw_only=True):
-    """What one process has mapped: whether any VFIO device, and which devices by number.
-
-    `rings` are the inodes of the io_urings.
-    """
+    """What one process has mapped: any VFIO device, any io_uring, and which devices by number."""
 
     vfio: bool
-    rings: frozenset[int]
+    ring: bool
     rdevs: frozenset[int]
 
 
@@ -93,7 +89,7 @@ class MappedDevices:
         """
         shown, inside = False, own_root(folder)
         seen: set[tuple[bytes, bytes, bytes]] = set()
-        inodes: dict[bytes, set[int]] = defaultdict(set)
+        anonymous: set[bytes] = set()
         rdevs: set[int] = set()
         doubtful: dict[bytes, tuple[Mapping, int]] = {}
         for lines in _whole_lines(f"{folder}/maps"):
@@ -101,7 +97,7 @@ class MappedDevices:
             beat()
             for each in _mapped_files(lines, seen):
                 if each.path in {VFIO_DEVICE, RING}:
-                    inodes[each.path].add(each.inode)
+                    anonymous.add(each.path)
                     continue
                 if each.removed and self._is_memory(each):
                     continue
@@ -119,8 +115,8 @@ class MappedDevices:
                 if rdev not in self._wanted and self._may_live(pid):
                     self._leave_unexplained(pid, each.path)
         wanted = frozenset(rdev for rdev in rdevs if rdev in self._wanted)
-        vfio, rings = bool(inodes[VFIO_DEVICE]), frozenset(inodes[RING])
-        return ProcessMappings(vfio=vfio, rings=rings, rdevs=wanted) if shown else None
+        vfio, ring = VFIO_DEVICE in anonymous, RING in anonymous
+        return ProcessMappings(vfio=vfio, ring=ring, rdevs=wanted) if shown else None
 
     def _device(
         self, inside: Callable[[bytes], bytes | None], mapping: Mapping

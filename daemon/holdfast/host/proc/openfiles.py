@@ -1,15 +1,12 @@
-"""The open files of a process, and those that one of its io_urings keeps open."""
+"""The open files of a process."""
 
 import ctypes
 import os
-import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 from msgspec import Struct
 
-from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import link_or_none, seen, stat_or_none
+from holdfast.host.files.kernelfile import link_or_none, stat_or_none
 from holdfast.host.root import HostRoot
 
 RING = b"anon_inode:[io_uring]"
@@ -17,12 +14,6 @@ RING = b"anon_inode:[io_uring]"
 
 _IN_FLIGHT = b"scm_fds:"
 """The line of a unix socket's fdinfo with how many files are in messages to it (Linux 5.6)."""
-_COUNT = b"UserFiles:"
-_FILE = re.compile(rb"^ *\d+: (.*)$")
-_ESCAPED = re.compile(rb"\\([0-7]{3})")
-_TRIES = 64
-_ALL_OR_NOTHING = (6, 17)
-"""Since then a ring that is at work shows nothing at all; before, their number without them."""
 _A_LOT = 1 << 14
 """More open files than this are kept as bits, not as names."""
 BEAT = 256
@@ -32,43 +23,6 @@ _KCMP = {"x86_64": 312, "aarch64": 272}
 _KCMP_FILES = 2
 _PROC_ROOT = 1
 """The inode of procfs's own root, on every kernel."""
-
-
-def registered_files(info: str) -> tuple[bytes, ...] | None:
-    """Return the paths of the files that a ring has, by its fdinfo file; None if not all are told.
-
-    The kernel does not tell while the ring is at work, so it is asked a few times. Before Linux
-    6.13 it tells the last part of each path only.
-    """
-    for _ in range(_TRIES):
-        found = _registered(fdinfo(info))
-        if found is not None:
-            return found
-    with suppress(HostError):
-        if seen(info) is None:
-            return ()
-    return None
-
-
-def _registered(lines: list[bytes]) -> tuple[bytes, ...] | None:
-    place = next((at for at, line in enumerate(lines) if line.startswith(_COUNT)), None)
-    if place is None:
-        return None
-    count = lines[place].partition(b":")[2].strip()
-    found: list[bytes] = []
-    for line in lines[place + 1 :]:
-        file = _FILE.match(line)
-        if file is None:
-            break
-        found.append(_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), file[1]))
-    if not found and count != b"0" and _release() < _ALL_OR_NOTHING:
-        return None
-    return tuple(each for each in found if each != b"<none>")
-
-
-def _release() -> tuple[int, ...]:
-    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return tuple(int(each) for each in numbers.groups()) if numbers else ()
 
 
 class TooMuchError(Exception):
