@@ -133,13 +133,15 @@ class TestOnRealProcesses:
         child.wait()
         os.kill(forked, signal.SIGKILL)
 
+    @pytest.mark.parametrize(("flag", "holds"), [("os.O_PATH", False), ("3", True)])
     def test_a_mere_reference_by_o_path_holds_nothing(
-        self, terminals: Terminals, hold: Start
+        self, terminals: Terminals, hold: Start, flag: str, *, holds: bool
     ) -> None:
+        """A file that is open for neither reading nor writing, for ioctl(2) alone, is open."""
         path, rdev = terminals.make()
-        child = hold(f"kept = os.open({path!r}, os.O_PATH)")
+        child = hold(f"kept = os.open({path!r}, {flag} | os.O_NOCTTY)")
         scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
-        assert not scan.holders
+        assert bool(scan.holders) is holds
 
     @pytest.mark.skipif(
         os.getuid() != 0, reason="only root may look into a process whose leader has exited"

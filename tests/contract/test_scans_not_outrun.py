@@ -813,6 +813,31 @@ def test_what_a_ring_has_is_not_read(tree: ProcTree, terminal: Terminal) -> None
     assert [gap.endswith(_OF_A_RING) for gap in _of(scan, 70)] == [True]
 
 
+def test_of_a_node_that_is_open_for_reading_no_list_of_locks_is_read(
+    tree: ProcTree, terminal: Terminal
+) -> None:
+    """Its holder may set hundreds of thousands, which would all be in memory at once."""
+    home = tree.process(70)
+    tree.open_file(home, 3, terminal.path)
+    with INotify() as events:
+        events.add_watch(home / "fdinfo/3", flags.OPEN)
+        assert _pids(holder_scan(tree.root).scan([terminal.target])) == [70]
+        assert not events.read(timeout=0)
+
+
+def test_a_socket_with_more_locks_than_are_read_may_have_files_in_messages(
+    tree: ProcTree, terminal: Terminal, tmp_path: Path
+) -> None:
+    """The kernel tells of messages behind the locks."""
+    locks = "lock:\t1: POSIX  ADVISORY  READ 70 00:07:9 0 0\n"
+    with _socket(tmp_path) as path:
+        for pid, many in ((60, 20), (61, 2000)):
+            tree.open_file(tree.process(pid), 3, path, info=f"{locks * many}scm_fds: 0\n")
+        scan = holder_scan(tree.root).scan([terminal.target], hidden=True)
+    assert scan.unread == {61}
+    assert "files are in messages on its unix sockets" in "".join(_of(scan, 61))
+
+
 _FILES = """
 import os, resource, sys
 most = int(sys.argv[1])

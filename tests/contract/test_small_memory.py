@@ -21,6 +21,7 @@ from fakes.runtimes import RuntimeFolder, spec
 from holdfast.app.answers.reports import moves_wanted
 from holdfast.discovery.source import Sources
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
+from holdfast.host.proc.openfiles import fdinfo_field
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.kubelet import checkpoint
@@ -122,6 +123,25 @@ def test_a_mapping_is_found_wherever_the_parts_of_the_file_end(tmp_path: Path) -
         target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
         found = holder_scan(tree.root).scan([target], maps=True)
         assert [each.access for each in found.unattributed] == [frozenset({DeviceAccess.MAPPED})]
+
+
+def test_of_an_open_file_with_very_many_locks_a_part_is_read(tmp_path: Path) -> None:
+    info = tmp_path / "info"
+    info.write_text("flags:\t02\n" + "lock:\t1: POSIX  ADVISORY  READ 70 00:07:9 0 0\n" * 100_000)
+    assert fdinfo_field(str(info), b"flags:") == b"02"
+    assert peak(lambda: fdinfo_field(str(info), b"scm_fds:")) < 200 * KIB
+
+
+def test_a_mapping_with_a_path_of_any_length_is_a_gap_and_is_not_read(tmp_path: Path) -> None:
+    tree = ProcTree(tmp_path)
+    tree.myself()
+    deep = "/folder" * MIB
+    text = f"7f0000000000-7f0000001000 rw-s 00000000 00:0e 1 {deep}\n"
+    (tree.process(70) / "maps").write_text(text)
+    target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
+    holders = holder_scan(tree.root)
+    assert holders.scan([target], maps=True).unread == {70}
+    assert peak(lambda: holders.scan([target], maps=True)) < 4 * MIB
 
 
 def test_of_very_many_riddles_a_few_are_told(tmp_path: Path) -> None:

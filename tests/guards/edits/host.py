@@ -80,6 +80,7 @@ HOST_EDITS = {
             "        use.unnamed.add(DeviceAccess.DEVICE_FD)\n        use.unnamed_fds += 1\n\n    def _mappings",
             "        use.unnamed_fds += 1\n\n    def _mappings",
         ),
+        Edit("open-neither", "return digits.isdigit() and", "return True or"),
         Edit("open-more-fds", "if self.unnamed_fds <= sum(self.groups.values()):", "if True:"),
         Edit(
             "mapped-vfio",
@@ -112,6 +113,11 @@ HOST_EDITS = {
             "same = at is not None",
         ),
         Edit(
+            "mapped-long",
+            "                else:\n                    raise TooMuchError\n",
+            "                else:\n                    return\n",
+        ),
+        Edit(
             "mapped-left",
             "                    self._leave_unexplained(pid, each.path)\n",
             "                    pass\n",
@@ -123,6 +129,9 @@ HOST_EDITS = {
         ),
     ),
     "host/proc/openfiles.py": (
+        Edit(
+            "look-in-flight-locks", "return 1 if len(info) == _MOST_INFO else None", "return None"
+        ),
         Edit(
             "look-in-flight-count",
             "if self.files is not None and _size(self.folder) > self.files:",

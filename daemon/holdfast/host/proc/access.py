@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -327,7 +328,7 @@ class AccessSearch:
                 if rdev is None:
                     vanished |= not self._by_text(opened, name, folder, use)
                 elif rdev and (rdev in by_rdev or os.major(rdev) == vfio):
-                    self._node(f"{folder}info/{name.decode()}", rdev, use)
+                    self._node(opened, name, folder, rdev, use)
                 elif hidden and not rdev and self._numbers.shows_socket:
                     count = files_in_flight(folder, name)
                     if count is not None:
@@ -367,8 +368,8 @@ class AccessSearch:
         if self.hidden:
             use.unseen = use.unseen or _OF_A_RING
 
-    def _node(self, info: str, rdev: int, use: ProcessUse) -> None:
-        if _is_reference(info):
+    def _node(self, opened: int, name: bytes, folder: str, rdev: int, use: ProcessUse) -> None:
+        if _is_reference(opened, name, folder):
             return
         targets = self._by_rdev.get(rdev)
         if targets is None:
@@ -421,7 +422,17 @@ def _text(folder: int, name: bytes) -> bytes | None:
         return b""
 
 
-def _is_reference(info: str) -> bool:
-    """Tell whether a file was opened with O_PATH, which the driver never sees."""
-    digits = fdinfo_field(info, b"flags:") or b""
+def _is_reference(opened: int, name: bytes, folder: str) -> bool:
+    """Tell whether a file was opened with O_PATH, which the driver never sees.
+
+    What is open for reading or writing shows that in the mode of its link. Only of what is neither,
+    and can have no locks, fdinfo is read: the kernel makes it whole, with a line for each lock, in
+    memory that counts as the reader's.
+    """
+    try:
+        if os.lstat(name, dir_fd=opened).st_mode & (stat.S_IRUSR | stat.S_IWUSR):
+            return False
+    except OSError:  # closed since
+        return False
+    digits = fdinfo_field(f"{folder}info/{name.decode()}", b"flags:") or b""
     return digits.isdigit() and bool(int(digits, 8) & os.O_PATH)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.files.paths import DeviceNumbers, own_root
-from holdfast.host.proc.openfiles import RING
+from holdfast.host.proc.openfiles import RING, TooMuchError
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 
@@ -16,6 +16,8 @@ VFIO_DEVICE = b"anon_inode:[vfio-device]"
 """The kernel's name for the file behind a VFIO device fd, and for a mapping of it."""
 
 _PART = 1 << 16
+_LONGEST_LINE = 1 << 20
+"""In bytes. A path may be as long as anybody's folders are deep."""
 _REMOVED = b" (deleted)"
 _SIGNS = (b"-s ", b"xs ", b"/dev/", _REMOVED)
 """Device memory is mapped shared. Most mappings are private: those count only below /dev, and where
@@ -231,7 +233,8 @@ def _plain_files(parts: Iterable[bytes], starts: Collection[bytes]) -> frozenset
 def _whole_lines(path: str) -> Iterator[bytes]:
     """Yield the text of *path* in parts that end with a line; nothing if it is gone.
 
-    A large program has tens of megabytes of such text, and our own memory is small.
+    A large program has tens of megabytes of such text, and our own memory is small. Raise
+    TooMuchError for a line of more than 1 MiB.
     """
     rest = b""
     try:
@@ -241,8 +244,10 @@ def _whole_lines(path: str) -> Iterator[bytes]:
                 if end:
                     yield rest + lines
                     rest = tail
-                else:
+                elif len(rest) < _LONGEST_LINE:
                     rest += part
+                else:
+                    raise TooMuchError
     except (FileNotFoundError, ProcessLookupError):
         return
     if rest:

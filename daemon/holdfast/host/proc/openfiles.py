@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
@@ -14,6 +15,8 @@ RING = b"anon_inode:[io_uring]"
 
 _IN_FLIGHT = b"scm_fds:"
 """The line of a unix socket's fdinfo with how many files are in messages to it (Linux 5.6)."""
+_MOST_INFO = 1 << 16
+"""So many bytes of an fdinfo file are read. It has a line for each lock that is on the file."""
 _A_LOT = 1 << 14
 """More open files than this are kept as bits, not as names."""
 BEAT = 256
@@ -106,20 +109,25 @@ def without(files: OpenFiles, known: OpenFiles) -> OpenFiles:
     return list(set(files).difference(known))
 
 
-def fdinfo(path: str) -> list[bytes]:
-    """Return the lines of an fdinfo file; none if it is gone or cannot be read."""
+def fdinfo_field(path: str, name: bytes) -> bytes | None:
+    """Return what an fdinfo file says on the line that begins with *name*.
+
+    None without one, if it is behind so many lines of locks that it is not read, or unreadable.
+    """
+    return _field(_fdinfo(path), name)
+
+
+def _fdinfo(path: str) -> bytes:
     try:
         with open(path, "rb", buffering=0) as file:
-            return file.read().split(b"\n")  # a name in it may have any other character
+            return file.read(_MOST_INFO)
     except OSError:
-        return []
+        return b""
 
 
-def fdinfo_field(path: str, name: bytes) -> bytes | None:
-    """Return what an fdinfo file says on the line that begins with *name*; None without one."""
-    lines = (each for each in fdinfo(path) if each.startswith(name))
-    line = next(lines, None)
-    return None if line is None else line.removeprefix(name).strip()
+def _field(info: bytes, name: bytes) -> bytes | None:
+    line = re.search(rb"^%b(.*)\n" % re.escape(name), info, re.MULTILINE)
+    return None if line is None else line[1].strip()
 
 
 class SocketTable(Struct, frozen=True):
@@ -145,10 +153,14 @@ class SocketTable(Struct, frozen=True):
 def files_in_flight(folder: str, name: bytes) -> int | None:
     """Return how many files are in messages that nobody has taken from a socket; None: no socket.
 
-    Only unix sockets count. *folder* is of the open files, *name* the socket's number there.
+    Only unix sockets count. *folder* is of the open files, *name* the socket's number there. 1
+    where so many locks are on the file that this is not read.
     """
-    count = fdinfo_field(f"{folder}info/{name.decode()}", _IN_FLIGHT)
-    return None if count is None else int(count)
+    info = _fdinfo(f"{folder}info/{name.decode()}")
+    count = _field(info, _IN_FLIGHT)
+    if count is None:
+        return 1 if len(info) == _MOST_INFO else None
+    return int(count)
 
 
 class FileTables:

@@ -170,8 +170,8 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
             return in_use(f"in use: {sign}; who holds it cannot be seen ({facts.gaps[0]})")
         return in_use(
             f"in use: {sign}, and no process has it open (an fd in flight between "
-            "processes or in an io_uring, or the kernel itself: vhost, KVM); it becomes free when they "
-            "close it: end the programs that pass it on, or the virtual machine that has it"
+            "processes or in an io_uring, or the kernel itself: vhost, KVM); it becomes free when "
+            "they close it: end the programs that pass it on, or the virtual machine that has it"
             f"{_left_on(facts)}",
             brief=f"in use: {sign}, and no process has it open (an fd in flight, vhost or KVM)",
         )
