@@ -531,7 +531,9 @@ class TestOnATree:
         (tree.process(70) / "maps").write_text(line)
         (tree.root.proc / "70/smaps").write_text(f"{line}VmFlags: rd wr sh io pf\n")
         scan = self.scan(tree, target("one", 1), maps=True)
-        assert scan.gaps == ("pid 70 maps /dev/accel?[2J, which is gone: it cannot be told apart",)
+        assert scan.gaps == (
+            "pid 70 maps /dev/accel\\x1b[2J, which is gone: it cannot be told apart",
+        )
 
     @pytest.mark.parametrize("kind", ["s", "p"])
     @pytest.mark.parametrize(("flags", "gap"), [("rd wr io pf", True), ("rd wr sd", False)])

@@ -153,6 +153,17 @@ def test_of_very_many_riddles_a_few_are_told(tmp_path: Path) -> None:
     assert 1 <= len(holder_scan(tree.root).scan([target], maps=True).gaps) <= 40
 
 
+def test_of_a_path_of_any_length_a_little_is_told(tmp_path: Path) -> None:
+    tree = ProcTree(tmp_path)
+    tree.myself()
+    line = f"7f0000000000-7f0000001000 rw-s 00000000 00:0e 1 {'/folder' * 10_000} (deleted)\n"
+    (tree.process(70) / "maps").write_text(line)
+    target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
+    (gap,) = holder_scan(tree.root).scan([target], maps=True).gaps
+    assert gap.startswith("pid 70 maps /folder/folder")
+    assert len(gap) < 300
+
+
 def test_the_daemon_may_open_as_many_files_as_the_kernel_allows() -> None:
     code = (
         "import resource as r; from holdfast.host.own import raise_open_files_limit; "

@@ -11,6 +11,7 @@ from holdfast.host.files.paths import DeviceNumbers, own_root
 from holdfast.host.proc.openfiles import RING, TooMuchError
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
+from holdfast.model.text import printable
 
 VFIO_DEVICE = b"anon_inode:[vfio-device]"
 """The kernel's name for the file behind a VFIO device fd, and for a mapping of it."""
@@ -40,6 +41,8 @@ _NAMES_A_DEVICE = re.compile(rb"/dev/(?:.*/)?(?:vfio|accel)")
 _DETAIL = re.compile(rb"^(?:(?P<start>[0-9a-f]+)-[0-9a-f]+ |VmFlags:(?P<flags>.*)$)", re.MULTILINE)
 _DEVICE_FLAGS = frozenset({b"io", b"pf", b"mm"})
 """VM_IO, VM_PFNMAP and VM_MIXEDMAP: a driver's mapping has one of them, a plain file has none."""
+_MOST_SHOWN = 200
+"""Characters of a path."""
 _MOST_UNEXPLAINED = 32
 """One is enough to make a scan incomplete. A few tell people where to look."""
 _MOST_DETAILS = 1 << 27
@@ -156,8 +159,8 @@ class MappedDevices:
         return facts is not None and facts.can_act
 
     def _leave_unexplained(self, pid: int, path: bytes) -> None:
-        name = path.decode(errors="replace")
-        shown = "".join(each if each.isprintable() else "?" for each in name)
+        # Whoever makes its folders chooses the text, which comes into the ledger and into answers.
+        shown = printable(path.decode(errors="backslashreplace"), _MOST_SHOWN)
         text = f"pid {pid} maps {shown}, which is gone: it cannot be told apart"
         if len(self.unexplained) < _MOST_UNEXPLAINED and text not in self.unexplained:
             self.unexplained.append(text)
