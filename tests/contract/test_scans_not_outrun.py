@@ -22,7 +22,13 @@ from fakes.inuse import holder_scan
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.own import visibility
 from holdfast.host.proc.access import AccessSearch, ProcessUse
-from holdfast.host.proc.openfiles import FileTables, SocketTable, has_more, open_files
+from holdfast.host.proc.openfiles import (
+    MOST_FILES,
+    FileTables,
+    SocketTable,
+    has_more,
+    open_files,
+)
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import Visits
 from holdfast.host.root import HostRoot
@@ -951,7 +957,7 @@ class _Slow:
                 *,
                 careful: bool = False,
                 beat: Callable[[], None] = lambda: None,
-                most: int | None = None,
+                most: int = MOST_FILES,
             ) -> ProcessUse:
                 del pid, careful, most
                 outer.wait(beat)
@@ -1034,7 +1040,7 @@ class _Handed(AccessSearch):
         *,
         careful: bool = False,
         beat: Callable[[], None] = lambda: None,
-        most: int | None = None,
+        most: int = MOST_FILES,
     ) -> ProcessUse:
         use = super().at(pid, careful=careful, beat=beat, most=most)
         self._then.take()

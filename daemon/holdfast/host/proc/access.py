@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 
@@ -13,17 +13,15 @@ from holdfast.host.files.paths import DeviceNumbers
 from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
 from holdfast.host.proc.openfiles import (
     BEAT,
+    MOST_FILES,
     RING,
-    FileNumbers,
     FileTables,
-    OpenFiles,
     SocketTable,
     fdinfo_field,
     files_in_flight,
     has_more,
     is_procfs,
     open_files,
-    without,
 )
 from holdfast.host.proc.procfs import process_at
 from holdfast.host.root import HostRoot
@@ -140,12 +138,12 @@ class AccessSearch:
         *,
         careful: bool = False,
         beat: Callable[[], None] = lambda: None,
-        most: int | None = None,
+        most: int = MOST_FILES,
     ) -> ProcessUse:
         """Return what *pid* has. Raise OSError if it is gone or cannot be looked at.
 
         *careful*: read nothing that can hang. *beat* is called every few reads. Raise TooMuchError
-        if it has more than *most* files open, None for any number.
+        if it has more than *most* files open.
         """
         use = ProcessUse()
         folder = f"{self._proc}/{pid}"
@@ -157,7 +155,7 @@ class AccessSearch:
             names = self._files(f"{folder}/fd", use, beat, most=most)
             self._note_exit(folder, pid, names, use)
             exited = not names
-            if isinstance(names, FileNumbers) or len(names) >= _WORTH_KEEPING:
+            if len(names) >= _WORTH_KEEPING:
                 self._keep(pid, use)
         self._other_tables(folder, pid, use, compare=not careful, exited=exited, beat=beat)
         if self.maps and careful:
@@ -263,7 +261,7 @@ class AccessSearch:
         self._note_exit(folder, thread, names, use)
         return bool(names)
 
-    def _note_exit(self, folder: str, pid: int, names: OpenFiles, use: ProcessUse) -> None:
+    def _note_exit(self, folder: str, pid: int, names: Collection[bytes], use: ProcessUse) -> None:
         """Note that a process or thread exits and shows no files: one can take long to close."""
         if self.hidden and not names:
             facts = process_at(folder, pid)
@@ -279,15 +277,15 @@ class AccessSearch:
             return []
 
     def _files(
-        self, folder: str, use: ProcessUse, beat: Callable[[], None], *, most: int | None = None
-    ) -> OpenFiles:
+        self, folder: str, use: ProcessUse, beat: Callable[[], None], *, most: int = MOST_FILES
+    ) -> list[bytes]:
         """Look at all open files, and return those that were there at first.
 
         A file that is moved from number to number is in no list, or is closed when it is looked at.
         So a list counts if the kernel then counted no more files and none of it was closed before
         it was looked at; if either was so, it takes two such lists in a row.
         """
-        first = listed = names = open_files(folder, beat, most=most)
+        first = listed = names = open_files(folder, most=most)
         sockets: list[bytes] = []
         quiet = 1
         for _ in range(_MOST_LISTS):
@@ -299,15 +297,15 @@ class AccessSearch:
                     count = len(listed) if self._counts else None
                     use.tables.append(SocketTable(folder, count, tuple(sockets)))
                 return first
-            listed = open_files(folder, beat)
-            names = without(listed, names)
+            listed = open_files(folder)
+            names = list(set(listed).difference(names))
         use.unseen = "it opens and closes files faster than they can be looked at"
         return first
 
     def _some_vanished(
         self,
         folder: str,
-        names: OpenFiles,
+        names: Collection[bytes],
         use: ProcessUse,
         sockets: list[bytes],
         beat: Callable[[], None],

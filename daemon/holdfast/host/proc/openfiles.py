@@ -3,7 +3,8 @@
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Collection
+from itertools import islice
 
 from msgspec import Struct
 
@@ -17,8 +18,8 @@ _IN_FLIGHT = b"scm_fds:"
 """The line of a unix socket's fdinfo with how many files are in messages to it (Linux 5.6)."""
 _MOST_INFO = 1 << 16
 """So many bytes of an fdinfo file are read. It has a line for each lock that is on the file."""
-_A_LOT = 1 << 14
-"""More open files than this are kept as bits, not as names."""
+MOST_FILES = 1 << 16
+"""More take longer to look at than any look has time, at some 5 us each, and 50 bytes each here."""
 BEAT = 256
 """How many small reads are made between two calls of `beat`."""
 _KCMP = {"x86_64": 312, "aarch64": 272}
@@ -32,62 +33,22 @@ class TooMuchError(Exception):
     """A process has more than may be read of it now."""
 
 
-class FileNumbers(Struct, frozen=True):
-    """The numbers of a process's open files, one bit each. A million names would take 50 MiB."""
-
-    bits: bytes
-
-    def __iter__(self) -> Iterator[bytes]:
-        for byte, bits in enumerate(self.bits):
-            for bit in range(8):
-                if bits >> bit & 1:
-                    yield b"%d" % (8 * byte + bit)
-
-    def __len__(self) -> int:
-        return int.from_bytes(self.bits, "little").bit_count()
-
-    def without(self, known: "FileNumbers") -> "FileNumbers":
-        """Return those of these numbers that are not among *known*."""
-        size = len(self.bits)
-        kept = int.from_bytes(known.bits[:size], "little")
-        return FileNumbers((int.from_bytes(self.bits, "little") & ~kept).to_bytes(size, "little"))
-
-
-OpenFiles = list[bytes] | FileNumbers
-"""The numbers of a process's open files: as names, or very many as bits."""
-
-
-def _many(folder: str, beat: Callable[[], None]) -> FileNumbers:
-    bits = bytearray()
-    with os.scandir(folder.encode()) as files:
-        for place, file in enumerate(files):
-            if not place % BEAT:
-                beat()
-            byte, bit = divmod(int(file.name), 8)
-            bits.extend(bytes(max(0, byte + 1 - len(bits))))
-            bits[byte] |= 1 << bit
-    return FileNumbers(bytes(bits))
-
-
-def open_files(
-    folder: str, beat: Callable[[], None] = lambda: None, *, most: int | None = None
-) -> OpenFiles:
-    """Return the names in an fd folder; of very many, *beat* is called every few.
-
-    Raise TooMuchError if there are more than *most*.
-    """
+def open_files(folder: str, *, most: int = MOST_FILES) -> list[bytes]:
+    """Return the names in an fd folder; raise TooMuchError if there are more than *most*."""
     size = _size(folder)
-    if most is not None and size > most:
+    if size > most:
         raise TooMuchError
-    if size > _A_LOT:
-        return _many(folder, beat)
-    names = os.listdir(folder.encode())
-    if most is not None and len(names) > most:
+    if size:
+        names = os.listdir(folder.encode())
+    else:  # before Linux 6.2 nothing tells how long a list will be; this way is slower
+        with os.scandir(folder.encode()) as files:
+            names = [each.name for each in islice(files, most + 1)]
+    if len(names) > most:
         raise TooMuchError
     return names
 
 
-def has_more(folder: str, listed: OpenFiles) -> bool:
+def has_more(folder: str, listed: Collection[bytes]) -> bool:
     """Tell whether a process has more files open than were *listed* just now, as far as is known.
 
     A list is made number by number, so it can miss a file that moves from one number to another.
@@ -100,13 +61,6 @@ def _size(folder: str) -> int:
     """Return how many files an fd folder of procfs has: since Linux 6.2, and 0 before."""
     status = os.stat(folder)
     return 0 if status.st_blocks else status.st_size  # that of a folder on a disk is its own size
-
-
-def without(files: OpenFiles, known: OpenFiles) -> OpenFiles:
-    """Return those of *files* that are not among *known*."""
-    if isinstance(files, FileNumbers):
-        return files.without(known) if isinstance(known, FileNumbers) else files
-    return list(set(files).difference(known))
 
 
 def fdinfo_field(path: str, name: bytes) -> bytes | None:

@@ -14,7 +14,7 @@ from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.kernelfile import read_bytes, stat_or_none
 from holdfast.host.proc.access import AccessSearch, ProcessUse
-from holdfast.host.proc.openfiles import SocketTable, TooMuchError
+from holdfast.host.proc.openfiles import MOST_FILES, SocketTable, TooMuchError
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import Visitor, Visits
 from holdfast.host.root import HostRoot
@@ -212,7 +212,7 @@ class _Observer:
             raise TooMuchError
 
     def _at(self, pid: int, *, careful: bool) -> _ProcessLook | None:
-        most, beat = None if self._extra else _MOST_FILES, self._pulse
+        most, beat = MOST_FILES if self._extra else _MOST_FILES, self._pulse
         # The pid may be another process's meanwhile: only what is found while it stays the same is
         # this one's own.
         with self._search.following(pid) as same:
