@@ -13,14 +13,18 @@ from msgspec.structs import replace
 from fakes.inuse import look_at
 from fakes.onegpu import MIB, POD, OneGpu, gpu_uses, gpus_on
 from holdfast.host.nvidia.nvml import Nvml
+from holdfast.host.nvidia.use import NvmlAnswer
 from holdfast.model.devices import DeviceKind
-from holdfast.model.use.free import Freedom, OpenOutcome, judge_kernel
-from holdfast.model.use.holders import DeviceAccess
+from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.nvidia.gpu import GpuUse
+from holdfast.model.use.free import Freedom, KernelFacts, OpenOutcome, judge_kernel
+from holdfast.model.use.holders import DeviceAccess, Holder
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from simulated.nvml import GIB, Slice, cards, uuid
 
 UNKNOWN = 999
+_OPEN = frozenset({DeviceAccess.NODE})
 
 
 @pytest.fixture
@@ -64,6 +68,23 @@ async def test_the_former_pods_open_node_is_in_the_way_and_an_onlookers_is_not(
         verdict = await gpus.judge(device)
     assert verdict.freedom is Freedom.FREE, verdict.reason
     assert f"pid {pid}" in verdict.reason
+
+
+@pytest.mark.parametrize(("onlooks", "more"), [(False, 136), (True, 0)])
+def test_of_holders_that_were_counted_onlookers_are_none(
+    gpus: OneGpu, *, onlooks: bool, more: int
+) -> None:
+    device = gpus.device()
+    gpus.grant(device)
+    seen = [
+        Holder(process=ProcessId(pid, 1), command="python", access=_OPEN, pod=pod)
+        for pid, pod in ((5, POD), (6, PodUid("other") if onlooks else POD))
+    ]
+    facts = KernelFacts(kind=DeviceKind.DRIVER, holders=tuple(seen), more=136)
+    with contextlib.closing(Lane("nvml", deadline=30.0)) as lane:
+        answer = NvmlAnswer(device=device, use=GpuUse(), of=gpu_uses(lane, None))
+        found = answer.seen_in(facts, named={}, locks=gpus.locks)
+    assert (len(found.holders or ()), found.more) == (1 if onlooks else 2, more)
 
 
 async def test_a_process_that_ended_and_that_nvml_still_names_is_in_the_way(gpus: OneGpu) -> None:

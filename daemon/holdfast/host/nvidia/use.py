@@ -148,7 +148,9 @@ class NvmlAnswer(Struct, frozen=True, kw_only=True):
         level = follow(of.level(device), unused(found, to), now=now, rules=rules)
         of.remember(device, level)
         found = with_level(found, level, now=now, rules=rules)
-        return replace(facts, holders=found.holders, sight=found.sight)
+        # Of those that were only counted nobody knows who is in the way, unless all others are.
+        more = 0 if found.sight.bystanders else facts.more
+        return replace(facts, holders=found.holders, sight=found.sight, more=more)
 
 
 def _unknown(devices: tuple[Device, ...], reason: str) -> dict[DeviceName, GpuUse]:

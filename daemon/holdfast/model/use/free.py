@@ -97,7 +97,8 @@ class KernelFacts(Struct, frozen=True, kw_only=True):
     enabled: tuple[PciAddress, ...] = ()
     holders: tuple[Holder, ...] | None = None
     more: int = 0
-    """How many more holders there are, for which those kept stand."""
+    """How many more holders there are, for which those kept stand; of kind DRIVER 0 where some of
+    those who have it open are not in the way."""
     gaps: tuple[str, ...] = ()
     unread: frozenset[int] = frozenset()
     of_unread: tuple[str, ...] = ()
