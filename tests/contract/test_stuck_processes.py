@@ -84,7 +84,7 @@ def test_a_process_whose_mappings_cannot_be_read_is_a_gap_and_all_others_are_see
     scan = holders.scan([_target(ONE, one), _target(TWO, two)], maps=True)
     assert (_pids(scan, ONE), _pids(scan, TWO)) == ([70], [71, 72]), "what it has open is seen"
     assert scan.gaps == (
-        "pid 71 (worker) cannot be inspected: no answer in time of what it has mapped",
+        "pid 71 (worker) cannot be inspected: what it has mapped could not be read in time",
     )
     assert not holders.scan([_target(ONE, one)]).gaps, "where nobody asks for mappings"
 

@@ -43,7 +43,7 @@ HOST_EDITS = {
         Edit("look-moves-on", "quiet = 2 if", "quiet = 1 if"),
         Edit(
             "look-maps-left-out",
-            'use.unseen = "no answer in time of what it has mapped"',
+            'use.unseen = "what it has mapped could not be read in time"',
             "pass",
         ),
         Edit("look-moves-down", "self._counts and has_more(folder, listed)", "False"),

@@ -159,7 +159,7 @@ class AccessSearch:
                 self._keep(pid, use)
         self._other_tables(folder, pid, use, compare=not careful, exited=exited, beat=beat)
         if self.maps and careful:
-            use.unseen = "no answer in time of what it has mapped"  # to read that could hang
+            use.unseen = "what it has mapped could not be read in time"  # to read that could hang
         elif self.maps:
             self._mappings(folder, pid, use, beat)
         use.attribute()
