@@ -78,7 +78,7 @@ async def _inside(folder: Path, attacks: Sequence[Attack]) -> int:
     for each in results:
         if each.handed_out:
             print(f"hostile: {each.attack.name} won: {each.handed_out}")
-    return _close(results, failed=bool(quiet.held_up))
+    return close(results, failed=bool(quiet.held_up))
 
 
 async def _one(attack: Attack, folder: Path, allowed: Limits) -> Result:
@@ -91,12 +91,13 @@ async def _one(attack: Attack, folder: Path, allowed: Limits) -> Result:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _close(results: Sequence[Result], *, failed: bool) -> int:
+def close(results: Sequence[Result], *, failed: bool) -> int:
+    """Print who won, and return the exit status; *failed*: something else went wrong."""
     ran = [each for each in results if not each.skipped]
     for each in results:
         if each.skipped:
             print(f"hostile: {each.attack.name} was not run: {each.skipped}")
-    out = sum(bool(each.handed_out) for each in ran)
+    out = sum(bool(each.handed_out) and not each.attack.wins for each in ran)
     up = sum(bool(each.held_up) for each in ran)
     over = sum(each.memory > MEMORY for each in ran)
     print(f"hostile: attacks={len(ran)} handed-out={out} held-up={up} over-memory={over}")

@@ -35,6 +35,8 @@ class Attack(Struct, frozen=True, kw_only=True):
     forced: bool = False
     """The former pod is deleted by force and has an hour left to end."""
     origin: str = ""
+    wins: bool = False
+    """It is known to win at times: that is told, and not counted."""
     untold: str = ""
     """What a look says of it where the kernel does not tell which file it is: then the next pod may
     start, marked as unverified for this reason, and never as on a device that is known to be free."""
@@ -61,7 +63,7 @@ class Result(Struct, kw_only=True):
         if self.skipped:
             return f"{self.attack.name:24} NOT RUN: {self.skipped}"
         verdicts = [
-            *(["HANDED OUT"] if self.handed_out else ()),
+            *([f"HANDED OUT{', as is known' * self.attack.wins}"] if self.handed_out else ()),
             *(f"HELD UP: {each}" for each in self.held_up),
             *(["OVER MEMORY"] if self.memory > MEMORY else ()),
         ]

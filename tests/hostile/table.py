@@ -68,6 +68,12 @@ _HIDES: tuple[Attack, ...] = (
         origin="B3: hop.c, test_re_hop.py",
     ),
     Attack(
+        name="numbers",
+        on="the same: 200 numbers stay open, and the node is at another one each 50 us",
+        run=("chains", "numbers", "50"),
+        wins=True,
+    ),
+    Attack(
         name="thread-chain",
         on="the list of threads: each has its own table, and ends soon",
         run=("chains", "thread", "3000"),

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from hostile.__main__ import close
 from hostile.attack import MEMORY, Attack, Place, Result
 from hostile.scene import CgroupNode, Witness
 from hostile.table import ATTACKS, SHORT
@@ -83,3 +85,13 @@ def test_a_row_says_which_promise_was_broken() -> None:
     assert "OVER MEMORY" in Result(attack=attack, memory=MEMORY + 1).row()
     assert "kept" in Result(attack=attack).row()
     assert "NOT RUN: no FUSE" in Result(attack=attack, skipped="no FUSE").row()
+
+
+def test_a_win_that_is_known_is_told_and_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    attack = Attack(name="one", on="a promise", run=("holds", "plain", "0"), wins=True)
+    won = Result(attack=attack, handed_out="/dev/accel0: open")
+
+    assert "HANDED OUT, as is known" in won.row()
+    assert close([won], failed=False) == 0
+    assert "handed-out=0" in capsys.readouterr().out
+    assert close([Result(attack=replace(attack, wins=False), handed_out="x")], failed=False) == 1

@@ -41,6 +41,22 @@ static void by_number(void) {
   }
 }
 
+/* All numbers stay open, with another file: what is listed is right, and none is closed. */
+static void among_numbers(int many) {
+  int other = open("/dev/null", O_RDONLY), first = 100, at = first;
+  for (int number = 0; number < many; number++) dup2(other, first + number);
+  dup2(node, at);
+  close(node);
+  for (;;) {
+    int next = first + rand() % many;
+    if (next == at) continue;
+    dup2(at, next);
+    dup2(other, at);
+    at = next;
+    wait_a_little();
+  }
+}
+
 /* Each thread has a table of its own with the node, starts the next thread and ends. */
 static void *thread_step(void *at) {
   int fd = (int)(intptr_t)at;
@@ -143,6 +159,7 @@ int main(int count, char **words) {
     by_fork(*kind == 'd' ? 'd' : *kind == 's' ? 's' : 'f');
   }
   if (!strcmp(kind, "number")) by_number();
+  if (!strcmp(kind, "numbers")) among_numbers(200);
   if (!strcmp(kind, "message")) by_message(0);
   if (!strcmp(kind, "message-held")) by_message(1);
   if (!strcmp(kind, "pidfd")) by_pidfd();
