@@ -69,13 +69,14 @@ def test_each_of_thousands_is_not_judged_by_all_the_others() -> None:
 class _SlowPods:
     """Takes a quarter of a second for each look at the processes of a pod, as for a thousand."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, seconds: float = 0.25) -> None:
         self._clock = clock
+        self._seconds = seconds
         self.looks = 0
 
     async def members(self, _pod: PodUid) -> tuple[Member, ...]:
         self.looks += 1
-        self._clock.shift(0.25)
+        self._clock.shift(self._seconds)
         return ()
 
     async def runtime_state(self, _pod: PodUid, _members: tuple[Member, ...]) -> None:
@@ -102,6 +103,24 @@ async def test_all_locks_of_a_pod_share_a_look_which_has_its_part_of_the_time() 
     made.retry(X)
     await made.step(locks[0], facts, "in use")
     assert pods.looks == 3
+
+
+async def test_looks_at_hundreds_of_pods_have_their_part_of_the_time_together() -> None:
+    clock, settings = ManualClock(), Watched(ReclaimSettings())
+    pods, nothing = _SlowPods(clock, 0.001), None
+    ledger: Any = SimpleNamespace(book=Watched(Book()))
+    made = reclaimer(ledger=ledger, reader=nothing, pods=pods, clock=clock, settings=settings)
+    facts = ReleaseFacts(kernel=KernelFacts(), unseen_grace=0.0)
+    left = [
+        device_lock(name(uid), state=LockState.RELEASING, since=0.0, pod=PodUid(uid))
+        for uid in map(str, range(200))
+    ]
+    began = clock.monotonic()
+    for _ in range(200):
+        for lock in left:
+            await made.step(lock, facts, "in use")
+        clock.shift(0.2)
+    assert len(left) < pods.looks < 0.15 * (clock.monotonic() - began) / 0.001
 
 
 class _Pods:

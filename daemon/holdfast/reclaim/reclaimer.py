@@ -31,8 +31,8 @@ from holdfast.runtime.kept import keep_only
 _NEXT = 8
 """Pods of a claim whose turn comes next and that are looked at: each costs a look at /proc."""
 _PACE, _LATEST = 10.0, 5.0
-"""How many times as long as a look at a pod took it holds, and how many seconds at the most. All
-its locks share one, and a try that ended nobody."""
+"""How many times as long as looks at all pods take each holds, and how many seconds at the most.
+All locks of a pod share one, and a try that ended nobody."""
 
 
 class _LastLook(Struct, frozen=True):
@@ -160,7 +160,7 @@ class Reclaimer(Struct, kw_only=True):
     def _pause_since(self, began: float) -> float:
         """Return until when nothing more is done that has taken the time since *began*."""
         now = self.clock.monotonic()
-        return now + min(_LATEST, _PACE * (now - began))
+        return now + min(_LATEST, _PACE * (now - began) * max(1, len(self._looked)))
 
     async def _end(
         self,
