@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import device_lock, name
-from fakes.inuse import NoDrivers, SlowLook, chip, device_use, look_at
+from fakes.inuse import NoDrivers, SlowLook, chip, device_use, known, look_at
 from fakes.ledgers import ledger_in
 from fakes.opener import stranger
 from holdfast.host.proc.pidfd import Pidfds
@@ -45,7 +45,7 @@ class Watched:
     rescan: Published[float]
 
     async def facts(self, enabled: tuple[PciAddress, ...] = BUSY) -> KernelFacts:
-        return await self.use.known(self.device, {}, enabled=enabled)
+        return await known(self.use, self.device, enabled=enabled)
 
 
 @pytest.fixture
@@ -93,53 +93,13 @@ async def test_a_holder_that_closes_the_node_and_lives_on_is_noticed_within_five
     device = replace(watch.device, kind=kind, functions=functions)
     watch.node.tree.write(CHIP, "enable", "0")
     with stranger(watch.node, NODE) as agent:
-        facts = await watch.use.known(device, {}, enabled=(), to_free=True)
+        facts = await known(watch.use, device, enabled=(), to_free=True)
         assert judge_kernel(facts).freedom is Freedom.IN_USE
         agent.close_one()
         watch.clock.shift(5.0)
-        facts = await watch.use.known(device, {}, enabled=(), to_free=True)
+        facts = await known(watch.use, device, enabled=(), to_free=True)
         assert judge_kernel(facts).freedom is Freedom.FREE
         assert agent.lives
-
-
-async def test_devices_that_are_to_be_freed_together_are_looked_at_together(
-    watch: Watched,
-) -> None:
-    """Each look at every process is expensive; what was seen ahead is used once."""
-    watch.node.tree.write(CHIP, "enable", "0")
-    devices = [replace(watch.device, name=_name(letter)) for letter in "abc"]
-    await watch.use.look_ahead(devices, {})
-    ahead = watch.look.last_scan
-    assert ahead is not None
-    for each in devices:
-        facts = await watch.use.known(each, {}, enabled=(), to_free=True)
-        assert judge_kernel(facts).freedom is Freedom.FREE
-    assert watch.look.last_scan is ahead
-    await watch.use.known(devices[0], {}, enabled=(), to_free=True)
-    assert watch.look.last_scan is not ahead
-
-
-async def test_what_was_seen_ahead_is_not_used_once_enable_says_something_else(
-    watch: Watched,
-) -> None:
-    devices = [watch.device, replace(watch.device, name=_name("b"))]
-    watch.node.tree.write(CHIP, "enable", "0")
-    await watch.use.look_ahead(devices, {})
-    ahead = watch.look.last_scan
-    watch.node.tree.write(CHIP, "enable", "1")
-    facts = await watch.use.known(watch.device, {}, enabled=BUSY, to_free=True)
-    assert watch.look.last_scan is not ahead
-    assert facts.enabled == BUSY
-
-
-async def test_what_was_seen_ahead_of_one_beat_is_not_used_in_the_next(watch: Watched) -> None:
-    watch.node.tree.write(CHIP, "enable", "0")
-    devices = [replace(watch.device, name=_name(letter)) for letter in "ab"]
-    await watch.use.look_ahead(devices, {})
-    ahead = watch.look.last_scan
-    await watch.use.look_ahead(devices[:1], {})
-    await watch.use.known(devices[0], {}, enabled=(), to_free=True)
-    assert watch.look.last_scan is not ahead
 
 
 def _name(letter: str) -> DeviceName:
@@ -149,13 +109,13 @@ def _name(letter: str) -> DeviceName:
 async def test_known_holders_are_looked_at_again_once_a_second_while_somebody_waits(
     watch: Watched, holder: int
 ) -> None:
-    await watch.use.known(watch.device, {}, enabled=BUSY, to_free=True)
+    await known(watch.use, watch.device, enabled=BUSY, to_free=True)
     before = watch.look.last_scan
     watch.clock.shift(0.9)
-    await watch.use.known(watch.device, {}, enabled=BUSY, to_free=True)
+    await known(watch.use, watch.device, enabled=BUSY, to_free=True)
     assert watch.look.last_scan is before
     watch.clock.shift(0.2)
-    await watch.use.known(watch.device, {}, enabled=BUSY, to_free=True)
+    await known(watch.use, watch.device, enabled=BUSY, to_free=True)
     assert watch.look.last_scan is not before
     assert holder in {each.process.pid for each in watch.use.holders[watch.device.name]}
 
@@ -187,7 +147,7 @@ async def test_of_several_holders_those_that_let_go_are_forgotten_one_by_one(
 async def test_what_a_pod_of_the_lock_still_holds_is_found_without_a_look_at_the_others(
     watch: Watched, holder: int
 ) -> None:
-    await watch.use.known(watch.device, {}, enabled=BUSY, pids=[holder])
+    await known(watch.use, watch.device, enabled=BUSY, pids=[holder])
     assert watch.look.full_scan_at is None
     (found,) = watch.use.holders[watch.device.name]
     assert found.process.pid == holder
@@ -362,12 +322,12 @@ async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(
     fds = watch.node.root.proc / str(holder) / "fd"
     fds.unlink()
     fds.symlink_to("fd")  # cannot be inspected
-    watch.clock.shift(5.0)
+    watch.clock.shift(60.0)
     found = (await watch.facts()).holders or ()
     assert [each.process.pid for each in found] == [holder]
     fds.unlink()
     fds.mkdir()
-    watch.clock.shift(5.0)
+    watch.clock.shift(60.0)
     assert not (await watch.facts()).holders
 
 
@@ -376,28 +336,25 @@ async def test_the_known_holders_of_all_devices_that_pods_have_are_looked_at_tog
 ) -> None:
     devices = [watch.device, replace(watch.device, name=_name("b"))]
     for each in devices:
-        await watch.use.known(each, {}, enabled=BUSY)
+        await known(watch.use, each, enabled=BUSY)
     whole = watch.look.full_scan_at
     watch.clock.shift(60.0)
-    await watch.use.look_again(devices, {})
+    found = await watch.use.known(devices, {}, enabled={each.name: BUSY for each in devices})
     together = watch.look.last_scan
-    for each in devices:
-        assert (await watch.use.known(each, {}, enabled=BUSY)).holders
-    assert watch.look.last_scan is together
+    assert all(facts.holders for facts in found.values())
     assert watch.look.full_scan_at == whole
     assert together is not None
     assert together.processes == 1
     assert holder in {each.process.pid for each in watch.use.holders[devices[1].name]}
 
 
-async def test_a_look_at_many_that_finds_one_let_go_leaves_it_to_be_looked_for(
+async def test_a_look_at_known_holders_that_finds_none_is_no_answer(
     watch: Watched,
 ) -> None:
     with stranger(watch.node, NODE) as agent:
         assert (await watch.facts()).holders
         agent.close_one()
         watch.clock.shift(60.0)
-        await watch.use.look_again([watch.device], {})
         assert not (await watch.facts()).holders
         assert agent.lives
 
@@ -411,10 +368,10 @@ async def test_a_device_whose_enable_was_not_read_is_not_judged(
     lock = device_lock(device.name, *device.keys, since=0.0)
     async with ledger_in(tmp_path / "state", clock, boot=lock.boot) as ledger:
         users = Users(ledger=ledger, inventory=Published(devices), use=watch.use, clock=clock)
-        for enabled, known in (({device.name: BUSY}, 1), ({}, 1), ({device.name: ()}, 0)):
+        for enabled, left in (({device.name: BUSY}, 1), ({}, 1), ({device.name: ()}, 0)):
             await users.look_at_held([lock], {}, enabled)
             await users.look_at_free({}, at_all=False)
-            assert len(watch.use.holders) == known
+            assert len(watch.use.holders) == left
 
 
 class _Counting(Pidfds):

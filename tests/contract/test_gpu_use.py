@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.inuse import look_at
+from fakes.inuse import known, look_at
 from fakes.onegpu import MIB, POD, OneGpu, gpu_uses, gpus_on
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.nvidia.use import NvmlAnswer
@@ -289,14 +289,14 @@ async def test_while_nvml_keeps_a_gpu_its_release_reads_no_process(gpus: OneGpu)
     looked: list[int] = []
     with gpus.process(opens=False):
         for _ in range(5):
-            facts = await watch.known(device, gpus.locks, enabled=(), to_free=True)
+            facts = await known(watch, device, gpus.locks, enabled=(), to_free=True)
             assert judge_kernel(facts).freedom is Freedom.IN_USE
             assert gpus.look.last_scan is not None
             looked.append(gpus.look.last_scan.processes)
     assert looked == [0] * 5
     gpus.show(cards(1, used=5 * MIB)[0])
     with gpus.process(pod=POD) as pid:
-        facts = await watch.known(device, gpus.locks, enabled=(), to_free=True)
+        facts = await known(watch, device, gpus.locks, enabled=(), to_free=True)
         assert [each.process.pid for each in facts.holders or ()] == [pid]
     watch.forget(device.name)
 
@@ -308,11 +308,11 @@ async def test_a_holder_that_stops_using_a_gpu_and_lives_on_is_noticed_within_fi
     watch = gpus.watch()
     with gpus.process() as pid:
         gpus.show(cards(1, used=5 * MIB, processes=(("compute", pid, 0),))[0])
-        assert (await watch.known(device, {}, enabled=(), to_free=True)).holders
+        assert (await known(watch, device, enabled=(), to_free=True)).holders
         gpus.show(cards(1, used=5 * MIB)[0])
-        assert (await watch.known(device, {}, enabled=(), to_free=True)).holders
+        assert (await known(watch, device, enabled=(), to_free=True)).holders
         gpus.ages.shift(5.0)
-        facts = await watch.known(device, {}, enabled=(), to_free=True)
+        facts = await known(watch, device, enabled=(), to_free=True)
         assert judge_kernel(facts).freedom is Freedom.FREE
     watch.forget(device.name)
 

@@ -134,10 +134,8 @@ class _HeldBy:
     async def enabled(self, devices: Any) -> Any:
         return {each.name: each.functions for each in devices}
 
-    async def look_ahead(self, *_what: object) -> None: ...
-
-    async def known(self, *_what: object, **_how: object) -> KernelFacts:
-        return KernelFacts(holders=self._holders)
+    async def known(self, devices: Any, *_locks: object, **_how: object) -> Any:
+        return {each.name: KernelFacts(holders=self._holders) for each in devices}
 
 
 @pytest.mark.parametrize(

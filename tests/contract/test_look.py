@@ -20,7 +20,7 @@ from inotify_simple import INotify, flags
 from msgspec.structs import replace
 
 from fakes.books import BOOT, X, Y, Z, allocated, book_of, device_lock
-from fakes.inuse import chip, device_use, look_at
+from fakes.inuse import chip, device_use, known, look_at
 from fakes.lanes import NewLanes
 from fakes.ledgers import ledger_in
 from fakes.opener import opener, stranger
@@ -98,7 +98,7 @@ class Looked:
     async def released(self, watch: DeviceUse) -> Verdict:
         """Return what is thought of the device when it is to become free."""
         enabled = (await watch.look.enabled([self.device]))[self.device.name]
-        return judge_kernel(await watch.known(self.device, {}, enabled=enabled, to_free=True))
+        return judge_kernel(await known(watch, self.device, enabled=enabled, to_free=True))
 
     def set_enable(self, count: str) -> None:
         self.node.tree.write(CHIP, "enable", count)

@@ -7,18 +7,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from fakes.inuse import CountedLook, NoDrivers, chip, device_use
+from fakes.books import name
+from fakes.inuse import CountedLook, NoDrivers, chip, device_use, known
 from fakes.opener import Opener, opener
 from holdfast.errors import HostError
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.ids import PciAddress, ProcessId
+from holdfast.model.ids import DeviceName, PciAddress, ProcessId
 from holdfast.model.use.free import Freedom, KernelFacts, OpenOutcome, judge_kernel
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
@@ -79,7 +81,7 @@ class Node:
     async def to_free(
         self, device: Device, enabled: tuple[PciAddress, ...] = (), *, use: DeviceUse | None = None
     ) -> KernelFacts:
-        return await (use or self.use).known(device, {}, enabled=enabled, to_free=True)
+        return await known(use or self.use, device, enabled=enabled, to_free=True)
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ def pids(facts: KernelFacts) -> set[int]:
 
 async def test_whom_the_watcher_saw_among_all_a_start_need_not_look_for(on: Node) -> None:
     holder, enabled = on.opened(), on.enable("1")
-    await on.use.known(on.device, {}, enabled=enabled)
+    await known(on.use, on.device, enabled=enabled)
     assert pids(await on.for_start(on.device)) == {holder.pid}
     assert (on.look.whole, on.look.partial) == (1, 1)
 
@@ -107,13 +109,13 @@ async def test_whom_the_watcher_saw_among_all_a_start_need_not_look_for(on: Node
 async def test_whom_a_start_saw_the_watcher_need_not_look_for(on: Node) -> None:
     holder, enabled = on.opened(), on.enable("1")
     await on.for_start(on.device)
-    assert pids(await on.use.known(on.device, {}, enabled=enabled)) == {holder.pid}
+    assert pids(await known(on.use, on.device, enabled=enabled)) == {holder.pid}
     assert (on.look.whole, on.look.partial) == (1, 0)
 
 
 async def test_what_a_pods_own_processes_have_tells_a_start_nothing_of_others(on: Node) -> None:
     own, other, enabled = on.opened(), on.opened(), on.enable("1")
-    facts = await on.use.known(on.device, {}, enabled=enabled, pids=[own.pid])
+    facts = await known(on.use, on.device, enabled=enabled, pids=[own.pid])
     assert pids(facts) == {own.pid}
     assert pids(await on.for_start(on.device)) == {own.pid, other.pid}
 
@@ -122,7 +124,7 @@ async def test_a_start_tries_what_the_watcher_saw_enabled_without_anybody(on: No
     """It may have been left enabled, which only an exclusive open tells."""
     (on.simulated.root.proc / "devices").write_text("Character devices:\n136 vfio\n")
     use, enabled = on.memory(exclusive_open=True), on.enable("1")
-    facts = await use.known(on.device, {}, enabled=enabled)
+    facts = await known(use, on.device, enabled=enabled)
     assert judge_kernel(facts).freedom is Freedom.IN_USE
     facts = await on.for_start(on.device, use)
     assert facts.opened is OpenOutcome.SUCCEEDED
@@ -134,7 +136,7 @@ async def test_a_group_that_could_be_opened_proves_nothing_to_a_release(on: Node
     (on.simulated.root.proc / "devices").write_text("Character devices:\n136 vfio\n")
     use = on.memory(exclusive_open=True)
     assert (await on.for_start(on.device, use)).opened is OpenOutcome.SUCCEEDED
-    facts = await use.known(on.device, {}, enabled=())
+    facts = await known(use, on.device, enabled=())
     assert facts.holders == ()
     assert on.look.whole == 1
 
@@ -143,11 +145,73 @@ async def test_nobody_to_free_a_device_must_have_been_seen_after_its_pod_was_ove
     """A look with gaps is not made again and again, but one that a living pod outdates is."""
     stuck, device = on.opened(1), on.accel()
     on.hide(stuck.pid)
-    facts = await on.use.known(device, {}, enabled=())
+    facts = await known(on.use, device, enabled=())
     assert facts.holders == ()
     assert facts.gaps
     late = on.opened()
     assert pids(await on.to_free(device)) == {late.pid}
+
+
+@pytest.mark.parametrize("lives", [True, False])
+async def test_devices_that_are_let_go_at_once_share_their_looks(on: Node, *, lives: bool) -> None:
+    """One at all of thousands of processes takes a second, and many pods may end together."""
+    holder = on.opened()
+    devices = [replace(on.accel(), name=name(str(number))) for number in range(40)]
+    names = {each.name for each in devices}
+
+    async def judged() -> set[Freedom]:
+        enabled = dict.fromkeys(names, ())
+        found = await on.use.known(devices, {}, enabled=enabled, to_free=names)
+        return {judge_kernel(facts).freedom for facts in found.values()}
+
+    assert await judged() == {Freedom.IN_USE}
+    if lives:
+        holder.close_one()
+        on.clock.shift(5.0)
+    else:
+        holder.end()
+        await until(lambda: on.use.exits.value == 1)
+    assert await judged() == {Freedom.FREE}
+    assert (on.look.whole, on.look.partial) == (2, int(lives))
+
+
+async def test_a_look_shared_with_what_is_to_be_freed_frees_nothing_else(on: Node) -> None:
+    stuck, device = on.opened(1), on.accel()
+    other = replace(device, name=name("other"))
+    enabled = dict.fromkeys((device.name, other.name), ())
+    on.hide(stuck.pid)
+    found = await on.use.known((device, other), {}, enabled=enabled, to_free={device.name})
+    assert found[other.name].gaps
+    late = on.opened()
+    assert pids(await on.to_free(other)) == {late.pid}
+
+
+async def test_a_release_goes_by_the_look_that_is_made_for_another_one(on: Node) -> None:
+    stuck, device = on.opened(1), on.accel()
+    on.hide(stuck.pid)
+    assert (await on.to_free(device)).gaps
+    late, other = on.opened(), replace(device, name=name("other"))
+    names = {device.name, other.name}
+    enabled = dict.fromkeys(names, ())
+    found = await on.use.known((device, other), {}, enabled=enabled, to_free=names)
+    assert pids(found[device.name]) == {late.pid}
+
+
+async def test_a_device_that_was_enabled_during_the_look_that_found_nobody_is_not_free(
+    on: Node,
+) -> None:
+    """Others may have been tried since, behind a start's look that takes seconds."""
+
+    class Meanwhile(CountedLook):
+        async def scan(self, *asked: Any, **how: Any) -> dict[DeviceName, KernelFacts]:
+            found = await super().scan(*asked, **how)
+            on.enable("1")
+            return found
+
+    look = Meanwhile(on.simulated.root, on.look._lane, NoDrivers(), SystemClock())
+    facts = await on.to_free(on.device, use=device_use(look, on.simulated.root, on.clock))
+    assert not facts.holders
+    assert judge_kernel(facts).freedom is Freedom.IN_USE
 
 
 async def test_a_release_that_not_everybody_can_be_seen_for_is_no_look_after_look(on: Node) -> None:
@@ -196,7 +260,7 @@ async def test_what_a_person_or_a_leak_had_looked_for_is_remembered(on: Node) ->
     holder, enabled = on.opened(), on.enable("1")
     found = await on.use.scan(on.devices, {})
     assert pids(found[on.device.name]) == {holder.pid}
-    assert pids(await on.use.known(on.device, {}, enabled=enabled)) == {holder.pid}
+    assert pids(await known(on.use, on.device, enabled=enabled)) == {holder.pid}
     assert pids(await on.for_start(on.device)) == {holder.pid}
     assert on.look.whole == 1
     await on.use.scan(on.devices, {})
@@ -311,17 +375,6 @@ async def test_a_group_that_is_busy_is_not_free_though_not_everybody_could_be_se
     assert groups.whole == 1
 
 
-async def test_what_a_start_proved_meanwhile_is_not_what_was_looked_at_ahead(
-    on: Node, groups: Groups
-) -> None:
-    use = device_use(groups, on.simulated.root, on.clock, exclusive_open=True)
-    await use.look_ahead(on.devices, {})
-    groups.answer = OpenOutcome.SUCCEEDED
-    await use.facts([on.device])
-    assert (await on.to_free(on.device, use=use)).holders == ()
-    assert groups.whole == 2
-
-
 async def test_starts_that_ask_while_a_look_is_under_way_share_the_next(on: Node) -> None:
     go_on = threading.Event()
     busy = asyncio.create_task(on.look._lane.run(lambda: go_on.wait(20.0)))
@@ -337,7 +390,7 @@ async def test_starts_that_ask_while_a_look_is_under_way_share_the_next(on: Node
 
 async def test_nobody_among_a_pods_processes_is_not_nobody(on: Node) -> None:
     own, other = on.opened(1), on.opened()
-    facts = await on.use.known(on.accel(), {}, enabled=(), pids=[own.pid], to_free=True)
+    facts = await known(on.use, on.accel(), enabled=(), pids=[own.pid], to_free=True)
     assert pids(facts) == {other.pid}
 
 

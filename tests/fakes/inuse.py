@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from fakes.books import device_of, name
 from fakes.lanes import NewLanes
@@ -107,6 +108,27 @@ def device_use(
             exclusive_open if isinstance(exclusive_open, Watched) else Watched(exclusive_open)
         ),
     )
+
+
+async def known(
+    use: DeviceUse,
+    device: Device,
+    locks: Mapping[DeviceName, DeviceLock] = MappingProxyType({}),
+    *,
+    enabled: tuple[PciAddress, ...],
+    pids: Sequence[int] = (),
+    to_free: bool = False,
+) -> KernelFacts:
+    """Return what *use* knows of one device alone."""
+    name = device.name
+    found = await use.known(
+        [device],
+        locks,
+        enabled={name: enabled},
+        pids={name: pids},
+        to_free={name} if to_free else (),
+    )
+    return found[name]
 
 
 def holder_scan(root: HostRoot, *, patience: float = PATIENCE) -> HolderScan:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,6 +31,8 @@ _COUNTS_FOR = 60.0
 """For so many seconds after its end a look counts for a start that was answered before that end:
 kubelet asks again within 15."""
 
+Enabled = Mapping[DeviceName, tuple[PciAddress, ...]]
+"""Which functions of each device are enabled, as one look at all of them showed."""
 Facts = Mapping[DeviceName, KernelFacts]
 Locks = Mapping[DeviceName, DeviceLock]
 
@@ -105,7 +108,6 @@ class DeviceUse:
         self.budget = Budget(self.look, rescan=self.rescan)
         self._seen: dict[DeviceName, _LastSight] = {}
         self._followed: Mapping[ProcessId, Sequence[DeviceName]] = {}
-        self._ahead: set[DeviceName] = set()
         self._asked: dict[DeviceName, float] = {}
         """When a start asked last."""
         self._late: dict[DeviceName, _LateLook] = {}
@@ -157,76 +159,62 @@ class DeviceUse:
 
     async def known(
         self,
-        device: Device,
+        devices: Iterable[Device],
         locks: Locks,
         *,
-        enabled: tuple[PciAddress, ...],
-        pids: Sequence[int] = (),
-        to_free: bool = False,
-    ) -> KernelFacts:
-        """Return what is known of *device*, after a new scan where that could tell more.
+        enabled: Enabled,
+        pids: Mapping[DeviceName, Sequence[int]] = MappingProxyType({}),
+        to_free: Collection[DeviceName] = (),
+    ) -> Facts:
+        """Return what is known of *devices*, after new looks where those could tell more.
 
-        *enabled* is what was just read; *pids* are looked at first. *to_free*: the answer is to
-        free the device, so "nobody" must have been seen now.
-        """
-        seen = self._seen.get(device.name)
-        ahead = device.name in self._ahead
-        self._ahead.discard(device.name)
-        if ahead and seen is not None and seen.to_free and enabled == seen.facts.enabled:
-            return await self.tried(device, seen.facts) if to_free else seen.facts
-        if seen is not None and not self._is_due(seen, enabled, to_free=to_free):
-            if not self._may_have_let_go(seen, to_free=to_free):
-                # `enable` tells of a change where it is above; else an open alone does.
-                again = to_free and not seen.facts.enabled
-                return await self.tried(device, seen.facts) if again else seen.facts
-            held = await self._look_at_holders({device: seen}, locks)
-            if device.name in held:
-                return held[device.name]
-        # A driver is cheap to ask: while it says in use, or nothing, /proc need not be read for it.
-        if pids or device.kind is DeviceKind.DRIVER:
-            began = self.clock.monotonic()
-            found = (await self.look.scan([device], locks, pids=pids))[device.name]
-            if _is_kept(found):
-                self._note({device.name: _LastSight(facts=found, since=began, whole=False)})
-                return found
-        found = (await self.scan([device], locks, to_free=to_free))[device.name]
-        return await self.tried(device, found) if to_free else found
-
-    async def look_again(self, devices: Iterable[Device], locks: Locks) -> None:
-        """Look at once at the known holders of those of *devices*, which pods have, that are due.
-
-        `known` would look at each alone. All of these looks together take their share of CPU time
-        and no more: what they would notice late is that one of several holders let go.
+        A look at every process costs the same for one device as for hundreds: all share one.
+        *enabled* is what was just read; *pids* of a device are looked at first. *to_free*: the
+        answer is to free these, so "nobody" must have been seen now.
         """
         self.budget.holders_cost(sum(each.cost for each in self._seen.values()))
-        due = {
-            device: seen
-            for device in devices
-            if (seen := self._seen.get(device.name)) is not None
-            and self._may_have_let_go(seen, to_free=False)
-        }
-        if due:
-            await self._look_at_holders(due, locks)
+        wanted = {device.name: device for device in devices}
+        found: dict[DeviceName, KernelFacts] = {}
+        held: dict[Device, _LastSight] = {}
+        for name, device in wanted.items():
+            seen, freeing = self._seen.get(name), name in to_free
+            if seen is None or self._is_due(seen, enabled[name], to_free=freeing):
+                continue
+            if self._may_have_let_go(seen, to_free=freeing):
+                held[device] = seen
+            else:
+                found[name] = seen.facts
+        # No sign tells of a change there: an open does, or a look that is made for others.
+        vague = {name for name, facts in found.items() if not (facts.enabled or facts.holders)}
+        told = found.keys() - vague
+        found |= await self._look_at_holders(held, locks) if held else {}
+        for device in [each for name, each in wanted.items() if name not in found]:
+            found |= await self._look_first(device, locks, pids.get(device.name, ()))
+        if wanted.keys() - found.keys():
+            due = [each for name, each in wanted.items() if name not in found or name in vague]
+            found |= await self.scan(due, locks, to_free=to_free)
+        asked = [each for name, each in wanted.items() if name in to_free and name not in told]
+        if asked:  # all at once: no open may grow old behind another; `enable` last, which is cheap
+            tried = await asyncio.gather(*(self.tried(each, found[each.name]) for each in asked))
+            now = await self.look.enabled(asked)
+            for device, facts in zip(asked, tried, strict=True):
+                found[device.name] = replace(facts, enabled=now[device.name])
+        return found
 
-    async def look_ahead(self, devices: Sequence[Device], locks: Locks) -> None:
-        """Look at once at those of *devices*, all to be freed, that `known` would each look at.
+    async def _look_first(self, device: Device, locks: Locks, pids: Sequence[int]) -> Facts:
+        """Return what keeps *device* for all that is looked at before /proc as a whole is read.
 
-        `known` uses what was seen here once, and only until the next call. One look at every
-        process costs the same for one device as for all, and many pods may end together.
+        That are *pids*, and its driver, which is cheap to ask: while it says in use, or nothing,
+        /proc need not be read for it.
         """
-        self._ahead = set()
-        if len(devices) < 2:  # noqa: PLR2004 - one has nobody to share a look with
-            return
-        enabled = await self.look.enabled(devices)
-        due = [
-            each
-            for each in devices
-            if (seen := self._seen.get(each.name)) is None
-            or self._is_due(seen, enabled[each.name], to_free=True)
-        ]
-        if len(due) > 1:
-            await self.scan(due, locks, to_free=True)
-            self._ahead = {each.name for each in due}
+        if not (pids or device.kind is DeviceKind.DRIVER):
+            return {}
+        began = self.clock.monotonic()
+        found = await self.look.scan([device], locks, pids=pids)
+        if not _is_kept(found[device.name]):
+            return {}
+        self._note({device.name: _LastSight(facts=found[device.name], since=began, whole=False)})
+        return found
 
     async def tried(self, device: Device, facts: KernelFacts) -> KernelFacts:
         """Return *facts* with an exclusive open of a device that seems unused.
@@ -250,17 +238,19 @@ class DeviceUse:
         locks: Locks,
         *,
         pids: Sequence[int] | None = None,
-        to_free: bool = False,
+        to_free: Collection[DeviceName] = (),
     ) -> Facts:
         """Look now for all of *devices* at once, among *pids* (None: every process).
 
-        *to_free*: no pod may start on them.
+        *to_free*: no pod may start on these of them.
         """
         began = self.clock.monotonic()
         found = await self.look.scan(devices, locks, pids=pids)
         self._note(
             {
-                name: _LastSight(facts=facts, since=began, whole=pids is None, to_free=to_free)
+                name: _LastSight(
+                    facts=facts, since=began, whole=pids is None, to_free=name in to_free
+                )
                 for name, facts in found.items()
             }
         )

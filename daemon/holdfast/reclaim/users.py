@@ -9,20 +9,17 @@ from functools import partial
 
 from msgspec import Struct
 
-from holdfast.inuse.deviceuse import DeviceUse
+from holdfast.inuse.deviceuse import DeviceUse, Enabled
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book, DeviceLock
 from holdfast.model.book.claims import admins_on
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.proof import call_foreign, hand_to_true_owner, true_owner, unlocked
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.ids import DeviceName, PciAddress, PodUid
+from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.use.free import Freedom, KernelFacts, is_foreign, judge_kernel
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
-
-Enabled = Mapping[DeviceName, tuple[PciAddress, ...]]
-"""Which functions of each device are enabled, as one look at all of them showed."""
 
 
 class _Free(Struct, frozen=True, kw_only=True):
@@ -67,10 +64,8 @@ class Users(Struct, kw_only=True):
         if self._free is None or self._free.inventory is not found.inventory:
             self.use.keep([each.name for each in found.inventory.devices])
         self._free = found
-        for device in free:
-            functions = enabled.get(device.name, ())
-            if functions and device.name not in seen:
-                seen[device.name] = await self.use.known(device, book.locks, enabled=functions)
+        busy = [each for each in free if enabled.get(each.name) and each.name not in seen]
+        seen.update(await self.use.known(busy, book.locks, enabled=enabled))
         for device in free:
             if device.name in seen or device.name in enabled:
                 await self._judge_free(device, seen.get(device.name))
@@ -100,23 +95,20 @@ class Users(Struct, kw_only=True):
     ) -> None:
         """Learn who holds the devices of the locks *held*, first among the pod's own processes."""
         locks, found = self.ledger.book.value.locks, self.inventory.value.get
-        devices = {lock.device: found(lock.device) for lock in held}
-        in_use = [each for each in devices.values() if each is not None and enabled.get(each.name)]
-        await self.use.look_again(in_use, locks)
+        in_use = [found(lock.device) for lock in held if enabled.get(lock.device)]
+        own = {
+            lock.device: pod.processes
+            for lock in held
+            if lock.pod is not None and (pod := sightings.get(lock.pod)) is not None
+        }
+        known = await self.use.known(filter(None, in_use), locks, enabled=enabled, pids=own)
         for lock in held:
-            device = devices[lock.device]
-            if device is not None and device.name not in enabled:
-                continue  # nothing new is known of it
-            functions = enabled.get(device.name, ()) if device is not None else ()
-            if device is None or not functions:
+            if (facts := known.get(lock.device)) is not None:
+                if true_owner(self.ledger.book.value, lock, facts) is not None:
+                    prove = partial(hand_to_true_owner, lock=lock, facts=facts)
+                    await self.ledger.if_unmoved(lock, prove)
+            elif lock.device in enabled or found(lock.device) is None:  # else nothing new is known
                 self.use.forget_unless_awaited(lock.device)
-                continue
-            pod = sightings.get(lock.pod) if lock.pod is not None else None
-            pids = pod.processes if pod is not None else ()
-            facts = await self.use.known(device, locks, enabled=functions, pids=pids)
-            if true_owner(self.ledger.book.value, lock, facts) is not None:
-                prove = partial(hand_to_true_owner, lock=lock, facts=facts)
-                await self.ledger.if_unmoved(lock, prove)
 
     async def _judge_free(self, device: Device, facts: KernelFacts | None) -> None:
         if facts is not None and is_foreign(facts):

@@ -5,7 +5,7 @@ reclaimer acts.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +20,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import ENDING, Book, DeviceLock, LockState
 from holdfast.model.book.claims import following, release
+from holdfast.model.book.draft import Draft
 from holdfast.model.book.messages import BlockReason
 from holdfast.model.book.places import on_vfio
 from holdfast.model.book.pods import (
@@ -271,19 +272,21 @@ class Watcher:
             if lock.claim is not None:
                 for pod in book.pods_of(lock):
                     self._uncounted.seconds(pod, counted=False)
-        await self._look_ahead(ending, book, sightings)
+        detained = {
+            lock.device: in_use(reason)
+            for lock in ending
+            if (reason := await self.resetter.detains(lock))
+        }
+        self._not_free |= detained
+        free: list[tuple[DeviceLock, ReleaseFacts, str]] = []
         rest: list[tuple[DeviceLock, ReleaseFacts]] = []
-        for lock in ending:
-            if detained := await self.resetter.detains(lock):
-                self._not_free[lock.device] = in_use(detained)
-                continue
-            facts = await self._facts(lock, book, sightings)
+        left = [lock for lock in ending if lock.device not in detained]
+        for lock, facts in (await self._facts(left, book, sightings)).items():
             verdict = judge_release(facts)
             if verdict.freedom is Freedom.FREE:
                 # What may keep it from now on is that its release cannot be recorded: see _free.
                 self._not_free[lock.device] = self._unrecorded.pop(lock.device, _NOTHING)
-                over = self._over_as_well(lock, facts, book, sightings)
-                await self._free(lock, facts, verdict.reason, over)
+                free.append((lock, facts, verdict.reason))
                 continue
             self._not_free[lock.device] = verdict
             self._unrecorded.pop(lock.device, None)
@@ -291,9 +294,11 @@ class Watcher:
             listed = facts.pod is None or not facts.pod.unlisted
             if lock.state in ENDING and listed:
                 rest.append((lock, facts))
+        await self._free(free, book, sightings)
         self._log_not_free([lock for lock, _ in rest])
         trouble: HoldfastError | OSError | None = None
         for lock, facts in rest:
+            await asyncio.sleep(0)  # there may be hundreds, and others have their turn
             try:
                 await self._act(lock, facts, book)
             except (HoldfastError, OSError) as error:
@@ -323,8 +328,9 @@ class Watcher:
             ((lock.pod, self._not_free[lock.device].reason), lock.device) for lock in locks
         )
         before = {device: said for device, said in self._said.items() if device in self._not_free}
+        known = frozenset(before.values())
         for said, devices in lines.items():
-            if said not in before.values():
+            if said not in known:
                 pod, reason = said
                 if not self._limit.allows(pod or devices[0]):
                     continue
@@ -332,14 +338,6 @@ class Watcher:
                 log.info("devices not free yet", devices=names, pod=pod, reason=reason)
             before.update(dict.fromkeys(devices, said))
         self._said = before
-
-    async def _look_ahead(
-        self, ending: Iterable[DeviceLock], book: Book, sightings: Sightings
-    ) -> None:
-        found = self.inventory.value.get
-        over = [each for each in ending if not _may_live(self._former_pod(each, book, sightings))]
-        devices = [device for each in over if (device := found(each.device)) is not None]
-        await self.use.look_ahead(devices, book.locks)
 
     def _over_as_well(
         self, lock: DeviceLock, facts: ReleaseFacts, book: Book, sightings: Sightings
@@ -358,51 +356,80 @@ class Watcher:
         )
 
     async def _free(
-        self, lock: DeviceLock, facts: ReleaseFacts, reason: str, over: frozenset[PodUid]
+        self,
+        free: Iterable[tuple[DeviceLock, ReleaseFacts, str]],
+        book: Book,
+        sightings: Sightings,
     ) -> None:
-        cleared = self.resetter.clears(lock, self.inventory.value.get(lock.device), facts.kernel)
-        if cleared is None:
-            return
-        self.use.forget(lock.device)
-        evidence = "; ".join(filter(None, (reason, cleared)))
+        """Write down in one commit what is free, and why: each makes all the standings again."""
+        releases: dict[DeviceLock, Callable[[Draft], None]] = {}
+        for lock, facts, reason in free:
+            device = self.inventory.value.get(lock.device)
+            cleared = self.resetter.clears(lock, device, facts.kernel)
+            if cleared is None:
+                continue
+            self.use.forget(lock.device)
+            evidence = "; ".join(filter(None, (reason, cleared)))
+            over = self._over_as_well(lock, facts, book, sightings)
+            releases[lock] = partial(release, lock=lock, evidence=evidence, over=over)
+
+        def decide(draft: Draft) -> None:
+            for lock, record in releases.items():
+                if draft.is_as(lock):  # else it moved while we looked: the next beat judges it
+                    record(draft)
 
         def failed(reason: str) -> None:
-            text = f"its release cannot be recorded: {reason}"
-            self._not_free[lock.device] = self._unrecorded[lock.device] = in_use(text)
+            kept = in_use(f"its release cannot be recorded: {reason}")
+            self._not_free |= {lock.device: kept for lock in releases}
+            self._unrecorded |= {lock.device: kept for lock in releases}
 
-        # Where it moved while we looked, the next beat judges it again.
-        await self.ledger.if_unmoved(
-            lock, lambda draft: release(draft, lock, evidence, over=over), failed=failed
-        )
+        if releases:
+            await self.ledger.apply_or_log(decide, failed=failed)
 
-    async def _facts(self, lock: DeviceLock, book: Book, sightings: Sightings) -> ReleaseFacts:
-        pod = self._former_pod(lock, book, sightings)
-        return ReleaseFacts(
-            kernel=await self._kernel_facts(lock, book, pod),
-            pod=pod,
-            unseen_grace=self.settings.value.unseen_grace,
-            nobodys=lock.pod is None and (lock.state is LockState.FOREIGN or not lock.started),
-            heir=_heir(lock, book),
-        )
+    async def _facts(
+        self, locks: Sequence[DeviceLock], book: Book, sightings: Sightings
+    ) -> dict[DeviceLock, ReleaseFacts]:
+        pods = {lock.device: self._former_pod(lock, book, sightings) for lock in locks}
+        kernel = await self._kernel_facts(locks, book, pods)
+        return {
+            lock: ReleaseFacts(
+                kernel=kernel[lock.device],
+                pod=pods[lock.device],
+                unseen_grace=self.settings.value.unseen_grace,
+                nobodys=lock.pod is None and (lock.state is LockState.FOREIGN or not lock.started),
+                heir=_heir(lock, book),
+            )
+            for lock in locks
+        }
 
     async def _kernel_facts(
-        self, lock: DeviceLock, book: Book, pod: FormerPod | None
-    ) -> KernelFacts:
-        moved = on_vfio(lock.keys, book, self.inventory.value)
-        if moved:  # whether or not its driver can be asked
-            return KernelFacts(kind=DeviceKind.DRIVER, holders=(), sight=OnVfio(functions=moved))
-        device = self.inventory.value.get(lock.device)
-        if device is None and self.inventory.value.may_have(lock.device.resource):
-            return KernelFacts()
-        if device is None:  # unplugged: nothing is left that anybody could hold
-            return KernelFacts(holders=())
-        return await self.use.known(
-            device,
-            book.locks,
-            enabled=(await self.use.look.enabled([device]))[device.name],
-            pids=(pod.processes or ()) if pod is not None else (),
-            to_free=not _may_live(pod),
-        )
+        self,
+        locks: Iterable[DeviceLock],
+        book: Book,
+        pods: Mapping[DeviceName, FormerPod | None],
+    ) -> dict[DeviceName, KernelFacts]:
+        inventory, found, devices = self.inventory.value, dict[DeviceName, KernelFacts](), []
+        for lock in locks:
+            device = inventory.get(lock.device)
+            moved = on_vfio(lock.keys, book, inventory)
+            if moved:  # whether or not its driver can be asked
+                sight = OnVfio(functions=moved)
+                found[lock.device] = KernelFacts(kind=DeviceKind.DRIVER, holders=(), sight=sight)
+            elif device is not None:
+                devices.append(device)
+            elif inventory.may_have(lock.device.resource):
+                found[lock.device] = KernelFacts()
+            else:  # unplugged: nothing is left that anybody could hold
+                found[lock.device] = KernelFacts(holders=())
+        if devices:
+            found |= await self.use.known(
+                devices,
+                book.locks,
+                enabled=await self.use.look.enabled(devices),
+                pids={name: pod.processes or () for name, pod in pods.items() if pod is not None},
+                to_free={name for name, pod in pods.items() if not _may_live(pod)},
+            )
+        return found
 
     def _former_pod(self, lock: DeviceLock, book: Book, sightings: Sightings) -> FormerPod | None:
         if lock.pod is None:

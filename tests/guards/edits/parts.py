@@ -106,19 +106,7 @@ PART_EDITS = {
             "if enabled != facts.enabled or facts.holders is None:",
             "if facts.holders is None:",
         ),
-        Edit(
-            "use-ahead-enable", "seen.to_free and enabled == seen.facts.enabled:", "seen.to_free:"
-        ),
-        Edit(
-            "use-ahead-once",
-            "        self._ahead = set()\n        if len(devices) < 2:",
-            "        if len(devices) < 2:",
-        ),
-        Edit(
-            "use-ahead-start",
-            "seen is not None and seen.to_free and enabled",
-            "seen is not None and enabled",
-        ),
+        Edit("use-shared", "to_free=name in to_free", "to_free=bool(to_free)"),
         Edit(
             "use-released",
             "            self._seen[device] = replace(seen, to_free=False)\n",
@@ -129,11 +117,13 @@ PART_EDITS = {
             "if one is not None and one.whole",
             "if one is not None",
         ),
-        Edit("use-nobody-among", "            if _is_kept(found):\n", "            if True:\n"),
+        Edit("use-nobody-among", "if not _is_kept(found[device.name]):", "if False:"),
         Edit(
             "use-group-busy", "await self.look.open(device)) if facts.gaps", "facts.opened) if True"
         ),
-        Edit("use-group-busy-again", "again = to_free and not seen.facts.enabled", "again = False"),
+        Edit("use-group-busy-again", "told = found.keys() - vague", "told = {*found}"),
+        Edit("use-beside", "if name not in found or name in vague]", "if name not in found]"),
+        Edit("use-enable-after", "replace(facts, enabled=now[device.name])", "facts"),
         Edit("use-unread", "elif facts.unread & followed[device.name]:", "elif False:"),
         Edit(
             "use-next-look",

@@ -295,20 +295,16 @@ RECLAIM_EDITS = {
         Edit("late-end", "partial(take_in, observed", "partial(reconcile, observed"),
         Edit(
             "gpu-unseen",
-            "device is None and self.inventory.value.may_have(lock.device.resource):",
+            "inventory.may_have(lock.device.resource):",
             "False:",
         ),
         Edit(
             "free-detained",
-            "if detained := await self.resetter.detains(lock):",
-            'if detained := "":',
+            "if (reason := await self.resetter.detains(lock))",
+            'if (reason := "")',
         ),
-        Edit("free-checked", "        if cleared is None:\n            return\n", ""),
-        Edit(
-            "free-unmoved",
-            "        await self.ledger.if_unmoved(\n            lock, lambda draft: release(",
-            "        await self.ledger.apply_or_log(\n            lambda draft: release(",
-        ),
+        Edit("free-checked", "            if cleared is None:\n                continue\n", ""),
+        Edit("free-unmoved", "if draft.is_as(lock):", "if True:"),
         Edit(
             "free-unread",
             "counted = view.counts(lock.pod) if view.readable else None",
@@ -334,7 +330,11 @@ RECLAIM_EDITS = {
             "        self.reclaimer.keep(pods - holders, book.locks.keys())\n",
             "",
         ),
-        Edit("free-seen-now", "to_free=not _may_live(pod),", "to_free=False,"),
+        Edit(
+            "free-seen-now",
+            "to_free={name for name, pod in pods.items() if not _may_live(pod)},",
+            "to_free=set(),",
+        ),
         Edit("free-untried", "return counted or pod.populated is not False", "return counted"),
         Edit(
             "free-nobodys",
