@@ -234,7 +234,7 @@ async def test_a_free_device_is_handed_over_by_names_of_its_own(at: _AtTheDoor) 
     claim = at.allocate("one", 0, 1)
     prepared = await _one(at.door(), claim)
     assert prepared.error == ""
-    assert [each.request_names for each in prepared.devices] == [("chips",), ("chips",)]
+    assert [each.requests for each in prepared.devices] == [("chips",), ("chips",)]
     assert [each.cdi_ids for each in prepared.devices] == [
         (f"holdfast.dev/claim=uid-of-one-tpu-0000-00-0{n}-0",) for n in (5, 6)
     ]

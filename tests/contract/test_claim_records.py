@@ -1,7 +1,11 @@
 """Claims beside kubelet's record and the API server: taken over, shared, and over when lost."""
 
 import asyncio
+import json
+import os
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +18,8 @@ from structlog.testing import capture_logs
 from fakes.books import HALF, KUBELET, WHOLE, X, Y, Z, device_of, inventory, name, silicon
 from fakes.claimrecord import write_entries, write_record
 from fakes.ledgers import ledger_in
+from holdfast.allocation.allocator import GrantBuilder
+from holdfast.discovery.source import Sources
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import (
@@ -31,10 +37,10 @@ from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.claims import Wish, end_claim, release, share
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import CardNames, card_key
-from holdfast.model.devices import DeviceKind, DeviceNode, Inventory
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, as_found, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
-from holdfast.model.dra.passage import enter
+from holdfast.model.dra.passage import enter, line_up
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import (
     ClaimRef,
@@ -118,11 +124,12 @@ class _Sight(ClaimSight):
         self.cgroups: set[PodUid] = set()
         self.populated: set[PodUid] = set()
         self.unseen: HoldfastError | None = None
+        self.boxes: Mapping[str, AdvertisedDevice] = {}
 
     def known(self) -> Mapping[str, AdvertisedDevice]:
         inventory = self._inventory.value
         found = as_found(lambda devices: [*map(plain, devices)], inventory)
-        return {each.name: each for each in (*found, *map(plain, inventory.devices))}
+        return {**self.boxes, **{it.name: it for it in (*found, *map(plain, inventory.devices))}}
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
         if self.unseen is not None:
@@ -205,6 +212,7 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
                 root=HostRoot.under(tmp_path),
                 lane=lane,
             ),
+            granting=GrantBuilder(Sources(), None),
             lane=lane,
             written=written,
             kubelet=lambda: KUBELET,
@@ -808,6 +816,240 @@ async def test_the_spec_of_a_claim_that_is_prepared_anew_goes_at_its_next_end(at
         at.record()
         await at.records.catch_up()
         assert not file.exists()
+
+
+_NULL, _ZERO = os.makedev(1, 3), os.makedev(1, 5)
+
+
+def _named(label: str, *, request: str = "r", device: str = "tpu-d0") -> RecordedDevice:
+    names = (f"holdfast.dev/claim={_REF.uid}-{label}",)
+    return RecordedDevice("node-1", device, requests=(request,), cdi_ids=names)
+
+
+def _driven(id_: str = "d0", key: str = "a", path: str = "/dev/d0", **more: Any) -> Device:
+    node = DeviceNode(path=path, rdev=more.pop("rdev", _NULL))
+    return device_of(name(id_), key, kind=DeviceKind.DRIVER, nodes=(node,), **more)
+
+
+class _Prepared:
+    """A claim that is prepared, as kubelet has recorded it, and its spec."""
+
+    def __init__(self, at: _Scene, folder: Path) -> None:
+        self._at = at
+        self.folder = folder
+        self.dev = folder / "dev"
+        self.dev.mkdir()
+        self.file = at.specs / f"holdfast.dev-claim_{_REF.uid}.json"
+        self.node("d0", "null")
+
+    def node(self, path: str, of: str) -> None:
+        """Let the node at *path* have the number of the host's own *of*."""
+        (self.dev / path).symlink_to(f"/dev/{of}")
+
+    async def begin(self) -> None:
+        self.found(_driven())
+        await self._at.prepare(X)
+        self.recorded(_named("tpu-d0"))
+        await self._at.records.catch_up()
+        assert self.nodes == [("/dev/d0", _NULL)]
+
+    def recorded(self, *devices: RecordedDevice) -> None:
+        entry = ClaimEntry(claim=_REF, pods=frozenset({X}), devices={"holdfast.dev": devices})
+        write_entries(self._at.state, [entry])
+
+    def found(self, *devices: Device) -> None:
+        self._at.inventory.set(replace(_NODE, devices=devices))
+
+    @property
+    def nodes(self) -> list[tuple[str, int]]:
+        """Return the nodes that a container of the claim is given, with their numbers."""
+        if not self.file.exists():
+            return []
+        return [
+            (each["hostPath"], os.makedev(each["major"], each["minor"]))
+            for device in json.loads(self.file.read_text())["devices"]
+            for each in device["containerEdits"]["deviceNodes"]
+        ]
+
+
+@pytest.fixture
+async def prepared(at: _Scene, tmp_path: Path) -> _Prepared:
+    made = _Prepared(at, tmp_path)
+    await made.begin()
+    return made
+
+
+async def test_a_claim_that_is_prepared_has_its_spec_again(at: _Scene, prepared: _Prepared) -> None:
+    """Kubelet asks no second time: without it no container of the claim's pods starts again."""
+    before = prepared.file.read_text()
+    prepared.file.unlink()
+    await at.records.catch_up()
+    assert prepared.file.read_text() == before
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_spec_that_led_to_another_is_written_again_with_the_nodes_of_now(
+    at: _Scene, prepared: _Prepared, *, at_once: bool
+) -> None:
+    prepared.node("d7", "zero")
+    if not at_once:
+        prepared.found(_driven("d1", "b"))
+        await at.records.catch_up()
+        assert prepared.nodes == []
+    prepared.found(_driven("d1", "b"), _driven(path="/dev/d7", rdev=_ZERO))
+    await at.records.catch_up()
+    assert prepared.nodes == [("/dev/d7", _ZERO)]
+
+
+@pytest.mark.parametrize("path", ["d0", "d7"])
+async def test_a_spec_with_a_node_that_is_not_there_any_more_is_written_again(
+    at: _Scene, prepared: _Prepared, path: str
+) -> None:
+    """The device has another path or number now, and nobody else has the former one."""
+    (prepared.dev / "d0").unlink()
+    prepared.node(path, "zero")
+    prepared.found(_driven(path=f"/dev/{path}", rdev=_ZERO))
+    await at.records.catch_up()
+    assert prepared.nodes == [(f"/dev/{path}", _ZERO)]
+
+
+async def test_a_spec_that_says_what_is_so_stays_as_it_is(at: _Scene, prepared: _Prepared) -> None:
+    """Other settings are for what is prepared from now on."""
+    prepared.file.write_text(prepared.file.read_text().replace("rw", "r"))
+    before = prepared.file.read_text()
+    await at.records.catch_up()
+    assert prepared.file.read_text() == before
+
+
+@pytest.mark.parametrize("kind", [None, FaultKind.ILL, FaultKind.NO_SPEC, FaultKind.GONE])
+async def test_a_spec_is_written_again_only_for_devices_that_are_there_to_be_looked_at(
+    at: _Scene, prepared: _Prepared, kind: FaultKind | None
+) -> None:
+    prepared.file.unlink()
+    faults = () if kind is None else (Fault(kind=kind, text="something is wrong"),)
+    prepared.found(_driven(faults=faults))
+    await at.records.catch_up()
+    assert prepared.file.exists() is (kind in {None, FaultKind.ILL})
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        (),
+        (_named("tpu-d0.r"),),
+        (_named("tpu-d0"), _named("all.requests", request="all.requests")),
+        (RecordedDevice("node-1", "tpu-d0", requests=("r",)),),
+    ],
+)
+async def test_no_spec_is_written_that_has_other_names_than_kubelet(
+    at: _Scene, prepared: _Prepared, recorded: tuple[RecordedDevice, ...]
+) -> None:
+    """A container would be given less than it was promised, or would not start."""
+    prepared.recorded(*recorded)
+    prepared.file.unlink()
+    await at.records.catch_up()
+    assert not prepared.file.exists()
+    prepared.recorded(_named("tpu-d0"))
+    await at.records.catch_up()
+    assert prepared.file.exists()
+
+
+@pytest.mark.parametrize("found", [(), (_driven("d1", "b"),)])
+async def test_no_spec_is_written_without_all_that_the_claim_has(
+    at: _Scene, prepared: _Prepared, found: tuple[Device, ...]
+) -> None:
+    prepared.file.unlink()
+    prepared.found(*found)
+    await at.records.catch_up()
+    assert not prepared.file.exists()
+
+
+async def test_a_group_of_which_one_part_is_gone_has_no_spec_written(
+    at: _Scene, prepared: _Prepared
+) -> None:
+    """It would say less than what the claim has, and the name for it is the same."""
+    both = [_driven(), _driven("d1", "b", path="/dev/d1", rdev=_ZERO)]
+    prepared.node("d1", "zero")
+    box = AdvertisedDevice(name="2x1", devices=tuple(each.name for each in both))
+    at.sight.boxes = {box.name: box}
+    prepared.found(*both)
+    prepared.recorded(_named("2x1", device="2x1"))
+    await at.records.catch_up()
+    await at.published()
+    prepared.file.unlink()
+    await at.records.catch_up()
+    assert prepared.nodes == [("/dev/d0", _NULL), ("/dev/d1", _ZERO)]
+    prepared.file.unlink()
+    prepared.found(both[0])
+    await at.records.catch_up()
+    assert not prepared.file.exists()
+
+
+async def test_no_spec_is_written_with_a_node_that_is_not_the_devices_any_more(
+    at: _Scene, prepared: _Prepared
+) -> None:
+    """It has not been looked at since; who has its number now may be another."""
+    prepared.file.unlink()
+    (prepared.dev / "d0").unlink()
+    prepared.node("d0", "zero")
+    with capture_logs() as logs:
+        await at.records.catch_up()
+    assert not prepared.file.exists()
+    assert "/dev/d0 is not google.com/tpu/d0 any more" in logs[-1]["reason"]
+
+
+async def test_a_claim_that_is_over_has_no_spec_written(at: _Scene, prepared: _Prepared) -> None:
+    """Kubelet has it in its record until it hears of that."""
+    prepared.file.unlink()
+    await at.ledger.apply(partial(end_claim, claim=_REF.uid, evidence="unprepared"))
+    await at.records.catch_up()
+    assert not prepared.file.exists()
+
+
+async def test_a_claim_that_is_unprepared_meanwhile_keeps_no_spec(
+    at: _Scene, prepared: _Prepared
+) -> None:
+    """The spec is about to be written, and is removed as soon as it is."""
+    prepared.file.unlink()
+
+    async def unprepare() -> None:
+        await at.ledger.apply(partial(end_claim, claim=_REF.uid, evidence="unprepared"))
+        ended.set()
+        await at.records.specs.remove(_REF.uid)
+
+    loop, ended = asyncio.get_running_loop(), threading.Event()
+    unpreparing: list[Future[None]] = []
+
+    class Folder(SpecFolder):
+        def names(self) -> tuple[str, ...]:
+            unpreparing.append(asyncio.run_coroutine_threadsafe(unprepare(), loop))
+            ended.wait()
+            return super().names()
+
+    slow = Folder(at.specs, prefix="holdfast.dev-claim")
+    at.records.specs = replace(at.records.specs, folder=slow)
+    with capture_logs() as logs:
+        await at.records.catch_up()
+        await asyncio.wrap_future(unpreparing[0])
+    assert "CDI specs of claims written again" in [each["event"] for each in logs]
+    assert at.held == [LockState.RELEASING]
+    assert not prepared.file.exists()
+
+
+async def test_a_claim_that_still_waits_has_no_spec_written(
+    at: _Scene, prepared: _Prepared
+) -> None:
+    """Kubelet asks for it again after a restart, and has recorded what it was answered before."""
+    await at.ledger.apply(partial(end_claim, claim=_REF.uid, evidence="unprepared"))
+    (lock,) = at.ledger.book.value.locks.values()
+    await at.ledger.apply(partial(release, lock=lock, evidence="free"))
+    prepared.file.unlink()
+    wish = Wish(ref=_REF, pods={Y: ""}, devices={WHOLE: silicon(d0="a")})
+    await at.ledger.apply(partial(line_up, wish=wish))
+    assert {each.phase for each in at.ledger.book.value.allocations.values()} == {Phase.PENDING}
+    at.sight.unseen = LaneStuckError("no answer")
+    await at.records._tidy()
+    assert not prepared.file.exists()
 
 
 async def test_what_the_ledger_lost_of_an_administrators_claim_takes_no_lock(at: _Scene) -> None:

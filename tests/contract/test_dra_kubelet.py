@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from fakes.driver_side import DRIVER, DriverSide, driver_side
+from fakes.driver_side import CHIP, DRIVER, DriverSide, driver_side
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast.kubelet import claimstate
 from holdfast.kubelet.checkpoint import CheckpointState
-from holdfast.model.kubelet import RecordedDevice
 from manual_clock import ManualClock
 from simulated.dramanager import DraManager
 from simulated.draplugins import KUBELET_1_33, KUBELET_1_37
@@ -360,7 +359,7 @@ async def test_what_kubelet_writes_of_claims_is_what_our_reader_reads(short_path
         (entry,) = found.contents
         assert str(entry.claim) == "default/claim-a (u-claim-a)"
         assert entry.pods == {"uid-a"}
-        assert entry.devices == {DRIVER: (RecordedDevice("node-a", "tpu-0"),)}
+        assert entry.devices == {DRIVER: (CHIP,)}
 
 
 async def test_a_kubelet_without_claims_has_written_so(short_path: Path) -> None:

@@ -42,6 +42,8 @@ def write_entries(file: Path, entries: Iterable[ClaimEntry]) -> None:
                     "PoolName": it.pool,
                     "DeviceName": it.name,
                     "ShareID": it.share_id or None,
+                    "RequestNames": list(it.requests) or None,
+                    "CDIDeviceIDs": list(it.cdi_ids) or None,
                 }
                 for it in devices
             ]

@@ -14,19 +14,19 @@ from holdfast.dra.registration import DriverRegistrar, DriverTimes
 from holdfast.dra.server import DEADLINE, ClaimServer
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.folder import FolderWatch
-from holdfast.model.dra.claims import PrepareAnswer, PreparedDevice
+from holdfast.model.dra.claims import PrepareAnswer
 from holdfast.model.ids import ClaimRef, ClaimUid
-from holdfast.model.kubelet import Registration
+from holdfast.model.kubelet import RecordedDevice, Registration
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from simulated.dramanager import DraManager
 
 DRIVER = "holdfast.test"
-CHIP = PreparedDevice(
-    request_names=("chips",),
+CHIP = RecordedDevice(
     pool="node-a",
-    device="tpu-0",
+    name="tpu-0",
+    requests=("chips",),
     cdi_ids=("holdfast.test/claim=u-tpu-0",),
 )
 

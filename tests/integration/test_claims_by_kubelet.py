@@ -12,6 +12,8 @@ import pytest
 from fakes.claimstage import NAMESPACE, Claim, ClaimStage, claim_stage
 from fakes.controlplane import NODE
 from fakes.driver_side import dra_kubelet
+from holdfast.model.ids import PciAddress
+from simulated.cdi import resolve
 from simulated.cluster.objects import CLAIMS
 from simulated.cluster.store import Place
 from simulated.dramanager import DraError, DraManager
@@ -69,6 +71,12 @@ async def test_a_kubelet_that_has_each_device_twice_after_a_restart_changes_noth
         known = {each["name"] for each in at.spec(both)["devices"]}
         assert {each.partition("=")[2] for each in names} == known
 
+        before = at.spec(both)
+        at.spec_file(both).unlink()
+        kubelet.cache.write()
+        await at.node.until(at.spec_file(both).exists, "the spec to be there again")
+        assert at.spec(both) == before
+
         await at.node.for_some_beats()
         assert (await at.node.asked("status") or {})["drift"] == []
         assert set((await at.node.locks()).values()) == {"held"}
@@ -90,6 +98,31 @@ async def test_containers_are_given_the_devices_of_their_requests_alone(short_pa
             "chips": [f"holdfast.dev/claim={both.uid}-{at.label(0)}"],
             "others": [f"holdfast.dev/claim={both.uid}-{at.label(1)}"],
         }
+
+
+async def test_containers_start_again_where_groups_were_numbered_anew(short_path: Path) -> None:
+    """As those of virtual functions are that are made anew; kubelet makes no second call."""
+    async with claim_stage(short_path) as at, _kubelet(at) as kubelet:
+        first = at.allocate("first", 0)
+        pod = _pod(first)
+        await kubelet.prepare(pod)
+        container = pod.spec.containers[0]
+        groups = [int(at.path(chip).name) for chip in range(2)]
+        at.node.node.tree.regroup(
+            {PciAddress("0000:00:05.0"): groups[0] + 40, PciAddress("0000:00:06.0"): groups[0]}
+        )
+
+        def given() -> set[str]:
+            with contextlib.suppress(OSError):
+                return {it.path for it in resolve(at.node.specs, kubelet.cdi(pod, container)).nodes}
+            return set()
+
+        wanted = {f"/dev/vfio/{groups[0] + 40}", "/dev/vfio/vfio"}
+        await at.node.until(lambda: given() == wanted, lambda: f"{wanted}; there are {given()}")
+        assert [call for call, _ in kubelet.calls] == ["prepare"]
+        await at.be_patient()
+        await kubelet.unprepare(pod)
+        await at.node.until(lambda: not at.spec_file(first).exists(), "its spec to be removed")
 
 
 async def _joins(at: ClaimStage, claim: Claim, uid: str) -> Pod:

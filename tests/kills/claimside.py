@@ -2,6 +2,8 @@
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
+from holdfast.allocation.allocator import GrantBuilder
+from holdfast.discovery.source import Sources
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError
@@ -65,6 +67,7 @@ class ClaimSide(ClaimSight):
             inventory=Watched(inventory),
             sight=self,
             specs=specs,
+            granting=GrantBuilder(Sources(), None),
             lane=lane,
             written=Watched(0),
             kubelet=lambda: reader.view.value.kubelet,

@@ -173,6 +173,7 @@ class PlayedDaemon:
             root=HostRoot.under(node.root),
             lane=VirtualLane("cdi", around=self._around_spec),
         )
+        granting = GrantBuilder(Sources(), None)
         self._records = ClaimRecords(
             driver=DRIVER,
             pool=POOL,
@@ -182,6 +183,7 @@ class PlayedDaemon:
             inventory=inventory,
             sight=self,
             specs=specs,
+            granting=granting,
             lane=VirtualLane("kubelet", around=self._around, takes=node.reads),
             written=self.written,
             kubelet=lambda: self.reader.view.value.kubelet,
@@ -207,7 +209,7 @@ class PlayedDaemon:
             serves=self.serves,
             ledger=ledger,
             inventory=inventory,
-            granting=GrantBuilder(Sources(), None),
+            granting=granting,
             specs=specs,
             clock=clock,
             observer=Unobserved(),

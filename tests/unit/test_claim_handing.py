@@ -15,6 +15,7 @@ from holdfast.model.dra.handover import (
     devices_of,
     hand_over,
     leads_to_others,
+    nodes_in,
     nodes_of,
     spec,
 )
@@ -69,7 +70,7 @@ class _Handed:
             name
             for request in requests or ("",)
             for each in self.answer.devices
-            if not request or not each.request_names or request in each.request_names
+            if not request or not each.requests or request in each.requests
             for name in each.cdi_ids
         ]
 
@@ -105,14 +106,14 @@ def test_a_container_of_the_whole_claim_is_told_of_the_devices_of_every_request(
 
 def test_what_is_for_the_whole_claim_is_of_a_request_that_no_container_can_name() -> None:
     handed = _Handed(_given("a", _C0), _given("b", _C1))
-    assert handed.answer.devices[-1].request_names == (EVERY_REQUEST,)
+    assert handed.answer.devices[-1].requests == (EVERY_REQUEST,)
     assert "." in EVERY_REQUEST, "the names of requests are labels"
-    assert handed.answer.devices[-1].device == "c1", "one that the claim has"
+    assert handed.answer.devices[-1].name == "c1", "one that the claim has"
 
 
 def test_requests_for_different_things_need_no_more_than_their_own() -> None:
     handed = _Handed(_given("a", _C0), _given("b", _N0))
-    assert [each.request_names for each in handed.answer.devices] == [("a",), ("b",)]
+    assert [each.requests for each in handed.answer.devices] == [("a",), ("b",)]
     assert handed.envs() == {"CHIP": "c0", "NIC": "n0"}
 
 
@@ -150,7 +151,7 @@ def test_a_spec_leads_to_others_by_the_path_of_a_node_or_by_its_number(
     grants = {"chip": ContainerGrant(nodes=nodes), "all.requests": ContainerGrant(envs={"A": "1"})}
     text = spec("holdfast.dev", _CLAIM, grants, {"/dev/c0": os.makedev(511, 257)})
     device = device_of(named("c"), key, nodes=(DeviceNode(path=path, rdev=rdev),))
-    assert leads_to_others(text.encode(), _A, nodes_of([device])) is leads
+    assert leads_to_others(nodes_in(text.encode()), _A, nodes_of([device])) is leads
 
 
 @pytest.mark.parametrize(
@@ -163,9 +164,9 @@ def test_a_spec_leads_to_another_card_by_its_node_whatever_of_it_the_claim_has(
     given = GrantedNode(host_path=node.path, container_path=node.path)
     text = spec("holdfast.dev", _CLAIM, {"gpu": ContainerGrant(nodes=(given,))}, {})
     found = [device_of(named("b1"), "part/B/1", nodes=(node,)), device_of(named("A"), "card/A")]
-    assert leads_to_others(text.encode(), keys(has), nodes_of(found)) is leads
+    assert leads_to_others(nodes_in(text.encode()), keys(has), nodes_of(found)) is leads
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b'{"devices": [1]}', b"[" * 100_000])
 def test_what_is_no_spec_leads_nowhere(content: bytes) -> None:
-    assert not leads_to_others(content, _A, {"/dev/c0": frozenset({"b"})})
+    assert not leads_to_others(nodes_in(content), _A, {"/dev/c0": frozenset({"b"})})

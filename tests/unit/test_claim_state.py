@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import KubeletError
 from holdfast.kubelet.checkpoint import CheckpointState
@@ -56,9 +57,35 @@ def test_a_claim_is_read_with_its_pods_and_its_devices_by_driver(key: str) -> No
         ClaimEntry(
             claim=ClaimRef(namespace="default", uid=ClaimUid("u1"), name="pod-a-chips-x7k2p"),
             pods=frozenset({PodUid("p1"), PodUid("p2")}),
-            devices={"holdfast.dev": (RecordedDevice("node-a", "tpu-0"),), "other.example": ()},
+            devices={
+                "holdfast.dev": (
+                    RecordedDevice(
+                        "node-a",
+                        "tpu-0",
+                        requests=("chips",),
+                        cdi_ids=("holdfast.dev/claim=u1-tpu-0",),
+                    ),
+                ),
+                "other.example": (),
+            },
         ),
     )
+
+
+def test_a_claim_was_given_each_device_once_in_the_order_of_the_answer() -> None:
+    """Kubelet may have an answer twice (k/k#140471), and our last entry is for all requests."""
+    second, first = (
+        RecordedDevice("node-a", label, requests=("r",), cdi_ids=(label,)) for label in "ba"
+    )
+    rest = replace(first, requests=("all.requests",), cdi_ids=("all",))
+    strays = (replace(first, pool="node-b"), replace(second, share_id="s", name="c"))
+    answer = (second, first, rest)
+    entry = ClaimEntry(
+        claim=ClaimRef(namespace="default", uid=ClaimUid("u1"), name="c"),
+        pods=frozenset(),
+        devices={"ours": (*answer, *strays, *answer), "other": (rest,)},
+    )
+    assert entry.given("ours", "node-a") == (second, first, strays[1])
 
 
 def test_a_claim_that_was_never_prepared_has_pods_and_no_devices() -> None:

@@ -45,7 +45,6 @@ from holdfast.model.dra.passage import (
     wish_for,
 )
 from holdfast.model.gate.gate import Obstacle, Rights
-from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import (
     ClaimRef,
     ClaimUid,
@@ -187,7 +186,8 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
         """Write the claim's spec, always: after a reboot the folder is empty."""
         visit.doing = "its CDI spec could not be written in time"
         claim = visit.claim.ref.uid
-        handed, visit.answer = hand_over(self.driver, claim, visit.given, self._grant)
+        grant = partial(self.granting.grant, inventory=self.inventory.value)
+        handed, visit.answer = hand_over(self.driver, claim, visit.given, grant)
         try:
             await self.specs.write(claim, handed, visit.devices)
         except (HostError, LaneStuckError) as error:
@@ -279,9 +279,6 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
         if record is None or len(record.pods) < 2 or not is_prepared(book, uid, wish.keys):  # noqa: PLR2004 - one shares with nobody
             return frozenset()
         return record.pods
-
-    def _grant(self, resource: ResourceName, devices: tuple[Device, ...]) -> ContainerGrant:
-        return self.granting.grant(resource, devices, self.inventory.value)
 
 
 class ClaimRelease(Struct, frozen=True, kw_only=True):

@@ -10,8 +10,9 @@ from typing import Protocol
 import structlog
 from msgspec import Struct, field
 
+from holdfast.allocation.allocator import GrantBuilder
 from holdfast.dra.door import ClaimReader
-from holdfast.dra.specs import ClaimSpecs
+from holdfast.dra.specs import ClaimSpecs, SpecFacts
 from holdfast.errors import (
     ApiServerError,
     ClaimRefusedError,
@@ -24,6 +25,7 @@ from holdfast.kubelet.claimstate import read
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import ClaimRecord, Phase
 from holdfast.model.book.claims import (
+    ClaimPhase,
     Wish,
     adopt,
     end_claim,
@@ -31,17 +33,19 @@ from holdfast.model.book.claims import (
     joined_after_end,
     locks_of,
     part,
+    phase_of,
     share,
 )
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import clash
-from holdfast.model.devices import Inventory
+from holdfast.model.devices import FaultKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, called_before
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, LostFacts, OnServer, why_over
 from holdfast.model.dra.handover import (
     ResultDevices,
     as_whole,
     devices_of,
+    hand_over,
     meant_by,
     nodes_of,
     placed,
@@ -90,6 +94,7 @@ class ClaimRecords(Struct, kw_only=True):
     inventory: Watched[Inventory]
     sight: ClaimSight
     specs: ClaimSpecs
+    granting: GrantBuilder
     lane: Lane
     written: Watched[int]
     kubelet: Callable[[], ProcessId | None]
@@ -203,24 +208,27 @@ class ClaimRecords(Struct, kw_only=True):
         It has when its record has them no more. Until then a pod that joins is given the same CDI
         devices without another call, and a container starts in a sandbox that lives. Prepare writes
         a spec only after its claim is not over any more. A spec that would give a container the
-        device of another goes at once.
+        device of another goes at once. What is prepared has its spec again as soon as it can.
         """
         state = await self._read()  # the server may have taken its time
         if state.state is not CheckpointState.READ:
             return
-        recorded = {each.claim.uid: self._wanted(each) for each in state.contents}
-        known = recorded.keys() | {each.ref.uid for each in self._live()}
+        entries = {each.claim.uid: each for each in state.contents}
+        known = entries.keys() | {each.ref.uid for each in self._live()}
         inventory = self.inventory.value
         left_out = (each.device for each in inventory.left_out)
+        # Nothing comes in between: who ends a claim removes its spec after that is in the book.
         await self.specs.tidy(
-            {claim: self._keys(claim, recorded.get(claim, ())) for claim in known},
+            {claim: self._facts(claim, entries.get(claim)) for claim in known},
             nodes_of((*inventory.devices, *left_out)),
         )
 
-    def _keys(self, claim: ClaimUid, recorded: Sequence[ResultDevices]) -> frozenset[HardwareKey]:
-        """Return the keys of what *claim* has; none if the book does not know it.
+    def _facts(self, claim: ClaimUid, entry: ClaimEntry | None) -> SpecFacts:
+        """Return what decides on the spec of *claim*; it has no keys if the book does not know it.
 
-        What kubelet has *recorded* counts, too: the book has none of it that is free, or came late.
+        What kubelet has recorded counts, too: the book has none of it that is free, or came late.
+        The spec is given where the claim is prepared, and kubelet would be answered now what it has
+        recorded: it asks no second time, and by other settings names may stand for less.
         """
         book = self.ledger.book.value
         record = book.claims.get(claim)
@@ -229,7 +237,20 @@ class ClaimRecords(Struct, kw_only=True):
             *(each.keys for each in locks_of(book, claim)),
             *(record.admin.values() if record is not None else ()),
         )
-        return has and has.union(*(device.keys for each in recorded for device in each.devices))
+        recorded = () if entry is None else self._wanted(entry)
+        keys = has and has.union(*(device.keys for each in recorded for device in each.devices))
+        given = placed(recorded, book, claim, prepared=True)
+        prepared = record is not None and phase_of(book, record) is ClaimPhase.PREPARED
+        if entry is None or not prepared or isinstance(given, Obstacle):
+            return SpecFacts(keys)
+        devices = [device for each in given for device in each.devices]
+        whole = has == frozenset().union(*(each.keys for each in devices))
+        # What reports an error is there all the same.
+        well = all(fault.kind is FaultKind.ILL for each in devices for fault in each.faults)
+        grant = partial(self.granting.grant, inventory=self.inventory.value)
+        grants, answer = hand_over(self.driver, claim, given, grant)
+        same = {*answer.devices} == {*entry.devices.get(self.driver, ())}
+        return SpecFacts(keys, grants, devices) if whole and well and same else SpecFacts(keys)
 
     def _live(self) -> list[ClaimRecord]:
         claims = self.ledger.book.value.claims
@@ -328,7 +349,7 @@ class ClaimRecords(Struct, kw_only=True):
             if told is None:
                 continue
             result = ClaimResult(
-                request="",
+                request=next(iter(each.requests), ""),
                 driver=self.driver,
                 pool=each.pool,
                 device=each.name,

@@ -12,8 +12,9 @@ from msgspec import Struct
 from holdfast._pb.dra.v1 import api_pb2
 from holdfast.dra.door import Door
 from holdfast.errors import bug
-from holdfast.model.dra.claims import PrepareAnswer, PreparedDevice
+from holdfast.model.dra.claims import PrepareAnswer
 from holdfast.model.ids import ClaimRef, ClaimUid
+from holdfast.model.kubelet import RecordedDevice
 from holdfast.model.text import printable
 
 log = structlog.get_logger(__name__)
@@ -118,11 +119,11 @@ def _claim(claim: api_pb2.Claim) -> ClaimRef:
     return ClaimRef(namespace=claim.namespace, uid=ClaimUid(claim.uid), name=claim.name)
 
 
-def _device(device: PreparedDevice) -> api_pb2.Device:
+def _device(device: RecordedDevice) -> api_pb2.Device:
     return api_pb2.Device(
-        request_names=device.request_names,
+        request_names=device.requests,
         pool_name=device.pool,
-        device_name=device.device,
+        device_name=device.name,
         cdi_device_ids=device.cdi_ids,
         share_id=device.share_id or None,
     )

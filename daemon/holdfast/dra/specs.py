@@ -1,4 +1,4 @@
-"""The CDI spec files of claims: written before each answer, removed once they may mislead."""
+"""The CDI spec files of claims: there while a claim is prepared, unless they would mislead."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,12 +12,23 @@ from holdfast.host.files.kernelfile import device_number
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.dra.handover import Grants, Nodes, file_name, leads_to_others, spec
+from holdfast.model.dra.handover import Grants, Nodes, file_name, leads_to_others, nodes_in, spec
 from holdfast.model.ids import ClaimUid, HardwareKey
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
 
 log = structlog.get_logger(__name__)
+
+
+class SpecFacts(Struct, frozen=True):
+    """What decides on the spec of a claim: the keys of what it has, none if that is not known.
+
+    And what the spec has to have: `grants`, empty where none is to be written, of `devices`.
+    """
+
+    keys: frozenset[HardwareKey]
+    grants: Grants = {}
+    devices: Sequence[Device] = ()
 
 
 class ClaimSpecs(Struct, frozen=True):
@@ -31,7 +42,7 @@ class ClaimSpecs(Struct, frozen=True):
     root: HostRoot
     lane: Lane
     _kept: Problem = field(
-        default_factory=lambda: Problem(log, "cannot remove CDI specs of claims")
+        default_factory=lambda: Problem(log, "cannot keep CDI specs of claims up to date")
     )
 
     async def write(self, claim: ClaimUid, grants: Grants, devices: Sequence[Device]) -> None:
@@ -48,27 +59,26 @@ class ClaimSpecs(Struct, frozen=True):
         with self._kept.noting(HostError, LaneStuckError):
             await self.lane.run(partial(self.folder.drop, file_name(claim)))
 
-    async def tidy(self, claims: Mapping[ClaimUid, frozenset[HardwareKey]], nodes: Nodes) -> None:
+    async def tidy(self, claims: Mapping[ClaimUid, SpecFacts], nodes: Nodes) -> None:
         """Remove the files of all claims but *claims*; what fails is told, never raised.
 
-        And each that has one of *nodes* which is hardware that its claim has nothing of. With each
-        claim are the keys of what it has: none if that is not known.
+        And each that has one of *nodes* which is hardware that its claim has nothing of. Write what
+        has to be written where there is no file, or one with a node that is none of these now.
         """
         with self._kept.noting(HostError, LaneStuckError):
-            wanted = {file_name(claim): keys for claim, keys in claims.items()}
-            misleading = await self.lane.run(partial(self._tidy, wanted, nodes))
-            if misleading:
-                log.warning(
-                    "CDI specs of claims removed",
-                    files=misleading,
-                    reason="their nodes are other devices now",
-                    next="containers of these claims cannot start again: delete their pods",
-                )
+            if written := await self.lane.run(partial(self._tidy, claims, nodes)):
+                log.info("CDI specs of claims written again", files=written)
 
-    def _write(self, claim: ClaimUid, grants: Grants, devices: Sequence[Device]) -> list[str]:
+    def _write(
+        self, claim: ClaimUid, grants: Grants, devices: Sequence[Device], *, again: bool = False
+    ) -> list[str]:
         paths = {node.host_path for grant in grants.values() for node in grant.nodes}
         found = {path: device_number(self.root.node(path)) for path in paths}
         numbers = {path: number for path, number in found.items() if number is not None}
+        text = spec(self.driver, claim, grants, numbers)
+        had = self.folder.content(file_name(claim)) if again else b""
+        if had and nodes_in(had) <= nodes_in(text.encode()):
+            return []
         for device, node, number in moved_nodes(devices, self.root):
             # Not every node of a driver can be seen from here.
             seen = number is not None or device.kind is DeviceKind.VFIO
@@ -77,20 +87,33 @@ class ClaimSpecs(Struct, frozen=True):
                     f"cannot write the CDI spec of claim {claim}: {node.path} is not {device.name} "
                     "any more; holdfast looks for it again"
                 )
-        text = spec(self.driver, claim, grants, numbers)
         try:
             return self.folder.add({file_name(claim): text})
         except OSError as error:  # a file system that fails under us
             raise HostError(f"cannot write the CDI spec of claim {claim}: {error}") from error
 
-    def _tidy(self, wanted: Mapping[str, frozenset[HardwareKey]], nodes: Nodes) -> list[str]:
+    def _tidy(self, claims: Mapping[ClaimUid, SpecFacts], nodes: Nodes) -> list[str]:
+        wanted = {file_name(claim): each.keys for claim, each in claims.items()}
         names = self.folder.names()
         misleading = [
             name
             for name in names
             if (keys := wanted.get(name))
-            and leads_to_others(self.folder.content(name), keys, nodes)
+            and leads_to_others(nodes_in(self.folder.content(name)), keys, nodes)
         ]
         for name in (*misleading, *(each for each in names if each not in wanted)):
             self.folder.drop(name)
-        return misleading
+        if misleading:
+            log.warning(
+                "CDI specs of claims removed",
+                files=misleading,
+                reason="their nodes are other devices now",
+                next="they are written again when the claims' own devices are found; if they are "
+                "not, delete the pods",
+            )
+        return [
+            name
+            for claim, each in claims.items()
+            if each.grants
+            for name in self._write(claim, each.grants, each.devices, again=True)
+        ]

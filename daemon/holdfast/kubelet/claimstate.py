@@ -23,6 +23,8 @@ class _Device(Struct, frozen=True):
     name: str = msgspec.field(name="DeviceName")
     # Since Kubernetes 1.34; null for a device that is not shared.
     share_id: str | None = msgspec.field(name="ShareID", default=None)
+    requests: tuple[str, ...] | None = msgspec.field(name="RequestNames", default=None)
+    cdi_ids: tuple[str, ...] | None = msgspec.field(name="CDIDeviceIDs", default=None)
 
 
 class _Driver(Struct, frozen=True):
@@ -98,8 +100,10 @@ def _entry(claim: _ClaimInfo) -> ClaimEntry:
         pods=frozenset(PodUid(pod) for pod in claim.pods or ()),
         devices={
             driver: tuple(
-                RecordedDevice(each.pool, each.name, each.share_id or "")
-                for each in state.devices or ()
+                RecordedDevice(
+                    it.pool, it.name, it.share_id or "", it.requests or (), it.cdi_ids or ()
+                )
+                for it in state.devices or ()
             )
             for driver, state in (claim.drivers or {}).items()
         },

@@ -41,12 +41,18 @@ class CheckpointEntry(Struct, frozen=True, kw_only=True):
 _Entries = tuple[CheckpointEntry, ...]
 
 
-class RecordedDevice(Struct, frozen=True, order=True):
-    """One device that kubelet has recorded for a claim; `share_id` is empty for a whole device."""
+class RecordedDevice(Struct, frozen=True):
+    """One device of a claim, as kubelet was answered and has recorded it.
+
+    `share_id` is empty for a whole device. Containers with one of `requests`, which are without
+    subrequests, are given it by `cdi_ids`.
+    """
 
     pool: str
     name: str
     share_id: str = ""
+    requests: tuple[str, ...] = ()
+    cdi_ids: tuple[str, ...] = ()
 
 
 class ClaimEntry(Struct, frozen=True, kw_only=True):
@@ -60,13 +66,16 @@ class ClaimEntry(Struct, frozen=True, kw_only=True):
     devices: Mapping[str, tuple[RecordedDevice, ...]] = field(default_factory=dict)
 
     def given(self, driver: str, pool: str) -> tuple[RecordedDevice, ...]:
-        """Return each device of *pool* that *driver* gave it for itself.
+        """Return each device of *pool* that *driver* gave it for itself, once, in its order.
 
         Nobody has a share of a device and all of it: that is what it has with adminAccess.
         """
-        found = sorted({each for each in self.devices.get(driver, ()) if each.pool == pool})
-        shared = {each.name for each in found if each.share_id}
-        return tuple(each for each in found if each.share_id or each.name not in shared)
+        found: dict[tuple[str, str], RecordedDevice] = {}
+        for each in self.devices.get(driver, ()):
+            if each.pool == pool:
+                found.setdefault((each.name, each.share_id), each)
+        shared = {name for name, share in found if share}
+        return tuple(each for each in found.values() if each.share_id or each.name not in shared)
 
 
 class ListedPod(Struct, frozen=True, kw_only=True):

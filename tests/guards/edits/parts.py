@@ -55,7 +55,11 @@ PART_EDITS = {
         Edit("claim-on-its-way", "another or self.record.joined_lately(claim.uid)", "another"),
     ),
     "dra/specs.py": (
-        Edit("claim-spec-astray", "leads_to_others(self.folder.content(name), keys, nodes)", "0"),
+        Edit(
+            "claim-spec-astray",
+            "leads_to_others(nodes_in(self.folder.content(name)), keys, nodes)",
+            "0",
+        ),
         Edit("claim-spec-moved", "if seen and node.path in paths:", "if False:"),
     ),
     "dra/records.py": (
@@ -69,6 +73,9 @@ PART_EDITS = {
             "has.union(*(device.keys for each in recorded",
             "has.union(*(device.keys for each in ()",
         ),
+        Edit("claim-spec-over", "phase_of(book, record) is ClaimPhase.PREPARED", "True"),
+        Edit("claim-spec-same", "whole and well and same", "whole and well"),
+        Edit("claim-spec-whole", "whole and well and same", "well and same"),
         Edit("claim-spec-left-out", "(*inventory.devices, *left_out)", "inventory.devices"),
         Edit("claim-spec-admin", "*(record.admin.values() if record is not None else ()),", ""),
         Edit("claim-taken-over-again", "if each.phase is Phase.ACTIVE or not running", ""),

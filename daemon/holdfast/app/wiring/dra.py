@@ -140,6 +140,7 @@ class DraParts:
             standings=core.standings,
             clock=core.clock,
         )
+        granting = GrantBuilder(discovery.sources, None, by_claim=True)
         self._written = Nudges()
         self.records = ClaimRecords(
             driver=self.driver,
@@ -150,6 +151,7 @@ class DraParts:
             inventory=core.inventory,
             sight=self._sight,
             specs=self.specs,
+            granting=granting,
             lane=host.lanes["kubelet"],
             written=self._written,
             kubelet=lambda: kubelet.reader.view.value.kubelet,
@@ -166,7 +168,7 @@ class DraParts:
                 serves=core.naming.is_dra,
                 ledger=core.ledger,
                 inventory=core.inventory,
-                granting=GrantBuilder(discovery.sources, None, by_claim=True),
+                granting=granting,
                 specs=self.specs,
                 clock=core.clock,
                 observer=core.metrics.claims,

@@ -137,7 +137,7 @@ def stat_or_none(path: str | Path) -> os.stat_result | None:
     """Return what stat(2) tells of *path*; None if it cannot be looked at."""
     try:
         return os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # it has a character that no path has
         return None
 
 

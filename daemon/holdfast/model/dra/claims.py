@@ -6,7 +6,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from holdfast.model.ids import ClaimRef, PodUid
-from holdfast.model.kubelet import ClaimEntry
+from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
 
 class ClaimResult(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -46,20 +46,10 @@ class AllocatedClaim(Struct, frozen=True, kw_only=True):
     grouped: bool = False
 
 
-class PreparedDevice(Struct, frozen=True, kw_only=True):
-    """One device that containers are given by CDI names; `request_names` without subrequests."""
-
-    request_names: tuple[str, ...]
-    pool: str
-    device: str
-    cdi_ids: tuple[str, ...] = ()
-    share_id: str = ""
-
-
 class PrepareAnswer(Struct, frozen=True, kw_only=True):
     """What NodePrepareResources answers for one claim: its devices, or why it failed."""
 
-    devices: tuple[PreparedDevice, ...] = ()
+    devices: tuple[RecordedDevice, ...] = ()
     error: str = ""
 
 

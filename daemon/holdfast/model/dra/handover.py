@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,11 +14,12 @@ from holdfast.model.book.standing import belongs_to, quarantines_on, why_withhel
 from holdfast.model.cards import card_of, replicas_in
 from holdfast.model.devices import Device, major, minor
 from holdfast.model.dra.advertised import AdvertisedDevice
-from holdfast.model.dra.claims import ClaimResult, PrepareAnswer, PreparedDevice
+from holdfast.model.dra.claims import ClaimResult, PrepareAnswer
 from holdfast.model.gate.cdi import VERSION, node_edits, spec_text
 from holdfast.model.gate.gate import Obstacle
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey, ResourceName
+from holdfast.model.kubelet import RecordedDevice
 from holdfast.model.text import some
 
 EVERY_REQUEST = "all.requests"
@@ -82,6 +85,8 @@ def _edits(grant: ContainerGrant, numbers: Mapping[str, int]) -> dict[str, objec
 
 Nodes = Mapping[str | tuple[int, int], frozenset[str]]
 """The hardware behind device nodes, a card as such, by their paths and by their numbers."""
+SpecNodes = AbstractSet[tuple[str, tuple[Any, Any]]]
+"""The device nodes in a spec by their paths on the host, with major and minor as it says them."""
 
 
 def nodes_of(devices: Iterable[Device]) -> Nodes:
@@ -98,19 +103,23 @@ def _behind_nodes(keys: Iterable[HardwareKey]) -> frozenset[str]:
     return frozenset(card_of(each) or each for each in keys)
 
 
-def leads_to_others(content: bytes, keys: frozenset[HardwareKey], nodes: Nodes) -> bool:
-    """Tell whether a spec gives a container one of *nodes* that has none of *keys*."""
-    own = _behind_nodes(keys)
+def nodes_in(content: bytes) -> SpecNodes:
+    """Return the nodes that a spec gives containers; none where it is no such spec."""
     try:
-        names = [
-            name
+        return {
+            (str(node["hostPath"]), (node.get("major"), node.get("minor")))
             for each in json.loads(content)["devices"]
             for node in each["containerEdits"].get("deviceNodes", ())
-            for name in (node["hostPath"], (node.get("major"), node.get("minor")))
-        ]
-        return any(name in nodes and own.isdisjoint(nodes[name]) for name in names)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # no such spec
-        return False
+        }
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return set()
+
+
+def leads_to_others(given: SpecNodes, keys: frozenset[HardwareKey], nodes: Nodes) -> bool:
+    """Tell whether one that is *given* is one of *nodes* that has none of *keys*."""
+    own = _behind_nodes(keys)
+    names = (name for each in given for name in each)
+    return any(name in nodes and own.isdisjoint(nodes[name]) for name in names)
 
 
 class ResultDevices(Struct, frozen=True, kw_only=True):
@@ -148,18 +157,18 @@ def hand_over(
     as TPU chips can be, such containers learn of the last request only.
     """
     handed: dict[str, ContainerGrant] = {}
-    prepared: list[PreparedDevice] = []
+    prepared: list[RecordedDevice] = []
     envs: dict[str, str] = {}
 
     def hand(one: ResultDevices, request: str, label: str, made: ContainerGrant) -> None:
         handed[label] = made
         prepared.append(
-            PreparedDevice(
-                request_names=(request,),
+            RecordedDevice(
                 pool=one.result.pool,
-                device=one.result.device,
-                cdi_ids=(f"{kind(driver)}={device(claim, label)}", *made.cdi_devices),
+                name=one.result.device,
                 share_id=one.result.share_id,
+                requests=(request,),
+                cdi_ids=(f"{kind(driver)}={device(claim, label)}", *made.cdi_devices),
             )
         )
 
