@@ -268,8 +268,8 @@ class _Story:
         by_name = any(each.cdi_devices for each in made.answers(pod))
 
         def decided() -> bool:
-            told = "delete the pod" in pod.waiting or (pod.spec.claims and pod.waiting)
-            excused = (turned and not by_name and told) or (not stays and pod.waiting)
+            told = turned and not (by_name or pod.spec.claims) and "delete the pod" in pod.waiting
+            excused = told or (not stays and pod.waiting)
             return pod.starts >= times or bool(excused)
 
         wait = made.until(decided, lambda: f"{pod.spec.name}, which is told {pod.waiting!r}")
