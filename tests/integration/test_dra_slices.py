@@ -443,6 +443,20 @@ async def test_a_name_that_another_node_has_taken_is_told_and_another_one_is_use
     assert "the name of a ResourceSlice is taken" in capsys.readouterr().out
 
 
+async def test_a_slice_with_our_name_in_another_pool_is_made_again_in_ours(
+    short_path: Path,
+) -> None:
+    """The API server lets no slice change its pool."""
+    async with scene(short_path, count=8) as here:
+        squatted = left_over(FIRST)
+        squatted["spec"]["pool"] |= {"name": "elsewhere"}
+        here.plane.store.create(Place(kind=SLICES), squatted)
+        await here.published(11)
+        assert {each["spec"]["pool"]["name"] for each in here.plane.slices().values()} == {NODE}
+        assert [*here.plane.slices()] == [FIRST, COUNTERS]
+        assert here.publisher.problem == ""
+
+
 async def test_a_conflict_is_resolved_by_reading_again(short_path: Path) -> None:
     async with scene(short_path) as here:
         await here.published(2)

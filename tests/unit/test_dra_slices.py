@@ -399,6 +399,18 @@ def test_a_pool_that_is_as_wanted_is_not_written_again(count: int) -> None:
     assert plan(wanted, carried_out(plan(wanted), {})) == Writes()
 
 
+def test_a_slice_of_another_pool_that_has_our_name_is_deleted_first_and_made_anew() -> None:
+    wanted = contents(facts(chips(1)))
+    ((name, ours),) = carried_out(plan(wanted), {}).items()
+    pool = replace(ours.spec.pool, name="elsewhere", generation=7)
+    theirs = {name: replace(ours, spec=replace(ours.spec, pool=pool))}
+
+    found = plan(wanted, theirs)
+
+    assert found.delete == (theirs[name],)
+    assert found.put == {name: ours.spec}, "what is not ours has no say in the generation"
+
+
 def test_a_slice_whose_name_is_taken_has_another_one_and_keeps_it() -> None:
     wanted = contents(facts(chips(1)))
     name = slice_name(DRIVER, NODE, 0)

@@ -326,8 +326,9 @@ class Publisher:
         try:
             for left in found.delete:
                 await self._delete(left)
+            left_over = stored.keys() - {each.metadata.name for each in found.delete}
             for name, spec in found.put.items():
-                if name in stored:
+                if name in left_over:
                     self._note_write(name)
                     self._took(spec, await self.server.update(stored[name], spec))
                 else:

@@ -84,9 +84,13 @@ class Rules:
     def check_change(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """Raise InvalidError where a field was changed that cannot be."""
         if after.get("kind") == "ResourceSlice":
-            for field in ("driver", "nodeName"):
-                if before["spec"].get(field) != (now := after["spec"].get(field)):
-                    raise InvalidError(_invalid(f"spec.{field}", now, "field is immutable"))
+            for path in (("pool", "name"), ("driver",), ("nodeName",)):
+                was, now = before["spec"], after["spec"]
+                for part in path:
+                    was, now = was.get(part), now.get(part)
+                if was != now:
+                    field = ".".join(("spec", *path))
+                    raise InvalidError(_invalid(field, now, "field is immutable"))
 
     def _problems(self, spec: Mapping[str, Any]) -> Iterator[str]:
         yield from _name_problems("spec.driver", spec.get("driver", ""), _MOST_LABEL)

@@ -152,7 +152,8 @@ class SentSlice(Struct, frozen=True, kw_only=True):
 class Writes(Struct, frozen=True, kw_only=True):
     """What makes the server's slices those that are wanted, in this order.
 
-    `put` has the spec of each slice that is made, or is given another one, by its name.
+    `put` has the spec of each slice that is made, or is given another one, by its name. Where a
+    slice of that name is among those to `delete`, it is made.
     """
 
     delete: tuple[ResourceSlice, ...] = ()
@@ -199,23 +200,22 @@ def writes(
     *accepted* are the former writes by name: what the server changed then is no difference now.
     Where more than one slice changes, all get a new generation, above *generation* and above every
     one that is stored: the scheduler then uses none of them before it has them all. A slice of
-    another pool has no say in that, and is deleted.
+    another pool has no say in that, and is deleted, also where a slice of ours is to have its name:
+    the API server lets no slice change its pool.
 
     *others* has what slices are called instead whose name is taken by a slice of somebody else,
     which is not among those *stored*.
     """
-    names = [
-        _called(slice_name(driver, node, place), stored, others) for place in range(len(wanted))
-    ]
-    ours = (each.spec.pool.generation for each in stored.values() if each.spec.pool.name == node)
-    highest = max([generation, *ours])
+    ours = {name: each for name, each in stored.items() if each.spec.pool.name == node}
+    names = [_called(slice_name(driver, node, place), ours, others) for place in range(len(wanted))]
+    highest = max([generation, *(each.spec.pool.generation for each in ours.values())])
     pool = SlicePool(
         name=node, generation=max(highest, 1), resource_slice_count=max(len(wanted), 1)
     )
     changed = [
         place
         for place, name in enumerate(names)
-        if not _is_as(wanted[place], stored.get(name), pool, accepted.get(name))
+        if not _is_as(wanted[place], ours.get(name), pool, accepted.get(name))
     ]
     if len(changed) > 1:
         # Counters first: without them the devices that share hardware must not be offered.
@@ -232,9 +232,11 @@ def writes(
         for place in changed
     }
     return Writes(
-        delete=tuple(each for name, each in sorted(stored.items()) if name not in names),
+        delete=tuple(
+            each for name, each in sorted(stored.items()) if name not in ours or name not in names
+        ),
         put={
-            name: _with_times(spec, stored[name].spec) if name in stored else spec
+            name: _with_times(spec, ours[name].spec) if name in ours else spec
             for name, spec in specs.items()
         },
     )
