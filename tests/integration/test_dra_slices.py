@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import device_of, name
-from fakes.controlplane import NODE, ControlPlane, control_plane
+from fakes.controlplane import NODE, TOKEN, ControlPlane, control_plane
 from fakes.ledgers import ledger_in
 from fakes.observers import Unobserved
 from fakes.standings import device_standings
@@ -39,6 +39,7 @@ from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
 from simulated.cluster.objects import NODES, SLICES
+from simulated.cluster.rules import COUNTERS as COUNTERS_GATE
 from simulated.cluster.rules import Rules
 from simulated.cluster.server import Rudeness
 from simulated.cluster.store import Place, Selector
@@ -203,13 +204,14 @@ async def scene(
     *,
     count: int = 2,
     minor: int = 36,
+    gates: Collection[str] | None = None,
     evict_lost: Watched[bool] | None = None,
     publishes: bool = True,
     lane_deadline: float = 30.0,
 ) -> AsyncIterator[Scene]:
     clock = ManualClock()
     async with ledger_in(folder, clock) as ledger:
-        with control_plane(folder / "plane", minor=minor) as made:
+        with control_plane(folder / "plane", minor=minor, gates=gates) as made:
             here = Scene(
                 made,
                 ledger,
@@ -369,6 +371,29 @@ async def test_where_fields_are_dropped_devices_are_left_out_instead(
         assert len(here.writes) == writes, "and it is not tried again and again"
         here.ill(0)
         await here.published(4)
+
+
+async def test_where_counters_are_refused_beside_their_devices_boxes_are_left_out(
+    short_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with scene(short_path, count=4, minor=34, gates={COUNTERS_GATE}) as here:
+        await here.published(4)
+        await here.until(lambda: [*here.plane.slices()] == [FIRST], "the counters to go")
+        assert not here.publisher.kept.counters
+    assert "the API server refuses shared counters" in capsys.readouterr().out
+
+
+async def test_a_policy_that_refuses_every_slice_for_a_while_takes_no_counters(
+    short_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It answers with the same status as to fields that are not valid."""
+    async with scene(short_path, count=4) as here:
+        ours, here.plane.server.tokens = here.plane.server.tokens, {TOKEN: "node-2"}
+        await here.until(lambda: "denied request" in here.publisher.problem, "the refusal")
+        here.plane.server.tokens = ours
+        await here.published(5)
+        assert here.publisher.kept.counters
+    assert "refuses shared counters" not in capsys.readouterr().out
 
 
 async def test_fields_that_a_newer_server_keeps_are_written_once_kubelet_registers_again(

@@ -50,6 +50,8 @@ _SETTLES = 30.0
 """Seconds for which devices may be found late after the daemon's start, such as GPUs."""
 _LOOK, _BEAT = 1.0, 30.0
 _TAKEN = "AlreadyExists"
+_COUNTER_FIELDS = ("sharedCounters", "consumesCounters")
+"""One of them is in what the API server says where it refuses counters."""
 _EVER = math.inf
 
 
@@ -334,7 +336,7 @@ class Publisher:
                 else:
                     await self._create(name, spec)
         except ApiServerError as error:
-            self._failed(error, found)
+            self._failed(error)
         else:
             self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
             self._refused = frozenset()
@@ -408,7 +410,7 @@ class Publisher:
             )
             raise _ChangedMindError
 
-    def _failed(self, error: ApiServerError, found: Writes) -> None:
+    def _failed(self, error: ApiServerError) -> None:
         """Read again what the server has, and wait before the next try."""
         self.mirror.read_again()
         self._owner = ""
@@ -416,9 +418,10 @@ class Publisher:
         if (
             status == HTTPStatus.UNPROCESSABLE_ENTITY
             and self.kept.counters
-            and _has_counters(found)
+            and any(field in str(error) for field in _COUNTER_FIELDS)
         ):
-            # Kubernetes 1.34 wants them in the slice of their devices, if it wants them at all.
+            # Kubernetes 1.34 wants them in the slice of their devices, if it wants them at all. A
+            # policy that denies every slice answers with the same status.
             log.warning("the API server refuses shared counters", reason=str(error))
             self.kept = replace(self.kept, counters=False)
             raise _ChangedMindError from error
@@ -443,10 +446,3 @@ class Publisher:
             self._not_before = 0.0
             self.kept = SliceFields()
             self.mirror.read_again()
-
-
-def _has_counters(found: Writes) -> bool:
-    return any(
-        spec.shared_counters or any(each.consumes_counters for each in spec.devices or ())
-        for spec in found.put.values()
-    )

@@ -111,6 +111,8 @@ class Rules:
             if names[place] in names[:place]:
                 yield f"{field}.name: Duplicate value: {_quoted(names[place])}"
             yield from self._device_problems(field, each)
+            if self.minor == 34:
+                yield from _reference_problems(field, each, counters)
         yield from _counter_problems(counters)
 
     def _device_problems(self, field: str, device: Mapping[str, Any]) -> Iterator[str]:
@@ -228,6 +230,17 @@ def _counter_problems(sets: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield from _too_many(f"{field}.counters", counters, _MOST_COUNTERS)
         for name in counters:
             yield from _label_problems(f"{field}.counters", name)
+
+
+def _reference_problems(
+    field: str, device: Mapping[str, Any], sets: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield which counters of *device* are not in its slice; from 1.35 on they are in another."""
+    for place, use in enumerate(device.get("consumesCounters") or ()):
+        if all(each.get("name") != use["counterSet"] for each in sets):
+            why = "must reference a counterSet defined in the ResourceSlice sharedCounters"
+            at = f"{field}.consumesCounters[{place}].counterSet"
+            yield _invalid(at, use["counterSet"], why)
 
 
 def _label_problems(field: str, name: str) -> Iterator[str]:
