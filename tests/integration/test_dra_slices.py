@@ -482,6 +482,20 @@ async def test_a_slice_with_our_name_in_another_pool_is_made_again_in_ours(
         assert here.publisher.problem == ""
 
 
+async def test_a_slice_of_others_whose_policy_has_no_default_is_read_and_removed(
+    short_path: Path,
+) -> None:
+    """All of a policy is optional."""
+    async with scene(short_path) as here:
+        stray = left_over("stray")
+        capacity = {"m": {"value": "1", "requestPolicy": {}}}
+        device = {"name": "x", "allowMultipleAllocations": True, "capacity": capacity}
+        stray["spec"]["devices"] = [device]
+        here.plane.store.create(Place(kind=SLICES), stray)
+        await here.until(lambda: [*here.plane.slices()] == [FIRST], "ours alone")
+        assert here.publisher.problem == ""
+
+
 async def test_a_conflict_is_resolved_by_reading_again(short_path: Path) -> None:
     async with scene(short_path) as here:
         await here.published(2)

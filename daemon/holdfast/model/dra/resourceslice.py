@@ -64,10 +64,10 @@ class RequestPolicy(_Wire, frozen=True, kw_only=True):
     """How much of a capacity one allocation takes: `default` unless its claim asks for more.
 
     Only for a device that allows multiple allocations. Either `valid_values` or `valid_range` is
-    set.
+    set; in a slice of others neither need be, nor the default.
     """
 
-    default: str
+    default: str = ""
     valid_values: tuple[str, ...] = ()
     valid_range: ValidRange | None = None
 
