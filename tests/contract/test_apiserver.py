@@ -802,7 +802,7 @@ class Seen:
 
     async def _follow(self, slices: NodeSlices, version: str) -> None:
         try:
-            async for event in slices.follow(version):
+            async for event in slices.follow(version, begun=lambda: None):
                 self.events.append(event)
         except ApiServerError as error:
             self.failure = error

@@ -1,30 +1,42 @@
 """What is known of the server's slices, whichever of our writes and its watch comes first."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast.apiserver.resourceslices import SliceEvent
 from holdfast.dra.publisher import SliceMirror
+from holdfast.errors import ApiServerError
 from holdfast.model.dra.resourceslice import ResourceSlice, SliceMetadata, SlicePool, SliceSpec
 from holdfast.runtime.clock import SystemClock
+from manual_clock import ManualClock
 from waiting import beside, until
 
 
 class Server:
-    """Lists nothing at version 10, then tells what a test puts into `events`."""
+    """Lists nothing at version 10, then tells what a test puts into `events`.
+
+    It lets nobody list or watch while it `refuses` that.
+    """
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[SliceEvent] = asyncio.Queue()
         self.lists = 0
+        self.refuses = ""
 
     async def read_all(self) -> tuple[dict[str, ResourceSlice], str]:
         self.lists += 1
+        if self.refuses == "list":
+            raise ApiServerError("cannot list")
         return {}, "10"
 
-    async def follow(self, version: str) -> AsyncIterator[SliceEvent]:
+    async def follow(self, version: str, *, begun: Callable[[], None]) -> AsyncIterator[SliceEvent]:
+        if self.refuses == "watch":
+            raise ApiServerError("cannot watch")
+        begun()
         while True:
             yield await self.events.get()
 
@@ -83,3 +95,21 @@ async def test_an_old_event_does_not_undo_a_write() -> None:
         mirror.read_again()
         await until(lambda: server.lists == 2)
         await until(lambda: mirror.slices.value == {})
+
+
+async def test_a_server_that_can_be_listed_and_not_watched_is_told_once_until_it_can() -> None:
+    server, clock = Server(), ManualClock()
+    server.refuses = "watch"
+    mirror = SliceMirror(cast("Any", server), clock=clock)
+    with capture_logs() as logs:
+        async with beside(mirror.run()):
+            for tries in (1, 2, 3):
+                await until(lambda: clock.sleepers)
+                assert (server.lists, mirror.problem.text) == (tries, "cannot watch")
+                server.refuses = "watch" if tries < 3 else ""
+                clock.shift(60.0)
+            await until(lambda: mirror.problem.text == "")
+    assert [each["event"] for each in logs] == [
+        "cannot read ResourceSlices",
+        "ResourceSlices can be read again",
+    ]

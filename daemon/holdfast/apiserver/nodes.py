@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from holdfast.apiserver.client import ApiServer, decoded, understood
 from holdfast.apiserver.watch import watch
 from holdfast.apiserver.wire import Access, ApiRequest, Wire
-from holdfast.model.dra.outcomes import ApiOutcome
 from holdfast.runtime.clock import Clock
 
 _NODES = ("api", "v1", "nodes")
@@ -50,13 +49,7 @@ class NodeOnServer:
 
         *begun* is called once the server has taken the watch.
         """
-
-        def observe(outcome: ApiOutcome) -> None:
-            self._server.observer.asked_server(outcome)
-            if outcome is ApiOutcome.OK:
-                begun()
-
-        async for event in watch(self._server, self._watched, version, observe=observe):
+        async for event in watch(self._server, self._watched, version, begun=begun):
             if event.type in {"ADDED", "MODIFIED"}:
                 yield decoded(bytes(event.object), _NodeWithLabels).metadata.labels
 

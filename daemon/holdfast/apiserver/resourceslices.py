@@ -1,6 +1,6 @@
 """Reads ResourceClaims, and reads, writes and watches a driver's ResourceSlices of one node."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -79,13 +79,13 @@ class NodeSlices:
             if not token:
                 return found, page.metadata.resource_version
 
-    async def follow(self, version: str) -> AsyncIterator[SliceEvent]:
+    async def follow(self, version: str, *, begun: Callable[[], None]) -> AsyncIterator[SliceEvent]:
         """Yield what happens after *version*, until the server ends the watch.
 
-        Raise TooOldError when *version* is too old: list again.
+        *begun* is called once the server has taken the watch. Raise TooOldError when *version* is
+        too old: list again.
         """
-        observe = self._server.observer.asked_server
-        async for event in watch(self._server, self._all, version, observe=observe):
+        async for event in watch(self._server, self._all, version, begun=begun):
             if event.type == "BOOKMARK":
                 bookmark = decoded(bytes(event.object), _List)
                 yield SliceEvent(version=bookmark.metadata.resource_version)

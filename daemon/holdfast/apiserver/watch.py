@@ -40,13 +40,19 @@ class WatchEvent(Struct, frozen=True, kw_only=True):
 
 
 async def watch(
-    server: ApiServer, request: ApiRequest, version: str, *, observe: Callable[[ApiOutcome], None]
+    server: ApiServer, request: ApiRequest, version: str, *, begun: Callable[[], None]
 ) -> AsyncIterator[WatchEvent]:
     """Yield what happens to the objects of *request* after *version*, until *server* ends it.
 
-    *observe* hears once how the server answered, which is before the first event. Raise TooOldError
-    when *version* is too old, ApiServerError when the watch fails.
+    *begun* is called once the server has taken the watch. Raise TooOldError when *version* is too
+    old, ApiServerError when the watch fails.
     """
+
+    def observe(outcome: ApiOutcome) -> None:
+        server.observer.asked_server(outcome)
+        if outcome is ApiOutcome.OK:
+            begun()
+
     reader = _Reader(server, _asking(request, version), observe)
     try:
         while (event := await reader.next()) is not None:

@@ -5,6 +5,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -162,7 +163,6 @@ class SliceMirror:
             self._stale.clear()
             try:
                 listed, version = await self._server.read_all()
-                self.problem.set("")
                 self._version = version
                 self.slices.set(listed)
                 await self._until_stale(version)
@@ -181,7 +181,8 @@ class SliceMirror:
 
     async def _watch(self, version: str) -> None:
         while True:
-            async for event in self._server.follow(version):
+            # A server that can be listed and not watched is one that cannot be read.
+            async for event in self._server.follow(version, begun=partial(self.problem.set, "")):
                 self._pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
                 version = self._version = event.version
                 if event.stored is not None and event.deleted:
