@@ -113,3 +113,20 @@ async def test_a_server_that_can_be_listed_and_not_watched_is_told_once_until_it
         "cannot read ResourceSlices",
         "ResourceSlices can be read again",
     ]
+
+
+@pytest.mark.parametrize("refuses", ["list", "watch"])
+async def test_what_cannot_be_true_is_read_again_at_once_also_after_a_failure(
+    refuses: str,
+) -> None:
+    """Such as when kubelet has restarted, and has deleted every slice of its node."""
+    server, clock = Server(), ManualClock()
+    server.refuses = refuses
+    mirror = SliceMirror(cast("Any", server), clock=clock)
+    async with beside(mirror.run()):
+        await until(lambda: clock.sleepers)
+        server.refuses = ""
+        mirror.read_again()
+        await until(lambda: server.lists == 2, what="it to be listed again")
+        await until(lambda: mirror.problem.text == "")
+        assert clock.sleepers == 0

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -165,19 +165,21 @@ class SliceMirror:
                 listed, version = await self._server.read_all()
                 self._version = version
                 self.slices.set(listed)
-                await self._until_stale(version)
+                await self._unless_stale(self._watch(version))
             except TooOldError as error:
                 log.debug("ResourceSlices are listed again", reason=str(error))
-                await self._clock.sleep(next(self._pauses))
             except ApiServerError as error:
                 self.problem.set(str(error))
-                await self._clock.sleep(next(self._pauses))
+            else:
+                continue
+            await self._unless_stale(self._clock.sleep(next(self._pauses)))
 
-    async def _until_stale(self, version: str) -> None:
-        watching = asyncio.ensure_future(self._watch(version))
+    async def _unless_stale(self, work: Coroutine[object, object, None]) -> None:
+        """Do *work* until it is over, or until what is known has to be read again."""
+        working = asyncio.ensure_future(work)
         stale = asyncio.ensure_future(self._stale.wait())
-        if watching in await first_of(watching, stale):
-            watching.result()
+        if working in await first_of(working, stale):
+            working.result()
 
     async def _watch(self, version: str) -> None:
         while True:
