@@ -468,6 +468,31 @@ async def test_a_name_that_another_node_has_taken_is_told_and_another_one_is_use
     assert "the name of a ResourceSlice is taken" in capsys.readouterr().out
 
 
+async def test_a_name_is_not_taken_before_the_slices_were_listed_again(
+    short_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Our own write may have been carried out, although its answer was lost."""
+    async with scene(short_path, count=0) as here:
+        server = here.plane.server
+        here.inventory.set(replace(here.inventory.value, unseen=frozenset({TPU})))
+        server.forbidden.add(("watch", "resourceslices"))
+        await here.until(lambda: here.mirror.listings, "the first listing")
+        server.forbidden.add(("list", "resourceslices"))
+        server.be_rude(Rudeness(method="POST", cut=0))
+        here.inventory.set(Inventory(resources=(TPU,), devices=chips(2)))
+
+        def creates() -> int:
+            return sum(each.startswith("POST") for each in server.requests)
+
+        await here.until(lambda: creates() == 4, "three more tries")
+        assert [*here.plane.slices()] == [FIRST]
+        server.forbidden.clear()
+        await here.until(lambda: here.publisher.problem == "", "no problem")
+        assert [*here.plane.slices()] == [FIRST]
+        assert len(here.devices()) == 2
+    assert "is taken" not in capsys.readouterr().out
+
+
 async def test_a_slice_with_our_name_in_another_pool_is_made_again_in_ours(
     short_path: Path,
 ) -> None:

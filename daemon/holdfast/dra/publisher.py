@@ -133,6 +133,8 @@ class SliceMirror:
         self._stale = asyncio.Event()
         self._pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
         self._version = ""
+        self.listings = 0
+        """How often they were listed."""
         self.slices: Watched[Mapping[str, ResourceSlice] | None] = Watched(None)
         self.problem = Problem(
             log, "cannot read ResourceSlices", over="ResourceSlices can be read again"
@@ -164,6 +166,7 @@ class SliceMirror:
             try:
                 listed, version = await self._server.read_all()
                 self._version = version
+                self.listings += 1
                 self.slices.set(listed)
                 await self._unless_stale(self._watch(version))
             except TooOldError as error:
@@ -243,8 +246,9 @@ class Publisher:
     def __post_init__(self) -> None:
         self._written: dict[str, float] = {}
         self._accepted: dict[str, SentSlice] = {}
-        self._refused: frozenset[str] = frozenset()
-        """The names of slices that the server had, and the mirror had not, at the last write."""
+        self._refused: dict[str, int] = {}
+        """The names of slices that the server had and the mirror had not, each with how often they
+        had been listed by then."""
         self._others: dict[str, str] = {}
         """What slices are called instead whose names somebody else has taken."""
         self._generation = 0
@@ -342,7 +346,7 @@ class Publisher:
             self._failed(error)
         else:
             self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
-            self._refused = frozenset()
+            self._refused.clear()
             self._report("")
             log.info(
                 "ResourceSlices published",
@@ -358,7 +362,7 @@ class Publisher:
         except ApiRefusedError as error:
             if error.reason != _TAKEN:
                 raise
-            if name in self._refused:
+            if self.mirror.listings > self._refused.setdefault(name, self.mirror.listings):
                 # Listed again since, it is not ours: names can be known beforehand.
                 self._others[name] = another_name(name, secrets.token_hex(4))
                 log.warning(
@@ -367,7 +371,6 @@ class Publisher:
                     instead=self._others[name],
                     reason="a slice of another node or driver has it: see who made it",
                 )
-            self._refused |= {name}
             raise
 
     async def _delete(self, stored: ResourceSlice) -> None:
