@@ -540,6 +540,7 @@ async def test_each_watch_counts_once_by_how_it_was_answered(plane: ControlPlane
 async def test_slices_are_made_changed_listed_and_removed(plane: ControlPlane) -> None:
     async with node_slices(plane) as slices:
         owner = await slices.node_uid()
+        assert plane.server.whole == [], "nobody reads more of a Node, whose status is long"
         made = await slices.create("one", spec(), owner=owner)
         (stored,) = plane.slices().values()
         changed = await slices.update(made, spec("tpu-0000-00-06-0"))
@@ -839,6 +840,7 @@ async def test_the_labels_of_the_node_are_read_and_followed(plane: ControlPlane)
         label(NODE)
         assert await anext(changes) == {}
         await changes.aclose()  # type: ignore[attr-defined]
+        assert plane.server.whole == []
     label(NODE, a="two")
     assert await asyncio.to_thread(labels_now, plane.access, NODE, SystemClock(), timeout=20.0) == {
         "a": "two"

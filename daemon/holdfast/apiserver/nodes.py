@@ -8,13 +8,11 @@ from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiServer, decoded, understood
 from holdfast.apiserver.watch import watch
-from holdfast.apiserver.wire import Access, ApiRequest, Wire
+from holdfast.apiserver.wire import METADATA_ALONE, Access, ApiRequest, Wire
 from holdfast.runtime.clock import Clock
 
 _NODES = ("api", "v1", "nodes")
 _DEADLINE = 10.0
-# A node's status is long, and nobody here reads it.
-_METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 Labels = Mapping[str, str]
 
@@ -63,4 +61,4 @@ def labels_now(access: Access, node: str, clock: Clock, *, timeout: float) -> La
 
 
 def _request(node: str) -> ApiRequest:
-    return ApiRequest(about=f"Node {node}", path=(*_NODES, node), accept=_METADATA_ALONE)
+    return ApiRequest(about=f"Node {node}", path=(*_NODES, node), accept=METADATA_ALONE)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiServer, ApiServers, decoded
 from holdfast.apiserver.watch import watch
-from holdfast.apiserver.wire import ApiRequest
+from holdfast.apiserver.wire import METADATA_ALONE, ApiRequest
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, OpaqueConfig
 from holdfast.model.dra.resourceslice import OwnerReference, ResourceSlice, SliceMetadata, SliceSpec
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
@@ -41,14 +41,6 @@ class _List(Struct, frozen=True, kw_only=True):
 
     metadata: _ListMetadata
     items: tuple[ResourceSlice, ...] | None = None
-
-
-class _UidMetadata(Struct, frozen=True, kw_only=True):
-    uid: str
-
-
-class _NodeUid(Struct, frozen=True, kw_only=True):
-    metadata: _UidMetadata
 
 
 class NodeSlices:
@@ -99,8 +91,12 @@ class NodeSlices:
 
     async def node_uid(self) -> str:
         """Return the uid of the Node, which owns the slices."""
-        request = ApiRequest(about=f"Node {self.node}", path=("api", "v1", "nodes", self.node))
-        return (await self._server.ask(request, _NodeUid, deadline=_DEADLINE)).metadata.uid
+        request = ApiRequest(
+            about=f"Node {self.node}",
+            path=("api", "v1", "nodes", self.node),
+            accept=METADATA_ALONE,
+        )
+        return (await self._server.ask(request, _Object, deadline=_DEADLINE)).metadata.uid
 
     async def create(self, name: str, spec: SliceSpec, *, owner: str) -> ResourceSlice:
         """Make a slice that goes with the Node of uid *owner*; return it as it is stored."""
@@ -156,47 +152,50 @@ def slice_written(
     )
 
 
-class _ClaimJson(Struct, frozen=True, kw_only=True, rename="camel"):
+class _Json(Struct, frozen=True, kw_only=True, rename="camel"):
     """Read from Kubernetes' JSON; other fields are left out."""
 
 
-class _ClaimMetadata(_ClaimJson, frozen=True, kw_only=True):
+class _ObjectMetadata(_Json, frozen=True, kw_only=True):
     name: str
     namespace: str = ""
     uid: str
 
 
-class _Opaque(_ClaimJson, frozen=True, kw_only=True):
+class _Object(_Json, frozen=True, kw_only=True):
+    metadata: _ObjectMetadata
+
+
+class _Opaque(_Json, frozen=True, kw_only=True):
     driver: str
     parameters: Any = None
 
 
-class _Config(_ClaimJson, frozen=True, kw_only=True):
+class _Config(_Json, frozen=True, kw_only=True):
     opaque: _Opaque | None = None
 
 
-class _Devices(_ClaimJson, frozen=True, kw_only=True):
+class _Devices(_Json, frozen=True, kw_only=True):
     results: tuple[ClaimResult, ...] | None = None
     config: tuple[_Config, ...] | None = None
 
 
-class _Allocation(_ClaimJson, frozen=True, kw_only=True):
+class _Allocation(_Json, frozen=True, kw_only=True):
     devices: _Devices = field(default_factory=_Devices)
 
 
-class _Consumer(_ClaimJson, frozen=True, kw_only=True):
+class _Consumer(_Json, frozen=True, kw_only=True):
     resource: str = ""
     name: str = ""
     uid: str = ""
 
 
-class _ClaimStatus(_ClaimJson, frozen=True, kw_only=True):
+class _ClaimStatus(_Json, frozen=True, kw_only=True):
     allocation: _Allocation | None = None
     reserved_for: tuple[_Consumer, ...] | None = None
 
 
-class _ClaimObject(_ClaimJson, frozen=True, kw_only=True):
-    metadata: _ClaimMetadata
+class _ClaimObject(_Object, frozen=True, kw_only=True):
     status: _ClaimStatus | None = None
 
 

@@ -113,6 +113,10 @@ def node_name(named: str, variables: Mapping[str, str]) -> str:
     return named or variables.get("NODE_NAME") or platform.node()
 
 
+METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+"""What to accept of a Node: its status is long, and nobody here reads it."""
+
+
 class ApiRequest(Struct, frozen=True, kw_only=True):
     """One call: `path` in parts that are not escaped yet, a query, and JSON as a body.
 

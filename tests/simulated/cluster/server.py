@@ -61,6 +61,8 @@ class ApiServer:
         """Whether a watch from too old a version is refused within the stream, or by its status."""
         self.requests: list[str] = []
         """``GET /path?query`` of each request, in order."""
+        self.whole: list[str] = []
+        """What was sent with more than its metadata, as in `requests`."""
         self.greets = threading.Event()
         """Whether a client that connects is answered; until then it waits in its TLS handshake."""
         self.greets.set()
@@ -236,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
         store = self.server.api.store
         if place.name:
             self._allow("get", place, subresource)
-            return store.get(place)
+            return self._as_asked(store.get(place))
         selector = Selector.of(self._query.get("fieldSelector", ""), place.kind.plural)
         if self._query.get("watch") in {"1", "true"}:
             self._allow("watch", place)
@@ -244,6 +246,14 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         self._allow("list", place)
         return self._page(place, selector)
+
+    def _as_asked(self, found: Object) -> Object:
+        """Return *found*, or its metadata alone where the client wants no more."""
+        if ";as=PartialObjectMetadata;" in self.headers.get("Accept", ""):
+            kind = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"}
+            return {**kind, "metadata": found["metadata"]}
+        self.server.api.whole.append(f"{self.command} {self.path}")
+        return found
 
     def _page(self, place: Place, selector: Selector) -> Object:
         store = self.server.api.store
@@ -328,7 +338,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._begin_stream()
         with _hang_ups():
             for kind, each in self._events(place, selector, version, ended):
-                self._event(kind, each)
+                self._event(kind, each if kind == "ERROR" else self._as_asked(each))
             self._chunk(b"")
 
     def _events(
