@@ -530,11 +530,13 @@ async def test_each_watch_counts_once_by_how_it_was_answered(plane: ControlPlane
         plane.store.end_watches()
         await seen.ended()
         plane.server.forbidden.add(("watch", "resourceslices"))
-        await Seen(slices, version).ended()
+        refused = Seen(slices, version)
+        await refused.ended()
         plane.server.close()
         await Seen(slices, version).ended()
 
     assert ends == [ApiOutcome.OK, ApiOutcome.FORBIDDEN, ApiOutcome.UNREACHABLE]
+    assert (seen.begun, refused.begun) == (1, 0)
 
 
 async def test_slices_are_made_changed_listed_and_removed(plane: ControlPlane) -> None:
@@ -654,10 +656,13 @@ async def test_a_watch_that_nobody_follows_any_more_leaves_no_thread(plane: Cont
     async with node_slices(plane) as slices:
         _, version = await slices.read_all()
         seen = Seen(slices, version)
-        await until(lambda: "watch=true" in plane.server.requests[-1])
+        await until(lambda: seen.begun)
+        assert watching()
         seen.task.cancel()
         await asyncio.wait([seen.task])
-        await until(lambda: not any(each.name == "api-watch" for each in threading.enumerate()))
+        await until(
+            lambda: not any(each.name == "lane-api-watch" for each in threading.enumerate())
+        )
 
 
 async def test_a_watch_that_ends_while_it_connects_asks_for_nothing(plane: ControlPlane) -> None:
@@ -667,11 +672,59 @@ async def test_a_watch_that_ends_while_it_connects_asks_for_nothing(plane: Contr
         before = plane.server.knocks
         seen = Seen(slices, version)
         await until(lambda: plane.server.knocks > before, what="the connection")
+        assert watching()
         seen.task.cancel()
-        await asyncio.wait([seen.task])
+        await asyncio.wait([seen.task], timeout=8.0)
+        assert seen.task.done(), "a stop waits 2 s for a connection that cannot be cut"
         plane.server.greets.set()
-        await until(lambda: not any(each.name == "api-watch" for each in threading.enumerate()))
+        await until(
+            lambda: not any(each.name == "lane-api-watch" for each in threading.enumerate())
+        )
     assert not [request for request in plane.server.requests if "watch=true" in request]
+
+
+async def test_a_watch_that_does_not_begin_in_time_is_an_error(
+    plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.apiserver.watch._BEGIN", 0.2)
+    observed = Observed()
+    async with client(plane, observed) as server:
+        slices = NodeSlices(server, driver=DRIVER, node=NODE)
+        _, version = await slices.read_all()
+        observed.ends.clear()
+        plane.server.greets.clear()
+        seen = Seen(slices, version)
+        await asyncio.wait([seen.task], timeout=8.0)
+        assert str(seen.failure) == f"cannot ask the API server at {plane.access}: {_LATE}"
+        assert observed.ends == [ApiOutcome.UNREACHABLE]
+        plane.server.greets.set()
+        await until(lambda: not watching(), what="the thread to end")
+
+
+async def test_a_watch_ends_at_an_object_that_cannot_be_read(plane: ControlPlane) -> None:
+    async with node_slices(plane) as slices:
+        _, version = await slices.read_all()
+        seen = Seen(slices, version)
+        odd = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "odd"},
+            "spec": {
+                "driver": DRIVER,
+                "nodeName": NODE,
+                "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "one", "consumesCounters": None}],
+            },
+        }
+        plane.store.create(Place(kind=SLICES), odd)
+        await seen.ended()
+        assert isinstance(seen.failure, UnreadableAnswerError)
+        await until(lambda: not watching(), what="the thread to end")
+
+
+def watching() -> bool:
+    """Tell whether a watch has a thread."""
+    return any(each.name == "lane-api-watch" for each in threading.enumerate())
 
 
 @pytest.fixture
@@ -796,6 +849,7 @@ class Seen:
     def __init__(self, slices: NodeSlices, version: str) -> None:
         self.events: list[SliceEvent] = []
         self.failure: Exception | None = None
+        self.begun = 0
         self.task = asyncio.create_task(self._follow(slices, version))
 
     async def ended(self) -> None:
@@ -803,10 +857,13 @@ class Seen:
 
     async def _follow(self, slices: NodeSlices, version: str) -> None:
         try:
-            async for event in slices.follow(version, begun=lambda: None):
+            async for event in slices.follow(version, begun=self._begin):
                 self.events.append(event)
         except ApiServerError as error:
             self.failure = error
+
+    def _begin(self) -> None:
+        self.begun += 1
 
 
 def an_event() -> dict[str, Any]:
