@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.runtime.supervisor import Supervisor, TaskEndedError
+from waiting import until
 
 
 class BrokenError(Exception):
@@ -18,6 +19,16 @@ async def _forever(on_stop: Callable[[], None] = lambda: None) -> None:
         await asyncio.Event().wait()
     finally:
         on_stop()
+
+
+async def _slow_to_end(may_end: asyncio.Event, seen: list[str]) -> None:
+    seen.append("runs")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        seen.append("ends")
+        await may_end.wait()
+        seen.append("over")
 
 
 async def _fail() -> None:
@@ -119,3 +130,68 @@ async def test_an_error_while_stopping_is_logged_and_raised() -> None:
         await live()
 
     assert len(logs) == 1
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "cancelled"])
+async def test_a_stop_during_a_stop_interrupts_no_task_at_its_end(left: bool) -> None:
+    may_end = asyncio.Event()
+    seen: list[str] = []
+
+    async def live() -> None:
+        async with Supervisor() as supervisor:
+            supervisor.start("a", _slow_to_end(may_end, seen))
+            await asyncio.sleep(0)
+            await (asyncio.sleep(0) if left else _forever())
+
+    owner = asyncio.create_task(live())
+    await until(lambda: seen)
+    if not left:
+        owner.cancel()
+    await until(lambda: seen == ["runs", "ends"])
+    for _ in range(2):
+        owner.cancel()
+        await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await owner
+    assert seen == ["runs", "ends", "over"]
+
+
+async def test_a_stop_after_a_failure_interrupts_neither_the_other_tasks_nor_what_follows() -> None:
+    may_end = asyncio.Event()
+    seen: list[str] = []
+
+    async def live() -> None:
+        try:
+            async with Supervisor() as supervisor:
+                supervisor.start("a", _slow_to_end(may_end, seen))
+                supervisor.start("b", _fail())
+                await _forever()
+        finally:
+            await asyncio.sleep(0)
+            seen.append("closed")
+
+    with capture_logs():
+        owner = asyncio.create_task(live())
+        await until(lambda: seen == ["runs", "ends"])
+        owner.cancel()
+        await asyncio.sleep(0)
+        may_end.set()
+        with pytest.raises(BrokenError):
+            await owner
+    assert seen == ["runs", "ends", "over", "closed"]
+
+
+@pytest.mark.parametrize("began", [True, False])
+async def test_a_task_that_a_stranger_cancels_ends_the_group(began: bool) -> None:
+    async def live() -> None:
+        async with Supervisor() as supervisor:
+            supervisor.start("scanner", _forever())
+            if began:
+                await asyncio.sleep(0)
+            (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "scanner")
+            task.cancel()
+            await _forever()
+
+    with capture_logs(), pytest.raises(TaskEndedError, match="task scanner was cancelled"):
+        await asyncio.wait_for(live(), 60)
