@@ -200,8 +200,8 @@ def writes(
     *accepted* are the former writes by name: what the server changed then is no difference now.
     Where more than one slice changes, all get a new generation, above *generation* and above every
     one that is stored: the scheduler then uses none of them before it has them all. A slice of
-    another pool has no say in that, and is deleted, also where a slice of ours is to have its name:
-    the API server lets no slice change its pool.
+    another pool has no say in that, and is deleted, also where one of this pool is to have its
+    name: the API server lets no slice change its pool.
 
     *others* has what slices are called instead whose name is taken by a slice of somebody else,
     which is not among those *stored*.
