@@ -68,7 +68,7 @@ class DriverSide:
     async def away(self) -> AsyncIterator[None]:
         """Neither serve nor stay registered until the block's end; then do both again."""
         await _cancel(self.serving)
-        for server in (self.registrar._door, self.registrar._service):
+        for server in (self.registrar._registration_socket, self.registrar._service):
             await server.stop(0.0)
         try:
             yield

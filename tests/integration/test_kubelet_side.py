@@ -259,7 +259,7 @@ async def test_a_folder_that_cannot_be_watched_is_told_once_and_again_after_it_c
             await watch.refresh()
             folder.rmdir()
             await watch.refresh()
-            assert [each["event"] for each in logs] == ["cannot watch the plugin folder"] * told
+            assert [each["event"] for each in logs] == ["cannot watch a folder of kubelet's"] * told
     paths.close()
 
 

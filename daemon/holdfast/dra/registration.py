@@ -137,7 +137,7 @@ class DriverRegistrar:
             path, hidden=hidden, what=f"DRA driver {self.driver}", advice=advice
         )
         # Kubelet passes over names that begin with a dot, so it never dials the hidden one.
-        self._door = SocketServer(
+        self._registration_socket = SocketServer(
             self.registry.path / f"{self.driver}-reg.sock",
             hidden=hidden,
             what=f"the registration of DRA driver {self.driver}",
@@ -145,7 +145,7 @@ class DriverRegistrar:
         )
         self._sockets = (
             (self._service, self.plugins, self._add_services),
-            (self._door, self.registry, self._kubelet.add_to),
+            (self._registration_socket, self.registry, self._kubelet.add_to),
         )
 
     async def run(self) -> None:
@@ -160,7 +160,7 @@ class DriverRegistrar:
                 if self.registration.value.registered:
                     self._problem.set("")
                     delays = self._delays()
-                await self._door.stop()  # its next appearance makes kubelet ask
+                await self._registration_socket.stop()  # its next appearance makes kubelet ask
             except HoldfastError as error:
                 problem = str(error)
             self._report(problem)
@@ -171,7 +171,7 @@ class DriverRegistrar:
 
         Kubelet then takes the driver for gone, and deletes its ResourceSlices after 30 s.
         """
-        await self._door.stop()
+        await self._registration_socket.stop()
         await self._service.stop()
         if self._lock is not None:
             self._lock.close()
@@ -251,8 +251,9 @@ class DriverRegistrar:
                 f"{self.times.asked:g} s; see kubelet's log"
             )
         return (
-            f"kubelet has not asked about {self._door.path} in {self.times.asked:g} s; is it "
-            "running, and is this its plugins_registry (kubelet's --root-dir)?"
+            f"kubelet has not asked about {self._registration_socket.path} in "
+            f"{self.times.asked:g} s; is it running, and is this its plugins_registry (kubelet's "
+            "--root-dir)?"
         )
 
     def _report(self, problem: str) -> None:

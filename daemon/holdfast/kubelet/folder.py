@@ -62,7 +62,7 @@ class FolderWatch:
         self._watched: tuple[int, int] | None = None
         self._watching = contextlib.ExitStack()
         self._events = Nudges()
-        self._problem = Problem(log, "cannot watch the plugin folder", folder=str(folder))
+        self._problem = Problem(log, "cannot watch a folder of kubelet's", folder=str(folder))
         self.state: Watched[FolderState] = Watched(FolderState())
 
     async def refresh(self) -> FolderState:

@@ -233,7 +233,7 @@ class _OneResource:
                 return f"{self._folder.kubelet_socket} was created again; registering again"
             if self._plugin.options() != self._options:
                 await self.server.close()
-                return "claims serve it: kubelet need not call before starts; registering again"
+                return "whether kubelet is to call before starts has changed; registering again"
             if not state.has(socket):
                 return f"our socket {socket.path} was removed; serving and registering again"
             await changes.wait(math.inf if streams.opened else left)
