@@ -111,10 +111,11 @@ class ClaimRecords(Struct, kw_only=True):
     """Which pods the kubelet that wrote them has taken out of it, while the book has not heard."""
     _writer: ProcessId | None = None
     """Which kubelet had written it when it was last read."""
-    _told: dict[ClaimUid, frozenset[str] | None] = {}
-    """What claims have with adminAccess by the API server, which stays so; None: it did not say.
+    _admin_by_server: dict[ClaimUid, frozenset[str] | None] = {}
+    """The scheduler's names of what claims have with adminAccess, by the API server.
 
-    A claim that is not taken over is tried often.
+    What it said stays true; None where it did not say. Kept, because a claim that is not taken over
+    is tried often.
     """
     _not_taken: dict[ClaimUid, str] = {}
     """Why claims were not taken over, as the log said it last."""
@@ -269,17 +270,17 @@ class ClaimRecords(Struct, kw_only=True):
                 )
             wanted, uid, running = self._wanted(entry), entry.claim.uid, entry.pods & living
             lacks = self._lacks(entry, wanted, running)
-            unsaid = self._told.get(uid, frozenset()) is None
+            unsaid = self._admin_by_server.get(uid, frozenset()) is None
             if not (wanted and entry.pods and (lacks or (again and unsaid))):
                 continue
             shared = any(may_be_shared(device) for each in wanted for device in each.devices)
-            if shared and (uid not in self._told or (again and unsaid)):
-                self._told[uid] = None
+            if shared and (uid not in self._admin_by_server or (again and unsaid)):
+                self._admin_by_server[uid] = None
                 answers = answers and await self._ask(entry.claim)
-            if lacks or self._told.get(uid):
+            if lacks or self._admin_by_server.get(uid):
                 await self._adopt(entry, running)
         listed = {each.claim.uid for each in state.contents}
-        keep_only(listed, self._told, self._not_taken)
+        keep_only(listed, self._admin_by_server, self._not_taken)
         for record in self._live():
             if self._listed(record) is False:
                 await self.ledger.apply_if_changing(partial(forget, claim=record.ref.uid))
@@ -381,7 +382,7 @@ class ClaimRecords(Struct, kw_only=True):
         known = record.admin.keys() if record is not None else frozenset()
         told = map(as_whole, self.sight.known().values())
         recorded = {each.name for each in told if known and known >= set(each.devices)}
-        return (self._told.get(claim) or frozenset()) | recorded
+        return (self._admin_by_server.get(claim) or frozenset()) | recorded
 
     async def _ask(self, claim: ClaimRef) -> bool:
         """Ask the API server what *claim* has with adminAccess: kubelet's record does not say.
@@ -392,7 +393,7 @@ class ClaimRecords(Struct, kw_only=True):
         try:
             found = await self.claims.claim(claim.namespace, claim.name)
         except ObjectGoneError:
-            self._told[claim.uid] = frozenset()
+            self._admin_by_server[claim.uid] = frozenset()
             return True
         except UnreadableAnswerError:  # that says nothing of other claims
             return True
@@ -401,7 +402,7 @@ class ClaimRecords(Struct, kw_only=True):
         its = (found.results or ()) if found.ref.uid == claim.uid else ()
         ours = [each for each in its if each.driver == self.driver]
         locked = {each.device for each in ours if not each.admin_access}
-        self._told[claim.uid] = frozenset(each.device for each in ours) - locked
+        self._admin_by_server[claim.uid] = frozenset(each.device for each in ours) - locked
         return True
 
     async def _look_for(self, record: ClaimRecord) -> None:

@@ -41,7 +41,7 @@ class ClaimSpecs(Struct, frozen=True):
     driver: str
     root: HostRoot
     lane: Lane
-    _kept: Problem = field(
+    _problem: Problem = field(
         default_factory=lambda: Problem(log, "cannot keep CDI specs of claims up to date")
     )
 
@@ -56,7 +56,7 @@ class ClaimSpecs(Struct, frozen=True):
 
     async def remove(self, claim: ClaimUid) -> None:
         """Remove the file of *claim*; what fails is tried again by `tidy`."""
-        with self._kept.noting(HostError, LaneStuckError):
+        with self._problem.noting(HostError, LaneStuckError):
             await self.lane.run(partial(self.folder.drop, file_name(claim)))
 
     async def tidy(self, claims: Mapping[ClaimUid, SpecFacts], nodes: Nodes) -> None:
@@ -65,7 +65,7 @@ class ClaimSpecs(Struct, frozen=True):
         And each that has one of *nodes* which is hardware that its claim has nothing of. Write what
         has to be written where there is no file, or one with a node that is none of these now.
         """
-        with self._kept.noting(HostError, LaneStuckError):
+        with self._problem.noting(HostError, LaneStuckError):
             if written := await self.lane.run(partial(self._tidy, claims, nodes)):
                 log.info("CDI specs of claims written again", files=written)
 
