@@ -14,9 +14,11 @@ def readings(parts: Assembly, checks: tuple[ReadinessCheck, ...]) -> Readings:
     core, dra, look = parts.core, parts.dra, parts.discovery.look
     now = core.clock.monotonic()
     memory, lanes = parts.watches.memory, core.host.lanes
-    holders: Counter[str] = Counter()
-    for device, found in parts.discovery.use.holders.items():
-        holders[device.resource] += len(found)
+    users = {
+        (device.resource, each.process)
+        for device, found in parts.discovery.use.holders.items()
+        for each in found
+    }
     return Readings(
         now=core.clock.wall(),
         inventory=core.inventory.value,
@@ -35,7 +37,7 @@ def readings(parts: Assembly, checks: tuple[ReadinessCheck, ...]) -> Readings:
         scan_seconds=look.full_scan_seconds,
         scan_gaps=len(look.full_gaps),
         scan_age=math.nan if look.full_scan_at is None else now - look.full_scan_at,
-        holders=holders,
+        holders=Counter(str(resource) for resource, _ in users),
         tightest=memory.tightest,
         own_memory=memory.own,
         drift=tuple(each.kind for each in parts.watches.drift.standing),
