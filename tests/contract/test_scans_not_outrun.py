@@ -1,7 +1,6 @@
 """A scan is not outrun: who comes, hands on or hides a device meanwhile is seen, or a gap."""
 
 import os
-import resource
 import shutil
 import socket
 import subprocess
@@ -711,54 +710,35 @@ def test_a_device_that_goes_to_and_fro_between_two_numbers_is_seen_at_each_look(
         assert _pids(scan) == [child.pid] or _of(scan, child.pid)
 
 
-_MANY = 17_000
-"""So many open files that a list of them is made in several parts."""
-_MOVES_DOWN = """
+_KEEPS = """
 import os, sys
-low, high = 50, int(sys.argv[2])
-os.dup2(os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY), high)
-for number in range(100, high):
-    os.dup2(0, number)
-os.closerange(3, 100)
-print(flush=True)
-sys.stdin.readline()
-os.dup2(high, low)
-os.close(high)
-print(flush=True)
+print(os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY), flush=True)
 sys.stdin.read()
 """
 
 
 def test_a_file_that_moves_to_a_number_that_a_list_has_passed_is_seen_by_the_count(
-    terminal: Terminal, start: Start
+    terminal: Terminal, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing that the list has is closed meanwhile: only the kernel's count tells."""
     if not Path("/proc/self/fd").stat().st_size:
         pytest.skip("the kernel does not count open files: Linux 6.2 does")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= hard <= _MANY:
-        pytest.skip(f"a process may have {hard} files open here, and {_MANY} are needed")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # what the child begins with
-    try:
-        child = start(_MOVES_DOWN, terminal.path, str(_MANY))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    orders, answers = child.stdin, child.stdout
-    assert orders is not None
-    assert answers is not None
-    assert answers.readline() == "\n"
-    moved: list[str] = []
+    child = start(_KEEPS, terminal.path)
+    assert child.stdout is not None
+    number = child.stdout.readline().strip().encode()
+    lists: list[list[bytes]] = []
 
-    def move() -> None:
-        if not moved:
-            orders.write("\n")
-            orders.flush()
-            moved.append(answers.readline())
+    def passed_it(folder: str, *, most: int = MOST_FILES) -> list[bytes]:
+        names = open_files(folder, most=most)
+        if not lists:
+            names.remove(number)
+        lists.append(names)
+        return names
 
+    monkeypatch.setattr("holdfast.host.proc.access.open_files", passed_it)
     root = HostRoot.under()
     search = AccessSearch(root, [terminal.target], None, FileTables(root), maps=False, hidden=False)
-    use = search.at(child.pid, beat=move)
-    assert moved == ["\n"]
+    use = search.at(child.pid)
     assert use.access == {ONE: {DeviceAccess.NODE}}
 
 
