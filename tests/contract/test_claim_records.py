@@ -901,12 +901,13 @@ async def test_a_spec_that_led_to_another_is_written_again_with_the_nodes_of_now
     assert prepared.nodes == [("/dev/d7", _ZERO)]
 
 
-@pytest.mark.parametrize("path", ["d0", "d7"])
-async def test_a_spec_with_a_node_that_is_not_there_any_more_is_written_again(
-    at: _Scene, prepared: _Prepared, path: str
+@pytest.mark.parametrize(("path", "stays"), [("d0", False), ("d7", False), ("d7", True)])
+async def test_a_spec_with_a_node_that_is_not_its_claims_any_more_is_written_again(
+    at: _Scene, prepared: _Prepared, path: str, *, stays: bool
 ) -> None:
-    """The device has another path or number now, and nobody else has the former one."""
-    (prepared.dev / "d0").unlink()
+    """The device has another path or number now. The former one nobody has, or nobody we know."""
+    if not stays:
+        (prepared.dev / "d0").unlink()
     prepared.node(path, "zero")
     prepared.found(_driven(path=f"/dev/{path}", rdev=_ZERO))
     await at.records.catch_up()
