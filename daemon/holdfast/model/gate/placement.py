@@ -56,11 +56,11 @@ def preferred(host: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
     2, 4 and 8, where they leave the largest blocks to others. The same question has the same
     answer. Never raises.
     """
-    board = Board.of(host, choice.available, choice.must_include)
-    return tuple(sorted(choice.decide(board.choose), key=board.place.__getitem__))
+    places = HostPlaces.of(host, choice.available, choice.must_include)
+    return tuple(sorted(choice.decide(places.choose), key=places.place.__getitem__))
 
 
-class Board(Struct, frozen=True, kw_only=True):
+class HostPlaces(Struct, frozen=True, kw_only=True):
     """The devices at their places; sets of places are the bits of an int."""
 
     ids: tuple[DeviceId, ...]
@@ -72,7 +72,7 @@ class Board(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(
         cls, host: Sequence[Device], available: Collection[DeviceId], must: Collection[DeviceId]
-    ) -> "Board":
+    ) -> "HostPlaces":
         """Place the host's devices in their order, and after them ids that it does not know."""
         numa = {device.name.id: device.numa_node for device in host}
         strangers = sorted({*available, *must} - numa.keys())
@@ -93,7 +93,7 @@ class Board(Struct, frozen=True, kw_only=True):
         every, some, sure = map(self._mask, (everything, items, fixed))
         width = 1 << max(len(self.ids) - 1, 0).bit_length()
         picks = [
-            _Picker(board=self, items=some & nodes, fixed=sure).pick(0, width, size)
+            _Picker(places=self, items=some & nodes, fixed=sure).pick(0, width, size)
             for nodes in self._node_sets(some, sure, size)
         ]
         return frozenset(self.ids[place] for place in _places(self.neatest(picks, every)))
@@ -135,7 +135,7 @@ class Board(Struct, frozen=True, kw_only=True):
 class _Picker(Struct, frozen=True, kw_only=True):
     """Halves the host's box again and again; each half's question is answered once."""
 
-    board: Board
+    places: HostPlaces
     items: int
     fixed: int
     known: dict[tuple[int, int, int], int] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class _Picker(Struct, frozen=True, kw_only=True):
                 | self.pick((low + high) // 2, high, size - left)
                 for left in self._shares(low, high, size)
             ]
-            self.known[key] = self.board.neatest(options, here)
+            self.known[key] = self.places.neatest(options, here)
         return self.known[key]
 
     def _shares(self, low: int, high: int, size: int) -> set[int]:
@@ -164,7 +164,7 @@ class _Picker(Struct, frozen=True, kw_only=True):
         left, right = self.items & _span(low, middle), self.items & _span(middle, high)
         least = max((self.fixed & left).bit_count(), size - right.bit_count())
         most = min(left.bit_count(), size - (self.fixed & right).bit_count())
-        if len(self.board.ids) > _MOST_SHAPED:
+        if len(self.places.ids) > _MOST_SHAPED:
             return {least, most}
         return {least, most, *(shape for shape in HOST_SHAPES if least < shape < most)}
 

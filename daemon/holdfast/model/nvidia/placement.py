@@ -9,7 +9,7 @@ from typing import Self
 from msgspec import Struct, field
 
 from holdfast.model.devices import Device
-from holdfast.model.gate.placement import Board, Choice, Ids
+from holdfast.model.gate.placement import Choice, HostPlaces, Ids
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.gpu import GpuLinks, Link
 
@@ -102,7 +102,9 @@ class GpuBoard(Struct, frozen=True, kw_only=True):
             near=tuple(tuple(near[a][b] * _FIRST for b in places) for a in places),
         )
         if search.ways(size - len(fixed)) > _MOST_WAYS:
-            return Board.of(self.devices, everything, fixed).choose(everything, items, fixed, size)
+            return HostPlaces.of(self.devices, everything, fixed).choose(
+                everything, items, fixed, size
+            )
         taken = search.best(size - len(fixed))
         picked = (open_[places[kind]][:count] for kind, count in Counter(taken).items())
         return fixed.union(*picked)
