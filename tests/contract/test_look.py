@@ -376,13 +376,33 @@ async def test_an_open_that_hangs_costs_no_other_look_its_answer(on: Looked) -> 
     hangs = asyncio.create_task(on.opens.run(lambda: gate.wait(60), deadline=0.01))
     with pytest.raises(LaneStuckError):
         await hangs
-    assert await on.look.open(on.device) is OpenOutcome.UNAVAILABLE
+    assert await on.look.open(on.device) is OpenOutcome.BUSY
     assert (await on.judged()).freedom is Freedom.FREE, "looks go on"
     other = replace(on.device, name=DeviceName(on.device.name.resource, DeviceId("other")))
     assert await on.look.open(other) is OpenOutcome.SUCCEEDED
     gate.set()
     await until(lambda: on.opens.stuck_since is None)
     assert await on.look.open(on.device) is OpenOutcome.SUCCEEDED
+
+
+@pytest.mark.parametrize("deadline", [0.01, 60.0])
+async def test_nobody_starts_on_a_device_while_our_own_open_of_it_hangs(
+    on: Looked, monkeypatch: pytest.MonkeyPatch, deadline: float
+) -> None:
+    """Once the driver is done that open has the group, and the container would find it busy."""
+    monkeypatch.setattr("holdfast.host.use.look._OPENING", 0.5)
+    assert await on.look.open(on.device) is OpenOutcome.SUCCEEDED
+    gate, watch = threading.Event(), on.watch()
+    hangs = asyncio.create_task(on.opens.run(lambda: gate.wait(60), deadline=deadline))
+    await asyncio.wait([hangs], timeout=0.1)
+    facts = (await watch.facts([on.device]))[on.device.name]
+    assert judge_kernel(facts).freedom is Freedom.IN_USE
+    gate.set()
+    await asyncio.wait([hangs])
+    assert hangs.exception() is None or deadline < 1
+    await until(lambda: on.opens.stuck_since is None)
+    facts = (await watch.facts([on.device]))[on.device.name]
+    assert judge_kernel(facts).freedom is Freedom.FREE
 
 
 @pytest.mark.parametrize("busy", NODES)

@@ -231,6 +231,16 @@ HOST_EDITS = {
         Edit("look-alike", "alike = (device, each, where, kind)", "alike = (device, each)"),
     ),
     "host/use/look.py": (
+        Edit(
+            "look-open-hangs",
+            "            return OpenOutcome.BUSY\n        try:",
+            "            return OpenOutcome.UNAVAILABLE\n        try:",
+        ),
+        Edit(
+            "look-open-hangs",
+            "except LaneStuckError:\n            return OpenOutcome.BUSY",
+            "except LaneStuckError:\n            return OpenOutcome.UNAVAILABLE",
+        ),
         Edit("gpu-other-nodes", "(*device.nodes, *device.other_nodes)", "device.nodes"),
         Edit(
             "look-enable-unread",

@@ -148,7 +148,7 @@ class Look:
     async def open(self, device: Device) -> OpenOutcome:
         """Open and close each group node of *device* exclusively; return the kernel's answer.
 
-        It is UNAVAILABLE where the kernel gives none in time.
+        It is BUSY where the kernel gives none in time.
         """
         if device.kind is not DeviceKind.VFIO:
             return OpenOutcome.UNAVAILABLE
@@ -163,21 +163,22 @@ class Look:
         return await self._on_its_lane(device, lambda: self._open_idle(device, learn=learn))
 
     async def _on_its_lane(self, device: Device, act: Callable[[], OpenOutcome]) -> OpenOutcome:
-        """Return what *act* does; while a call for *device* hangs, nothing is tried.
+        """Return what *act* does; while a call for *device* hangs, BUSY, and nothing is tried.
 
         The kernel lets an open wait for whoever is opening or closing the same group, as long as
-        its driver takes. That must not keep the looks at other devices waiting.
+        its driver takes. That must not keep the looks at other devices waiting. And nobody may
+        start on this one: once the driver is done our own open has the group for a moment.
         """
         lane = self._opening.get(device.name)
         if lane is None:
             lane = self._lanes.open_lane(f"open {device.name}", Watched(_OPENING))
             self._opening[device.name] = lane
         if lane.stuck_since is not None:
-            return OpenOutcome.UNAVAILABLE
+            return OpenOutcome.BUSY
         try:
             return await lane.run(act)
         except LaneStuckError:
-            return OpenOutcome.UNAVAILABLE
+            return OpenOutcome.BUSY
 
     def _scan(
         self,
