@@ -25,6 +25,8 @@ from fakes.lanes import NewLanes
 from fakes.ledgers import ledger_in
 from fakes.opener import opener, stranger
 from holdfast.errors import LaneStuckError
+from holdfast.host.pci.sysfs import Binding, Sysfs
+from holdfast.host.pci.vfio import EnableLevels
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.book.book import ClaimRecord
@@ -481,6 +483,24 @@ class TestLeftEnabled:
             assert not await on.enabled()
             on.set_enable("1")
         assert await on.enabled()
+
+    async def test_two_threads_may_forget_a_level_at_once(
+        self, on: Looked, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A look and an open have lanes of their own."""
+        on.set_enable("1")
+        levels, binding = EnableLevels(Sysfs(on.node.root)), Sysfs.binding
+        levels.learn([CHIP])
+        (on.node.tree.path(CHIP) / "driver").unlink()
+        others = iter([levels])
+
+        def meanwhile(sysfs: Sysfs, address: PciAddress) -> Binding | None:
+            for other in others:
+                assert other.of([CHIP]).above == (CHIP,)
+            return binding(sysfs, address)
+
+        monkeypatch.setattr(Sysfs, "binding", meanwhile)
+        assert levels.of([CHIP]).above == (CHIP,)
 
     async def test_it_is_not_learned_while_somebody_has_the_group(self, on: Looked) -> None:
         """A virtual machine of the kernel's own has no process that shows it."""

@@ -78,7 +78,7 @@ class _Baseline(Struct, frozen=True):
 
 
 class EnableLevels:
-    """Reads `enable`, and remembers its level while a function is idle.
+    """Reads `enable`, and remembers its level while a function is idle. Of use on any thread.
 
     The idle level is 0, unless an earlier driver or a person left the function enabled. Such a
     level counts while the function stays bound: after a new binding the level is 0 again.
@@ -113,6 +113,7 @@ class EnableLevels:
         if level is None:
             return 0
         if count < level.count or self._sysfs.binding(address) != level.binding:
-            del self._levels[address]
+            if self._levels.get(address) is level:  # else another thread was faster
+                self._levels.pop(address, None)
             return 0
         return level.count
