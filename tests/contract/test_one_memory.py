@@ -214,6 +214,44 @@ async def test_a_device_that_was_enabled_during_the_look_that_found_nobody_is_no
     assert judge_kernel(facts).freedom is Freedom.IN_USE
 
 
+async def test_a_device_that_was_enabled_before_the_look_that_found_nobody_is_not_free(
+    on: Node,
+) -> None:
+    """Who closed it meanwhile may have kept its group: nobody was looked for since."""
+
+    class Meanwhile(CountedLook):
+        async def scan(self, *asked: Any, **how: Any) -> dict[DeviceName, KernelFacts]:
+            found = await super().scan(*asked, **how)
+            on.enable("0")
+            return found
+
+    look = Meanwhile(on.simulated.root, on.look._lane, NoDrivers(), SystemClock())
+    use, enabled = device_use(look, on.simulated.root, on.clock), on.enable("1")
+    facts = await on.to_free(on.device, enabled, use=use)
+    assert judge_kernel(facts).freedom is Freedom.IN_USE
+    assert judge_kernel(await on.to_free(on.device, use=use)).freedom is Freedom.FREE
+    assert look.whole == 2
+
+
+async def test_an_open_is_no_proof_once_the_device_was_enabled_behind_it(on: Node) -> None:
+    """Opens of other devices, which are waited for too, can take seconds."""
+    (on.simulated.root.proc / "devices").write_text("Character devices:\n136 vfio\n")
+
+    class Meanwhile(CountedLook):
+        async def open(self, device: Device) -> OpenOutcome:
+            opened = await super().open(device)
+            on.enable("1")
+            return opened
+
+    stuck = on.opened(1)
+    on.hide(stuck.pid)
+    look = Meanwhile(on.simulated.root, on.look._lane, NoDrivers(), SystemClock())
+    use = device_use(look, on.simulated.root, on.clock, exclusive_open=True)
+    facts = await on.to_free(on.device, use=use)
+    assert facts.gaps
+    assert judge_kernel(facts).freedom is Freedom.IN_USE
+
+
 async def test_a_release_that_not_everybody_can_be_seen_for_is_no_look_after_look(on: Node) -> None:
     stuck, device = on.opened(1), on.accel()
     on.hide(stuck.pid)

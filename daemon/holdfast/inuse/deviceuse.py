@@ -198,7 +198,7 @@ class DeviceUse:
             tried = await asyncio.gather(*(self.tried(each, found[each.name]) for each in asked))
             now = await self.look.enabled(asked)
             for device, facts in zip(asked, tried, strict=True):
-                found[device.name] = replace(facts, enabled=now[device.name])
+                found[device.name] = _enabled_since(facts, now[device.name])
         return found
 
     async def _look_first(self, device: Device, locks: Locks, pids: Sequence[int]) -> Facts:
@@ -521,6 +521,18 @@ class DeviceUse:
 
 def _is_kept(facts: KernelFacts) -> bool:
     return bool(facts.holders) or kept_by_driver(facts)
+
+
+def _enabled_since(facts: KernelFacts, now: tuple[PciAddress, ...]) -> KernelFacts:
+    """Return *facts* with what is enabled *now*, after the look and the open that they are of.
+
+    What was enabled before the look counts too: nobody was looked for since. And an open is no
+    proof any more once more is enabled than before it.
+    """
+    more = tuple(each for each in now if each not in facts.enabled)
+    outdated = more and facts.opened is OpenOutcome.SUCCEEDED
+    opened = OpenOutcome.UNAVAILABLE if outdated else facts.opened
+    return replace(facts, enabled=(*facts.enabled, *more), opened=opened)
 
 
 def _is_obstacle(facts: KernelFacts) -> bool:

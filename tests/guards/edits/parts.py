@@ -130,7 +130,13 @@ PART_EDITS = {
         ),
         Edit("use-group-busy-again", "told = found.keys() - vague", "told = {*found}"),
         Edit("use-beside", "if name not in found or name in vague]", "if name not in found]"),
-        Edit("use-enable-after", "replace(facts, enabled=now[device.name])", "facts"),
+        Edit("use-enable-after", "_enabled_since(facts, now[device.name])", "facts"),
+        Edit("use-enable-before", "enabled=(*facts.enabled, *more)", "enabled=more"),
+        Edit(
+            "use-open-outdated",
+            "outdated = more and facts.opened is OpenOutcome.SUCCEEDED",
+            "outdated = False",
+        ),
         Edit("use-unread", "elif facts.unread & followed[device.name]:", "elif False:"),
         Edit(
             "use-next-look",
