@@ -407,6 +407,23 @@ async def test_nobody_starts_on_a_device_while_our_own_open_of_it_hangs(
     assert judge_kernel(facts).freedom is Freedom.FREE
 
 
+async def test_the_devices_of_a_start_are_opened_at_once(
+    on: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each open may take seconds where a driver is at work."""
+    other = replace(on.device, name=DeviceName(on.device.name.resource, DeviceId("other")))
+    opened, both = on.look.open, asyncio.Barrier(2)
+
+    async def together(device: Device) -> OpenOutcome:
+        async with asyncio.timeout(10):
+            await both.wait()
+        return await opened(device)
+
+    monkeypatch.setattr(on.look, "open", together)
+    found = await on.watch().facts([on.device, other])
+    assert {each.opened for each in found.values()} == {OpenOutcome.SUCCEEDED}
+
+
 @pytest.mark.parametrize("busy", NODES)
 async def test_one_group_that_is_busy_makes_the_device_busy(on: Looked, busy: str) -> None:
     await on.open_as_anybody()

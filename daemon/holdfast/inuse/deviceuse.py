@@ -359,7 +359,9 @@ class DeviceUse:
         found = await self._held_still(devices, locks)
         found |= await self._busy_still([each for each in devices if each.name not in found])
         rest = [each for each in devices if each.name not in found]
-        opened = {each.name: await self._open(each) for each in rest}
+        # All at once: each may take seconds where its driver is at work.
+        tried = await asyncio.gather(*map(self._open, rest))
+        opened = dict(zip((each.name for each in rest), tried, strict=True))
         dear = [each for each in rest if opened[each.name] is not OpenOutcome.SUCCEEDED]
         shown = await self.look.scan(dear, locks) if dear else {}
         new = {
