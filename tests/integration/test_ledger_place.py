@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -184,6 +184,45 @@ def test_a_file_that_is_changed_while_a_commit_is_written_is_not_taken_for_ours(
             assert "was changed in its place" in told
             assert stored(store) == book
         assert _after_a_crash(tmp_path, tmp_path / "copy") == book
+
+
+@pytest.mark.parametrize("lets_go", [True, False])
+@pytest.mark.parametrize("ours", ["a commit", "a proof", "housekeeping"])
+def test_what_another_program_commits_while_we_wait_for_it_is_not_taken_for_ours(
+    tmp_path: Path, ours: str, *, lets_go: bool
+) -> None:
+    """The next start would find a ledger that makes no sense, and begin with an empty one."""
+    acts: dict[str, Callable[[Store], object]] = {
+        "a commit": lambda store: _apply(store, "d2"),
+        "a proof": Store.prove,
+        "housekeeping": lambda store: store.tidy(keep=200),
+    }
+    folder, has, done = tmp_path / "state", Event(), Event()
+    folder.mkdir()
+
+    def edit() -> None:
+        with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("DELETE FROM things")
+            has.set()
+            done.wait(BUSY_TIMEOUT_MS / 4000)
+            db.execute("COMMIT")
+            if not lets_go:
+                db.execute("BEGIN IMMEDIATE")
+                done.wait(60)
+
+    with closing(Store(folder)) as store:
+        book = _apply(store, "d1")
+        edits = Thread(target=edit)
+        edits.start()
+        has.wait(60)
+        with contextlib.suppress(LedgerError):
+            acts[ours](store)
+        done.set()
+        edits.join()
+        assert store.book == book
+        assert store.prove() == (f"{FILE}-wal was changed in its place", "the history is lost")
+        assert _after_a_crash(folder, tmp_path / "copy") == book
 
 
 def test_nothing_of_an_attempt_to_write_it_again_is_left_for_the_next_one(tmp_path: Path) -> None:

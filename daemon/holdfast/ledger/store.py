@@ -111,8 +111,11 @@ class Store:
 
     def tidy(self, *, keep: int) -> None:
         """Drop all but the last *keep* moves of each device, fold the WAL, refill the reserve."""
-        if self.changes():
-            return  # the next proof writes it again
+        try:
+            if self.changes() or self._begin_writing():
+                return  # the next proof writes it again
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot tidy the ledger {self._path}: {error}") from error
         try:
             self._db.execute(
                 "DELETE FROM history WHERE fence IN (SELECT fence FROM (SELECT fence, row_number() "
@@ -120,8 +123,10 @@ class Store:
                 "WHERE age > ?)",
                 (keep,),
             )
+            self._db.execute("COMMIT")
             _busy, pages, folded = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
+            self._undo()
             raise LedgerError(f"cannot tidy the ledger {self._path}: {error}") from error
         finally:  # what is half done, as on a full disk, we did too
             with suppress(OSError):
@@ -136,7 +141,8 @@ class Store:
             changes = self._place.changes()
         except OSError as error:
             raise LedgerError(f"cannot look at the ledger {self._path}: {error}") from error
-        return (*changes, self._stale) if self._stale else changes
+        known = {"", *changes, "; ".join(changes)}
+        return changes if self._stale in known else (*changes, self._stale)
 
     def prove(self) -> tuple[str, ...]:
         """Write to the disk and read back; return why the files were written again, and how.
@@ -302,11 +308,31 @@ class Store:
             "fills"
         )
 
+    def _begin_writing(self) -> tuple[str, ...]:
+        """Begin to write, when nobody else does; return what somebody did to the files until then.
+
+        That can be while this waits: then nothing is begun.
+        """
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            changes = self.changes()
+        except LedgerError:
+            self._undo()
+            raise
+        if changes:
+            self._undo()
+        return changes
+
+    def _undo(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
     def _commit(self, after: Book, moves: tuple[Move, ...]) -> None:
-        """Commit; raises sqlite3.Error, ValueError where another ledger is what is open."""
+        """Commit; raises sqlite3.Error, ValueError where it is not the ledger as we left it."""
         stamp = Stamp(ledger=self._stamp.ledger, commits=self._stamp.commits + 1)
         total = self._total
-        self._db.execute("BEGIN IMMEDIATE")
+        if changes := self._begin_writing():
+            raise ValueError("; ".join(changes))
         try:
             prints = rows.write_difference(self._db, self.book, after)
             for name, new in prints.items():
@@ -315,8 +341,7 @@ class Store:
             rows.write_moves(self._db, moves)
             self._db.execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            self._undo()
             raise
         finally:
             with suppress(OSError):
