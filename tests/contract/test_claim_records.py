@@ -21,7 +21,7 @@ from fakes.ledgers import ledger_in
 from holdfast.allocation.allocator import GrantBuilder
 from holdfast.discovery.source import Sources
 from holdfast.dra.records import EVERY, ClaimRecords, ClaimSight
-from holdfast.dra.specs import ClaimSpecs
+from holdfast.dra.specs import ClaimSpecs, SpecFacts
 from holdfast.errors import (
     ApiServerError,
     HoldfastError,
@@ -831,6 +831,11 @@ def _driven(id_: str = "d0", key: str = "a", path: str = "/dev/d0", **more: Any)
     return device_of(name(id_), key, kind=DeviceKind.DRIVER, nodes=(node,), **more)
 
 
+def _grants(device: Device) -> Mapping[str, ContainerGrant]:
+    nodes = tuple(GrantedNode(host_path=it.path, container_path=it.path) for it in device.nodes)
+    return {f"tpu-{device.name.id}": ContainerGrant(nodes=nodes)}
+
+
 class _Prepared:
     """A claim that is prepared, as kubelet has recorded it, and its spec."""
 
@@ -997,6 +1002,38 @@ async def test_no_spec_is_written_with_a_node_that_is_not_the_devices_any_more(
         await at.records.catch_up()
     assert not prepared.file.exists()
     assert "/dev/d0 is not google.com/tpu/d0 any more" in logs[-1]["reason"]
+
+
+async def test_a_spec_without_a_node_that_was_away_for_a_while_has_it_again(
+    at: _Scene, prepared: _Prepared
+) -> None:
+    """As nodes that all GPUs of a driver need are, while it is loaded again."""
+    more = DeviceNode(path="/dev/d7", rdev=_ZERO)
+    prepared.node("d7", "zero")
+    once = _driven()
+    for nodes in ((*once.nodes, more), once.nodes, (*once.nodes, more)):
+        prepared.found(replace(once, nodes=nodes))
+        await at.records.catch_up()
+        assert prepared.nodes == [(each.path, each.rdev) for each in nodes]
+
+
+async def test_a_spec_that_cannot_be_written_keeps_no_other_from_being_written(
+    at: _Scene, prepared: _Prepared
+) -> None:
+    moved = _driven("d1", "b", path="/dev/d1", rdev=_NULL)
+    prepared.node("d1", "zero")
+    facts = {
+        claim: SpecFacts(device.keys, _grants(device), (device,))
+        for claim, device in ((ClaimUid("uid-2"), moved), (_REF.uid, _driven()))
+    }
+    prepared.file.unlink()
+    with capture_logs() as logs:
+        await at.records.specs.tidy(facts, {})
+    assert prepared.nodes == [("/dev/d0", _NULL)]
+    assert [each["event"] for each in logs] == [
+        "CDI specs of claims written again",
+        "cannot keep CDI specs of claims up to date",
+    ]
 
 
 async def test_a_claim_that_is_over_has_no_spec_written(at: _Scene, prepared: _Prepared) -> None:

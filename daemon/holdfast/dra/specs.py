@@ -63,11 +63,14 @@ class ClaimSpecs(Struct, frozen=True):
         """Remove the files of all claims but *claims*; what fails is told, never raised.
 
         And each that has one of *nodes* which is hardware that its claim has nothing of. Write what
-        has to be written where there is no file, or one with a node that is none of these now.
+        has to be written where there is no file, or one with other nodes than it is to have now.
         """
         with self._problem.noting(HostError, LaneStuckError):
-            if written := await self.lane.run(partial(self._tidy, claims, nodes)):
+            written, failure = await self.lane.run(partial(self._tidy, claims, nodes))
+            if written:
                 log.info("CDI specs of claims written again", files=written)
+            if failure is not None:
+                raise failure
 
     def _write(
         self, claim: ClaimUid, grants: Grants, devices: Sequence[Device], *, again: bool = False
@@ -77,7 +80,7 @@ class ClaimSpecs(Struct, frozen=True):
         numbers = {path: number for path, number in found.items() if number is not None}
         text = spec(self.driver, claim, grants, numbers)
         had = self.folder.content(file_name(claim)) if again else b""
-        if had and nodes_in(had) <= nodes_in(text.encode()):
+        if had and nodes_in(had) == nodes_in(text.encode()):
             return []
         for device, node, number in moved_nodes(devices, self.root):
             # Not every node of a driver can be seen from here.
@@ -92,7 +95,10 @@ class ClaimSpecs(Struct, frozen=True):
         except OSError as error:  # a file system that fails under us
             raise HostError(f"cannot write the CDI spec of claim {claim}: {error}") from error
 
-    def _tidy(self, claims: Mapping[ClaimUid, SpecFacts], nodes: Nodes) -> list[str]:
+    def _tidy(
+        self, claims: Mapping[ClaimUid, SpecFacts], nodes: Nodes
+    ) -> tuple[list[str], HostError | None]:
+        """Do so, on the lane; return what was written, and why something could not be."""
         wanted = {file_name(claim): each.keys for claim, each in claims.items()}
         names = self.folder.names()
         misleading = [
@@ -111,9 +117,12 @@ class ClaimSpecs(Struct, frozen=True):
                 next="they are written again when the claims' own devices are found; if they are "
                 "not, delete the pods",
             )
-        return [
-            name
-            for claim, each in claims.items()
-            if each.grants
-            for name in self._write(claim, each.grants, each.devices, again=True)
-        ]
+        written: list[str] = []
+        failure: HostError | None = None
+        for claim, each in claims.items():
+            if each.grants:
+                try:
+                    written += self._write(claim, each.grants, each.devices, again=True)
+                except HostError as error:  # that says nothing of other claims
+                    failure = error
+        return written, failure
