@@ -299,6 +299,23 @@ def test_a_gpu_whose_place_another_has_was_replaced_and_is_not_missed() -> None:
     assert with_known(now, former, on_driver=lambda _address: True) == now
 
 
+def test_of_two_gpus_that_changed_places_neither_is_taken_to_be_in_the_others() -> None:
+    """A rule of the settings that leaves out what is in a slot would leave out both."""
+    slots = [PciAddress(f"0000:1{number}:00.0") for number in range(2)]
+
+    def on(number: int, slot: int) -> Gpu:
+        return replace(_gpu(number), pci=slots[slot], numa_node=slot)
+
+    before = GpuReading(state=DriverState.READY, gpus=(on(0, 0), on(1, 1)))
+    problems = (replace(ODD, asked="PCI address"),)
+    untold = replace(on(0, 1), pci=None, numa_node=None, problems=problems)
+    now = replace(before, gpus=(untold, on(1, 0)))
+    known = with_known(now, before)
+    assert [(gpu.pci, gpu.numa_node) for gpu in known.gpus] == [(None, None), (slots[0], 0)]
+    swapped = replace(before, gpus=(on(0, 1), on(1, 0)))
+    assert with_known(swapped, known) == swapped
+
+
 def test_a_gpu_that_tells_nothing_is_not_reached_by_the_node_that_another_has_now() -> None:
     """The driver counts again when it is loaded anew without a GPU."""
 

@@ -167,7 +167,7 @@ MODEL_EDITS = {
         Edit("gpu-health-boot", "if record.cure is Cure.OPERATOR)", "if False)"),
     ),
     "model/nvidia/mig.py": (
-        Edit("gpu-number", "if gpu.minor is None or has.get", "if True or has.get"),
+        Edit("gpu-number", "if gpu.minor is not None and numbers.get", "if False and numbers.get"),
     ),
     "model/nvidia/names.py": (
         Edit(

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
 from msgspec import Struct
@@ -144,28 +144,32 @@ def with_known(
     So the slices of a GPU that is lost are advertised, unhealthy, under their own names until it
     comes back; they would otherwise vanish from under the pods that have them. So does a GPU that
     NVML, begun again, leaves out although the driver has it (*on_driver*): it is lost as well.
-    But none has a number that another has now: the driver counts again whenever it is loaded. And
-    none is missed whose place another has: it was replaced while the node was off.
+    But none has a number that another has now: the driver counts again whenever it is loaded. Nor a
+    place that another has: it was moved, or replaced and is not missed, while the node was off.
     """
-    has = {gpu.minor: gpu.uuid for gpu in reading.gpus if gpu.minor is not None}
-    known = {
-        gpu.uuid: gpu
-        if gpu.minor is None or has.get(gpu.minor, gpu.uuid) == gpu.uuid
-        else replace(gpu, minor=None, index=NOWHERE)
-        for gpu in before.gpus
-        if gpu.uuid
-    }
+    numbers = {gpu.minor: gpu.uuid for gpu in reading.gpus if gpu.minor is not None}
+    places = {gpu.pci: gpu.uuid for gpu in reading.gpus if gpu.pci is not None}
+    known = {gpu.uuid: _without_anothers(gpu, numbers, places) for gpu in before.gpus if gpu.uuid}
     listed = {gpu.uuid for gpu in reading.gpus}
-    places = {gpu.pci for gpu in reading.gpus}
     unsure = any(not gpu.uuid for gpu in reading.gpus)  # which may be the one that is missed
     missed = [
         replace(gpu, index=NOWHERE, problems=(_NOT_LISTED,))
         for uuid, gpu in known.items()
-        if not unsure and uuid not in listed
-        if gpu.pci is not None and gpu.pci not in places and on_driver(gpu.pci)
+        if not unsure and uuid not in listed and gpu.pci is not None and on_driver(gpu.pci)
     ]
     told = (_with_known(gpu, known.get(gpu.uuid)) for gpu in reading.gpus)
     return replace(reading, gpus=(*told, *missed))
+
+
+def _without_anothers(
+    gpu: Gpu, numbers: Mapping[int, str], places: Mapping[PciAddress, str]
+) -> Gpu:
+    """Return *gpu* without its minor number or place where that is the one of another now."""
+    if gpu.minor is not None and numbers.get(gpu.minor, gpu.uuid) != gpu.uuid:
+        gpu = replace(gpu, minor=None, index=NOWHERE)
+    if gpu.pci is not None and places.get(gpu.pci, gpu.uuid) != gpu.uuid:
+        gpu = replace(gpu, pci=None, numa_node=None)
+    return gpu
 
 
 def _with_known(gpu: Gpu, before: Gpu | None) -> Gpu:
