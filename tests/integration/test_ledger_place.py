@@ -590,7 +590,7 @@ def test_a_ledger_that_is_removed_as_soon_as_it_is_written_again_loses_nothing(
             remover.stdin.flush()
             assert remover.stdout.readline() == "ready\n"
             while not select.select([remover.stdout], [], [], 0.0)[0]:
-                with contextlib.suppress(LedgerLostError):
+                with contextlib.suppress(LedgerError):
                     store.prove()
             assert remover.stdout.readline() == "removed\n"
             store.prove()
@@ -640,7 +640,7 @@ def test_a_file_that_comes_just_as_ours_is_put_back_is_never_taken_for_ours(
         ) as intruder:
             assert intruder.stdout is not None
             assert intruder.stdout.readline() == "ready\n"
-            with contextlib.suppress(LedgerLostError):
+            with contextlib.suppress(LedgerError):
                 store.prove()
         store.prove()
         assert (folder / f"{FILE}.unreadable-1").read_bytes() == before
