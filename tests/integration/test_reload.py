@@ -320,11 +320,12 @@ async def test_while_a_look_at_a_process_hangs_nothing_is_begun_anew(short_path:
         holder = await node.run(pod("holder"))
         await node.until_locks(dict.fromkeys(node.ids(holder), "held"))
         (pid,) = node.orphans(holder)
-        details = node.node.root.proc / str(pid) / "fdinfo"
-        details.unlink()
-        details.mkdir()
-        for fd in range(64):
-            os.mkfifo(details / str(fd))
+        process = node.node.root.proc / str(pid)
+        for folder in (process / "fd", process / "fdinfo"):
+            folder.unlink()
+            folder.mkdir()
+        (process / "fd/3").symlink_to("anon_inode:[vfio-device]")
+        os.mkfifo(process / "fdinfo/3")
         await node.until_problem("process visibility", "no answer in time")
         node.configure(tpu=_RESTART)
 
