@@ -91,5 +91,7 @@ class VirtualLane(Lane):
         await asyncio.sleep(0)
         return answer
 
-    def close(self, *, patience: float = 0.0) -> None:
+    def close(self, *, patience: float = 0.0, last: Callable[[], object] | None = None) -> None:
         del patience
+        if last is not None:
+            last()

@@ -3,7 +3,6 @@
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
 
-import contextlib
 import http.client
 import random
 from collections.abc import AsyncIterator, Callable
@@ -22,8 +21,8 @@ from holdfast.runtime.lane import Lane
 _SHORTEST, _LONGEST = 300, 600
 """Seconds after which the server ends a watch; drawn, so that nodes do not begin together."""
 _GRACE = 30.0
-_CONNECT, _BEGIN, _CLOSE = 10.0, 30.0, 2.0
-"""Seconds for each wait on the network until the watch has begun, for all of that, and to close."""
+_CONNECT, _BEGIN = 10.0, 30.0
+"""Seconds for each wait on the network until the watch has begun, and for all of that."""
 
 
 class TooOldError(ApiServerError):
@@ -59,11 +58,7 @@ async def watch(
         raise unanswered(server.access, error) from error
     finally:
         wire.abort()
-        try:
-            with contextlib.suppress(LaneStuckError):
-                await lane.run(wire.close, deadline=_CLOSE)
-        finally:
-            lane.close()
+        lane.close(last=wire.close)  # whoever is cancelled may not get to wait for it
 
 
 def _asking(request: ApiRequest, version: str) -> ApiRequest:

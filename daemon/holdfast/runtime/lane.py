@@ -34,6 +34,7 @@ class Lane:
         self._wakes: SimpleQueue[bool] = SimpleQueue()
         """Wakes the thread: True for calls that wait, False after the last of them."""
         self._closed = False
+        self._last: Callable[[], object] | None = None
         self._current: _Call[Any] | None = None
         self.latency = 0.0
         """How long the last finished call took, in seconds. May be read from any thread."""
@@ -94,13 +95,13 @@ class Lane:
             with contextlib.suppress(ValueError):  # its turn has come
                 self._waiting.remove(task)
 
-    def close(self, *, patience: float = 0.0) -> None:
-        """Take no more calls and end the thread after those already queued.
+    def close(self, *, patience: float = 0.0, last: Callable[[], object] | None = None) -> None:
+        """Take no more calls and end the thread after those already queued, and after *last*.
 
         Wait at most *patience* seconds for it: a stuck call is left behind.
         """
         if not self._closed:
-            self._closed = True
+            self._closed, self._last = True, last
             self._wakes.put(False)
         if patience > 0:
             self._thread.join(patience)
@@ -113,6 +114,8 @@ class Lane:
         while self._wakes.get():
             while (task := self._next()) is not None:
                 self._carry_out(task)
+        if self._last is not None:
+            self._last()
 
     def _next(self) -> "_Call[Any] | None":
         try:
