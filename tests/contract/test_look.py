@@ -29,7 +29,7 @@ from holdfast.host.pci.sysfs import Binding, Sysfs
 from holdfast.host.pci.vfio import EnableLevels
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
-from holdfast.model.book.book import ClaimRecord
+from holdfast.model.book.book import Book, ClaimRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
@@ -410,18 +410,31 @@ async def test_nobody_starts_on_a_device_while_our_own_open_of_it_hangs(
 async def test_the_devices_of_a_start_are_opened_at_once(
     on: Looked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each open may take seconds where a driver is at work."""
-    other = replace(on.device, name=DeviceName(on.device.name.resource, DeviceId("other")))
-    opened, both = on.look.open, asyncio.Barrier(2)
+    """Each open may take seconds where a driver is at work; also when kubelet asks once more."""
+    name = DeviceName(on.device.name.resource, DeviceId("other"))
+    both = [on.device, replace(on.device, name=name)]
+    book = Book(locks={each.name: device_lock(each.name, str(each.name), pod=X) for each in both})
+    use = device_use(
+        on.look, on.node.root, on.clock, book=Watched(book), exclusive_open=Watched(True)
+    )
+    opened, gate, together = on.look.open, asyncio.Event(), asyncio.Barrier(2)
 
-    async def together(device: Device) -> OpenOutcome:
+    async def at_once(device: Device) -> OpenOutcome:
+        await gate.wait()
         async with asyncio.timeout(10):
-            await both.wait()
+            await together.wait()
         return await opened(device)
 
-    monkeypatch.setattr(on.look, "open", together)
-    found = await on.watch().facts([on.device, other])
+    monkeypatch.setattr(on.look, "open", at_once)
+    first = asyncio.create_task(use.facts(both))
+    await asyncio.wait([first], timeout=0.1)
+    first.cancel()  # it has been answered
+    await asyncio.wait([first])
+    gate.set()
+    await until(lambda: use._late.keys() == {each.name for each in both})
+    found = await use.facts(both)
     assert {each.opened for each in found.values()} == {OpenOutcome.SUCCEEDED}
+    assert not use._late, "what was found too late has served"
 
 
 @pytest.mark.parametrize("busy", NODES)

@@ -321,7 +321,7 @@ class DeviceUse:
         late = {each: one for each in devices if (one := self._late_of(each.name)) is not None}
         if not late or len(late) < len(devices):
             return None
-        opened = {each: await self._open(each) for each in devices}
+        opened = await self._opened(devices)
         enabled = await self.look.enabled(devices)
         drivers = [each for each in devices if each.kind is DeviceKind.DRIVER]
         asked = await self.look.scan(drivers, self.book.value.locks, pids=()) if drivers else {}
@@ -359,15 +359,13 @@ class DeviceUse:
         found = await self._held_still(devices, locks)
         found |= await self._busy_still([each for each in devices if each.name not in found])
         rest = [each for each in devices if each.name not in found]
-        # All at once: each may take seconds where its driver is at work.
-        tried = await asyncio.gather(*map(self._open, rest))
-        opened = dict(zip((each.name for each in rest), tried, strict=True))
-        dear = [each for each in rest if opened[each.name] is not OpenOutcome.SUCCEEDED]
+        opened = await self._opened(rest)
+        dear = [each for each in rest if opened[each] is not OpenOutcome.SUCCEEDED]
         shown = await self.look.scan(dear, locks) if dear else {}
         new = {
             each.name: _LastSight(
                 facts=replace(
-                    shown.get(each.name, KernelFacts()), kind=each.kind, opened=opened[each.name]
+                    shown.get(each.name, KernelFacts()), kind=each.kind, opened=opened[each]
                 ),
                 since=began,
                 whole=each.name in shown,
@@ -401,22 +399,25 @@ class DeviceUse:
             and now - seen.since < self.budget.start
         }
         enabled = await self.look.enabled(known) if known else {}
-        found: dict[DeviceName, KernelFacts] = {}
-        for each, facts in known.items():
-            same = enabled[each.name] == facts.enabled
-            if same and (facts.enabled or await self._open(each) is OpenOutcome.BUSY):
-                found[each.name] = facts
-        return found
+        same = {each: facts for each, facts in known.items() if enabled[each.name] == facts.enabled}
+        opened = await self._opened([each for each, facts in same.items() if not facts.enabled])
+        return {
+            each.name: facts
+            for each, facts in same.items()
+            if facts.enabled or opened[each] is OpenOutcome.BUSY
+        }
 
     def _seen_whole(self, devices: Sequence[Device]) -> dict[Device, _LastSight]:
         """Return how those of *devices* were last seen whose look was at every process."""
         seen = {each: self._seen.get(each.name) for each in devices}
         return {each: one for each, one in seen.items() if one is not None and one.whole}
 
-    async def _open(self, device: Device) -> OpenOutcome:
-        return (
-            await self.look.open(device) if self.exclusive_open.value else OpenOutcome.UNAVAILABLE
-        )
+    async def _opened(self, devices: Sequence[Device]) -> dict[Device, OpenOutcome]:
+        """Open *devices*, where that is allowed, all at once: each may take its driver seconds."""
+        if not self.exclusive_open.value:
+            return dict.fromkeys(devices, OpenOutcome.UNAVAILABLE)
+        opened = await asyncio.gather(*map(self.look.open, devices))
+        return dict(zip(devices, opened, strict=True))
 
     # What is remembered, and for how long.
 
