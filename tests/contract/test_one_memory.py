@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,19 +198,25 @@ async def test_a_release_goes_by_the_look_that_is_made_for_another_one(on: Node)
     assert pids(found[device.name]) == {late.pid}
 
 
+class EnabledMeanwhile(CountedLook):
+    """A look during which the kernel comes to say *level* of the first chip."""
+
+    def __init__(self, on: Node, level: str) -> None:
+        super().__init__(on.simulated.root, on.look._lane, NoDrivers(), SystemClock())
+        self._enable = partial(on.enable, level)
+
+    async def scan(self, *asked: Any, **how: Any) -> dict[DeviceName, KernelFacts]:
+        found = await super().scan(*asked, **how)
+        self._enable()
+        return found
+
+
 async def test_a_device_that_was_enabled_during_the_look_that_found_nobody_is_not_free(
     on: Node,
 ) -> None:
     """Others may have been tried since, behind a start's look that takes seconds."""
-
-    class Meanwhile(CountedLook):
-        async def scan(self, *asked: Any, **how: Any) -> dict[DeviceName, KernelFacts]:
-            found = await super().scan(*asked, **how)
-            on.enable("1")
-            return found
-
-    look = Meanwhile(on.simulated.root, on.look._lane, NoDrivers(), SystemClock())
-    facts = await on.to_free(on.device, use=device_use(look, on.simulated.root, on.clock))
+    use = device_use(EnabledMeanwhile(on, "1"), on.simulated.root, on.clock)
+    facts = await on.to_free(on.device, use=use)
     assert not facts.holders
     assert judge_kernel(facts).freedom is Freedom.IN_USE
 
@@ -218,14 +225,7 @@ async def test_a_device_that_was_enabled_before_the_look_that_found_nobody_is_no
     on: Node,
 ) -> None:
     """Who closed it meanwhile may have kept its group: nobody was looked for since."""
-
-    class Meanwhile(CountedLook):
-        async def scan(self, *asked: Any, **how: Any) -> dict[DeviceName, KernelFacts]:
-            found = await super().scan(*asked, **how)
-            on.enable("0")
-            return found
-
-    look = Meanwhile(on.simulated.root, on.look._lane, NoDrivers(), SystemClock())
+    look = EnabledMeanwhile(on, "0")
     use, enabled = device_use(look, on.simulated.root, on.clock), on.enable("1")
     facts = await on.to_free(on.device, enabled, use=use)
     assert judge_kernel(facts).freedom is Freedom.IN_USE

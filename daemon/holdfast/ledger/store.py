@@ -141,8 +141,7 @@ class Store:
             changes = self._place.changes()
         except OSError as error:
             raise LedgerError(f"cannot look at the ledger {self._path}: {error}") from error
-        known = {"", *changes, "; ".join(changes)}
-        return changes if self._stale in known else (*changes, self._stale)
+        return changes or tuple(filter(None, [self._stale]))
 
     def prove(self) -> tuple[str, ...]:
         """Write to the disk and read back; return why the files were written again, and how.
