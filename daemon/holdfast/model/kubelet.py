@@ -1,4 +1,4 @@
-"""What kubelet has in its checkpoint: facts read from its checkpoint and from PodResources."""
+"""What kubelet records and tells of pods and claims: its checkpoint, its claims, PodResources."""
 
 from collections.abc import Collection, Mapping
 from functools import cached_property

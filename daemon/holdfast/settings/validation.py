@@ -65,16 +65,18 @@ def _path(text: str) -> Path:
 
 
 def _resources(settings: Settings) -> Iterator[str]:
-    names = [
-        (f"{key}.resourceName", section["resourceName"])
+    sections = {
+        f"{key}.resourceName": section
         for key, section in plain(settings).items()
         if isinstance(section, dict) and "resourceName" in section
-    ]
+    }
+    names = [(path, section["resourceName"]) for path, section in sections.items()]
     names += [
         (f"pools[{n}].resourceName", each.resource_name) for n, each in enumerate(settings.pools)
     ]
-    for path, name in names[not settings.tpu.enabled :]:
-        if settings.gpu.enabled and settings.gpu.served().has(name):
+    for path, name in names:
+        serves = sections.get(path, {}).get("enabled", True)
+        if serves and settings.gpu.enabled and settings.gpu.served().has(name):
             yield (
                 f"{path}: {name!r} is a name of GPUs, which pods then could not tell from what "
                 "else has it; choose another, or set gpu.enabled to false"
