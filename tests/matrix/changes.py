@@ -118,12 +118,14 @@ class _Story:
         self._numbers = made.numbers
         self._holders: list[tuple[Pod, str]] = []
         self._held: dict[str, str] = {}
+        self._beside: list[Pod] = []
         self._ending: list[Pod] = []
         self._former: Pod | None = None
         self._left = ""
         self._waiting: list[tuple[Pod, str]] = []
         self._past: Pod | None = None
         self._rebooted = False
+        self._came = 0
 
     async def past(self, has: Sequence[str]) -> None:
         """Let a pod run that is over when all begins."""
@@ -133,7 +135,8 @@ class _Story:
         """Let two pods run, one wait for what another has left, and one begin to end.
 
         They have what goes by *has*. Unless the hardware *stands*, no process has it open: the
-        kernel would not let it go.
+        kernel would not let it go. Beside those that have a claim another pod may use that claim,
+        and one watch their GPU.
         """
         made = self.made
         if self._past is not None:
@@ -143,9 +146,9 @@ class _Story:
         behind = next((each for each in names if _can_be_left(before, each)), "") if stands else ""
         names = [each for each in names if each != behind][:2]
         for name in names:
-            pod = await _begin(made, name, f"holder-{len(self._holders)}", opens=stands)
-            if pod is not None:
-                self._holders.append((pod, name))
+            await self._hold(name, stands=stands)
+        if name := next((each for each in names if _can_be_watched(before, each)), ""):
+            await self._watch(name)
         self._held = await made.locks()
         if set(self._held.values()) - {"held"}:
             raise ViolationError(f"start: locks {self._held} while pods run")
@@ -156,6 +159,43 @@ class _Story:
             self._ending += [ending] if ending else []
         for each in self._ending:
             made.let_end(each)
+
+    async def _hold(self, name: str, *, stands: bool) -> None:
+        """Let a pod run that has one by *name*; or two, of one claim."""
+        made, number = self.made, len(self._holders)
+        shared = f"shared-{number}" if self._chance.random() < 0.5 else ""
+        pods = []
+        for each in (f"holder-{number}", f"sharer-{number}")[: 2 if shared else 1]:
+            # A VFIO group can be opened once.
+            pod = await _begin(made, name, each, shared=shared, opens=stands and not shared)
+            if pod is None:
+                break
+            pods.append(pod)
+            if not pod.spec.claims:
+                break
+        if len(pods) > 1:
+            self._beside.append(self._chance.choice(pods))
+        if len(pods) > 1 and self._chance.random() < 0.3:
+            # It ends while all changes; the other one keeps what their claim has.
+            self._ending.append(self._beside.pop())
+        self._holders += [(pod, name) for pod in pods if pod not in self._ending]
+
+    async def _watch(self, name: str) -> None:
+        """Let a pod run that has a GPU of *name* with adminAccess, whoever has it."""
+        pod = await _begin(self.made, name, "monitor", admin=True, patient=False)
+        if pod is not None:
+            self._holders.append((pod, name))
+            self._beside.append(pod)
+
+    async def _end_beside(self, after: Choice) -> None:
+        """End the pods beside others: those keep what they have."""
+        made, what = self.made, self._what
+        for pod in self._beside:
+            await promised(made, made.end(pod), f"{what}: kubelet ends {pod.spec.name}")
+        self._holders = [each for each in self._holders if each[0] not in self._beside]
+        if self._beside and not self._rebooted:
+            held = _until_locks(made, self._held, after)
+            await promised(made, held, f"{what}: what a claim has stays that of its other pods")
 
     async def withhold(
         self, before: Choice, after: Choice, has: Sequence[str], *, comes: Sequence[str]
@@ -177,8 +217,9 @@ class _Story:
     async def _come(self, names: Sequence[str]) -> None:
         """Let some pods come that want one of *names* each."""
         for name in self._chance.sample(names, min(len(names), 2)):
-            number, own = len(self.made.kubelet.pods), self._chance.random() < 0.5
-            pod = await self.made.ask(f"new-{number}", name, claim=own, patient=False)
+            self._came += 1
+            own = self._chance.random() < 0.5
+            pod = await self.made.ask(f"new-{self._came}", name, claim=own, patient=False)
             if pod is not None and pod.phase is not Phase.FAILED:
                 self._waiting.append((pod, name))
 
@@ -261,7 +302,8 @@ class _Story:
     async def _starts(self, pod: Pod, name: str, times: int, after: Choice) -> None:
         """See that a pod starts, or is told to be deleted where it has numbers of before.
 
-        Who has what is not there any more may wait.
+        Who has what is not there any more may wait. A claim that nobody had prepared while its GPU
+        was shared is refused (docs/dra.md).
         """
         made, turned = self.made, self._numbers != self.made.numbers
         stays = self._has_all(pod, name, after)
@@ -269,6 +311,7 @@ class _Story:
 
         def decided() -> bool:
             told = turned and not (by_name or pod.spec.claims) and "delete the pod" in pod.waiting
+            told = told or (times == 1 and "which is not shared; delete the pod" in pod.waiting)
             excused = told or (not stays and pod.waiting)
             return pod.starts >= times or bool(excused)
 
@@ -302,6 +345,7 @@ class _Story:
         ]
         if dead:
             raise ViolationError(f"{what}: {dead} ended (nothing is made worse)")
+        await self._end_beside(after)
         now = made.now(after)
         for pod, name in self._holders:
             offered = {each.id for each in oracle.foretold(now).get(name, ())}
@@ -374,6 +418,12 @@ async def _until_locks(made: World, wanted: dict[str, str], choice: Choice) -> N
 
 def _is_gpu(id_: str) -> bool:
     return id_.startswith(("GPU-", "MIG-"))
+
+
+def _can_be_watched(choice: Choice, resource: str) -> bool:
+    """Tell whether claims have GPUs by *resource*: of nothing else adminAccess is given."""
+    offers = [each.offers[0] for each in oracle.published(choice).get(resource, ())]
+    return any(each.path.startswith("/dev/nvidia") for each in offers)
 
 
 def _can_be_left(choice: Choice, resource: str) -> bool:

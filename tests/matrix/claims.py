@@ -73,9 +73,21 @@ class Cluster:
         limits = {"limits": {what: str(count)}}
         add(self.store, PODS, name, spec=using(resources=limits))
 
-    def claims(self, name: str, what: str) -> None:
-        """Add a pod with a claim of one device of a resource, or of a shape."""
+    def claims(self, name: str, what: str, shared: str = "", *, admin: bool = False) -> None:
+        """Add a pod with a claim of one device of a resource, or of a shape.
+
+        It is the pod's own, or the *shared* one of that name, or its own with adminAccess.
+        """
         claim = {"name": _CLAIM, "resourceClaimTemplateName": _called(what)}
+        if admin:
+            shared = name
+        if shared:
+            claim = {"name": _CLAIM, "resourceClaimName": shared}
+        if shared and not any(
+            each["metadata"]["name"] == shared for each in self.store.every(CLAIMS)
+        ):
+            wanted = {"adminAccess": True} if admin else {}
+            add(self.store, CLAIMS, shared, spec=wanting(_called(what), _CLAIM, **wanted))
         add(self.store, PODS, name, spec=using(claim))
 
     def placed(self, name: str, work: Workload) -> PodSpec | None:

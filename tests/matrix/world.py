@@ -285,13 +285,16 @@ class World(Stage):
         count: int = 1,
         *,
         claim: bool = False,
+        shared: str = "",
+        admin: bool = False,
         patient: bool = True,
         **work: Any,
     ) -> Pod | None:
         """Submit a pod with *count* of a resource or shape, None where it finds no place.
 
-        Where claims bring it, a *claim* of the pod's own does, or else the scheduler makes it. Who
-        is not *patient* wants its place at once.
+        Where claims bring it, a *claim* of the pod's own does, or one that is *shared* by this
+        name, or with *admin* access, or else the scheduler makes it. Who is not *patient* wants its
+        place at once.
         """
         work = {"opens": not self.choice["node.sandbox"], **work}
         if what not in {**oracle.published(self.choice), **oracle.shapes(self.choice)}:
@@ -299,7 +302,7 @@ class World(Stage):
                 PodSpec(name=name, containers=(asks(what, count, **work),), restart="Always")
             )
         if claim:
-            self.cluster.claims(name, what)
+            self.cluster.claims(name, what, shared, admin=admin)
         else:
             self.cluster.wants(name, what, count)
         found: list[PodSpec | None] = [None]
