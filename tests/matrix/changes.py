@@ -15,7 +15,7 @@ from fakes.namednode import Cluster
 from fakes.stage import Stage, end
 from matrix import byhand, calls, oracle, space
 from matrix.oracle import ViolationError
-from matrix.run import until_offered
+from matrix.run import only_one, until_offered
 from matrix.space import Choice
 from matrix.world import World, plug, promised, refusal, unplug, world
 from simulated.pods import Phase, Pod
@@ -58,7 +58,8 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
             ignored = shutil.ignore_patterns("*.sock")
             shutil.copytree(made.state, made.folder / "former", ignore=ignored)
         stands = meanwhile not in {"unplug", "numbers"}
-        await story.begin(before, has, stands=stands)
+        # While a process uses a GPU, its driver cannot go, nor the GPU be divided in another way.
+        await story.begin(before, has, stands=stands, gpus=meanwhile in {"", "unplug", "kubelet"})
         if has and way not in {"lost", "old"} and chance.random() < 0.5:
             # Nobody is about to start on what is taken out.
             await story.withhold(before, after, has, comes=has if stands else ())
@@ -131,11 +132,11 @@ class _Story:
         """Let a pod run that is over when all begins."""
         self._past = await _begin(self.made, has[0], "past") if has else None
 
-    async def begin(self, before: Choice, has: Sequence[str], *, stands: bool) -> None:
+    async def begin(self, before: Choice, has: Sequence[str], *, stands: bool, gpus: bool) -> None:
         """Let two pods run, one wait for what another has left, and one begin to end.
 
         They have what goes by *has*. Unless the hardware *stands*, no process has it open: the
-        kernel would not let it go. Beside those that have a claim another pod may use that claim,
+        kernel would not let it go. What is left behind is on *gpus* as well. Beside those that have a claim another pod may use that claim,
         and one watch their GPU.
         """
         made = self.made
@@ -143,7 +144,8 @@ class _Story:
             await promised(made, made.end(self._past), "end: kubelet ends past")
             await promised(made, made.until_free(), "end: what its pod had is free again")
         names = list(_apart(before, self._chance.sample(has, len(has))))[:3]
-        behind = next((each for each in names if _can_be_left(before, each)), "") if stands else ""
+        left = (each for each in names if _can_be_left(before, each, stands=stands, gpus=gpus))
+        behind = next(left, "")
         names = [each for each in names if each != behind][:2]
         for name in names:
             await self._hold(name, stands=stands)
@@ -240,6 +242,8 @@ class _Story:
         if self._former is None or self._former.phase is Phase.FAILED:
             raise ViolationError(f"allocate: {count} of {resource} are not given")
         await promised(made, made.running(self._former), "start: former runs")
+        if any(_is_gpu(each) for each in made.has(self._former, resource)):
+            made.uses_gpus(self._former)
         self._left = f"{resource}/{made.has(self._former, resource)[0]}"
         await made.end(self._former)
         waiting = await made.ask("waiting", resource, count)
@@ -426,10 +430,12 @@ def _can_be_watched(choice: Choice, resource: str) -> bool:
     return any(each.path.startswith("/dev/nvidia") for each in offers)
 
 
-def _can_be_left(choice: Choice, resource: str) -> bool:
-    """Tell whether what keeps such a device is seen at its node alone, and comes by the plugin."""
+def _can_be_left(choice: Choice, resource: str, *, stands: bool, gpus: bool) -> bool:
+    """Tell whether a pod can have all of *resource*, by the plugin, and leave a process on it."""
     offers = oracle.foretold(choice).get(resource, ())
-    return bool(offers) and not any(each.path.startswith("/dev/nvidia") for each in offers)
+    if any(each.path.startswith("/dev/nvidia") for each in offers):
+        return gpus and not only_one(choice, offers)
+    return bool(offers) and stands
 
 
 def _offers(choice: Choice, resource: str = "") -> list[oracle.Offer]:

@@ -66,12 +66,12 @@ async def end_to_end(made: World, choice: Choice, chance: random.Random) -> None
     _spec(made, choice)
     for resource, offers in oracle.foretold(choice).items():
         by_id = {each.id: (each,) for each in offers}
-        most = 1 if _only_one(choice, offers) else len(offers)
+        most = 1 if only_one(choice, offers) else len(offers)
         for count in dict.fromkeys((1, most)):
             await _one_after_another(made, resource, count, by_id)
     for resource, devices in oracle.published(choice).items():
         by_name = {each.name: each.offers for each in devices}
-        most = 1 if _only_one(choice, devices[0].offers) else len(devices)
+        most = 1 if only_one(choice, devices[0].offers) else len(devices)
         for count in dict.fromkeys((1, most)):
             claim = count == 1 and chance.random() < 0.5
             await _one_after_another(made, resource, count, by_name, claim=claim)
@@ -105,7 +105,7 @@ async def _cut_short(made: World, choice: Choice, resource: str, chance: random.
         await promised(made, over, f"{call}: its pod ends (nobody waits for ever)")
     count = len(plugin.get(resource) or claims[resource]) - runs
     pods = [pod] if runs else []
-    if count and not _only_one(choice, offers):
+    if count and not only_one(choice, offers):
         pods.append(await _runs(made, resource, count))
     if pods:
         await _ends(made, *pods)
@@ -199,7 +199,7 @@ def _spec(made: World, choice: Choice) -> None:
             )
 
 
-def _only_one(choice: Choice, offers: Sequence[oracle.Offer]) -> bool:
+def only_one(choice: Choice, offers: Sequence[oracle.Offer]) -> bool:
     fail = choice["sharing.timeSlicing.failRequestsGreaterThanOne"]
     return bool(fail) and any(each.shared for each in offers)
 

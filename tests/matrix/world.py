@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import yaml
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ _VISIBLE, _MOUNTS = "NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices
 _OTHERS = 0x1234
 _CARD = "0000:40:00.0"
 _INSTANCES = 7
+_Hardware = TypeVar("_Hardware", nvml.Card, nvml.Slice)
 EVERYTHING = "all"
 THEIRS: Mapping[str, tuple[str, ...]] = {
     "gpu.migStrategy": ("flags", "migStrategy"),
@@ -61,6 +62,7 @@ class _Runtime(WatchfulRuntime):
     sandboxes: dict[str, GvisorSandbox]
     strays: Callable[[Pod, set[str]], list[str]]
     withheld: Callable[[Pod], list[str]]
+    in_use: Callable[[Pod], list[str]]
     leaks = False
     """Sandboxes outlive the pods that they were made for."""
 
@@ -79,7 +81,7 @@ class _Runtime(WatchfulRuntime):
         told |= {each.partition("=")[2] for each in names if "/imex-" not in each}
         paths = self.paths(grant)
         own = [path for path in paths if path.startswith(("/dev/vfio", "/dev/accel"))]
-        taken = [path for path in own if self.node.tree.in_use(path)]
+        taken = [path for path in own if self.node.tree.in_use(path)] + self.in_use(pod)
         if taken:
             self.trespasses.append(f"{pod.spec.name} started on {taken}, which somebody has open")
         self.given[pod.uid] = told | set(paths)
@@ -120,6 +122,8 @@ class World(Stage):
     """What a person withholds: the id of a piece of hardware, or EVERYTHING."""
     exempt: frozenset[str] = frozenset()
     """The UIDs of the pods that had started before, which go on."""
+    leavers: tuple[tuple[Pod, frozenset[str]], ...] = ()
+    """Who left a process on which GPUs and slices."""
     layout: tuple[tuple[str, ...], ...]
     """How the GPUs are divided now: while all changes, not yet as the choice says."""
     limit = 40.0
@@ -162,17 +166,48 @@ class World(Stage):
         """Let NVML have the GPUs of *choice*, each divided as it says."""
         self.layout = choice["node.gpus"]
         now, known = self.now(choice), nvml.cards(len(self.layout))
+        left = {id_: pid for pod, ids in self.leavers for pid in self.orphans(pod) for id_ in ids}
         cards = {
             oracle.gpu_index(now, place): replace(
                 known[oracle.gpu_index(now, place)],
                 uuid=card.uuid,
                 bus=card.bus,
                 mig=int(layout != ()),
-                slices=tuple(_slices(place, layout)),
+                slices=tuple(_used(each, left) for each in _slices(place, layout)),
             )
             for place, (card, layout) in enumerate(zip(known, self.layout, strict=True))
         }
-        self.gpus.show(replace(self.gpus.stub, cards=tuple(cards[each] for each in sorted(cards))))
+        shown = tuple(_used(cards[each], left) for each in sorted(cards))
+        self.gpus.show(replace(self.gpus.stub, cards=shown))
+
+    def uses_gpus(self, pod: Pod) -> None:
+        """Let NVML name what *pod* leaves behind, on the GPUs and slices that it has."""
+        things, own = self._things(pod)
+        # On a GPU in MIG mode a program has the first of its slices.
+        slices = {each.path: each for each in reversed(things) if each.kind == "slice"}
+        used = (
+            slices.get(each.path) if each.kind == "gpu" and each.in_mig_mode else each
+            for each in own
+        )
+        ids = frozenset(each.id for each in used if each is not None)
+        self.leavers = (*self.leavers, (pod, ids))
+        self.show(self.now(self.choice))
+
+    async def follow_leavers(self) -> None:
+        """Let NVML name what was left only while it lives."""
+        while True:
+            await asyncio.sleep(0.02)
+            left = tuple(each for each in self.leavers if self.orphans(each[0]))
+            if left != self.leavers:
+                self.leavers = left
+                self.show(self.now(self.choice))
+
+    def in_use(self, pod: Pod) -> list[str]:
+        """Return which GPUs and slices of *pod* have a process that another pod left there."""
+        things, own = self._things(pod)
+        ids = {id_ for leaver, ids in self.leavers if leaver is not pod for id_ in ids}
+        left = [each for each in things if each.id in ids]
+        return sorted({each.id for each in own if any(oracle.shares(each, one) for one in left)})
 
     def now(self, choice: Choice) -> Choice:
         """Return *choice* with the hardware as it is: while all changes, not yet as it says."""
@@ -367,6 +402,14 @@ def _place(file: Path, content: Mapping[str, Any]) -> None:
     draft.replace(file)
 
 
+def _used(made: _Hardware, left: Mapping[str, int]) -> _Hardware:
+    """Return a GPU or a slice with the process that is *left* on it; a GPU has its slices' too."""
+    own = (made, *(made.slices if isinstance(made, nvml.Card) else ()))
+    pids = {left[each.uuid] for each in own if each.uuid in left}
+    processes = tuple(("compute", pid, nvml.GIB) for pid in sorted(pids))
+    return replace(made, used=nvml.GIB * len(pids), processes=processes)
+
+
 def _slices(place: int, layout: Sequence[str]) -> list[nvml.Slice]:
     if layout == space.EMPTY:
         return []
@@ -432,6 +475,7 @@ async def world(choice: Choice, library: Path) -> AsyncIterator[World]:
         made.kubelet.tell = PodStatuses(cluster.store, cluster.scheduler).tell
         made.gpus = SimulatedGpus(node, folder / "nvml", nvml.Node(init=NOT_LOADED))
         runtime.strays, runtime.withheld = made.strays, made.withheld
+        runtime.in_use = made.in_use
         made.numbers = choice["node.numbers"]
         made.show(choice)
         made.adopt(choice)
@@ -439,10 +483,12 @@ async def world(choice: Choice, library: Path) -> AsyncIterator[World]:
             if choice["node.gpus"]:
                 made.load_driver()
                 made.gpus.add_imex_channel()
+            following = asyncio.create_task(made.follow_leavers())
             try:
                 yield made
                 _check(runtime)
             finally:
+                following.cancel()
                 for sandbox in runtime.sandboxes.values():
                     sandbox.close()
 
