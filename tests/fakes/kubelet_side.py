@@ -189,6 +189,7 @@ async def kubelet_side(
     watch = FolderWatch(
         folder=folder, prefix="holdfast-", paths=paths, lane=lane, interval=Watched(interval)
     )
+    view = Watched(KubeletView())
     registrar = Registrar(
         plugins=PluginParts(
             offers=offers,
@@ -202,10 +203,11 @@ async def kubelet_side(
         folder=watch,
         prefix="holdfast",
         times=Watched(enrolment),
+        view=view,
     )
     processes = _Processes(dialled)
     reader = ViewReader(
-        view=Watched(KubeletView()),
+        view=view,
         folder=watch,
         pods=PodResources(base / "pr.sock", deadline=Watched(2.0)),
         traffic=traffic,

@@ -25,10 +25,12 @@ from fakes.kubelet_side import (
     registered,
     registered_side,
 )
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
 from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.folder import FolderWatch
-from holdfast.kubelet.plugin import socket_path
+from holdfast.kubelet.plugin import PluginServer, socket_path
 from holdfast.kubelet.registration import RegistrationTimes
 from holdfast.kubelet.socket import SocketServer, dial
 from holdfast.model.book.offers import Offers
@@ -36,6 +38,7 @@ from holdfast.model.ids import ResourceName
 from holdfast.names import LONGEST_SOCKET_PATH
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from simulated.kubelet import Kubelet
 from waiting import beside, until
 
 SOCKET = socket_path(Path("/"), "holdfast", TPU).name
@@ -132,6 +135,37 @@ async def test_the_end_of_a_stream_is_followed_by_a_new_registration(short_path:
         for times in (2, 3):
             await kubelet.end_stream()
             await registered(side, times=times)
+
+
+async def _dropping(kubelet: Kubelet) -> None:
+    """Drop what has no plugin, whenever kubelet looks at its capacity."""
+    while True:
+        kubelet.devices.drop_stopped()
+        await asyncio.sleep(0.5)
+
+
+async def test_a_resource_that_kubelet_drops_after_another_plugins_end_is_registered_again(
+    short_path: Path,
+) -> None:
+    async with registered_side(short_path) as (kubelet, side):
+        folder = short_path / "dp"
+        another = PluginServer(
+            folder=folder, prefix="another", plugin=bare_plugin(Deciding()), patience=2.5
+        )
+        await another.start()
+        request = api.RegisterRequest(
+            version="v1beta1", endpoint=another.socket.path.name, resource_name=TPU
+        )
+        async with dial(folder / "kubelet.sock") as channel:
+            await rpc.RegistrationStub(channel).Register(request)
+        await until(lambda: {} in kubelet.messages[TPU], what="the other plugin's list")
+        await another.close()
+        await until(lambda: kubelet.devices.endpoints[TPU].stub is None)
+        # It still reads our stream, and drops again what that says.
+        async with beside(_dropping(kubelet)):
+            await registered(side, times=2)
+        answer = await kubelet.give("u", TPU, "a")
+        assert answer.container_responses[0].envs["CHIPS"] == "a"
 
 
 async def test_a_registration_does_not_wait_for_our_own_socket_to_answer_us(

@@ -100,6 +100,13 @@ class DeviceManager(DeviceTable):
             os.utime(temporary, (written, written))
         temporary.replace(self._path)
 
+    def drop_stopped(self) -> None:
+        """Drop what no plugin has come back to, as kubelet does five minutes after a stream's end."""
+        kept = {name: each for name, each in self.endpoints.items() if each.stub is not None}
+        if kept != self.endpoints:
+            self.endpoints = kept
+            self.write()
+
     def read(self) -> None:
         """Read the checkpoint, as at a start; one that cannot be read leaves nothing."""
         try:

@@ -272,7 +272,7 @@ class Kubelet(rpc.RegistrationServicer):
         with contextlib.suppress(aio.AioRpcError):
             async for message in stream:
                 await self.hears.wait()
-                endpoint = self.devices.endpoints[resource]
+                endpoint = self.devices.endpoints.setdefault(resource, Endpoint(stub=None))
                 endpoint.devices = {device.ID: device for device in message.devices}
                 self.messages.setdefault(resource, []).append(
                     {device.ID: device.health for device in message.devices}
@@ -283,7 +283,8 @@ class Kubelet(rpc.RegistrationServicer):
                     stream.cancel()
                     break
         # By name, even if this was the stream of a former plugin: a bug of kubelets before 1.37.
-        self.devices.endpoints[resource].stop()
+        if left := self.devices.endpoints.get(resource):
+            left.stop()
 
     async def _admit(self, pod: Pod) -> None:
         for container in (*pod.spec.init_containers, *pod.spec.containers):

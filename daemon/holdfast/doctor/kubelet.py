@@ -253,8 +253,9 @@ def _strangers(contents: Contents, settings: Settings) -> Iterator[Finding]:
             yield Check("other-devices").fail(
                 f"kubelet has {resource} from another plugin, with the devices "
                 f"{some(odd)}: the plugin that registers last has the resource",
-                remedy="remove the other plugin from this node (nodeSelector, taint), or give one "
-                "of the two another resource name; then restart kubelet",
+                remedy="remove the other plugin from this node (docs/operations.md, migrate), or "
+                "give one of the two another resource name; holdfast registers again by itself, "
+                "within six minutes",
             )
     had: dict[str, set[str]] = {}
     for entry in contents.entries:

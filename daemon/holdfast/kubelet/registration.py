@@ -17,7 +17,7 @@ from holdfast.kubelet.folder import FolderState, FolderWatch
 from holdfast.kubelet.plugin import DevicePlugin, PluginParts, PluginServer
 from holdfast.kubelet.socket import dial, what_went_wrong
 from holdfast.model.ids import ResourceName
-from holdfast.model.kubelet import Registration
+from holdfast.model.kubelet import KubeletView, Registration
 from holdfast.model.node.readiness import ReadinessCheck, check, check_openly
 from holdfast.runtime.clock import backoff
 from holdfast.runtime.problem import Problem
@@ -57,6 +57,7 @@ class Registrar(Struct, frozen=True, kw_only=True):
     folder: FolderWatch
     prefix: str
     times: Watched[RegistrationTimes]
+    view: Watched[KubeletView]
     registrations: Watched[Mapping[ResourceName, Registration]] = field(
         default_factory=lambda: Watched({})
     )
@@ -216,9 +217,11 @@ class _OneResource:
     async def _over(self, began_with: FolderState) -> str:
         """Return, with the reason, when the registration is good no longer."""
         opened_by = self._clock.monotonic() + self._of.times.value.stream
-        socket = self.server.socket
+        socket, resource, had = self.server.socket, self._plugin.resource, False
         while True:
-            changes = Changes([self._plugin.streams, self._folder.state, self._of.plugins.offers])
+            changes = Changes(
+                [self._plugin.streams, self._folder.state, self._of.plugins.offers, self._of.view]
+            )
             streams, state = self._plugin.streams.value, self._folder.state.value
             left = opened_by - self._clock.monotonic()
             self._set(self._state)
@@ -226,7 +229,7 @@ class _OneResource:
                 return "kubelet closed its ListAndWatch stream; registering again"
             if not streams.opened and left <= 0:
                 return (
-                    f"kubelet accepted {self._plugin.resource} but opened no ListAndWatch stream "
+                    f"kubelet accepted {resource} but opened no ListAndWatch stream "
                     f"in {self._of.times.value.stream:g} s; see kubelet's log"
                 )
             if _another_kubelet(state, began_with):
@@ -234,6 +237,13 @@ class _OneResource:
             if self._plugin.options() != self._options:
                 await self.server.close()
                 return "whether kubelet is to call before starts has changed; registering again"
+            # Kubelet drops a resource five minutes after the plugin that registered last has ended,
+            # and goes on reading what another one sends it.
+            has = resource in self._of.view.value.registered
+            if had and not has:
+                await self.server.close()
+                return f"kubelet has dropped {resource} and its devices; registering again"
+            had = has
             if not state.has(socket):
                 return f"our socket {socket.path} was removed; serving and registering again"
             await changes.wait(math.inf if streams.opened else left)

@@ -292,6 +292,7 @@ class AllocationParts:
             folder=kubelet.folder,
             prefix=core.settings.kubelet.socket_prefix,
             times=live.kubelet.part(lambda now: RegistrationTimes(register=now.register_timeout)),
+            view=core.view,
         )
         self.leaks = LeakedSandboxes(
             ledger=ledger,
