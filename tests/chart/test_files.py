@@ -170,7 +170,7 @@ def test_helms_test_fails_where_there_is_no_daemon_at_all() -> None:
 
 
 def test_helms_test_asks_every_daemon_with_no_privilege_at_all() -> None:
-    found = objects()
+    found = objects({"nodeSelector": {"pool": "gpu"}})
     service, asking = one(found, "Service"), one(found, "Pod")
 
     # A Service leaves out who is not ready, and that is whom the test is about.
@@ -178,7 +178,8 @@ def test_helms_test_asks_every_daemon_with_no_privilege_at_all() -> None:
     assert service["spec"]["clusterIP"] == "None"
     template = one(found, "DaemonSet")["spec"]["template"]
     labels = template["metadata"]["labels"]
-    assert asking["spec"]["tolerations"] == template["spec"]["tolerations"]
+    for place in ("nodeSelector", "affinity", "tolerations"):
+        assert asking["spec"][place] == template["spec"][place]
     assert service["spec"]["selector"].items() <= labels.items()
     assert not service["spec"]["selector"].items() <= asking["metadata"]["labels"].items()
     (only,) = asking["spec"]["containers"]

@@ -73,6 +73,7 @@ _BAD = r"""
 {config.tpu.resourceName: tpu} | /config/tpu/resourceName
 {config.tpu.generation: v99} | /config/tpu/generation
 {config.tpu.envFile: /env} | config.tpu.envFile: its folder is mounted, and the host's
+{config.tpu.envFile: /etc/tpu-env} | config.tpu.envFile: its folder is mounted, and the host's /etc
 {config.gpu.driverRoot: /./} | /config/gpu/driverRoot
 {config.gpu.cdiAnnotationPrefix: cdi} | /config/gpu/cdiAnnotationPrefix
 {config.reclaim: {mode: observe, leakedSandbox: restart}} | leakedSandbox: restart

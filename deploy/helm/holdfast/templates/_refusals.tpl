@@ -39,8 +39,8 @@
 {{- if and (or .Values.config.default .Values.config.fallbackStrategies) (not (include "holdfast.documents" .)) -}}
 {{- $told = append $told "config.default, config.fallbackStrategies: there are no documents; set config.map or config.name" -}}
 {{- end -}}
-{{- if eq (dir $settings.tpu.envFile) "/" -}}
-{{- $told = append $told "config.tpu.envFile: its folder is mounted, and the host's / must not lie over the container's own; have the file in another" -}}
+{{- if has (dir $settings.tpu.envFile) (list "/" "/etc") -}}
+{{- $told = append $told (printf "config.tpu.envFile: its folder is mounted, and the host's %s must not lie over the container's own; have the file in another" (dir $settings.tpu.envFile)) -}}
 {{- end -}}
 {{- $claimed := include "holdfast.claimed" . | fromJsonArray -}}
 {{- if and $settings.http.address (not .Values.hostNetwork) -}}
