@@ -8,10 +8,9 @@ from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiServer, decoded, understood
 from holdfast.apiserver.watch import watch
-from holdfast.apiserver.wire import METADATA_ALONE, Access, ApiRequest, Wire
+from holdfast.apiserver.wire import Access, Wire, node_metadata
 from holdfast.runtime.clock import Clock
 
-_NODES = ("api", "v1", "nodes")
 _DEADLINE = 10.0
 
 Labels = Mapping[str, str]
@@ -32,9 +31,9 @@ class NodeOnServer:
     def __init__(self, server: ApiServer, *, node: str) -> None:
         """Ask *server* about *node*."""
         self._server = server
-        self._one = _request(node)
+        self._one = node_metadata(node)
         self._watched = replace(
-            self._one, path=_NODES, query={"fieldSelector": f"metadata.name={node}"}
+            self._one, path=self._one.path[:-1], query={"fieldSelector": f"metadata.name={node}"}
         )
 
     async def read(self) -> tuple[Labels, str]:
@@ -54,11 +53,7 @@ class NodeOnServer:
 
 def labels_now(access: Access, node: str, clock: Clock, *, timeout: float) -> Labels:
     """Return the labels of *node*, without an event loop; raise ApiServerError after *timeout*."""
-    request = _request(node)
+    request = node_metadata(node)
     with closing(Wire(access, clock)) as wire:
         answer = wire.exchange_within(request, timeout)
     return understood(request, answer, _NodeWithLabels).metadata.labels
-
-
-def _request(node: str) -> ApiRequest:
-    return ApiRequest(about=f"Node {node}", path=(*_NODES, node), accept=METADATA_ALONE)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiServer, ApiServers, decoded
 from holdfast.apiserver.watch import watch
-from holdfast.apiserver.wire import METADATA_ALONE, ApiRequest
+from holdfast.apiserver.wire import ApiRequest, node_metadata
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, OpaqueConfig
 from holdfast.model.dra.resourceslice import OwnerReference, ResourceSlice, SliceMetadata, SliceSpec
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
@@ -91,11 +91,7 @@ class NodeSlices:
 
     async def node_uid(self) -> str:
         """Return the uid of the Node, which owns the slices."""
-        request = ApiRequest(
-            about=f"Node {self.node}",
-            path=("api", "v1", "nodes", self.node),
-            accept=METADATA_ALONE,
-        )
+        request = node_metadata(self.node)
         return (await self._server.ask(request, _Object, deadline=_DEADLINE)).metadata.uid
 
     async def create(self, name: str, spec: SliceSpec, *, owner: str) -> ResourceSlice:

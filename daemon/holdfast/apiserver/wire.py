@@ -113,7 +113,7 @@ def node_name(named: str, variables: Mapping[str, str]) -> str:
     return named or variables.get("NODE_NAME") or platform.node()
 
 
-METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 """What to accept of a Node: its status is long, and nobody here reads it."""
 
 
@@ -137,6 +137,13 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
         """Return path and query as they are sent."""
         path = "/" + "/".join(quote(part, safe="") for part in self.path)
         return f"{path}?{urlencode(self.query)}" if self.query else path
+
+
+def node_metadata(node: str) -> ApiRequest:
+    """Return the call that reads the metadata of *node*."""
+    return ApiRequest(
+        about=f"Node {node}", path=("api", "v1", "nodes", node), accept=_METADATA_ALONE
+    )
 
 
 class ApiResponse(Struct, frozen=True, kw_only=True):

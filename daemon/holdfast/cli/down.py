@@ -62,9 +62,7 @@ def status(folder: Path, problem: str) -> Row:
     counts: Counter[ResourceName] = Counter(name.resource for name in book.locks)
     waited_for = waiting(book)
     return {
-        "version": None,
-        "pid": None,
-        "bootId": None,
+        **dict.fromkeys(("version", "pid", "bootId")),
         "claims": claim_reports(book),
         "drift": [],
         "noDevices": None,
@@ -72,9 +70,7 @@ def status(folder: Path, problem: str) -> Row:
         "resources": [
             {
                 "name": name,
-                "devices": None,
-                "healthy": None,
-                "offered": None,
+                **dict.fromkeys(("devices", "healthy", "offered")),
                 "locked": counts[name],
                 "waiting": waited_for[name],
             }

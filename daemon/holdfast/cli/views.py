@@ -60,11 +60,7 @@ def next_step(row: Row, names: Names) -> str:
     if row.get("state") == "queued":
         own = f"{names.device(row)} "
         reason = names.text(row.get("reason"))
-        return (
-            f"waits: it {reason.removeprefix(own)}"
-            if reason.startswith(own)
-            else f"waits: {reason}"
-        )
+        return f"waits: {'it ' if reason.startswith(own) else ''}{reason.removeprefix(own)}"
     if row.get("state") == "admin":
         return ""
     until = names.text(row.get("until"))
