@@ -331,7 +331,10 @@ async def test_an_api_server_that_refuses_is_told_by_its_own_words(cluster: Clus
     done = await _ask(cluster, "status")
 
     assert done.returncode == 2
-    assert done.stderr == f"kubectl holdfast: cannot list pods: {FORBIDDEN}\n"
+    told = f"kubectl holdfast: cannot list pods: {FORBIDDEN}"
+    assert done.stderr == f"{told}; name the daemons' namespace (-n)\n"
+    named = await _ask(cluster, "status", "-n", "holdfast")
+    assert named.stderr == f"{told}\n"
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,10 @@ class Kubectl:
         assert done is not None  # noqa: S101 - without a limit it ends
         status, output, said = done
         if status:  # it prints an empty list as well
-            raise FleetError(f"cannot list {arguments[0]}: {_reason(said.splitlines(), status)}")
+            reason = _reason(said.splitlines(), status)
+            everywhere = "(Forbidden)" in reason and "--all-namespaces" in arguments
+            advice = "; name the daemons' namespace (-n)" if everywhere else ""
+            raise FleetError(f"cannot list {arguments[0]}: {reason}{advice}")
         return output
 
 
