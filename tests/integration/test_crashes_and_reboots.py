@@ -219,3 +219,26 @@ async def _all_are(node: Stage, state: str) -> bool:
 
 async def _allocations(node: Stage) -> list[Pod]:
     return [move["pod"] for move in await node.ever("held") if move["from"] == "free"]
+
+
+async def test_a_daemon_that_cannot_look_at_the_hardware_when_it_starts_frees_none_of_it(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        old = await node.run(pod("old"))
+        path = node.answers(old)[0].devices[0].host_path
+        with node.held_open(path):
+            await node.end(old)
+            await node.until(node.all_releasing, "the lock to be released")
+            await node.stop()
+            bus = node.node.root.sys / "bus"
+            away = bus.rename(bus.with_name("away"))
+            await node.start_and_register()
+            await node.until_problem("hardware", "is not a sysfs")
+            await node.until_problem("first process scan", "")
+            await node.for_some_beats()
+            assert await node.all_releasing()
+            away.rename(bus)
+            await node.until_problem("hardware", "")
+            assert await node.ever("free") == []
+        await node.until_free()

@@ -146,11 +146,11 @@ class Scanner(Struct, kw_only=True, dict=True):
         """Take *adapters*, and publish what is known of their hardware before any scan."""
         for each in adapters:
             self.sources.add(each)
-        self._found = Inventory(
-            resources=tuple(r for each in self.sources for r in each.resources),
-            names=card_names(self.sources),
-        )
-        self._assigned = self._prepared = self._found
+        resources = tuple(r for each in self.sources for r in each.resources)
+        # Rules may have given any name: until a scan succeeds nothing is gone.
+        unseen = frozenset({*resources, ResourceName("*")})
+        before = Inventory(resources=resources, names=card_names(self.sources), unseen=unseen)
+        self._found = self._assigned = self._prepared = with_found(before, self.sources)
         self.inventory.set(self._found)
 
     def replace(self, source: Source) -> None:
