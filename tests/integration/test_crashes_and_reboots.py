@@ -224,7 +224,7 @@ async def _allocations(node: Stage) -> list[Pod]:
 async def test_a_daemon_that_cannot_look_at_the_hardware_when_it_starts_frees_none_of_it(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=1) as node:
+    async with stage(short_path, chips=1, discovery={"rescan": "10m"}) as node:
         old = await node.run(pod("old"))
         path = node.answers(old)[0].devices[0].host_path
         with node.held_open(path):

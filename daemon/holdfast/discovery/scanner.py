@@ -220,14 +220,14 @@ class Scanner(Struct, kw_only=True, dict=True):
             tasks.create_task(self._follow_names())
             tasks.create_task(self._watch_held())
             while True:
+                if self.problem.text:  # also of the scan before this was run
+                    await self.clock.sleep(next(self._retries))
+                    self.look_again()
                 await self._wanted.wait()
                 # One change makes several events; the first starts the wait, so it stays short.
                 await self.clock.sleep(self.settings.value.debounce)
                 self._wanted.clear()
                 await self.scan()
-                if self.problem.text:
-                    await self.clock.sleep(next(self._retries))
-                    self.look_again()
 
     def _look(self) -> tuple[Inventory, frozenset[PciAddress], Mapping[PciAddress, str | None]]:
         snapshot = Snapshot(self.root, self.sysfs, known=self._known)
