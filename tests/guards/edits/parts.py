@@ -48,6 +48,7 @@ PART_EDITS = {
     "app/wiring/parts.py": (
         Edit("gpu-on-vfio-first", "partial(place, found=found.cards)", "partial(place, found={})"),
     ),
+    "discovery/scanner.py": (Edit("first-scan", ", unseen=unseen)", ")"),),
     "dra/claimdoor.py": (
         Edit("claim-ends-once", "another = turn is not None and turn.locked()", "another = False"),
     ),
