@@ -20,7 +20,7 @@ from fakes.nvml import build
 from forked import Template
 from simulated.nvml import CONTROL, GIB, Event, Node, Slice, cards, uuid, write
 
-GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN = 15, 3, 999
+GPU_IS_LOST, NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN = 15, 3, 13, 999
 Ask = Callable[..., Any]
 
 _PRELUDE = """
@@ -183,9 +183,15 @@ def test_mig_devices_are_told_with_profile_instances_and_slices(ask: Ask) -> Non
     ]
 
 
-def test_processes_of_every_kind_and_the_memory_in_use_are_told(ask: Ask) -> None:
+LISTS = [f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")]
+
+
+@pytest.mark.parametrize("lacks", ["v3", "v2"])
+def test_processes_of_every_kind_and_the_memory_in_use_are_told(ask: Ask, lacks: str) -> None:
+    """Drivers of R470, and 535.98, have the second version of each list and not the third."""
     processes = (("compute", 100, GIB), ("graphics", 200, -1), ("mps", 300, 5))
-    (card,) = cards(1, used=2 * GIB, processes=processes)
+    lacking = {f"{each}_{lacks}": FUNCTION_NOT_FOUND for each in LISTS}
+    (card,) = cards(1, used=2 * GIB, processes=processes, errors=lacking)
     use = ask(Node(cards=(card,)), f"nvml.open(); tell(nvml.use('{uuid(0)}'))")
     assert [(each["kind"], each["pid"], each["memory"]) for each in use["processes"]] == [
         ("compute", 100, GIB),

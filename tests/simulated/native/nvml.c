@@ -589,20 +589,20 @@ static int processes(handle device, const char *function, const char *kind, unsi
 	return leave(seen > room ? INSUFFICIENT_SIZE : OK);
 }
 
-int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *count, process_info *found)
-{
-	return processes(device, __func__, "compute", count, found);
-}
+/* The former version of each list is the same. */
+#define LISTS(ask, kind) \
+	int ask##_v2(handle device, unsigned *count, process_info *found) \
+	{ \
+		return processes(device, __func__, kind, count, found); \
+	} \
+	int ask##_v3(handle device, unsigned *count, process_info *found) \
+	{ \
+		return processes(device, __func__, kind, count, found); \
+	}
 
-int nvmlDeviceGetGraphicsRunningProcesses_v3(handle device, unsigned *count, process_info *found)
-{
-	return processes(device, __func__, "graphics", count, found);
-}
-
-int nvmlDeviceGetMPSComputeRunningProcesses_v3(handle device, unsigned *count, process_info *found)
-{
-	return processes(device, __func__, "mps", count, found);
-}
+LISTS(nvmlDeviceGetComputeRunningProcesses, "compute")
+LISTS(nvmlDeviceGetGraphicsRunningProcesses, "graphics")
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses, "mps")
 
 int nvmlDeviceGetRemappedRows(handle device, unsigned *correctable, unsigned *uncorrectable,
 			      unsigned *pending, unsigned *failed)

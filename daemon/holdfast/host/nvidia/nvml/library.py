@@ -232,20 +232,15 @@ class Nvml:
         `memory_used` is the more of before and after the lists: with what a process gives back
         meanwhile, that beside the listed processes would look less than it is.
         """
-        kinds: Mapping[str, Callable[[Handle], list[Any]]] = {
-            "compute": pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
-            "graphics": pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
-            "mps": pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-        }
+        kinds = {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}
         found: list[GpuProcess] = []
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             in_use = [_memory_used(handle)]
-            for kind, ask in kinds.items():
-                listed = supported(ask, handle) or []
+            for kind, name in kinds.items():
                 found += [
                     GpuProcess(pid=int(each.pid), kind=kind, memory=each.usedGpuMemory)
-                    for each in listed
+                    for each in _listed(name, handle)
                 ]
             in_use.append(_memory_used(handle))
             works = unless_lost(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
@@ -464,6 +459,16 @@ def _engines(has: Any) -> MigEngines:  # noqa: ANN401 - a structure of pynvml
 def _address(handle: Handle) -> int:
     """Return what identifies a GPU's handle; it stays the same while NVML is open."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _listed(kind: str, handle: Handle) -> list[Any]:
+    """Return one of NVML's lists of processes.
+
+    Drivers before R510, and some of R535 (from 535.98 on), have only the former version of it.
+    """
+    asks = (f"nvmlDeviceGet{kind}RunningProcesses_{version}" for version in ("v3", "v2"))
+    lists = (supported(getattr(pynvml, ask), handle) for ask in asks)
+    return next((each for each in lists if each is not None), [])
 
 
 def _memory_used(handle: Handle) -> int | None:
