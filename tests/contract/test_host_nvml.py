@@ -9,7 +9,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,15 @@ from msgspec.structs import replace
 
 from fakes.nvml import build
 from forked import Template
+from holdfast.host.nvidia.nvml import Nvml
+from holdfast.model.devices import Device, DeviceNode
+from holdfast.model.ids import DeviceName
+from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
+from holdfast.model.nvidia.gpu import NOWHERE, Gpu, GpuReading
+from holdfast.model.nvidia.mig import MigStrategy, lay_out, with_known
 from simulated.nvml import CONTROL, GIB, Event, Node, Slice, cards, uuid, write
 
-GPU_IS_LOST, NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN = 15, 3, 13, 999
+GPU_IS_LOST, NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, UNKNOWN = 15, 3, 6, 13, 999
 Ask = Callable[..., Any]
 
 _PRELUDE = """
@@ -110,6 +117,68 @@ def test_what_a_gpu_does_not_have_is_no_problem(ask: Ask, function: str) -> None
     (card,) = cards(1, errors={function: NOT_SUPPORTED})
     (gpu,) = ask(Node(cards=(card,)), READ)["gpus"]
     assert gpu["problems"] == []
+
+
+ANSWERS = [
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeInstanceId",
+    "nvmlDeviceGetAttributes_v2",
+    "*",
+]
+TRUE_ALL_THE_SAME = {
+    ("nvmlDeviceGetMigMode", NOT_SUPPORTED),
+    ("nvmlDeviceGetMigDeviceHandleByIndex", NOT_FOUND),
+}
+"""What says that a GPU has no MIG, or no slice at that place."""
+
+
+@pytest.mark.parametrize("strategy", [MigStrategy.NONE, MigStrategy.MIXED])
+@pytest.mark.parametrize("divided", [False, True])
+def test_no_odd_answer_of_a_gpu_has_another_given_or_it_given_in_another_way(
+    nvml: Nvml, tmp_path: Path, monkeypatch: Any, divided: bool, strategy: MigStrategy
+) -> None:
+    monkeypatch.setenv(CONTROL, str(tmp_path / "node"))
+    slices = tuple(Slice(f"MIG-{number}", gi=number) for number in (1, 2))
+    odd, other = cards(2, mig=0)
+    odd = replace(odd, mig=1, slices=slices) if divided else odd
+
+    def read(before: GpuReading, errors: Mapping[str, int]) -> GpuReading:
+        write(tmp_path / "node", Node(cards=(replace(odd, errors=errors), other)))
+        return with_known(nvml.read(), before, on_driver=lambda _: True)
+
+    def offered(reading: GpuReading) -> dict[DeviceName, Device]:
+        nodes = {
+            0: DeviceNode(path="/dev/nvidia0", rdev=1),
+            1: DeviceNode(path="/dev/nvidia1", rdev=2),
+        }
+        layout = lay_out(reading, strategy)
+        devices = gpu_devices(GpuFacts(state=reading.state, layout=layout, nodes=nodes))
+        return {each.name: each for each in devices if each.healthy}
+
+    true = read(GpuReading(), {})
+    was = offered(true)
+    others = {name: each for name, each in was.items() if other.uuid in str(each.keys)}
+    nowhere = tuple(Gpu(index=NOWHERE, uuid=each.uuid, pci=each.pci) for each in true.gpus)
+    for function, error in product(ANSWERS, (NOT_SUPPORTED, NOT_FOUND, UNKNOWN, GPU_IS_LOST)):
+        if (function, error) in TRUE_ALL_THE_SAME:
+            continue
+        for before in (GpuReading(), GpuReading(gpus=nowhere), true):
+            once = read(before, {function: error})
+            for reading in (once, read(once, {function: error})):
+                found = offered(reading)
+                assert others.items() <= found.items(), (function, error)
+                assert {(name, each.keys, each.nodes) for name, each in found.items()} <= {
+                    (name, each.keys, each.nodes) for name, each in was.items()
+                }, (function, error)
 
 
 def test_text_that_is_garbage_costs_only_that_answer(ask: Ask) -> None:

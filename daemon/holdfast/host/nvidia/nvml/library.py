@@ -93,6 +93,8 @@ T = TypeVar("T")
 
 _DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 """Cards for the monitor of a DGX; no program computes on them."""
+_OPTIONAL = frozenset({"memory", "MIG mode"})
+"""What a GPU can do without. One that does not tell anything else, as on Tegra, cannot be used."""
 _EVENTS: Mapping[int, GpuEventKind] = {
     pynvml.nvmlEventTypeXidCriticalError: GpuEventKind.XID,
     pynvml.nvmlEventTypeDoubleBitEccError: GpuEventKind.DOUBLE_BIT_ECC,
@@ -385,7 +387,7 @@ class Nvml:
 
         def told(asked: str, ask: Callable[[], T]) -> T | None:
             try:
-                return supported(ask)
+                return supported(ask) if asked in _OPTIONAL else ask()
             except (pynvml.NVMLError, ValueError) as error:
                 problems.append(problem(asked, error))
                 return None
