@@ -47,6 +47,8 @@ from simulated.nvml import Event, Node, Slice, cards, uuid
 from waiting import beside, until, wait_until
 
 GPU_IS_LOST, UNKNOWN = 15, 999
+GPU_RESET = 1
+"""NVML's number of what the driver asks for then."""
 BAD_MEMORY, CONTAINED, NOTICE, OFF_THE_BUS, ILLEGAL_ACCESS = 48, 94, 63, 79, 31
 NO_POWER = 54
 Follow = Callable[..., Follower]
@@ -475,6 +477,19 @@ def test_a_gpu_that_hangs_is_ill_and_the_others_are_heard_and_it_recovers(follow
     follower.until(ill(uuid(0), uuid(1)), what="an Xid of the other")
     follower.show(Node(cards=(one, two), events=(Event(uuid(0), BAD_MEMORY),)))
     follower.until(ill(uuid(0)), what="the end of the hang")
+
+
+def test_a_gpu_that_waits_for_a_reset_does_so_after_a_restart_too_while_another_hangs(
+    follow: Follow, tmp_path: Path
+) -> None:
+    """Looks go by one GPU after the other, and none comes to those behind one that hangs."""
+    one, two = cards(2)
+    waits = replace(two, recovery=GPU_RESET)
+    follow(Node(cards=(one, waits))).until(ill(uuid(1)), what="the look")
+    wait_until(lambda: any(gpu.awaits for gpu in kept_of_gpus(tmp_path).values()))
+    hangs = replace(one, hangs={"nvmlDeviceGetRemappedRows": 4 * DEADLINE})
+    told = follow(Node(cards=(hangs, waits))).until(lambda told: told.ill, what="one that is ill")
+    assert "the driver asks to reset the GPU" in str(told.faults[uuid(1)])
 
 
 class _Hanging(Nvml):

@@ -410,6 +410,11 @@ def test_what_nvml_tells_condemns_while_it_is_so_and_what_it_does_not_tell_never
     assert told in texts(after)[0]
     assert not verdict(after, conditions=False).faults
     assert healthy(look(after, at=NOW + 1))
+    restarted = restored(after.kept, BOOT, NOW + 1, CHECKS)
+    passes = condition.temperature is not None or condition.links_down
+    assert texts(restarted) == ([] if passes else texts(after)), "until it is looked at again"
+    assert healthy(look(restarted, at=NOW + 1))
+    assert healthy(restored(after.kept, LATER, 7.0, CHECKS))
 
 
 def test_a_gpu_that_answers_oddly_twice_is_out_of_order_and_once_is_a_note() -> None:

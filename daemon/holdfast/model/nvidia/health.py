@@ -79,9 +79,10 @@ class GpuState(Struct, frozen=True, kw_only=True):
 
     @property
     def kept(self) -> "GpuState":
-        """What outlives a restart of the daemon: all that condemns and no look tells again.
+        """What outlives a restart of the daemon: all that condemns, also while no look succeeds.
 
-        What was known of its NVLinks does not: that one is down may be its peer's doing.
+        What was known of its NVLinks does not: that one is down may be its peer's doing. Nor does
+        its temperature.
         """
         return GpuState(
             uuid=self.uuid,
@@ -90,6 +91,9 @@ class GpuState(Struct, frozen=True, kw_only=True):
             driver=self.driver,
             xids=tuple(record.heard for record in self.xids),
             awaits=self.awaits,
+            condition=replace(
+                self.condition, links_down=(), peers={}, temperature=None, shutdown_temperature=None
+            ),
         )
 
 
