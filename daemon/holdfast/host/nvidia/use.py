@@ -110,7 +110,7 @@ class GpuUses(Struct, kw_only=True):
 
     def _called(self, device: Device) -> str:
         """Return the key for its idle memory: another MIG layout may need more memory."""
-        return ",".join(uuids(device, self.divided())) or device.name.id
+        return ",".join(uuids(device, self.divided()))
 
     def remember(self, device: Device, level: IdleLevel) -> None:
         """Have *level* stand for *device*, and publish what of it the ledger is to keep."""
@@ -166,12 +166,11 @@ def _ask(
         return dict.fromkeys(asked, problem)
     # Replicas are of the same card.
     use = cache(source.use)
-    return {name: _use_of([use(uuid) for uuid in ids], name) for name, ids in asked.items()}
+    return {name: _use_of([use(uuid) for uuid in ids]) for name, ids in asked.items()}
 
 
-def _use_of(found: Sequence[GpuUse], name: DeviceName) -> GpuUse:
-    if not found:
-        return GpuUse(problem=f"{name} has no UUID to ask NVML about")
+def _use_of(found: Sequence[GpuUse]) -> GpuUse:
+    """Return who uses a GPU or slice, of which there is always one UUID at least to ask about."""
     return GpuUse(
         processes=tuple(process for each in found for process in each.processes),
         memory_used=found[0].memory_used,

@@ -6,6 +6,7 @@ it for as long as it is so. What NVML does not tell condemns nobody.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -192,21 +193,11 @@ def healths(
 ) -> Mapping[str, GpuHealth]:
     """Return the health of each GPU and of each of its slices, by UUID."""
     gpus = tuple(gpus)
-    reachable = _reachable(states, gpus)
-    found = {
-        uuid: verdict(state, conditions=conditions, reachable=reachable)
-        for uuid, state in states.items()
+    judge = partial(verdict, conditions=conditions, reachable=_reachable(states, gpus))
+    slices = ((states[gpu.uuid], each) for gpu in gpus if gpu.uuid in states for each in gpu.slices)
+    return {uuid: judge(state) for uuid, state in states.items()} | {
+        each.uuid: judge(state, (each.gi, each.ci)) for state, each in slices
     }
-    for gpu in gpus:
-        state = states.get(gpu.uuid)
-        if state is not None:
-            found |= {
-                each.uuid: verdict(
-                    state, (each.gi, each.ci), conditions=conditions, reachable=reachable
-                )
-                for each in gpu.slices
-            }
-    return found
 
 
 def placed(event: GpuEvent, gpus: Iterable[Gpu]) -> GpuEvent:
