@@ -15,6 +15,8 @@ from simulated.pods import Container, PodSpec
 
 _DEBUG = "example.com/debug"
 _RULES = ({"exclude": True}, {"resource": _DEBUG})
+_AT_REST = {"rescan": "1h"}
+"""What a rule does is not to wait for the next look at all hardware."""
 
 
 def _rule(chip: str, **action: Any) -> dict[str, Any]:
@@ -67,8 +69,7 @@ def _wants(name: str) -> PodSpec:
 
 
 async def test_a_new_rule_counts_at_once_and_not_with_the_next_look(short_path: Path) -> None:
-    at_rest = {"rescan": "1h"}
-    async with stage(short_path, chips=2, own_process=True, discovery=at_rest) as node:
+    async with stage(short_path, chips=2, own_process=True, discovery=_AT_REST) as node:
         one, other = CHIPS[:2]
         await node.until(lambda: node.healthy() == {one, other}, "both chips")
         await node.reload(devices=[_rule(one, exclude=True)])
@@ -80,7 +81,7 @@ async def test_a_new_rule_counts_at_once_and_not_with_the_next_look(short_path: 
 async def test_a_pod_keeps_a_device_that_a_new_rule_takes_away_and_nobody_else_gets_it(
     short_path: Path, action: dict[str, Any], turn: Any
 ) -> None:
-    async with stage(short_path, chips=2, own_process=True) as node:
+    async with stage(short_path, chips=2, own_process=True, discovery=_AT_REST) as node:
         # As a pod's sandbox does, another process of it lives on while its container starts again.
         sandbox = Container(name="sandbox", restartable=True)
         holder = await node.run(pod("holder", restart="Always", runs_for=0.5, init=(sandbox,)))
@@ -132,7 +133,7 @@ async def test_a_pod_keeps_a_device_that_a_new_rule_takes_away_and_nobody_else_g
 async def test_a_rule_that_is_taken_back_lets_the_pod_go_first_too(
     short_path: Path, turn: Any
 ) -> None:
-    async with stage(short_path, chips=1, own_process=True) as node:
+    async with stage(short_path, chips=1, own_process=True, discovery=_AT_REST) as node:
         (chip,) = node.healthy()
         await turn(node, _rule(chip, resource=_DEBUG))
         await node.until(lambda: _offered(node, chip) == [_DEBUG], "the chip to be moved")

@@ -291,6 +291,7 @@ def test_a_device_that_a_pod_has_stays_under_its_name_and_is_under_no_other(
     then = "once no pod has it under this name"
     assert leaving.leaving == f"devices[0] (uuid GPU-1) {done} {then}"
     assert replace(leaving, leaving="") == _gpu(1)
+    assert made.hardware, "discovery is to look again when the pod lets it go"
     assert not made.of(_DEBUG)
     assert not made.left_out
 

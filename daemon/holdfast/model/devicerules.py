@@ -95,17 +95,16 @@ class _Assignment:
         for device in self._found.devices:
             self._place(device)
         found = replace(self._found, unseen=self._unseen(), idle_rules=tuple(self._idle()))
-        if self._devices.keys() == self._names:
-            return replace(found, devices=tuple(self._devices.values()))
+        devices = self._devices.values()
+        if self._devices.keys() == self._names and not any(each.leaving for each in devices):
+            return replace(found, devices=tuple(devices))
         resources = dict.fromkeys(self._found.resources)
         resources |= dict.fromkeys(name.resource for name in self._devices)
         order = {resource: place for place, resource in enumerate(resources)}
         return replace(
             found,
             resources=tuple(resources),
-            devices=tuple(
-                sorted(self._devices.values(), key=lambda each: order[each.name.resource])
-            ),
+            devices=tuple(sorted(devices, key=lambda each: order[each.name.resource])),
             left_out=tuple(self._left_out),
             hardware=tuple(self._hardware.values()),
         )
