@@ -1,5 +1,6 @@
 """The inventory follows the hardware."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -211,6 +212,20 @@ async def test_without_any_event_the_hardware_is_looked_at_again(
         await until(lambda: len(_ids(scanner)) == 2)
 
 
+async def test_a_wait_before_a_scan_that_is_shortened_is_over_at_once(
+    tree: HostTree, lane: Lane
+) -> None:
+    scanner = _scanner(tree, lane)
+    short = scanner.settings.value
+    scanner.settings.set(replace(short, debounce=Duration(3600)))
+    async with _running(scanner):
+        scanner.look_again()
+        await asyncio.sleep(0.05)
+        assert scanner.scans == 0
+        scanner.settings.set(short)
+        await until(lambda: scanner.scans == 1)
+
+
 async def test_a_held_device_that_loses_its_driver_is_noticed_without_any_event(
     tree: HostTree, lane: Lane
 ) -> None:
@@ -218,9 +233,14 @@ async def test_a_held_device_that_loses_its_driver_is_noticed_without_any_event(
     (device,) = (await scanner.scan()).devices
     had = {device.name.id: device.keys}
     watching = _scanner(tree, lane, book=book_of(allocated(had, resource=device.name.resource)))
+    soon = watching.settings.value
+    watching.settings.set(replace(soon, held_check=Interval(3600)))
     await watching.scan()
     async with _running(watching):
         tree.unbind("0000:00:05.0")
+        await asyncio.sleep(0.05)
+        assert watching.inventory.value.devices[0].healthy
+        watching.settings.set(soon)
         await until(lambda: not watching.inventory.value.devices[0].healthy)
     (fault,) = watching.inventory.value.devices[0].faults
     assert fault.kind is FaultKind.PENDING_REMOVAL

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import allocated, book_of, silicon
 from fakes.kubelet_side import (
@@ -217,6 +218,24 @@ async def test_many_wishes_make_few_questions(short_path: Path) -> None:
             await asyncio.sleep(0.01)
         least = 2 * QuestionSettings().min_interval
         assert time.monotonic() - began > 0.9 * least, "there are two pauses between three"
+
+
+async def test_a_question_that_has_to_wait_is_asked_at_once_when_the_settings_ask_for_no_more(
+    short_path: Path,
+) -> None:
+    hour = Duration(3600)
+    times = QuestionSettings(min_interval=hour, settle=hour, idle_interval=Interval(hour))
+    async with registered_side(short_path, questions=times) as (kubelet, side):
+        await kubelet.give("u1", TPU, "a")
+        await asyncio.sleep(0.2)
+        assert kubelet.pod_resources.lists < 1, "kubelet may write more"
+        side.reader.settings.set(replace(times, settle=Duration(0)))
+        await until(lambda: kubelet.pod_resources.lists == 1)
+        side.reader.ask("a test")
+        await asyncio.sleep(0.2)
+        assert kubelet.pod_resources.lists == 1, "it was asked a moment ago"
+        side.reader.settings.set(replace(times, min_interval=Duration(0)))
+        await until(lambda: kubelet.pod_resources.lists > 1)
 
 
 async def test_while_locks_are_held_kubelet_is_asked_now_and_then(short_path: Path) -> None:

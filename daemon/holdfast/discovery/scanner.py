@@ -225,7 +225,7 @@ class Scanner(Struct, kw_only=True, dict=True):
                     self.look_again()
                 await self._wanted.wait()
                 # One change makes several events; the first starts the wait, so it stays short.
-                await self.clock.sleep(self.settings.value.debounce)
+                await pause(self.clock, self.settings, lambda settings: settings.debounce)
                 self._wanted.clear()
                 await self.scan()
 
@@ -269,7 +269,7 @@ class Scanner(Struct, kw_only=True, dict=True):
         The kernel removes the driver link at once, and everything else only at the end.
         """
         while True:
-            await self.clock.sleep(self.settings.value.held_check)
+            await pause(self.clock, self.settings, lambda settings: settings.held_check)
             addresses = self._held_functions()
             if not addresses:
                 continue

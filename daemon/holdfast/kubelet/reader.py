@@ -178,7 +178,7 @@ class ViewReader(KubeletReader):
         seen = 0
         while True:
             writes = await self._written_by_others.until(seen.__ne__)
-            await self.clock.sleep(self.settings.value.settle)
+            await pause(self.clock, self.settings, lambda settings: settings.settle)
             seen = writes
             self.ask("kubelet wrote its checkpoint")
 
@@ -202,16 +202,16 @@ class ViewReader(KubeletReader):
                 self._problem.set(str(error), asked_because=reasons)
                 self._note_problem(str(error))
                 self.ask("the last question was not answered")
-                pause = next(delays)
+                retry = next(delays)
             else:
                 self._problem.set("")
                 log.debug("kubelet listed its pods", asked_because=reasons)
                 delays = backoff(self.settings.value.min_interval, _LAST_DELAY)
-                pause = 0.0
+                retry = 0.0
             finally:
                 self._asking = False
-            spent = self.clock.monotonic() - began
-            await self.clock.sleep(max(pause, self.settings.value.min_interval - spent, 0.0))
+            await self.clock.sleep(retry)
+            await pause(self.clock, self.settings, lambda now: now.min_interval, since=began)
 
     async def _question(self) -> None:
         kubelet = await self.lane.run(self._peer)

@@ -17,7 +17,7 @@ from holdfast.reclaim.pods import CgroupOutcome, MayEnd, Pods
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.kept import keep_only
 from holdfast.runtime.problem import LogLimit
-from holdfast.runtime.watched import Watched
+from holdfast.runtime.watched import Watched, pause
 from holdfast.settings.sections import ReclaimSettings
 
 log = structlog.get_logger(__name__)
@@ -183,7 +183,7 @@ class Ending:
             left = processes & {each.process for each in await self.pods.members(pod)}
             if not left or self.clock.monotonic() >= end:
                 return left
-            await self.clock.sleep(self.settings.value.release_poll)
+            await pause(self.clock, self.settings, lambda settings: settings.release_poll)
 
     async def _carry_out(self, order: _Order) -> bool:
         agreed = await self._agreed(order)

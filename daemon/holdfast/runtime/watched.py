@@ -109,9 +109,14 @@ def _answer(waiting: "asyncio.Future[bool]", *, changed: bool) -> None:
         waiting.set_result(changed)
 
 
-async def pause(clock: Clock, settings: Watched[T], seconds: Callable[[T], float]) -> None:
-    """Return after so many *seconds* as *settings* say; a change of them counts at once."""
-    began = clock.monotonic()
+async def pause(
+    clock: Clock, settings: Watched[T], seconds: Callable[[T], float], since: float | None = None
+) -> None:
+    """Return after so many *seconds* as *settings* say; a change of them counts at once.
+
+    They begin now, or did *since* (monotonic seconds).
+    """
+    began = clock.monotonic() if since is None else since
     while (left := began + seconds(settings.value) - clock.monotonic()) > 0:
         sleep = asyncio.ensure_future(clock.sleep(left))
         change = asyncio.ensure_future(Changes([settings]).wait())
