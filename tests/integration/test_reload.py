@@ -61,9 +61,12 @@ async def _refuses(node: Stage, why: str) -> None:
 
 @asynccontextmanager
 async def _in_this_process(
-    folder: Path, reread: Callable[[Settings], Settings]
+    folder: Path, reread: Callable[[Settings], Settings], *files: Path
 ) -> AsyncIterator["asyncio.Task[LoadedSettings | None]"]:
-    """Yield a daemon that runs here and can be asked; *reread* is given what it began with."""
+    """Yield a daemon that runs here and can be asked; *reread* is given what it began with.
+
+    It reads again when one of *files* changes.
+    """
     node = SimulatedNode(folder / "node", chips=1)
     names = ("sys", "proc", "dev", "cgroup", "etc", "run")
     settings = convert(
@@ -79,7 +82,9 @@ async def _in_this_process(
     )
     (folder / "dp").mkdir()
     began = LoadedSettings(settings=settings)
-    daemon = asyncio.create_task(run(began, lambda _: LoadedSettings(settings=reread(settings))))
+    daemon = asyncio.create_task(
+        run(began, lambda _: LoadedSettings(settings=reread(settings)), files=files)
+    )
     try:
         await until((folder / "state/control.sock").exists, limit=30.0)
         yield daemon
@@ -289,6 +294,21 @@ async def test_reading_that_fails_in_a_way_of_its_own_ends_no_daemon(short_path:
         answer = await asyncio.to_thread(ask, short_path / "state", "reload")
         assert "ZeroDivisionError" in answer["problem"]
         assert not daemon.done()
+
+
+async def test_a_file_that_changes_while_a_start_reads_it_once_more_is_read_again(
+    short_path: Path,
+) -> None:
+    file, reads = short_path / "config.yaml", list[str]()
+    file.write_text("former")
+
+    def changing(settings: Settings) -> Settings:
+        reads.append(file.read_text())
+        file.write_text("latest")
+        return settings
+
+    async with _in_this_process(short_path, changing, file):
+        await until(lambda: "latest" in reads)
 
 
 async def test_a_file_that_is_gone_changes_nothing_and_is_told(short_path: Path) -> None:

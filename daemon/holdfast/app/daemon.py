@@ -203,8 +203,9 @@ def _follow_configuration(
     watch = ConfigurationFiles(
         [*files, *folders], paths=parts.core.host.paths, lane=lane, read=orders.read
     )
-    supervisor.start("configuration", reload.run())
+    # Before they are read: what changes after that look is a change.
     supervisor.start("files of the configuration", watch.run())
+    supervisor.start("configuration", reload.run())
     if follows_label(settings):
         from holdfast.app.watches.nodelabel import NodeLabel  # noqa: PLC0415 - it loads TLS
 
