@@ -16,5 +16,7 @@ def load(
     told: Callable[[str], None] = lambda _text: None,
 ) -> Settings:
     """Return the settings of `SettingsSources`, with the document of the remembered label."""
-    sources = SettingsSources(file, environ, overrides, theirs=theirs, told=told)
-    return sources.with_remembered_label().settings
+    found = SettingsSources(file, environ, overrides, theirs=theirs).with_remembered_label()
+    for each in found.ineffective:
+        told(each)
+    return found.settings

@@ -157,6 +157,20 @@ async def test_a_file_that_changes_is_taken_up_by_itself(short_path: Path) -> No
         assert _streams_ended(node) == 0
 
 
+async def test_what_has_no_effect_in_a_changed_file_of_nvidias_is_told_once(
+    short_path: Path,
+) -> None:
+    file = short_path / "nvidia.yaml"
+    file.write_text("version: v1")
+    environment = {"CONFIG_FILE": str(file)}
+    async with stage(short_path, chips=1, own_process=True, environment=environment) as node:
+        file.write_text("flags: {plugin: {migStrategy: mixed}}")
+        await node.until(lambda: "it belongs at flags.migStrategy" in node.log, "it to be told")
+        for _ in range(2):
+            assert (await node.asked("reload"))["changed"] == {}
+        assert node.log.count("setting has no effect") == 1
+
+
 async def test_a_configmap_that_kubelet_renews_is_taken_up_by_itself(short_path: Path) -> None:
     """As kubelet does: the files are in a folder to which one link leads, and that is renamed."""
     async with stage(short_path, chips=1, start=False, own_process=True) as node:

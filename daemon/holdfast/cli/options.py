@@ -199,18 +199,16 @@ def settings_sources(
     overrides: dict[str, str],
     *,
     theirs: Mapping[str, str] | None = None,
-    told: Callable[[str], None] = lambda _text: None,
 ) -> "SettingsSources":
     """Return what the settings are made of; raise SettingsError.
 
-    *theirs* are flags of NVIDIA's plugin; *overrides* win over them. *told* is called with each
-    key of its file that has no effect.
+    *theirs* are flags of NVIDIA's plugin; *overrides* win over them.
     """
     from holdfast.settings.sources import SettingsSources  # noqa: PLC0415 - --help and --state-dir do without
 
     # HOLDFAST_CONFIG names the file and is not a setting.
     environ = {key: value for key, value in os.environ.items() if key != "HOLDFAST_CONFIG"}
-    return SettingsSources(config, environ, overrides, theirs=theirs, told=told)
+    return SettingsSources(config, environ, overrides, theirs=theirs)
 
 
 def ask_daemon(

@@ -55,7 +55,7 @@ def run(
 
     theirs, ineffective = given(), without_effect()
     sources = partial(settings_sources, config, changes | ours, theirs=theirs)
-    found = for_start(partial(sources, told=ineffective.append), _ask_label, _taken_over())
+    found = for_start(sources, _ask_label, _taken_over())
     gc.disable()  # nothing that is loaded here becomes garbage
     import asyncio  # noqa: PLC0415 - no other command needs these
 
@@ -68,7 +68,7 @@ def run(
     gc.freeze()  # so that no later collection goes through it
     gc.enable()
     set_up_logs(found.settings.log.level, found.settings.log.format)
-    for each in dict.fromkeys(ineffective):
+    for each in ineffective:
         structlog.get_logger(__name__).warning("setting has no effect", reason=each)
     stalls = Stalls()
     restarts = [float(each) for each in os.environ.get(_RESTARTS, "").split()]  # the latest last

@@ -57,6 +57,8 @@ class LoadedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Why what there is now cannot be used, so that these are used instead; empty: these are it."""
     instead: str = ""
     """What these are, where it is refused."""
+    ineffective: tuple[str, ...] = ()
+    """Which keys of NVIDIA's files have no effect, and what to do about each."""
 
 
 class SettingsSources:
@@ -69,35 +71,42 @@ class SettingsSources:
         overrides: Mapping[str, str] | None = None,
         *,
         theirs: Mapping[str, str] | None = None,
-        told: Callable[[str], None] = lambda _text: None,
     ) -> None:
         """Read *file*, to be changed by variables, then by *overrides*.
 
         Variables are those of NVIDIA's plugin that mean the same, and HOLDFAST_…, which win over
         them. *overrides* are by path, such as ``gate.wait``; *theirs* are flags of NVIDIA's plugin
-        by name. Its own file is read where one is named; *told* is called with a text for each key
-        in it that has no effect. Raise SettingsError with the path of the key.
+        by name. Its own file is read where one is named. Raise SettingsError with the path of the
+        key.
         """
-        theirs = theirs or {}
+        theirs, self._ineffective = theirs or {}, dict[str, None]()
         named = _theirs_named(environ, theirs)
-        tree = _theirs(read_mapping(Path(named)), named, told) if named else {}
+        tree = _theirs(read_mapping(Path(named)), named, self._told) if named else {}
         self._tree = _over(tree, read_mapping(file)) if file is not None else tree
         self._change = partial(_change, environ=environ, theirs=theirs, overrides=overrides or {})
-        self._told = told
         self.own = _understood(self._change(self._tree))
         """The settings without a document; they may need one to work."""
 
     def found(self, label: str | None) -> LoadedSettings:
         """Return the settings where *label* is the node's value; raise SettingsError."""
-        document = chosen_document(self.own.named, label or "")
-        return LoadedSettings(settings=self.settings(document), label=label, document=document)
+        return self.loaded(label, chosen_document(self.own.named, label or ""))
+
+    def loaded(self, label: str | None, document: Document | None) -> LoadedSettings:
+        """Return the settings, in which *document* wins over the files; raise SettingsError."""
+        settings = self._settings(document)
+        ineffective = tuple(self._ineffective)
+        return LoadedSettings(
+            settings=settings, label=label, document=document, ineffective=ineffective
+        )
 
     def with_remembered_label(self) -> LoadedSettings:
         """Return the settings by the label's last value that could be used; as `found`."""
         return self.found(remembered_label(self.own.state_dir))
 
-    def settings(self, document: Document | None) -> Settings:
-        """Return the settings, in which *document* wins over the files; raise SettingsError."""
+    def _told(self, ineffective: str) -> None:
+        self._ineffective[ineffective] = None
+
+    def _settings(self, document: Document | None) -> Settings:
         if document is None:
             return convert(self._change(self._tree))
         file = str(Path(self.own.named.folder) / document.name)
@@ -139,10 +148,8 @@ def for_start(
         return msgspec.structs.replace(former, label=label, refused=why, instead=_FORMER)
     for instead, document in _others(sources.own):
         with contextlib.suppress(SettingsError):
-            settings = sources.settings(document)
-            return LoadedSettings(
-                settings=settings, label=label, document=document, refused=why, instead=instead
-            )
+            found = sources.loaded(label, document)
+            return msgspec.structs.replace(found, refused=why, instead=instead)
     raise refused
 
 
