@@ -119,7 +119,7 @@ class Preference(Struct, frozen=True, kw_only=True):
             avoid=avoid,
         )
         # Where a device is on the node does not change with its name, or when others are left out.
-        beside = inventory.beside(*devices)
+        beside = inventory.found_as(*(each.found_as or each.name.resource for each in devices))
         return self.sources.of(devices).preferred(beside, choice)
 
 

@@ -129,7 +129,6 @@ class Scanner(Struct, kw_only=True, dict=True):
         self._drivers: Mapping[PciAddress, str | None] = {}
         self._wanted = asyncio.Event()
         self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
-        self._found = self._assigned = self._prepared = Inventory()
         self.problem = Problem(
             log,
             "cannot scan the hardware",

@@ -240,12 +240,11 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
                 found.setdefault(DeviceName(resource, card), device)
         return found
 
-    def beside(self, *devices: Device) -> tuple[Device, ...]:
-        """Return what the adapter found under the names of *devices*, also what is left out."""
-        return self.found_as(*(each.found_as or each.name.resource for each in devices))
-
     def found_as(self, *resources: ResourceName) -> tuple[Device, ...]:
-        """Return what an adapter found as any of *resources*, whatever it is called, in order."""
+        """Return what an adapter found as any of *resources*, whatever it is called, in order.
+
+        Also what is left out.
+        """
         return tuple(
             each
             for each in self.hardware or self.devices

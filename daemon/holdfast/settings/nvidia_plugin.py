@@ -133,9 +133,8 @@ def flags() -> dict[str, bool]:
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what NVIDIA's variables in *environ* set, by path; raise SettingsError."""
-    names = dict.fromkeys((*VARIABLES, *OTHERS, KUBELET_SOCKET))
     found: dict[str, str] = {}
-    for name in names:
+    for name in (*VARIABLES, *OTHERS, KUBELET_SOCKET):
         if name in environ:
             found |= _meaning(name, environ[name], f"the environment variable {name}")
     return found
@@ -167,9 +166,8 @@ def from_file(
     given: dict[str, object] = {}
     for path, value in _leaves(content, ""):
         where, lower = f"{path} in {file}", path.lower()
-        if any(lower == each or lower.startswith(f"{each}.") for each in _ELSEWHERE):
-            continue
-        if value is None and lower in _SECTIONS:
+        elsewhere = any(lower == each or lower.startswith(f"{each}.") for each in _ELSEWHERE)
+        if elsewhere or (value is None and lower in _SECTIONS):
             continue
         if lower.startswith("sharing."):
             given |= _sharing(path, value, file, told)
@@ -178,7 +176,7 @@ def from_file(
         elif value is not None:
             name = _IN_FILE[_BY_LOWER[lower]]
             found |= _meaning(name, _text(name, value, where), where)
-    found |= {path: text for path, text in root_on_host(found).items() if path not in found}
+    found = root_on_host(found) | found
     from holdfast.settings.nvidia_resources import rules_from  # noqa: PLC0415 - memory
 
     if rules := rules_from(content, file):

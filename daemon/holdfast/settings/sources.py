@@ -80,6 +80,7 @@ class SettingsSources:
         key.
         """
         theirs, self._ineffective = theirs or {}, dict[str, None]()
+        self._told = self._ineffective.setdefault
         named = _theirs_named(environ, theirs)
         tree = _theirs(read_mapping(Path(named)), named, self._told) if named else {}
         self._tree = _over(tree, read_mapping(file)) if file is not None else tree
@@ -102,9 +103,6 @@ class SettingsSources:
     def with_remembered_label(self) -> LoadedSettings:
         """Return the settings by the label's last value that could be used; as `found`."""
         return self.found(remembered_label(self.own.state_dir))
-
-    def _told(self, ineffective: str) -> None:
-        self._ineffective[ineffective] = None
 
     def _settings(self, document: Document | None) -> Settings:
         if document is None:

@@ -100,8 +100,7 @@ class LabelWatch:
         if abs(now + _GOOD_FOR - self._good_until) > _GOOD_FOR / 2:
             self._good_until = now + _GOOD_FOR
         hold = partial(self._hold, self._file, inventory, self._good_until)
-        changed = await self._on_lane(hold)
-        if changed:
+        if changed := await self._on_lane(hold):
             log.info(changed, file=str(self._file.path))
 
     async def _remove(self, file: FeatureFile) -> None:

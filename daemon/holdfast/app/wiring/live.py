@@ -1,6 +1,6 @@
 """The settings in use, what parts follow of them, and the rules for devices beside the pods'."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -34,7 +34,7 @@ class LiveSettings:
 
         Empty where there is no document.
         """
-        self._ineffective: Collection[str] = ()
+        self._ineffective: tuple[str, ...] = ()
         self.goes_by(found)
         self.label = Watched(found.label)
         """The value of the label that names a document, as it was read last; None: unknown."""
@@ -76,10 +76,9 @@ class LiveSettings:
         self.basis = found.instead
         if found.document is not None and not found.instead:
             self.basis = f"document {found.document.name}"
-        former, self._ineffective = self._ineffective, found.ineffective
-        for each in self._ineffective:
-            if each not in former:
-                log.warning("setting has no effect", reason=each)
+        for each in sorted({*found.ineffective} - {*self._ineffective}):
+            log.warning("setting has no effect", reason=each)
+        self._ineffective = found.ineffective
 
 
 @dataclass(eq=False)
