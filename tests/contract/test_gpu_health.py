@@ -608,6 +608,15 @@ async def test_an_xid_is_forgotten_though_a_look_finds_out_meanwhile_who_is_on_t
         assert bool(watch.faults.value) is again
 
 
+async def test_of_events_that_are_wanted_no_more_nobody_is_told_that_they_cannot_be_received(
+    tmp_path: Path,
+) -> None:
+    async with _watching(tmp_path, _Deaf(), Watched(_TWO), _CountingClock()) as watch:
+        await until(lambda: any(each.notes for each in watch.health.value.values()))
+        watch.checks.set(xid_checks("xids"))
+        await until(lambda: not any(each.notes for each in watch.health.value.values()))
+
+
 async def test_a_word_about_a_slice_that_is_gone_by_then_changes_nothing(tmp_path: Path) -> None:
     """A person's word is written down before the Xid is dropped: the GPU may be divided anew."""
     part = MigSlice(uuid="MIG-1", gi=1, ci=0, profile="1g.10gb")

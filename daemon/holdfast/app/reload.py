@@ -80,11 +80,6 @@ class ReloadOutcome(Struct, frozen=True, kw_only=True):
     problem: str = ""
     waits: bool = False
 
-    @property
-    def restarts(self) -> bool:
-        """Whether the daemon restarts in the same process to take it up."""
-        return TakeUp.RESTART in self.keys and not self.problem
-
 
 class Reload(Struct, kw_only=True):
     """Takes up changes of the configuration in `parts`: all of one, or nothing of it.
@@ -137,7 +132,7 @@ class Reload(Struct, kw_only=True):
                     self._refused(outcome.problem)
             elif found is not None:
                 await self._keep(found)
-                if outcome.restarts:
+                if TakeUp.RESTART in outcome.keys:
                     log.info("restarting with the changed configuration", **_shown(outcome))
                     self.orders.restart(found)
                     return outcome

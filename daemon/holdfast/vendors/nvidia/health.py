@@ -294,12 +294,14 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             if state.pci is not None and at.get(state.pci, uuid) != uuid:
                 self._states[uuid] = replace(state, pci=None)  # replaced, and nowhere to be missed
         hears = reading.state is DriverState.READY and uuids and self.checks.value.listening
-        self._ears.want(
-            EventSubscription(library=reading.library, uuids=uuids, generation=self._generation)
-            if hears
-            else None
+        wanted = EventSubscription(
+            library=reading.library, uuids=uuids, generation=self._generation
         )
-        self._publish()
+        self._ears.want(wanted if hears else None)
+        if hears:
+            self._publish()
+        else:
+            self._take_unheard({})  # that they cannot be heard is no news where nobody listens
         self._look_wanted.set()
 
     def _heard(self, unheard: Mapping[str, str]) -> None:
