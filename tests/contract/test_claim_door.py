@@ -398,6 +398,18 @@ async def test_pods_that_share_a_claim_are_not_in_each_others_way(at: _AtTheDoor
         assert "is open in" in (await _one(at.door(longest=_BRIEF), claim)).error
 
 
+async def test_a_pod_that_was_deleted_shares_its_claim_no_more(at: _AtTheDoor) -> None:
+    """It was force-deleted while kubelet was down, and others were given the claim since."""
+    door, claim = at.door(), at.allocate("one", 0, pods=("pod-a",))
+    await _one(door, claim)
+    with ExitStack() as stack:
+        pid = at.opened(stack, 0, "pod-a")
+        at.allocate("one", 0, pods=("pod-b", "pod-c"))
+        refused = (await _one(at.door(longest=_BRIEF), claim)).error
+        assert f"(pid {pid}) of team/pod-a, which it was not given to; " in refused
+    assert (await _one(door, claim)).error == ""
+
+
 @pytest.mark.parametrize("pods", [("x",), ("x", "y")])
 async def test_what_a_device_grew_by_is_looked_at_before_the_next_sandbox(
     at: _AtTheDoor, pods: tuple[str, ...]

@@ -164,8 +164,6 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
         given, held = await self.entry.record(lambda draft: self._enlist(draft, claim, wanted))
         visit.given, visit.devices = given, devices_of(given, admin=False)
         visit.wish = wish_for(claim, visit.devices, devices_of(given, admin=True))
-        record = self.ledger.book.value.claims.get(claim.ref.uid)
-        visit.pods = visit.pods if record is None else record.pods
         return held
 
     def rights(self, visit: ClaimVisit, book: Book, /) -> Rights:
@@ -273,12 +271,13 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
         return tuple(found)
 
     def _sharing(self, wish: Wish) -> frozenset[PodUid]:
-        """Return the pods that may be using the devices already, by this very claim."""
-        book, uid = self.ledger.book.value, wish.ref.uid
-        record = book.claims.get(uid)
-        if record is None or len(record.pods) < 2 or not is_prepared(book, uid, wish.keys):  # noqa: PLR2004 - one shares with nobody
-            return frozenset()
-        return record.pods
+        """Return the pods that may be using the devices already, by this very claim.
+
+        One that it is not reserved for any more was deleted: what it left is in the way.
+        """
+        pods = frozenset(wish.pods)
+        shared = len(pods) > 1 and is_prepared(self.ledger.book.value, wish.ref.uid, wish.keys)
+        return pods if shared else frozenset()
 
 
 class ClaimRelease(Struct, frozen=True, kw_only=True):
