@@ -125,6 +125,18 @@ def test_other_devices_than_it_has_are_refused() -> None:
         enlist(draft, wish_of(devices={WHOLE: silicon(d1="c")}))
 
 
+def test_a_claim_that_is_allocated_other_hardware_waits_no_more_for_what_it_never_had() -> None:
+    """Its pod was force-deleted while it waited, and another one has joined the claim since."""
+    draft = drafted(book_of(allocated(silicon(d0="a"), pod=Z, active=True)))
+    assert enlist(draft, wish_of(X, devices={WHOLE: silicon(d0="a", d1="b", d2="c")})) is None
+    draft.allocate(WHOLE, silicon(d2="c"), pod=Z)
+    assert enter(draft, wish_of(Y, devices={WHOLE: silicon(d1="b", d3="d")}), "free") is None
+    has = {lock.device.id: lock.pod for lock in draft.book.locks.values()}
+    assert has == {"d0": Z, "d1": X, "d2": Z, "d3": X}
+    end_claim(draft, CLAIM, "kubelet unprepared it")
+    assert {lock.device.id for lock in locks_of(draft.book, CLAIM)} == {"d1", "d3"}
+
+
 def test_what_was_prepared_is_free_only_after_each_of_its_pods() -> None:
     draft = drafted(unprepared_book(prepared_book(Y, X)))
     for pod in (X, Y):

@@ -132,11 +132,11 @@ def enlist(draft: Draft, wish: Wish) -> DeviceLock | None:
     for each in left:
         if clash(each.keys, wish.keys):
             return each
-    _give_up_locks(draft, wish)
+    wanted = {DeviceName(resource, id_) for resource, ids in wish.devices.items() for id_ in ids}
+    _give_up_locks(draft, wish, wanted)
     had = draft.holdings.of_claim(ref.uid)
-    wanted = {(resource, id_) for resource, ids in wish.devices.items() for id_ in ids}
-    if stray := {(each.resource, id_) for each in had for id_ in each.ids} - wanted:
-        names = ", ".join(sorted(f"{resource}/{id_}" for resource, id_ in stray))
+    if stray := {name for each in had for name, _ in each.names()} - wanted:
+        names = ", ".join(sorted(map(str, stray)))
         raise ClaimRefusedError(
             f"it was given {names}, and is now allocated others; delete the pods that use it "
             "(where kubelet has no record of them, it is over within a minute of their end)"
@@ -165,23 +165,28 @@ def enlist(draft: Draft, wish: Wish) -> DeviceLock | None:
     return None
 
 
-def _give_up_locks(draft: Draft, wish: Wish) -> None:
-    """Free what the claim has a lock on and is to have with adminAccess, beside who has it.
+def _give_up_locks(draft: Draft, wish: Wish, wanted: Collection[DeviceName]) -> None:
+    """Free what the claim waited for and is not *wanted* now, and what it has adminAccess to.
 
-    It was taken over while nothing told that: kubelet's record does not.
+    Another pod joined it while it waited, so that kubelet did not unprepare it. Or it was taken
+    over while nothing told of adminAccess, by which it is beside who has a device: kubelet's record
+    does not.
     """
     for each in draft.holdings.of_claim(wish.ref.uid):
-        rest = {name.id: keys for name, keys in each.names() if name not in wish.admin}
+        waits = each.phase is Phase.PENDING
+        names = ((name, keys) for name, keys in each.names() if name not in wish.admin)
+        rest = {name.id: keys for name, keys in names if name in wanted or not waits}
         if len(rest) == len(each.devices):
             continue
         if rest:
             kept = draft.allocate(each.resource, rest, pod=each.pod, claim=each.claim)
-            if each.phase is Phase.ACTIVE:
+            if not waits:
                 draft.activate(kept)
-        draft.end(each, "it has adminAccess")
+        draft.end(each, "it is not to have that any more")
         for lock in draft.holdings.locks_on(each.keys):
-            if lock.claim == each.claim and lock.state is LockState.RELEASING:
-                draft.move(lock.device, LockState.FREE, "it has adminAccess, and needs no lock")
+            free = lock.device in wish.admin or not lock.started
+            if lock.claim == each.claim and lock.state is LockState.RELEASING and free:
+                draft.move(lock.device, LockState.FREE, "it needs no lock on it")
         settle(draft, near=each.keys)
 
 
