@@ -30,3 +30,4 @@ def test_no_two_pods_ever_have_one_piece_of_hardware_whenever_the_daemon_is_kill
             suppress_health_check=list(HealthCheck),
         ),
     )
+    assert world is OneHolder or TwoDoors.prepared > 10, "no claim was ever prepared"

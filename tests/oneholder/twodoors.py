@@ -8,6 +8,7 @@ before they were ever prepared, and shared by pods.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar
 
 import pytest
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from fakes.doors import why_claim_waits
 from holdfast.errors import ClaimRefusedError, LedgerError
-from holdfast.model.book.book import Book, DeviceLock, LockState
+from holdfast.model.book.book import Book, DeviceLock, LockState, Phase
 from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, part, share
 from holdfast.model.dra.claims import ClaimResult
 from holdfast.model.dra.handover import ResultDevices, placed
@@ -90,6 +91,9 @@ class _Claim:
 
 
 class TwoDoors(OneHolder):
+    prepared: ClassVar[int] = 0
+    """How often a claim was, in all worlds that were tried."""
+
     def __init__(self) -> None:
         self.claims: list[_Claim] = []
         self.claim_pods = 0
@@ -169,6 +173,22 @@ class TwoDoors(OneHolder):
         self.claims.append(_Claim(ref=ref, wishes=wishes))
         return self.claims[-1]
 
+    @rule(wishes=WISHES, data=st.data())
+    @precondition(lambda self: any(map(self._was_never_prepared, self.claims)))
+    def a_claim_that_waits_is_allocated_other_devices(
+        self, wishes: list[tuple[ResourceName, tuple[str, ...]]], data: st.DataObject
+    ) -> None:
+        """Its pods were force-deleted, and another one joins before kubelet is done with them."""
+        claim = data.draw(st.sampled_from(list(filter(self._was_never_prepared, self.claims))))
+        claim.wishes = [(resource, frozenset(map(DeviceId, ids))) for resource, ids in wishes]
+        claim.left += claim.users
+        claim.users = []
+        self._new_pod(claim)
+
+    def _was_never_prepared(self, claim: _Claim) -> bool:
+        waits = self.book.holdings.of_claim(claim.ref.uid)
+        return bool(waits and claim.users) and all(each.phase is Phase.PENDING for each in waits)
+
     @rule(data=st.data(), crash=CRASH, then=CRASH)
     @precondition(lambda self: any(claim.users for claim in self.claims))
     def a_claim_is_prepared(self, data: st.DataObject, crash: int | None, then: int | None) -> None:
@@ -220,6 +240,7 @@ class TwoDoors(OneHolder):
             assert self.book.claims[claim.ref.uid].over_at is not None
             return
         if reason is None:
+            TwoDoors.prepared += 1
             self._nobody_else_has(claim.keys, claim.users + claim.left)
             for pod in claim.users:
                 pod.alive = True
@@ -235,7 +256,7 @@ class TwoDoors(OneHolder):
             for resource, ids in claim.wishes
             for id_, keys in devices_of(resource, ids).items()
         }
-        return in_the_way(verdicts) is None
+        return not in_the_way(verdicts)
 
     @rule(data=st.data())
     @precondition(lambda self: any(each.alive for each in self._claimants()))
