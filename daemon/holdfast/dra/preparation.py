@@ -26,9 +26,10 @@ from holdfast.errors import (
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
-from holdfast.model.book.claims import Wish, end_claim, locks_of, why_not_free
+from holdfast.model.book.claims import Wish, end_claim, locks_of
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.messages import Demand, Message, of_lock, of_reason, refusal, sentence
+from holdfast.model.book.standing import belongs_to
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, makes_no_group
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
@@ -356,7 +357,9 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
                 self._released.discard(claim.uid)
                 log.info("claim unprepared", claim=str(claim))
                 return ""
-            reason = (why_not_free(book, claim.uid) or "") + self._by_whom(book, claim)
+            seen = [self.watcher.obstacle(lock.device) for lock in left]
+            why = belongs_to(left[0], book), *(str(each) for each in seen if each is not None)
+            reason = "; ".join(why)
             now = self.clock.monotonic()
             patience = self._patience_left(book, claim)
             if patience <= 0:
@@ -370,8 +373,7 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
                 return ""
             if now >= until:
                 log.warning("claim not unprepared", claim=str(claim), reason=reason)
-                seen = self.watcher.obstacle(left[0].device)
-                return sentence(of_lock(left[0].device, left[0], seen, book), _asked(claim))
+                return sentence(of_lock(left[0].device, left[0], seen[0], book), _asked(claim))
             await changes.wait(min(_POLL, until - now, patience))
             book = self.ledger.book.value
 
@@ -415,10 +417,6 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
         if record is None or record.over_at is None or record.boot != self.ledger.boot:
             return 0.0
         return record.over_at + self.patience.value - self.clock.uptime()
-
-    def _by_whom(self, book: Book, claim: ClaimRef) -> str:
-        known = [self.watcher.obstacle(lock.device) for lock in locks_of(book, claim.uid)]
-        return "".join(f"; {each}" for each in known if each is not None)
 
 
 def _asked(claim: ClaimRef) -> Demand:
