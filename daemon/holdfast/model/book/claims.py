@@ -162,8 +162,7 @@ def _give_up_locks(draft: Draft, wish: Wish, wanted: Collection[DeviceName]) -> 
     """Free what the claim waited for and is not *wanted* now, and what it has adminAccess to.
 
     Another pod joined it while it waited, so that kubelet did not unprepare it. Or it was taken
-    over while nothing told of adminAccess, by which it is beside who has a device: kubelet's record
-    does not.
+    over from kubelet's record, which does not say that it has adminAccess, beside who has a device.
     """
     for each in draft.holdings.of_claim(wish.ref.uid):
         waits = each.phase is Phase.PENDING
