@@ -36,19 +36,18 @@ from holdfast.model.book.claims import (
     ClaimPhase,
     end_claim,
     enlist,
-    first_left,
     locks_of,
     part,
     phase_of,
     pods_of_claims,
     release,
     share,
+    why_not_free,
 )
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks
 from holdfast.model.book.pods import Observation, PodSighting, reconcile
 from holdfast.model.book.queue import settle
-from holdfast.model.book.standing import belongs_to
 from holdfast.model.dra.passage import enter
 from holdfast.model.gate.gate import Caller, Passage
 from holdfast.model.ids import BootId, DeviceId, PodUid
@@ -192,7 +191,7 @@ def test_a_claim_that_comes_back_waits_until_its_former_pods_are_over() -> None:
     draft = drafted(unprepared_book(prepared_book()))
     reason = enlist(draft, wish_of(Y))
     assert reason == lock_of(draft.book, "d0")
-    told = belongs_to(lock_of(draft.book, "d0"), draft.book)
+    told = why_not_free(draft.book, CLAIM) or ""
     assert "is not free of pod team/name-of-pod-x (pod-x) by claim team/two-chips yet" in told
     assert not draft.holdings.allocations
 
@@ -209,7 +208,7 @@ def test_a_claim_that_is_allocated_other_hardware_waits_for_none_that_it_had() -
     assert pods_of_claims(draft.book, over=True) == {X, Y}
     assert "(pod-x)" in draft.book.holder(old)
     # Its new pod has nothing of the old device, and its end is not the old one's.
-    assert first_left(draft.book, CLAIM) is None
+    assert why_not_free(draft.book, CLAIM) is None
     release(draft, old, "nobody uses it")
     assert [lock.device.id for lock in draft.book.locks.values()] == ["d1"]
 

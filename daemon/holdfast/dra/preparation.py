@@ -26,10 +26,9 @@ from holdfast.errors import (
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
-from holdfast.model.book.claims import Wish, end_claim, locks_of
+from holdfast.model.book.claims import Wish, end_claim, locks_of, why_not_free
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.messages import Demand, Message, of_lock, of_reason, refusal, sentence
-from holdfast.model.book.standing import belongs_to
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, makes_no_group
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
@@ -358,8 +357,8 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
                 log.info("claim unprepared", claim=str(claim))
                 return ""
             seen = [self.watcher.obstacle(lock.device) for lock in left]
-            why = belongs_to(left[0], book), *(str(each) for each in seen if each is not None)
-            reason = "; ".join(why)
+            why = why_not_free(book, claim.uid), *(each and str(each) for each in seen)
+            reason = "; ".join(filter(None, why))
             now = self.clock.monotonic()
             patience = self._patience_left(book, claim)
             if patience <= 0:

@@ -23,6 +23,7 @@ from holdfast.model.book.book import (
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
+from holdfast.model.book.standing import belongs_to
 from holdfast.model.cards import clash
 from holdfast.model.ids import (
     BootId,
@@ -86,6 +87,12 @@ def first_left(book: Book, claim: ClaimUid) -> DeviceLock | None:
     """Return the first lock that *claim* has to give back; None: it has none to give."""
     left = (each for each in locks_of(book, claim) if each.state is not LockState.HELD)
     return next(left, None)
+
+
+def why_not_free(book: Book, claim: ClaimUid) -> str | None:
+    """Return who has the first device that *claim* has to give back; None: it has none to give."""
+    lock = first_left(book, claim)
+    return None if lock is None else belongs_to(lock, book)
 
 
 def admins_on(book: Book, keys: frozenset[HardwareKey]) -> frozenset[PodUid]:
