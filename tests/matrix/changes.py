@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import re
 import shutil
 import signal
 import tempfile
@@ -21,6 +22,8 @@ from matrix.world import World, plug, promised, refusal, unplug, world
 from simulated.pods import Phase, Pod
 
 _QUEUE = 4
+_INDEX = re.compile(r"=[\d:]+$")
+"""How a CDI name ends that says which GPU by its index (docs/nvidia.md: it may lead to another)."""
 _WAYS = ("reload", "crash", "call", "restart", "lost", "old", "reboot")
 """How a change is taken up; "call": after a crash in the midst of a call; "lost": after one that
 left no ledger; "old": or a former one."""
@@ -311,7 +314,8 @@ class _Story:
         """
         made, turned = self.made, self._numbers != self.made.numbers
         stays = self._has_all(pod, name, after)
-        by_name = any(each.cdi_devices for each in made.answers(pod))
+        names = [name.name for each in made.answers(pod) for name in each.cdi_devices]
+        by_name = any(not _INDEX.search(each) for each in names)
 
         def decided() -> bool:
             told = turned and not (by_name or pod.spec.claims) and "delete the pod" in pod.waiting
