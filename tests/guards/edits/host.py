@@ -27,6 +27,10 @@ HOST_EDITS = {
     "host/nvidia/nvml/answers.py": (
         Edit("nvml-one-library", "not now.users and now.file", "now.file"),
     ),
+    "host/nvidia/nvml/library.py": (
+        Edit("gpu-lists", '("v3", "v2")', '("v3",)'),
+        Edit("gpu-not-told", "supported(ask) if asked in _OPTIONAL else ask()", "supported(ask)"),
+    ),
     "host/nvidia/use.py": (
         Edit(
             "gpu-hangs", 'GpuUse(problem=f"NVML does not answer who uses it: {reason}")', "GpuUse()"

@@ -165,6 +165,11 @@ MODEL_EDITS = {
         Edit("gpu-health-next-driver", "not (again and record.last > since)", "True"),
         Edit("gpu-health-unanswered", "    if not observed.answered:", "    if False:"),
         Edit("gpu-health-boot", "if record.cure is Cure.OPERATOR)", "if False)"),
+        Edit(
+            "gpu-health-kept",
+            "self.condition, links_down=(), peers={}",
+            "GpuCondition(), links_down=(), peers={}",
+        ),
     ),
     "model/nvidia/mig.py": (
         Edit("gpu-number", "if gpu.minor is not None and numbers.get", "if False and numbers.get"),

@@ -54,6 +54,11 @@ PART_EDITS = {
     ),
     "dra/preparation.py": (
         Edit("claim-on-its-way", "another or self.record.joined_lately(claim.uid)", "another"),
+        Edit(
+            "claim-shared-since",
+            "pods = frozenset(wish.pods)",
+            "pods = self.ledger.book.value.claims[wish.ref.uid].pods",
+        ),
     ),
     "dra/specs.py": (
         Edit(
