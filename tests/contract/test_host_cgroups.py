@@ -60,15 +60,18 @@ def test_a_pod_is_found_by_its_uid_with_all_that_lives_in_it(tree: ProcTree, pla
     assert found.processes == (7, 8, 9)
 
 
-def test_cgroups_that_are_nested_however_deep_are_all_listed(tree: ProcTree) -> None:
-    """A pod that may write its own cgroup may make a thousand of them, one in the other."""
+@pytest.mark.parametrize(("name", "levels"), [("a", 1100), ("\udcff" * 250, 20)])
+def test_cgroups_that_are_nested_however_deep_are_all_listed(
+    tree: ProcTree, name: str, levels: int
+) -> None:
+    """A pod that may write its own cgroup may nest them where no path of 4 KiB leads."""
     folder = make(tree, f"kubepods/pod{UID}")
-    before = Path.cwd()
+    before, opened = Path.cwd(), len([*Path("/proc/self/fd").iterdir()])
     try:
         os.chdir(folder)
-        for _ in range(1100):
-            Path("a").mkdir()
-            os.chdir("a")
+        for _ in range(levels):
+            Path(name).mkdir()
+            os.chdir(name)
         Path("cgroup.procs").write_text("9\n")
         os.chdir(before)
         found = Cgroups(tree.root).pod(UID)
@@ -77,6 +80,34 @@ def test_cgroups_that_are_nested_however_deep_are_all_listed(tree: ProcTree) -> 
         subprocess.run(["rm", "-r", folder], check=True)  # nobody else removes what is so deep
     assert found is not None
     assert found.processes == (9,)
+    assert len([*Path("/proc/self/fd").iterdir()]) == opened
+
+
+def test_of_a_pod_with_too_many_cgroups_others_do_not_wait_for_the_list(
+    tree: ProcTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who lives in it, the kernel tells all the same; where nobody lives is not looked at."""
+    make(tree, f"kubepods/pod{UID}", 5)
+    empty = make(tree, f"kubepods/pod{UID}/{ID}")
+    (empty / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    (empty / "cgroup.procs").write_text("what is not read\n")
+    found = Cgroups(tree.root).pod(UID)
+    assert found is not None
+    assert (found.processes, found.unlisted) == ((5,), "")
+    monkeypatch.setattr("holdfast.host.cgroup.cgroups._LONGEST", -1.0)
+    found = Cgroups(tree.root).pod(UID)
+    assert found is not None
+    assert (found.populated, found.processes) == (True, ())
+    assert "too many cgroups" in found.unlisted
+
+
+def test_what_is_told_of_a_cgroup_is_text_whatever_it_is_called(tree: ProcTree) -> None:
+    make(tree, f"kubepods/pod{UID}")
+    folder = make(tree, f"kubepods/pod{UID}/\udcff\x1b[2J")
+    (folder / "cgroup.procs").write_text("7 all\n")
+    found = Cgroups(tree.root).pod(UID)
+    assert found is not None
+    assert r"\udcff\x1b[2J" in found.unlisted
 
 
 def test_a_pod_without_cgroup_is_none_and_appears_later(tree: ProcTree) -> None:

@@ -157,9 +157,12 @@ def kill(cgroup: Path) -> None:
 
 def remove(cgroup: Path) -> None:
     """Remove a cgroup and those below it, as far as nothing is in them."""
-    for folder, _, _ in os.walk(cgroup, topdown=False):
-        with contextlib.suppress(OSError):
-            Path(folder).rmdir()
+    for _, folders, _, at in os.fwalk(cgroup, topdown=False):  # no path leads to what is deepest
+        for each in folders:
+            with contextlib.suppress(OSError):
+                os.rmdir(each, dir_fd=at)
+    with contextlib.suppress(OSError):
+        cgroup.rmdir()
 
 
 class Witness(WatchfulRuntime):

@@ -242,6 +242,14 @@ _MOVES: tuple[Attack, ...] = (
         place=Place.FORMER,
     ),
     Attack(
+        name="cgroup-deepest",
+        on="the same: where no path leads, for it would be longer than 4 KiB",
+        run=("cgroups", "deepest", "20"),
+        place=Place.FORMER,
+        mode="terminate",
+        seconds=5.0,
+    ),
+    Attack(
         name="cgroup-churn",
         on="the same, while 100 are made and removed",
         run=("cgroups", "churn", "100"),

@@ -41,6 +41,15 @@ def many(count: int) -> None:
     _say()
 
 
+def deepest(levels: int) -> None:
+    """Be so far down that no path leads there, by names that are no UTF-8."""
+    os.chdir(_OWN)
+    for _ in range(levels):
+        os.chdir(_made(Path("\udcff" * 250)))
+    Path("cgroup.procs").write_text(str(os.getpid()))
+    _say()
+
+
 def threaded(_: int) -> None:
     """Be in a cgroup of threads, which lists no processes."""
     folder = _made(_OWN / "threads")
@@ -84,7 +93,8 @@ def _say() -> None:
     print("holds", flush=True)
 
 
-_KINDS = {each.__name__: each for each in (between, deep, many, threaded, leaves, frozen, churn)}
+_ALL = (between, deep, deepest, many, threaded, leaves, frozen, churn)
+_KINDS = {each.__name__: each for each in _ALL}
 
 if __name__ == "__main__":
     os.open(sys.argv[3], os.O_RDWR | os.O_NOCTTY)

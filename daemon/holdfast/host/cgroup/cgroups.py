@@ -22,6 +22,7 @@ from holdfast.host.root import HostRoot
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.ids import PodUid
 from holdfast.model.node.cgroup_names import is_root, pod_of, pod_paths
+from holdfast.model.text import printable
 
 _DEEPEST = 6
 """How many levels down kubelet's cgroup is searched for; kind nests it five deep."""
@@ -36,6 +37,11 @@ _CHILDLESS = 2
 """How many links a cgroup has without any below it; one more for each. Other filesystems have 1."""
 _SMALL = 4096
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
+_LONG = 300
+"""Characters of a path. A pod can nest cgroups deeper than a path may be
+long, so from there on what is below is reached by an open folder."""
+_LONGEST = 0.5
+"""For so many seconds of processor time one pod's are listed: others wait for the same lane."""
 
 
 class Cgroups:
@@ -335,17 +341,38 @@ def _folder_with(folder: Path, pid: int) -> Path | None:
 
 
 def _with_below(folder: Path, refused: Callable[[OSError], None]) -> Iterator[str]:
-    """Yield *folder* and all below it, however deep; call *refused* for what cannot be listed."""
+    """Yield *folder* and all below it, however deep; call *refused* for what cannot be listed.
+
+    What has no process, where the kernel tells, is left out with all below it. A path that is
+    yielded holds until the next one is asked for.
+    """
     left = [str(folder)]
-    while left:
-        path = left.pop()
-        try:
-            with os.scandir(path) as entries:
-                left += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
-        except OSError as error:
-            refused(error)
-        else:
-            yield path
+    opened: list[tuple[int, int]] = []
+    """Folders whose paths are long, each with how many are left once all below it is done."""
+    until = time.thread_time() + _LONGEST
+    try:
+        while left:
+            path = left.pop()
+            while opened and len(left) < opened[-1][1]:
+                os.close(opened.pop()[0])
+            if time.thread_time() > until:
+                refused(OSError(errno.ETIME, "it has too many cgroups below it", str(folder)))
+                return
+            try:
+                if _populated(path)[0] is False:
+                    continue
+                if len(path) > _LONG:
+                    opened.append((os.open(path, os.O_PATH | os.O_CLOEXEC), len(left)))
+                    path = f"/proc/self/fd/{opened[-1][0]}"
+                with os.scandir(path) as entries:
+                    left += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
+            except OSError as error:
+                refused(error)
+            else:
+                yield path
+    finally:
+        for each, _ in opened:
+            os.close(each)
 
 
 def _populated(folder: Path) -> tuple[bool | None, str]:
@@ -381,7 +408,7 @@ def _pids_below(folder: Path) -> tuple[tuple[int, ...], str]:
             pids.update(_pids_in(path))
         except HostError as error:
             problems.append(str(error))
-    return tuple(sorted(pids)), problems[0] if problems else ""
+    return tuple(sorted(pids)), printable(problems[0]) if problems else ""
 
 
 def _pids_in(folder: str) -> list[int]:
