@@ -12,6 +12,7 @@ import pytest
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups, cgroup_of
 from holdfast.model.ids import PodUid
+from holdfast.model.node.cgroup_names import pod_of
 from manual_clock import ManualClock
 from simulated.proctree import ProcTree
 
@@ -366,6 +367,16 @@ def test_the_cgroup_of_a_process_is_absolute(tree: ProcTree) -> None:
     cgroups = Cgroups(tree.root)
     assert cgroups.of_process(70) == f"/kubepods/besteffort/pod{UID}/{ID}"
     assert cgroups.of_process(71) == ""
+
+
+def test_who_hides_in_a_cgroup_that_is_not_told_is_no_program_of_the_nodes(tree: ProcTree) -> None:
+    """Before Linux 6.8 the file of a process below a path of more than 4 KiB cannot be read."""
+    told = tree.process(70) / "cgroup"
+    told.unlink()
+    told.mkdir()
+    cgroups = Cgroups(tree.root)
+    assert cgroups.pod_of_process(70) is not None
+    assert pod_of(cgroups.of_process(70))[0] == cgroups.pod_of_process(70)
 
 
 @pytest.mark.parametrize(

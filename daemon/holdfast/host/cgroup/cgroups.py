@@ -15,7 +15,6 @@ from holdfast.host.files.kernelfile import (
     link_or_none,
     read_text,
     seen,
-    text_or_empty,
 )
 from holdfast.host.proc.procfs import INIT_CGROUP_NAMESPACE, INIT_PID_NAMESPACE
 from holdfast.host.root import HostRoot
@@ -42,6 +41,9 @@ _LONG = 300
 long, so from there on what is below is reached by an open folder."""
 _LONGEST = 0.5
 """For so many seconds of processor time one pod's are listed: others wait for the same lane."""
+_UNTOLD = "/kubepods/podunknown"
+"""Stands for a cgroup that is not told, as before Linux 6.8 one whose path is longer than 4 KiB:
+who can make that is in a pod, and must not pass for a program of the node's."""
 
 
 class Cgroups:
@@ -130,11 +132,17 @@ class Cgroups:
 
     def of_process(self, pid: int) -> str:
         """Return the cgroup of a process, absolute in the host's tree; empty if it is gone."""
-        return self.absolute(cgroup_of(text_or_empty(self._proc / str(pid) / "cgroup")))
+        return self.absolute(self._told(pid))
 
     def pod_of_process(self, pid: int) -> PodUid | None:
         """Return the pod of a process; None if it is of none, or gone."""
-        return pod_of(cgroup_of(text_or_empty(f"{self._proc}/{pid}/cgroup")))[0]
+        return pod_of(self._told(pid))[0]
+
+    def _told(self, pid: int) -> str:
+        try:
+            return cgroup_of(read_text(f"{self._proc}/{pid}/cgroup") or "")
+        except HostError:
+            return _UNTOLD
 
     def absolute(self, path: str) -> str:
         """Return *path* as the host calls it.
