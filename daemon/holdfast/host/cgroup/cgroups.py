@@ -383,7 +383,7 @@ def _with_below(folder: Path, refused: Callable[[OSError], None]) -> Iterator[st
             os.close(each)
 
 
-def _populated(folder: Path) -> tuple[bool | None, str]:
+def _populated(folder: str | Path) -> tuple[bool | None, str]:
     """Return whether a process is in a cgroup of version 2 or below, None with why it is unknown.
 
     The kernel counts tasks: a process whose leader has exited counts as long as a thread of it
