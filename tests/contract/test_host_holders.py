@@ -731,6 +731,9 @@ def test_however_many_of_a_pod_have_a_device_another_pods_holder_is_told_of() ->
     assert not kept.wanted(uses)
     assert kept.wanted(replace(uses, cgroup=f"/kubepods/pod{_OTHER_UID}"))
     assert kept.wanted(replace(uses, command="runsc-sandbox"))
+    machines = [kept.wanted(replace(uses, command=f"qemu-{number}")) for number in range(100)]
+    assert machines[0]
+    assert not machines[-1], "a name that anybody can take makes nobody another one"
 
 
 def test_who_has_exited_has_nothing_of_what_another_had_that_has_exited_too(

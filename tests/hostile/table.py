@@ -425,7 +425,7 @@ _FLOODS: tuple[Attack, ...] = (
     ),
     Attack(
         name="holders-2000",
-        on="memory: 2,000 processes with 8 devices, asked for each second",
+        on="memory: 2,000 processes with 8 devices, each named as another virtual machine, asked for each second",
         run=("floods", "holders", "2000", "1"),
         nodes=8,
         chips=10,
@@ -435,7 +435,7 @@ _FLOODS: tuple[Attack, ...] = (
     ),
     Attack(
         name="holders-20000",
-        on="memory: 20,000 processes with 8 devices, asked for each second",
+        on="the same: 20,000 processes",
         run=("floods", "holders", "20000", "1"),
         nodes=8,
         chips=10,

@@ -190,7 +190,8 @@ class _HolderSample:
     def wanted(self, uses: Uses) -> list[tuple[DeviceName | None, frozenset[DeviceAccess]]]:
         """Return what of a process is to be kept; None stands for what is unattributed."""
         command = uses.command
-        kind = command if command in SANDBOXES or command.startswith("qemu-") else ""
+        # Whoever names himself like a virtual machine has as many names as he likes.
+        kind = command if command in SANDBOXES else command.startswith("qemu-")
         where = pod_of(uses.cgroup) if "pod" in uses.cgroup else (None, None)
         had: list[tuple[DeviceName | None, frozenset[DeviceAccess]]] = [*uses.access]
         if uses.unnamed:
