@@ -13,7 +13,6 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.claims import admins_on
 from holdfast.model.ids import HardwareKey
 from holdfast.model.nvidia.free import (
-    GpuOwners,
     GpuRules,
     access_of,
     bystander,
@@ -66,13 +65,11 @@ class GpuUsers(Struct, frozen=True, kw_only=True):
             kinds[each.pid].add(each.kind)
         named = self.named(kinds)
         return frozenset(
-            pid for pid, ways in kinds.items() if self._works(named.get(pid), ways, to)
+            pid
+            for pid, ways in kinds.items()
+            if (holder := named.get(pid)) is None
+            or not bystander(replace(holder, access=access_of(ways)), to, self.rules.value)
         )
-
-    def _works(self, holder: Holder | None, ways: set[str], to: GpuOwners) -> bool:
-        if holder is None:
-            return True
-        return bystander(replace(holder, access=access_of(ways)), to, self.rules.value) is None
 
 
 def observe(
