@@ -127,11 +127,11 @@ class TestOnRealProcesses:
             f"kept = open({path!r}, 'rb')\nforked = os.fork()\nif not forked: time.sleep(600)\nopen('/dev/null')"
         )
         forked = int(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()[0])
-        scan = holder_scan(HostRoot.under()).scan([target("a", rdev)])
+        try:
+            scan = holder_scan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid, forked])
+        finally:
+            os.kill(forked, signal.SIGKILL)  # or the end of its parent's output is never seen
         assert set(access(scan, "a")) == {child.pid, forked}
-        child.kill()
-        child.wait()
-        os.kill(forked, signal.SIGKILL)
 
     @pytest.mark.parametrize(("flag", "holds"), [("os.O_PATH", False), ("3", True)])
     def test_a_mere_reference_by_o_path_holds_nothing(
