@@ -145,6 +145,7 @@ def test_what_was_prepared_is_free_only_after_each_of_its_pods() -> None:
         assert (lock.state, lock.pod, lock.allocation) == (LockState.RELEASING, pod, None)
         release(draft, lock, "nobody uses it")
     assert not draft.locks
+    assert draft.moves[-1].evidence == "nobody uses it"
 
 
 def test_pods_of_a_claim_that_are_over_are_gone_through_in_one_step() -> None:
