@@ -562,6 +562,14 @@ def test_an_xid_that_is_known_to_need_a_reset_is_not_cleared_by_what_the_driver_
     assert not healthy(look(look(state(xid(BAD_MEMORY)), fine, at=NOW + 1), fine, at=AFTER))
 
 
+def test_one_reset_is_not_seen_twice_where_nvml_tells_no_rows_for_a_while() -> None:
+    asks = GpuCondition(recovery="reset the GPU", remap_pending=True)
+    reset = look(look(state(), asks, at=NOW + 1), GpuCondition(recovery=""), at=NOW + 2, mig=True)
+    heard = after_event(reset, xid(OFF_THE_BUS), NOW + 3, CHECKS)
+    fine = GpuCondition(recovery="", remap_pending=False)
+    assert not healthy(look(heard, fine, at=NOW + 4)), "its error came after the reset"
+
+
 def test_an_event_is_about_a_slice_only_where_the_gpu_is_divided() -> None:
     part = MigSlice(uuid="MIG-1", gi=0, ci=0, profile="7g.80gb")
     whole, divided = Gpu(index=0, uuid=GPU), Gpu(index=0, uuid=GPU, mig=True, slices=(part,))
