@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,13 @@ from fakes.ledgers import ledger_in
 from fakes.opener import stranger
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
-from holdfast.host.use.look import Look
+from holdfast.host.use.look import DriverAnswer, Look
 from holdfast.inuse.deviceuse import DeviceUse
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, DeviceLock
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, ProcessId, ResourceName
-from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
+from holdfast.model.use.free import Freedom, KernelFacts, OnVfio, judge_kernel
+from holdfast.model.use.holders import Holder
 from holdfast.reclaim.users import Users
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched as Published
@@ -427,5 +428,52 @@ async def test_a_look_that_ended_too_late_for_a_start_counts_for_a_minute_and_on
     await until(lambda: slow.over == 3)
     clock.shift(59.0)
     assert await is_told()
+    lane.close(patience=5.0)
+    node.close()
+
+
+@dataclass
+class _Driver:
+    """Names processes, each of which is in the way."""
+
+    pids: frozenset[int] = frozenset()
+
+    async def ask(self, devices: Iterable[Device], /) -> Mapping[DeviceName, DriverAnswer]:
+        return {each.name: self for each in devices}
+
+    def seen_in(
+        self,
+        facts: KernelFacts,
+        *,
+        named: Mapping[int, Holder],
+        locks: Mapping[DeviceName, DeviceLock],
+    ) -> KernelFacts:
+        return replace(facts, holders=tuple(named.values()), sight=OnVfio(functions=()))
+
+
+async def test_what_its_driver_names_since_such_a_look_is_in_the_way(tmp_path: Path) -> None:
+    node, lane, clock, driver = (
+        SimulatedNode(tmp_path),
+        Lane("scan", deadline=30.0),
+        ManualClock(),
+        _Driver(),
+    )
+    slow = SlowLook(node.root, lane, driver, clock)
+    device = replace(chip(node, 0), kind=DeviceKind.DRIVER, functions=())
+    lock = device_lock(device.name, *device.keys, fence=7, since=0.0)
+    use = device_use(slow, node.root, clock, book=Published(Book(locks={device.name: lock})))
+    waiting = asyncio.create_task(use.facts([device]))
+    await until(lambda: slow.whole == 1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    slow.permits.release()
+    await until(lambda: slow.over == 1)
+
+    with stranger(node, NODE) as process:
+        driver.pids = frozenset({process.pid})
+        slow.permits.release()
+        found = await use.facts([device])
+    assert slow.whole == 2, "all is looked at once more"
+    assert [each.process.pid for each in found[device.name].holders or ()] == [process.pid]
     lane.close(patience=5.0)
     node.close()

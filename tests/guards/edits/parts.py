@@ -106,6 +106,7 @@ PART_EDITS = {
             "same = proven or enabled[each.name] == before.facts.enabled",
             "same = True",
         ),
+        Edit("late-driver", "pids=()) if drivers else {}", "pids=()) if False else {}"),
         Edit("late-old", "self.clock.monotonic() - late.ended >= _COUNTS_FOR", "False"),
         Edit("late-old", "            del self._late[name]\n", "            pass\n"),
         Edit("look-holders-gaps", "                gaps=seen.facts.gaps,\n", ""),
