@@ -1,6 +1,7 @@
 """Claims that kubelet has recorded and the ledger has not: their pods run, so they have the devices."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import pytest
 from msgspec.structs import replace
@@ -133,6 +134,20 @@ def test_what_a_pod_has_to_give_back_is_not_the_claims_that_is_prepared() -> Non
     reconcile(draft, observed)
 
     assert [(lock.state, lock.pod) for lock in draft.locks.values()] == [(LockState.RELEASING, Y)]
+
+
+def test_a_claim_that_is_taken_over_keeps_what_cannot_be_seen_now() -> None:
+    """Its pods run with it, whether or not the claim has begun here to have it."""
+    draft = drafted(book_of(allocated(silicon(d0="a"), pod=Y, active=True)))
+    adopt(draft, _wish(devices={WHOLE: silicon(d0="a", d1="b")}))
+
+    with suppress(ClaimRefusedError):
+        adopt(draft, _wish(devices={WHOLE: silicon(d0="a")}))
+
+    assert {each.device: each.claim for each in draft.locks.values()} == {
+        name("d0"): None,
+        name("d1"): _REF.uid,
+    }
 
 
 def test_of_a_claim_that_has_to_give_something_back_nothing_is_taken_over() -> None:

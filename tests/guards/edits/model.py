@@ -26,6 +26,7 @@ MODEL_EDITS = {
         Edit("claim-late", "    _refuse_late(draft, wish)\n", "    pass\n"),
         Edit("claim-joined", "joined = frozenset(recorded) - record.let_go", "return frozenset()"),
         Edit("admin-over", "            admin={},\n", ""),
+        Edit("claim-unseen", "enlist(draft, wish, partly=True)", "enlist(draft, wish)"),
     ),
     "model/book/draft.py": (
         Edit("late-records", "self.pay()  # the queue goes by their numbers\n", "pass\n"),

@@ -116,10 +116,10 @@ def phase_of(book: Book, record: ClaimRecord) -> ClaimPhase:
     return ClaimPhase.PREPARED if ready else ClaimPhase.PREPARING
 
 
-def enlist(draft: Draft, wish: Wish) -> DeviceLock | None:
+def enlist(draft: Draft, wish: Wish, *, partly: bool = False) -> DeviceLock | None:
     """Put the claim into the book and the queue; return what it has to wait for before even that.
 
-    That is a lock that it has to give back first.
+    That is a lock that it has to give back first. *partly*: it may have more than *wish* says.
 
     A claim that is in the book already is joined by the pods of *wish*. Raises ClaimRefusedError
     for what no wait changes.
@@ -133,7 +133,7 @@ def enlist(draft: Draft, wish: Wish) -> DeviceLock | None:
         if clash(each.keys, wish.keys):
             return each
     wanted = {DeviceName(resource, id_) for resource, ids in wish.devices.items() for id_ in ids}
-    _give_up_locks(draft, wish, wanted)
+    _give_up_locks(draft, wish, None if partly else wanted)
     had = draft.holdings.of_claim(ref.uid)
     if stray := {name for each in had for name, _ in each.names()} - wanted:
         names = ", ".join(sorted(map(str, stray)))
@@ -165,21 +165,21 @@ def enlist(draft: Draft, wish: Wish) -> DeviceLock | None:
     return None
 
 
-def _give_up_locks(draft: Draft, wish: Wish, wanted: Collection[DeviceName]) -> None:
+def _give_up_locks(draft: Draft, wish: Wish, wanted: Collection[DeviceName] | None) -> None:
     """Free what the claim waited for and is not *wanted* now, and what it has adminAccess to.
 
     Another pod joined it while it waited, so that kubelet did not unprepare it. Or it was taken
     over from kubelet's record, which does not say that it has adminAccess, beside who has a device.
     """
     for each in draft.holdings.of_claim(wish.ref.uid):
-        waits = each.phase is Phase.PENDING
+        stays = wanted is None or each.phase is Phase.ACTIVE
         names = ((name, keys) for name, keys in each.names() if name not in wish.admin)
-        rest = {name.id: keys for name, keys in names if name in wanted or not waits}
+        rest = {name.id: keys for name, keys in names if stays or name in wanted}
         if len(rest) == len(each.devices):
             continue
         if rest:
             kept = draft.allocate(each.resource, rest, pod=each.pod, claim=each.claim)
-            if not waits:
+            if each.phase is Phase.ACTIVE:
                 draft.activate(kept)
         draft.end(each, "it is not to have that any more")
         for lock in draft.holdings.locks_on(each.keys):
@@ -204,7 +204,7 @@ def adopt(
     uid, pods = wish.ref.uid, wish.pods.keys()
     if joined_after_end(draft.book, uid, pods, kubelet, draft.boot, running=running):
         _revive(draft, wish)
-    if enlist(draft, wish) is not None:
+    if enlist(draft, wish, partly=True) is not None:  # what is not seen now is still its own
         return False
     for allocation in draft.holdings.of_claim(wish.ref.uid):
         # But not on what another had at that time.
