@@ -279,6 +279,17 @@ def test_where_nothing_worked_before_the_node_counts_as_one_without_the_label(no
     assert found.instead == "the node counts as one without the label"
 
 
+def test_of_a_document_that_is_not_used_no_key_is_told_to_have_no_effect(node: _Node) -> None:
+    node.put("default", version="v1", flags={"plugin": {"migStrategy": "mixed"}})
+    node.put("one", version="v1", flags={"migStrategy": "?", "plugin": {"gdsEnabled": True}})
+
+    found = node.start(label="one")
+
+    assert "gpu.migStrategy" in found.refused
+    (told,) = found.ineffective
+    assert "flags.plugin.migStrategy" in told
+
+
 def test_where_the_file_needs_a_document_to_work_and_there_is_none_that_is_told(
     node: _Node,
 ) -> None:

@@ -79,10 +79,9 @@ class SettingsSources:
         by name. Its own file is read where one is named. Raise SettingsError with the path of the
         key.
         """
-        theirs, self._ineffective = theirs or {}, dict[str, None]()
-        self._told = self._ineffective.setdefault
+        theirs, self._ineffective = theirs or {}, list[str]()
         named = _theirs_named(environ, theirs)
-        tree = _theirs(read_mapping(Path(named)), named, self._told) if named else {}
+        tree = _theirs(read_mapping(Path(named)), named, self._ineffective.append) if named else {}
         self._tree = _over(tree, read_mapping(file)) if file is not None else tree
         self._change = partial(_change, environ=environ, theirs=theirs, overrides=overrides or {})
         self.own = _understood(self._change(self._tree))
@@ -94,21 +93,21 @@ class SettingsSources:
 
     def loaded(self, label: str | None, document: Document | None) -> LoadedSettings:
         """Return the settings, in which *document* wins over the files; raise SettingsError."""
-        settings = self._settings(document)
-        ineffective = tuple(self._ineffective)
+        told = [*self._ineffective]
+        settings = self._settings(document, told.append)
         return LoadedSettings(
-            settings=settings, label=label, document=document, ineffective=ineffective
+            settings=settings, label=label, document=document, ineffective=tuple(told)
         )
 
     def with_remembered_label(self) -> LoadedSettings:
         """Return the settings by the label's last value that could be used; as `found`."""
         return self.found(remembered_label(self.own.state_dir))
 
-    def _settings(self, document: Document | None) -> Settings:
+    def _settings(self, document: Document | None, told: Callable[[str], None]) -> Settings:
         if document is None:
             return convert(self._change(self._tree))
         file = str(Path(self.own.named.folder) / document.name)
-        content = _document(document.text, file, self._told)
+        content = _document(document.text, file, told)
         try:
             return convert(self._change(_over(self._tree, content)))
         except SettingsError as error:
