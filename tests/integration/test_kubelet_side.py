@@ -164,6 +164,7 @@ async def test_a_resource_that_kubelet_drops_after_another_plugins_end_is_regist
         # It still reads our stream, and drops again what that says.
         async with beside(_dropping(kubelet)):
             await registered(side, times=2)
+        await until(lambda: len(kubelet.messages[TPU]) > 2, what="our list once more")
         assert side.registrar.states[TPU].streams == 1, "the end of the former stops the resource"
         answer = await kubelet.give("u", TPU, "a")
         assert answer.container_responses[0].envs["CHIPS"] == "a"
