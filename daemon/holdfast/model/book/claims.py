@@ -133,7 +133,7 @@ def enlist(draft: Draft, wish: Wish, *, partly: bool = False) -> DeviceLock | No
         if clash(each.keys, wish.keys):
             return each
     wanted = {DeviceName(resource, id_) for resource, ids in wish.devices.items() for id_ in ids}
-    _give_up_locks(draft, wish, None if partly else wanted)
+    _give_up_locks(draft, wish, wanted, partly=partly)
     had = draft.holdings.of_claim(ref.uid)
     if stray := {name for each in had for name, _ in each.names()} - wanted:
         names = ", ".join(sorted(map(str, stray)))
@@ -165,14 +165,16 @@ def enlist(draft: Draft, wish: Wish, *, partly: bool = False) -> DeviceLock | No
     return None
 
 
-def _give_up_locks(draft: Draft, wish: Wish, wanted: Collection[DeviceName] | None) -> None:
+def _give_up_locks(
+    draft: Draft, wish: Wish, wanted: Collection[DeviceName], *, partly: bool
+) -> None:
     """Free what the claim waited for and is not *wanted* now, and what it has adminAccess to.
 
     Another pod joined it while it waited, so that kubelet did not unprepare it. Or it was taken
     over from kubelet's record, which does not say that it has adminAccess, beside who has a device.
     """
     for each in draft.holdings.of_claim(wish.ref.uid):
-        stays = wanted is None or each.phase is Phase.ACTIVE
+        stays = partly or each.phase is Phase.ACTIVE
         names = ((name, keys) for name, keys in each.names() if name not in wish.admin)
         rest = {name.id: keys for name, keys in names if stays or name in wanted}
         if len(rest) == len(each.devices):
