@@ -357,9 +357,8 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
                 log.info("claim unprepared", claim=str(claim))
                 return ""
             seen = [self.watcher.obstacle(lock.device) for lock in left]
-            known = (str(each) for each in seen if each is not None)
-            why = why_not_free(book, claim.uid), *known
-            reason = "; ".join(filter(None, why))
+            why = why_not_free(book, claim.uid), *seen
+            reason = "; ".join(str(each) for each in why if each is not None)
             now = self.clock.monotonic()
             patience = self._patience_left(book, claim)
             if patience <= 0:
