@@ -61,7 +61,9 @@ def test_a_pod_is_found_by_its_uid_with_all_that_lives_in_it(tree: ProcTree, pla
     assert found.processes == (7, 8, 9)
 
 
-@pytest.mark.parametrize(("name", "levels"), [("a", 1100), ("\udcff" * 250, 20)])
+@pytest.mark.parametrize(
+    ("name", "levels"), [("a", 1100), ("\udcff" * 250, 20), ("\U0001f4a5" * 63, 40)]
+)
 def test_cgroups_that_are_nested_however_deep_are_all_listed(
     tree: ProcTree, name: str, levels: int
 ) -> None:
@@ -328,21 +330,22 @@ def test_a_path_from_a_private_namespace_becomes_the_hosts_by_the_pods_uid(tree:
     assert cgroups.absolute(f"/../../pod{OTHER}/{ID}") == f"/kubepods/besteffort/pod{OTHER}/{ID}"
 
 
+@pytest.mark.parametrize("above", ["", f"/system.slice/docker-{ID}.scope/{'n' * 250}"])
 def test_other_paths_from_a_private_namespace_are_resolved_where_we_are_listed(
-    tmp_path: Path,
+    tmp_path: Path, above: str
 ) -> None:
     tree = ProcTree(tmp_path)
     (tree.root.cgroup / "cgroup.controllers").write_text("")
     tree.myself(cgroup="/inner", cgroup_namespace="cgroup:[4026532999]")
-    inner = make(tree, f"kubepods/pod{UID}/{ID}/inner")
+    inner = make(tree, f"{above}/kubepods/pod{UID}/{ID}/inner".lstrip("/"))
     clock = ManualClock()
     cgroups = Cgroups(tree.root, monotonic=clock.monotonic)
     assert cgroups.is_private
     assert cgroups.absolute("/../x") == "/../x", "it was not told where that is"
     (inner / "cgroup.procs").write_text(f"{os.getpid()}\n")
     clock.shift(60.0)
-    assert cgroups.absolute("/../../../system.slice/x.service") == "/system.slice/x.service"
-    assert cgroups.absolute(f"/../{'cd' * 32}") == f"/kubepods/pod{UID}/{'cd' * 32}"
+    assert cgroups.absolute("/../../../x.service") == f"{above}/x.service"
+    assert cgroups.absolute(f"/../{'cd' * 32}") == f"{above}/kubepods/pod{UID}/{'cd' * 32}"
 
 
 def test_a_namespace_that_begins_at_the_top_of_a_tree_of_version_1_adds_nothing(

@@ -36,9 +36,9 @@ _CHILDLESS = 2
 """How many links a cgroup has without any below it; one more for each. Other filesystems have 1."""
 _SMALL = 4096
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
-_LONG = 300
-"""Characters of a path. A pod can nest cgroups deeper than a path may be
-long, so from there on what is below is reached by an open folder."""
+_LONG = 900
+"""Characters of a path, of four bytes at most. A pod can nest cgroups deeper than a path may be
+long, so from there on what is below is reached by an open folder. No runtime's path is so long."""
 _LONGEST = 0.5
 """For so many seconds of processor time one pod's are listed: others wait for the same lane."""
 _UNTOLD = "/kubepods/podunknown"
