@@ -423,6 +423,9 @@ def test_a_gpu_that_answers_oddly_twice_is_out_of_order_and_once_is_a_note() -> 
     assert verdict(once).notes == ("its state cannot be read: NVML_ERROR_UNKNOWN",)
     twice = look(once, odd, at=NOW + 1)
     assert texts(twice) == ["GPU-1: it does not answer: NVML_ERROR_UNKNOWN"]
+    assert texts(restored(twice.kept, BOOT, NOW + 1, CHECKS)) == texts(twice), "nobody answered"
+    assert healthy(restored(once.kept, BOOT, NOW + 1, CHECKS))
+    assert look(twice, odd, at=NOW + 2).kept == twice.kept, "no beat has it written anew"
     assert healthy(look(twice, at=NOW + 2))
 
 

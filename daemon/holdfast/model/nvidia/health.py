@@ -51,7 +51,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
     a reset, each of which goes by a reset alone. `resting` are the NVLinks that were down when this
     daemon first looked at this load of the driver; None: not looked at yet. `peers` are the GPUs at
     the other end of its NVLinks. `condition` is the last that NVML told, and its `lost` why it told
-    none the last `unanswered` times. `unmonitored` says why events cannot be heard.
+    none the last `unanswered` times, two at most. `unmonitored` says why events cannot be heard.
     """
 
     uuid: str
@@ -92,6 +92,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
             driver=self.driver,
             xids=tuple(record.heard for record in self.xids),
             awaits=self.awaits,
+            unanswered=self.unanswered,
             condition=replace(
                 self.condition, links_down=(), peers={}, temperature=None, shutdown_temperature=None
             ),
@@ -133,7 +134,7 @@ def after_observation(
             xids=tuple(_attributed(record, observed) for record in state.xids),
             awaits=state.awaits | _awaits(observed.condition),
             condition=replace(state.condition, lost=observed.condition.lost),
-            unanswered=state.unanswered + 1,
+            unanswered=min(state.unanswered + 1, 2),
         )
     awaits = _awaits(observed.condition, before=state.awaits)
     again = bool(state.driver and observed.driver != state.driver)
@@ -179,9 +180,8 @@ def verdict(
     notes = [state.unmonitored] if state.unmonitored else []
     suspected = [record for record in state.xids if record.suspected and record.concerns(place)]
     notes += [f"{state.uuid}: {record.text}" for record in suspected]
-    error = state.condition.lost
-    if error and not _condemns(state):
-        notes.append(f"its state cannot be read: {error}")
+    if state.condition.lost and not _condemns(state):
+        notes.append(f"its state cannot be read: {state.condition.lost}")
     return GpuHealth(
         faults=tuple(Fault(kind=FaultKind.ILL, text=f"{state.uuid}: {text}") for text in texts),
         notes=tuple(notes),
