@@ -1,5 +1,6 @@
 """Events and looks through the real pynvml on the stub library: what reaches the published health."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -615,6 +616,32 @@ async def test_of_events_that_are_wanted_no_more_nobody_is_told_that_they_cannot
         await until(lambda: any(each.notes for each in watch.health.value.values()))
         watch.checks.set(xid_checks("xids"))
         await until(lambda: not any(each.notes for each in watch.health.value.values()))
+
+
+async def test_that_events_cannot_be_received_is_not_told_late_where_none_is_wanted_since(
+    tmp_path: Path,
+) -> None:
+    begun, goes_on, told = threading.Event(), threading.Event(), threading.Event()
+
+    class Late(_Deaf):
+        def open(self) -> None:
+            if threading.current_thread().name == "gpu-events":
+                begun.set()
+                goes_on.wait(10.0)
+            super().open()
+
+        def close(self) -> None:
+            if threading.current_thread().name == "gpu-events":
+                told.set()
+
+    async with _watching(tmp_path, Late(), Watched(_TWO), _CountingClock()) as watch:
+        await until(begun.is_set)
+        watch.checks.set(xid_checks("xids"))
+        await asyncio.sleep(0.1)
+        goes_on.set()
+        await until(told.is_set)
+        await asyncio.sleep(0.1)
+        assert not any(each.notes for each in watch.health.value.values())
 
 
 async def test_a_word_about_a_slice_that_is_gone_by_then_changes_nothing(tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         self._reading = GpuReading()
         self._generation = 0
         self._loaded: int | None = None
+        self._hears = False
         self._driver = ""
         """The version and load that the last look found; empty: none since the driver is ready."""
         self._since = 0.0
@@ -293,15 +294,16 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         for uuid, state in self._states.items():
             if state.pci is not None and at.get(state.pci, uuid) != uuid:
                 self._states[uuid] = replace(state, pci=None)  # replaced, and nowhere to be missed
-        hears = reading.state is DriverState.READY and uuids and self.checks.value.listening
+        ready = reading.state is DriverState.READY
+        self._hears = ready and bool(uuids) and self.checks.value.listening
         wanted = EventSubscription(
             library=reading.library, uuids=uuids, generation=self._generation
         )
-        self._ears.want(wanted if hears else None)
-        if hears:
+        self._ears.want(wanted if self._hears else None)
+        if self._hears:
             self._publish()
         else:
-            self._take_unheard({})  # that they cannot be heard is no news where nobody listens
+            self._take_unheard({})
         self._look_wanted.set()
 
     def _heard(self, unheard: Mapping[str, str]) -> None:
@@ -309,8 +311,9 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         self._look_wanted.set()  # what happened until now was not heard
 
     def _take_unheard(self, unheard: Mapping[str, str]) -> None:
+        # That they cannot be heard, also if it comes late, is no news where nobody listens.
         self._states = {
-            uuid: replace(state, unmonitored=unheard.get(uuid, ""))
+            uuid: replace(state, unmonitored=unheard.get(uuid, "") if self._hears else "")
             for uuid, state in self._states.items()
         }
         self._publish()
