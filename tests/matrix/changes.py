@@ -43,6 +43,7 @@ async def changes(before: Choice, after: Choice, library: Path, chance: random.R
             return False
         await made.stop()
         shutil.rmtree(made.state)
+        made.cluster.wipe()
         made.adopt(before)
         made.renumber(before)
         made.show(before)
@@ -139,8 +140,8 @@ class _Story:
         """Let two pods run, one wait for what another has left, and one begin to end.
 
         They have what goes by *has*. Unless the hardware *stands*, no process has it open: the
-        kernel would not let it go. What is left behind is on *gpus* as well. Beside those that have a claim another pod may use that claim,
-        and one watch their GPU.
+        kernel would not let it go. What is left behind is on *gpus* as well. Beside those that have
+        a claim another pod may use that claim, and one watch their GPU.
         """
         made = self.made
         if self._past is not None:
@@ -263,6 +264,7 @@ class _Story:
         if made.marked and self._former is not None and self._chance.random() < 0.5:
             await byhand.release(made, self._left, self._former)
         if self._former is not None:
+            await made.for_some_beats(3)  # who starts too early does so by then
             end(*made.orphans(self._former))
         if made.marked:
             await self._start_again(after)
@@ -310,17 +312,18 @@ class _Story:
         """See that a pod starts, or is told to be deleted where it has numbers of before.
 
         Who has what is not there any more may wait. A claim that nobody had prepared while its GPU
-        was shared is refused (docs/dra.md).
+        was shared, which it is no more, is refused (docs/dra.md).
         """
         made, turned = self.made, self._numbers != self.made.numbers
         stays = self._has_all(pod, name, after)
         names = [name.name for each in made.answers(pod) for name in each.cdi_devices]
         by_name = any(not _INDEX.search(each) for each in names)
+        alone = not any(each.shared for each in _offers(made.now(after), name))
 
         def decided() -> bool:
             told = turned and not (by_name or pod.spec.claims) and "delete the pod" in pod.waiting
-            told = told or (times == 1 and "which is not shared; delete the pod" in pod.waiting)
-            excused = told or (not stays and pod.waiting)
+            late = times == 1 and alone and "which is not shared; delete the pod" in pod.waiting
+            excused = told or late or (not stays and pod.waiting)
             return pod.starts >= times or bool(excused)
 
         wait = made.until(decided, lambda: f"{pod.spec.name}, which is told {pod.waiting!r}")

@@ -68,6 +68,11 @@ class Cluster:
         """Return what the slices have, by name."""
         return devices_of(self.store.every(SLICES))
 
+    def wipe(self) -> None:
+        """Delete all slices: kubelet leaves those of a driver that it had not met yet."""
+        for each in self.store.every(SLICES):
+            self.store.delete(Place(kind=SLICES, name=each["metadata"]["name"]))
+
     def wants(self, name: str, what: str, count: int) -> None:
         """Add a pod with *count* of a resource, as pods have them without claims."""
         limits = {"limits": {what: str(count)}}
