@@ -300,10 +300,7 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
             library=reading.library, uuids=uuids, generation=self._generation
         )
         self._ears.want(wanted if self._hears else None)
-        if self._hears:
-            self._publish()
-        else:
-            self._take_unheard({})
+        self._take_unheard({uuid: state.unmonitored for uuid, state in self._states.items()})
         self._look_wanted.set()
 
     def _heard(self, unheard: Mapping[str, str]) -> None:
