@@ -211,9 +211,10 @@ async def test_nobody_forks_away_from_the_end_of_a_pod(
 async def test_a_process_whose_leader_has_exited_is_ended_with_its_pod(
     pod: Path, lane: Lane, ledger: Ledger
 ) -> None:
-    """The kernel's cgroup.kill does not end it."""
+    """The kernel's cgroup.kill does not end it, whoever it ends beside it."""
     pidfds = Pidfds(Procfs(host(pod)))
-    with _dead_leader(pod):
+    with _dead_leader(pod), _asleep() as beside:
+        enter(pod / "main", beside.pid)
         outcome = await _kill(_pods(pod, lane, pidfds, ledger), pod, bool, as_one=bool)
         assert outcome is CgroupOutcome.FROZEN
         wait_until(lambda: not populated(pod), what="the end of its last thread")
