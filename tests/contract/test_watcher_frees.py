@@ -1,10 +1,12 @@
 """What the watcher makes of a pod that has ended, and when it leaves its lock as it is."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from string import ascii_letters
 from typing import Any
 
 import pytest
@@ -58,6 +60,8 @@ class _Parts(NothingToDo):
     locked: set[DeviceName] = field(default_factory=set)
     troubled: set[DeviceName] = field(default_factory=set)
     """What cannot be judged."""
+    answer: asyncio.Event | None = None
+    """What each step waits for."""
 
     def keep(self, pods: Any, devices: Any) -> None:
         self.over, self.locked = pods, {*devices}
@@ -66,6 +70,8 @@ class _Parts(NothingToDo):
         if lock.device in self.troubled:
             raise HostError("cannot list the processes of pod X")
         self.stepped.append(lock)
+        if self.answer is not None:
+            await self.answer.wait()
 
     async def detains(self, lock: Any) -> str:
         if self.moves:
@@ -222,6 +228,31 @@ async def test_a_lock_that_moves_while_it_is_judged_is_not_freed(tmp_path: Path)
         await on.ends()
         on.parts.moves = True
         assert await on.release() is LockState.RECLAIMING
+
+
+async def test_what_many_pods_left_waits_for_one_answer_of_kubelets_and_a_few_have_their_turn(
+    tmp_path: Path,
+) -> None:
+    """Kubelet is asked once a second: one after the other, 30 pods kept all devices for 30 s."""
+    async with _node(tmp_path) as on:
+        others = ascii_letters[1:31]
+        for each in others:
+            own = allocated(silicon(**{each: each}), pod=PodUid(each), active=True)
+            await on.ledger.apply(own)
+        await on.ledger.apply(settle)
+        for allocation in tuple(on.ledger.book.value.allocations.values()):
+            await on.ledger.apply(partial(Draft.end, allocation=allocation, evidence="it is over"))
+        on.parts.answer = asyncio.Event()
+        left = {PodUid(each): replace(_IN_IT, cgroup=each) for each in others}
+
+        for turn in (16, 30):
+            beat = asyncio.create_task(on.watcher._release(left))
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            assert len({lock.pod for lock in on.parts.stepped}) == turn
+            on.parts.answer.set()
+            await beat
+            on.parts.answer.clear()
 
 
 class _Commits:

@@ -61,6 +61,9 @@ from holdfast.settings.sections import ReclaimSettings
 
 _ENABLE_AT_ONCE = 64
 """Of how many devices `enable` is read in a beat: the kernel announces no change of it."""
+_ACT_AT_ONCE = 16
+"""On what so many pods have left is acted in a beat: more could not be judged while one answer of
+kubelet's is new."""
 _COMPARE_AGAIN = 60.0
 """Seconds after which book and observations are compared again although neither has changed."""
 
@@ -115,6 +118,7 @@ class Watcher:
             ledger=self.ledger, inventory=self.inventory, use=self.use, clock=self.clock
         )
         self._turns: Turns[DeviceName] = Turns(self.clock, at_most=_ENABLE_AT_ONCE)
+        self._acted_on: Turns[PodUid | None] = Turns(self.clock, at_most=_ACT_AT_ONCE)
         self._agreed: _SettledBook | None = None
         self._not_free: dict[DeviceName, Verdict] = {}
         """What was last seen to keep the device of each lock in release from its next pod."""
@@ -253,7 +257,7 @@ class Watcher:
             changed = await self.ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
         self._agreed = None if changed else _SettledBook(book=book, observed=observed, at=now)
 
-    async def _release(self, sightings: Sightings) -> HoldfastError | OSError | None:
+    async def _release(self, sightings: Sightings) -> BaseException | None:
         """Free what is free; only then act on the rest, for which kubelet may have to be asked.
 
         Return what failed first of that: it must keep neither what others left nor the first look.
@@ -296,14 +300,16 @@ class Watcher:
                 rest.append((lock, facts))
         await self._free(free, book, sightings)
         self._log_not_free([lock for lock, _ in rest])
-        trouble: HoldfastError | OSError | None = None
-        for lock, facts in rest:
+        # At once: each may wait for kubelet's answer, which is then the same, and keeps the beat.
+        pods_left = grouped((lock.pod, (lock, facts)) for lock, facts in rest)
+        acts = [self._act_on(pods_left[pod], book) for pod in self._acted_on.next(pods_left)]
+        return next(filter(None, await asyncio.gather(*acts, return_exceptions=True)), None)
+
+    async def _act_on(self, left: Iterable[tuple[DeviceLock, ReleaseFacts]], book: Book) -> None:
+        """Do what is due for the locks of one pod: they share what comes of it."""
+        for lock, facts in left:
             await asyncio.sleep(0)  # there may be hundreds, and others have their turn
-            try:
-                await self._act(lock, facts, book)
-            except (HoldfastError, OSError) as error:
-                trouble = trouble or error
-        return trouble
+            await self._act(lock, facts, book)
 
     async def _act(self, lock: DeviceLock, facts: ReleaseFacts, book: Book) -> None:
         """Do what is due; or wait for the next pod of the lock's claim, whose turn it is.
