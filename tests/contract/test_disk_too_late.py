@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+import yaml
 from structlog.testing import capture_logs
 
 from fakes.allocators import allocator
@@ -16,7 +17,9 @@ from fakes.tpus import plain_tpus
 from fakes.watchers import watcher_below
 from holdfast.allocation.allocator import Allocator
 from holdfast.discovery.source import Sources
-from holdfast.ledger.ledger import Ledger
+from holdfast.errors import LaneStuckError
+from holdfast.ledger import ledger as closing_in
+from holdfast.ledger.ledger import CLOSES_IN, Ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceId
@@ -184,3 +187,18 @@ def _started_by_y(draft: Draft) -> None:
     (each,) = draft.holdings.allocations.values()
     draft.identify(each, Y)
     draft.activate(each)
+
+
+async def test_a_disk_that_hangs_at_the_end_is_given_up_before_the_pod_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chart = yaml.safe_load(Path("deploy/helm/holdfast/values.yaml").read_text())
+    others = 10.0  # streams, Allocates in flight and connections to the API server come first
+    assert CLOSES_IN + others < chart["terminationGracePeriodSeconds"]
+    monkeypatch.setattr(closing_in, "CLOSES_IN", 0.05)
+    async with _node(tmp_path) as (ledger, _, _), _hanging(ledger.lane):
+        closed = asyncio.create_task(ledger.close())
+        await asyncio.wait([closed], timeout=5.0)
+        assert closed.done()
+        with pytest.raises(LaneStuckError):
+            closed.result()

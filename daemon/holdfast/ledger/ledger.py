@@ -30,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+CLOSES_IN = 15.0
+"""Seconds. A pod that has 30 to stop is not killed while it waits for its disk: the log says so."""
+
 
 class LedgerObserver(Protocol):
     """Hears of each commit when its book is published."""
@@ -211,8 +214,11 @@ class Ledger(Struct, kw_only=True):
         return told
 
     async def close(self) -> None:
-        """Close the file; what was committed stays, whatever was done to it just before."""
-        await self.lane.run(self._close)
+        """Close the file; what was committed stays, whatever was done to it just before.
+
+        Raise LaneStuckError where the disk does not answer in time.
+        """
+        await self.lane.run(self._close, deadline=CLOSES_IN)
 
     def _apply(self, decide: Callable[[Draft], T]) -> "tuple[T, _Commit | None]":
         """Return what *decide* answers, and what was committed; None: it changed nothing."""

@@ -112,16 +112,11 @@ class Lane:
 
     def _work(self) -> None:
         while self._wakes.get():
-            while (task := self._next()) is not None:
-                self._carry_out(task)
+            with contextlib.suppress(IndexError):  # nobody waits any more
+                while True:
+                    self._carry_out(self._waiting.popleft())
         if self._last is not None:
             self._last()
-
-    def _next(self) -> "_Call[Any] | None":
-        try:
-            return self._waiting.popleft()
-        except IndexError:
-            return None
 
     def _carry_out(self, task: "_Call[Any]") -> None:
         if task.abandoned:  # the caller gave up at the moment at which its turn came
