@@ -39,6 +39,7 @@ from holdfast.model.ids import BootId, ClaimUid, DeviceName, PodUid, ResourceNam
 from holdfast.model.use.free import FormerPod, KernelFacts
 from holdfast.reclaim.watcher import Watcher
 from manual_clock import ManualClock
+from waiting import until
 
 _D0 = name("d0")
 _RECORD = PodRecord(uid=X, boot=BOOT, cgroup="/kubepods/podx", inode=7, counted_by=KUBELET)
@@ -247,8 +248,7 @@ async def test_what_many_pods_left_waits_for_one_answer_of_kubelets_and_a_few_ha
 
         for turn in (16, 30):
             beat = asyncio.create_task(on.watcher._release(left))
-            for _ in range(1000):
-                await asyncio.sleep(0)
+            await until(lambda count=turn: len(on.parts.stepped) >= count)  # type: ignore[misc]
             assert len({lock.pod for lock in on.parts.stepped}) == turn
             on.parts.answer.set()
             await beat
