@@ -1,5 +1,6 @@
 """What kubelet is answered to each of its calls, over a real socket."""
 
+import asyncio
 from pathlib import Path
 
 import grpc
@@ -24,6 +25,7 @@ from holdfast.kubelet.plugin import CallDeadlines
 from holdfast.kubelet.podresources import Traffic
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, ResourceName
+from manual_clock import ManualClock
 from waiting import until
 
 
@@ -132,6 +134,23 @@ async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_ques
         side.deciding.fail = RuntimeError("a bug")
         answer = await kubelet.devices.plugin(TPU).GetPreferredAllocation(request)
         assert [list(each.deviceIDs) for each in answer.container_responses] == [["b", "a"], [], []]
+
+
+async def test_kubelet_is_not_asked_for_its_pods_between_a_preference_and_its_allocate(
+    short_path: Path,
+) -> None:
+    async with registered_side(short_path) as (kubelet, side):
+        clock = ManualClock()
+        quiet = asyncio.create_task(side.traffic.quiet(clock, seconds=0.1))
+        await clock.advance(0.09)
+        # Kubelet has picked devices by then, and forgets them at a List (kubernetes#137534).
+        request = dp.PreferredAllocationRequest()
+        await kubelet.devices.plugin(TPU).GetPreferredAllocation(request)
+        await until(lambda: side.traffic.allocates.value == 0, what="kubelet to have its answer")
+        await clock.advance(0.02)
+        assert not quiet.done()
+        await clock.advance(0.11)
+        await quiet
 
 
 async def test_a_decision_that_never_comes_is_answered_all_the_same(short_path: Path) -> None:

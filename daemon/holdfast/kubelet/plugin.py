@@ -267,9 +267,10 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802
         self,
         request: api_pb2.PreferredAllocationRequest,
-        context: _Call,  # noqa: ARG002
+        context: _Call,
     ) -> api_pb2.PreferredAllocationResponse:
         """Say which devices go together. Never an error: kubelet would leak the devices."""
+        self._count(context)
         began = self._parts.clock.monotonic()
         response = api_pb2.PreferredAllocationResponse()
         for each in request.container_requests:
@@ -283,9 +284,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         context: _Call,
     ) -> api_pb2.AllocateResponse:
         """Grant devices, with exactly one answer for each container asked for."""
-        self._parts.traffic.began()
-        # When the answer has left, not when it is made: kubelet still waits until then.
-        _when_over(context, self._parts.traffic.ended)
+        self._count(context)
         work = self._allocate_all(request)
         return await self._answer("Allocate", context, work, self._parts.deadlines.allocate)
 
@@ -347,6 +346,11 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
             self._observed(call, code, began)
         # Kubelet logs it, and shows it in events and in a pod's status.
         return await context.abort(code, printable(text))
+
+    def _count(self, context: _Call) -> None:
+        """Count a call for which kubelet has already picked devices, until its answer has left."""
+        self._parts.traffic.began()
+        _when_over(context, self._parts.traffic.ended)
 
     def _preferred(self, asked: api_pb2.ContainerPreferredAllocationRequest) -> list[str]:
         available = tuple(DeviceId(id_) for id_ in asked.available_deviceIDs)

@@ -22,15 +22,15 @@ _TOO_LARGE = "larger than max"
 
 
 class Traffic:
-    """The Allocates of all resources that kubelet waits for.
+    """The Allocates of all resources that kubelet waits for, and the questions that precede them.
 
-    A List that kubelet handles while it waits for an Allocate makes it forget that the devices are
-    taken (k/k#137534), and the next pod gets them too.
+    A List that kubelet handles while it waits for an Allocate, or for which devices it should pick,
+    makes it forget that the devices are taken (k/k#137534), and the next pod gets them too.
     """
 
     def __init__(self) -> None:
         self.allocates: Watched[int] = Watched(0)
-        """How many Allocates kubelet waits for."""
+        """How many of them there are."""
 
     def began(self) -> None:
         """Count an Allocate that kubelet waits for."""
