@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from fakes.claimstage import NAMESPACE, Claim, ClaimStage, claim_stage
 from fakes.controlplane import NODE
 from fakes.driver_side import dra_kubelet
+from holdfast.dra.records import EVERY
 from holdfast.model.ids import PciAddress
 from simulated.cdi import resolve
 from simulated.cluster.objects import CLAIMS
@@ -132,6 +134,28 @@ async def _joins(at: ClaimStage, claim: Claim, uid: str) -> Pod:
     made["status"]["reservedFor"].append({"resource": "pods", "name": "later", "uid": uid})
     at.plane.store.update(place, made, subresource="status")
     return _pod(claim, uid=uid)
+
+
+async def test_a_pod_that_joins_is_known_at_once_where_kubelets_folder_is_another_one_now(
+    short_path: Path,
+) -> None:
+    """As when its disk is mounted after the daemon's start: the comparison is once a minute."""
+    async with claim_stage(short_path) as at:
+        claim = at.allocate("shared", 0)
+        await at.prepared(claim)
+        at.record(claim)
+        at.root.rename(short_path / "below")
+        at.root.mkdir()
+        await at.node.for_some_beats()
+        at.record(claim, (*claim.pods, "bbbbbbbb-0000-0000-0000-000000000002"))
+        began = time.monotonic()
+
+        async def both_are_known() -> bool:
+            locks = await at.node.asked("locks") or ()
+            return [len(each["claimPods"]) for each in locks] == [2]
+
+        await at.node.until(both_are_known, "the pod that has joined to be known")
+        assert time.monotonic() - began < EVERY / 2
 
 
 @pytest.mark.parametrize("when", ["while it waits", "between two calls"])

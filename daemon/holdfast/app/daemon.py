@@ -156,7 +156,7 @@ async def _first_facts(parts: Assembly) -> None:
     if problem:
         log.warning("started without all facts of the node", reason=problem)
     if parts.dra is not None:
-        await parts.dra.catch_up()
+        await parts.dra.records.catch_up()
     parts.kubelet.offering.refresh()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 from msgspec import Struct, field
@@ -96,7 +96,7 @@ class ClaimRecords(Struct, kw_only=True):
     specs: ClaimSpecs
     granting: GrantBuilder
     lane: Lane
-    written: Watched[int]
+    written: Watched[Any]
     kubelet: Callable[[], ProcessId | None]
     clock: Clock
     problem: str = ""

@@ -1,4 +1,4 @@
-"""Watches a folder that kubelet and we share: its socket, its checkpoint and our own sockets."""
+"""Watches a folder that kubelet and we share: its socket, what it keeps there, our own sockets."""
 
 import contextlib
 from collections.abc import Mapping
@@ -44,16 +44,24 @@ class FolderWatch:
     """
 
     def __init__(
-        self, *, folder: Path, prefix: str, paths: PathWatcher, lane: Lane, interval: Watched[float]
+        self,
+        *,
+        folder: Path,
+        prefix: str,
+        paths: PathWatcher,
+        lane: Lane,
+        interval: Watched[float],
+        checkpoint: str = KUBELET_CHECKPOINT,
     ) -> None:
         """Watch *folder*; the names of our own sockets there begin with *prefix*.
 
-        The disk is asked on *lane*, as it may not answer.
+        *checkpoint* is the file that kubelet writes. The disk is asked on *lane*, as it may not
+        answer.
         """
         self.path = folder
         self.kubelet_socket = folder / KUBELET_SOCKET
         """Where kubelet takes registrations."""
-        self.checkpoint = folder / KUBELET_CHECKPOINT
+        self.checkpoint = folder / checkpoint
         """Where kubelet keeps its checkpoint."""
         self._prefix = prefix
         self._paths = paths
@@ -123,6 +131,6 @@ class FolderWatch:
             # its place may have its inode number.
             self._forget()
         # Kubelet's temporary files come and go at each write: only the rename matters.
-        elif name not in {KUBELET_SOCKET, KUBELET_CHECKPOINT} and not self._is_ours(name):
+        elif name not in {KUBELET_SOCKET, self.checkpoint.name} and not self._is_ours(name):
             return
         self._events.nudge()

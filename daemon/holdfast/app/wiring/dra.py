@@ -5,8 +5,6 @@ from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from holdfast.allocation.allocator import GrantBuilder
 from holdfast.apiserver.client import AT_ONCE, ApiServer, ApiServers
 from holdfast.apiserver.resourceslices import ClaimsOnServer, NodeSlices
@@ -28,7 +26,6 @@ from holdfast.dra.records import ClaimRecords, ClaimSight
 from holdfast.dra.registration import DriverRegistrar
 from holdfast.dra.server import ClaimServer
 from holdfast.dra.specs import ClaimSpecs
-from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.pci.sysfs import Sysfs
@@ -43,9 +40,7 @@ from holdfast.model.dra.handover import as_whole
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.readiness import ReadinessCheck, check
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
-from holdfast.runtime.watched import Nudges, Watched
-
-log = structlog.get_logger(__name__)
+from holdfast.runtime.watched import Watched
 
 
 class NodeSight(ClaimSight):
@@ -141,11 +136,12 @@ class DraParts:
             clock=core.clock,
         )
         granting = GrantBuilder(discovery.sources, None, by_claim=True)
-        self._written = Nudges()
+        record = Path(dra.claim_file())
+        self._home = build_folder(core, record.parent, self.driver, record.name)
         self.records = ClaimRecords(
             driver=self.driver,
             pool=self.node,
-            file=Path(dra.claim_file()),
+            file=record,
             claims=claims,
             ledger=core.ledger,
             inventory=core.inventory,
@@ -153,7 +149,7 @@ class DraParts:
             specs=self.specs,
             granting=granting,
             lane=host.lanes["kubelet"],
-            written=self._written,
+            written=self._home.state,
             kubelet=lambda: kubelet.reader.view.value.kubelet,
             clock=core.clock,
         )
@@ -256,26 +252,12 @@ class DraParts:
 
     def tasks(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
         """Yield what is to run until the daemon ends, by name."""
+        yield "kubelet's folder", self._home.run()
         yield "DRA driver's folder", self._plugins.run()
         yield "plugins registry", self._registry.run()
         yield "DRA registrar", self.registrar.run()
         yield "ResourceSlices", self.publisher.run()
         yield "claims", self.records.run()
-
-    async def catch_up(self) -> None:
-        """Bring the book in line with kubelet's record of claims, before anything is served."""
-        record = Path(self._core.settings.dra.claim_file())
-
-        def happened(name: str, _mask: int) -> None:
-            # Kubelet writes a file of another name first; without a name events were lost.
-            if name in {record.name, ""}:
-                self._written.nudge()
-
-        try:
-            self._core.host.paths.watch(record.parent, happened)
-        except HostError as error:
-            log.warning("cannot watch kubelet's record of claims", reason=str(error))
-        await self.records.catch_up()
 
     def checks(self) -> Iterator[ReadinessCheck]:
         """Yield whether kubelet and the scheduler know of the driver and its devices.

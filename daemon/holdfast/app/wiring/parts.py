@@ -25,6 +25,7 @@ from holdfast.kubelet.reader import ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.model.book.places import place
 from holdfast.model.devices import Inventory
+from holdfast.names import KUBELET_CHECKPOINT
 from holdfast.reclaim.ending import Ending
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.handrelease import HandRelease
@@ -116,10 +117,13 @@ class DiscoveryParts:
         return await self.sources.prepare(found)
 
 
-def build_folder(core: Core, folder: Path, prefix: str) -> FolderWatch:
+def build_folder(
+    core: Core, folder: Path, prefix: str, checkpoint: str = KUBELET_CHECKPOINT
+) -> FolderWatch:
     """Build what watches a *folder* of kubelet's, in which our sockets' names have *prefix*."""
     return FolderWatch(
         folder=folder,
+        checkpoint=checkpoint,
         prefix=prefix,
         paths=core.host.paths,
         lane=core.host.lanes["kubelet"],
