@@ -221,6 +221,15 @@ async def test_nobody_passes_before_the_node_was_looked_at(at: AtTheGate) -> Non
     assert await _start(at, at.gate()) == ""
 
 
+async def test_a_device_is_not_said_to_be_gone_before_it_was_looked_for(at: AtTheGate) -> None:
+    at.counted((POD, 0))
+    gate = at.gate()
+    gate.inventory.set(Inventory(resources=(TPU,)))
+    assert "is not on this node any more" in await _start(at, gate)
+    gate.inventory.set(Inventory(resources=(TPU,), unseen=frozenset({TPU})))
+    assert "was not found yet; the hardware is still being looked for" in await _start(at, gate)
+
+
 async def test_without_a_checkpoint_nobody_waits_for_it_to_name_the_caller(at: AtTheGate) -> None:
     at.reader.view.set(replace(seen(), readable=False))
     assert await _start(at, at.gate(caller_lookup=3600.0)) == ""

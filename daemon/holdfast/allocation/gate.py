@@ -207,11 +207,14 @@ class Gate(Struct, frozen=True, kw_only=True):
         return outcome
 
     def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
-        found: list[Device] = []
+        found, inventory = list[Device](), self.inventory.value
         for id_ in sorted(asked):
-            device = self.inventory.value.find(resource, id_)
+            device = inventory.find(resource, id_)
             if device is None:
-                raise Wait(EntryOutcome.HARDWARE, f"{resource}/{id_} is not on this node any more")
+                why = "is not on this node any more"
+                if inventory.may_have(resource):
+                    why = "was not found yet; the hardware is still being looked for"
+                raise Wait(EntryOutcome.HARDWARE, f"{resource}/{id_} {why}")
             if device.faults:
                 raise Wait(EntryOutcome.HARDWARE, f"{device.name}: {device.faults[0].text}")
             found.append(device)
