@@ -315,6 +315,7 @@ class TwoDoors(OneHolder):
         record = self.book.claims.get(claim.ref.uid)
         if (
             record is None
+            or self.hanging is not None  # what a disk took too late would come first
             or self.now - (record.over_at or self.now) >= REMEMBERED
             or record.boot != (f"boot-{self.boots}")
         ):

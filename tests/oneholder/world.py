@@ -147,7 +147,6 @@ WISHES = st.lists(
     ),
     min_size=1,
     max_size=3,
-    unique=True,
 )
 Crossing = tuple[tuple[tuple[ResourceName, tuple[str, ...]], ...], ...]
 CROSSING: tuple[Crossing, ...] = (
@@ -550,7 +549,10 @@ class OneHolder(RuleBasedStateMachine):
     def a_pod_comes(
         self, wishes: list[tuple[ResourceName, tuple[str, ...]]], crash: int | None, admitted: bool
     ) -> None:
-        """Kubelet admits a pod, or refuses it after our Allocates: another plugin said no."""
+        """Kubelet admits a pod, or refuses it after our Allocates: another plugin said no.
+
+        Its containers may be given what its init containers have.
+        """
         wished = [(resource, frozenset(map(DeviceId, ids))) for resource, ids in wishes]
         self._admit(wished, crash, admitted=admitted)
 
@@ -653,7 +655,6 @@ class OneHolder(RuleBasedStateMachine):
         for (resource, ids), disk in zip_longest(wishes, disks):
             if any((resource, id_) in taken for id_ in ids):
                 continue
-            taken |= {(resource, id_) for id_ in ids}
             self.disk = disk or self.disk
             try:
                 self._call_allocate(resource, ids, crash)
