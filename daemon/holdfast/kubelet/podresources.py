@@ -44,17 +44,16 @@ class Traffic:
         """Return when there is none."""
         await self.allocates.until(lambda count: count == 0)
 
-    async def quiet(self, clock: Clock, *, seconds: float = 0.0) -> None:
+    async def quiet(self, clock: Clock, *, seconds: float) -> None:
         """Return when there has been none for *seconds*.
 
-        A little more than zero lets kubelet write down the answer that it has just got, and
-        lets the Allocates of a pod's next containers come first.
+        That lets kubelet write down the answer that it has just got, and the Allocates of a pod's
+        next containers come first.
         """
         while True:
             await self.none_in_flight()
             version = self.allocates.version
-            if seconds > 0:
-                await clock.sleep(seconds)
+            await clock.sleep(seconds)
             if self.allocates.version == version:
                 return
 

@@ -302,11 +302,10 @@ class ViewReader(KubeletReader):
                 break
             await changes.wait(due - now)
         if not written:
-            waited = self.settings.value.timeout
             raise KubeletError(
                 "cannot learn from kubelet which pods it counts: it has not written "
-                f"{self.folder.checkpoint} within {waited:g} s after our devices were sent; is a "
-                "stream open for each resource?"
+                f"{self.folder.checkpoint} within {self.settings.value.timeout:g} s after our "
+                "devices were sent; is a stream open for each resource?"
             )
 
     def _took_note(self, look: FileLook[Contents]) -> None:

@@ -48,8 +48,7 @@ def _address(socket: Path) -> str:
 
 def what_went_wrong(error: aio.AioRpcError) -> str:
     """Return the other side's words, with the status code that they came under."""
-    details = error.details() or "no reason given"
-    return f"{details} ({error.code().name})"
+    return f"{error.details() or 'no reason given'} ({error.code().name})"
 
 
 class SocketServer:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,8 +238,7 @@ class DraParts:
 
     async def why_stays(self) -> tuple[str, ...]:
         """Return what still needs the driver; it has to leave the node after every claim."""
-        path = Path(self._core.settings.dra.claim_file())
-        record = await self._core.host.lanes["kubelet"].run(lambda: read(path))
+        record = await self._core.host.lanes["kubelet"].run(partial(read, self._home.checkpoint))
         # Kubelet makes the file at its first start with DRA.
         unread = "" if record.state is CheckpointState.MISSING else record.problem
         return why_driver_stays(

@@ -292,6 +292,13 @@ class Holdings:
         """Return the Allocations of one of *keys*."""
         return self._numbered({each for key in keys for each in self._on.get(key, ())})
 
+    def has_started(self, one: Allocation, keys: Iterable[HardwareKey]) -> bool:
+        """Tell whether a container of whoever has *one* has started on one of *keys*."""
+        return any(
+            each.phase is Phase.ACTIVE and (each.id == one.id or same_holder(each, one))
+            for each in self.on(keys)
+        )
+
     def contending(self, keys: Collection[HardwareKey]) -> list[Allocation]:
         """Return the Allocations that exclude one of *keys*: on it, or on its card otherwise."""
         marks: tuple[_Mark, ...] = (*keys, *rivals(keys, self.places))

@@ -266,7 +266,7 @@ def _end(draft: Draft, observed: Observation) -> None:
                 cgroup=cgroup,
                 cgroup_gone=not cgroup and _had_cgroup(allocation.pod, book, observed.boot),
                 let_go=_let_go(allocation.pod, book, observed),
-                started=_started(allocation, book),
+                started=book.holdings.has_started(allocation, allocation.keys),
                 rebooted=rebooted,
                 asked_after_start=(
                     observed.view.asked_at - allocation.started_at
@@ -296,13 +296,6 @@ def _leads_elsewhere(allocation: Allocation, observed: Observation) -> bool:
     here = {device.name.id for device in found.values() if device is not None}
     # One that is not here may not have been seen yet.
     return bool(here) and None not in found.values() and not allocation.ids <= here
-
-
-def _started(allocation: Allocation, book: Book) -> bool:
-    return any(
-        other.phase is Phase.ACTIVE and same_holder(other, allocation)
-        for other in book.holdings.on(allocation.keys)
-    )
 
 
 def _had_cgroup(pod: PodUid | None, book: Book, boot: BootId) -> bool:

@@ -102,11 +102,7 @@ def _yields(draft: Draft, lock: DeviceLock, senior: Allocation) -> bool:
     owner = draft.holdings.allocations.get(lock.allocation) if lock.allocation else None
     if owner is None or lock.state is not LockState.HELD:
         return False
-    started = any(
-        other.phase is Phase.ACTIVE and (other is owner or same_holder(other, owner))
-        for other in draft.holdings.on(lock.keys)
-    )
-    if started:
+    if draft.holdings.has_started(owner, lock.keys):
         return False
     rank = draft.holdings.rank
     return senior.phase is Phase.ACTIVE or rank(owner) > rank(senior)
