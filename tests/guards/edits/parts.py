@@ -154,6 +154,7 @@ PART_EDITS = {
     "kubelet/plugin.py": (
         Edit("claim-plugin-starts", "ungated=by_claims - unstarted,", "ungated=by_claims,"),
         Edit("rule-readmitted", "        self._parts.emptied.registered()\n", ""),
+        Edit("kubelet-picks", "        self._count(context)\n        began", "        began"),
     ),
     "ledger/ledger.py": (Edit("unseen-record", " or self.book.value is not self.store.book", ""),),
     "settings/reloading.py": (
