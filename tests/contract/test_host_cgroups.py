@@ -173,18 +173,19 @@ def test_any_tree_of_version_1_will_do(tmp_path: Path, controller: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "populated", "pids"),
+    ("says", "populated", "listed", "pids"),
     [
-        ("populated 1\nfrozen 0\n", True, (5,)),
-        ("frozen 0\npopulated 1\n", True, (5,)),
-        ("populated 0\nfrozen 0\n", False, ()),  # whoever was listed has ended since
+        ("populated 1\nfrozen 0\n", True, (5,), (5,)),
+        ("frozen 0\npopulated 1\n", True, (5,), (5,)),
+        ("populated 0\nfrozen 0\n", False, (5,), ()),  # whoever was listed has ended since
+        ("populated 1\nfrozen 0\n", True, (), ()),  # who forks on is in no list
     ],
 )
 def test_the_kernel_says_whether_a_cgroup_is_populated(
-    tree: ProcTree, says: str, populated: bool, pids: tuple[int, ...]
+    tree: ProcTree, says: str, populated: bool, listed: tuple[int, ...], pids: tuple[int, ...]
 ) -> None:
     folder = make(tree, f"kubepods/pod{UID}")
-    make(tree, f"kubepods/pod{UID}/{ID}", 5)
+    make(tree, f"kubepods/pod{UID}/{ID}", *listed)
     (folder / "cgroup.events").write_text(says)
     found = Cgroups(tree.root).pod(UID)
     assert found is not None
