@@ -420,7 +420,7 @@ async def _until_locks(made: World, wanted: dict[str, str], choice: Choice) -> N
     async def so() -> bool:
         seen.clear()
         seen.update(await made.locks())
-        stays = {each for each, state in seen.items() if _is_gpu(each) and state == "releasing"}
+        stays = {each for each, state in seen.items() if _is_gpu(each) and state != "held"}
         unseen = set() if choice["gpu.enabled"] else stays
         return {each: state for each, state in seen.items() if each not in unseen} == wanted
 
