@@ -4,6 +4,7 @@ Who has which device, and what becomes of claims, is kept and written by the sim
 parts. Pods have steps of their own, since a story has no sockets: its time is not the machine's.
 """
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -188,6 +189,7 @@ class Reader:
         self._asks = asks
         self._read: tuple[CheckpointId, object] | None = None
         self._last = float("-inf")
+        self._asking: asyncio.Future[KubeletView | None] | None = None
 
     def ask(self, reason: str) -> None:
         self.wanted = True
@@ -195,11 +197,20 @@ class Reader:
     async def answered_after(self, moment: float, timeout: float) -> KubeletView | None:
         if not self._asks:
             return self.view.value
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.ensure_future(self._asked())
+        view = await self._asking
+        return view if view is not None and moment < view.asked_at else None
+
+    async def _asked(self) -> KubeletView | None:
+        """Answer all who wait at once; who has his answer acts on it before anything happens."""
+        for _ in range(100):
+            await asyncio.sleep(0)
         await self._meanwhile()
         answered = self._question()
         view = self.view.value
         await self._meanwhile()
-        return view if answered and moment < view.asked_at else None
+        return view if answered else None
 
     def turn(self, *, active: bool) -> None:
         """Do what is due: read a checkpoint that changed, ask where somebody wished it."""
