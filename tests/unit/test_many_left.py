@@ -1,5 +1,6 @@
 """A pod may leave thousands of processes behind: what is asked and told of them stays small."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ from fakes.ending import LET_GO, ORPHAN
 from fakes.reclaimer import reclaimer
 from holdfast.model.book.book import Book, LockState
 from holdfast.model.ids import PodUid, ProcessId
-from holdfast.model.reclaim.ending import Grounds, Member, RuntimeEvidence, Warrant
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.reclaim.ending import Grounds, Member, ReclaimStep, RuntimeEvidence, Warrant
 from holdfast.model.use.free import KernelFacts, ReleaseFacts
 from holdfast.reclaim.evidence import Evidence, PodJudge
+from holdfast.reclaim.pods import CgroupOutcome, MayEnd
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import ReclaimSettings
@@ -216,3 +219,65 @@ async def test_a_word_of_a_person_that_comes_during_a_try_waits_for_no_pause() -
     kubelet.meanwhile = lambda: made.retry(X, Grounds.FORCE)
     await _beat(made, LockState.RECLAIMING)
     assert kubelet.asked == 2
+
+
+class _LargePods(_Pods):
+    """Pods of which each look takes *seconds*, one after the other on their lane."""
+
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
+        super().__init__(1)
+        self._clock, self._seconds, self._lane = clock, seconds, asyncio.Lock()
+        self.killed: list[PodUid] = []
+
+    async def members(self, pod: PodUid) -> tuple[Member, ...]:
+        async with self._lane:
+            self._clock.shift(self._seconds)
+            await asyncio.sleep(0)  # who waits for the lane is the next
+        return tuple(replace(each, in_pod=pod) for each in self._members)
+
+    async def kill(self, pod: PodUid, *, may_end: MayEnd, **_: Any) -> CgroupOutcome:
+        if not may_end(await self.members(pod)):
+            return CgroupOutcome.SPARED
+        self.killed.append(pod)
+        return CgroupOutcome.KILLED
+
+
+class _OneAnswer:
+    """Kubelet, which answers all who wait with one answer."""
+
+    def __init__(self, clock: ManualClock, waiting: int) -> None:
+        self.view = Watched(seen())
+        self._clock, self._all = clock, asyncio.Barrier(waiting)
+
+    async def answered_after(self, _moment: float, _timeout: float) -> KubeletView:
+        await self._all.wait()
+        return replace(self.view.value, sent_at=self._clock.uptime())
+
+
+async def test_of_many_pods_that_wait_for_one_answer_of_kubelets_some_are_ended_each_time() -> None:
+    """It is new for a second. Once all have looked at their thousand processes it is too old."""
+    clock, uids = ManualClock(), [PodUid(f"p{number}") for number in range(4)]
+    locks = [device_lock(name(uid), state=LockState.RECLAIMING, since=0.0, pod=uid) for uid in uids]
+    book = Book(
+        pods={uid: replace(LET_GO, uid=uid) for uid in uids},
+        locks={lock.device: lock for lock in locks},
+    )
+    pods, kubelet = _LargePods(clock, 0.3), _OneAnswer(clock, len(uids))
+    ledger: Any = SimpleNamespace(book=Watched(book))
+    made = reclaimer(
+        ledger=ledger,
+        reader=kubelet,
+        pods=pods,
+        clock=clock,
+        settings=Watched(ReclaimSettings()),
+    )
+    for uid in uids:
+        await made.evidence.look(uid)
+    clock.shift(1000.0)  # every grace is over
+    warrants = (
+        Warrant(grounds=Grounds.OVER, lock=lock, pod=uid, gap="")
+        for lock, uid in zip(locks, uids, strict=True)
+    )
+    step = ReclaimStep.KILL
+    await asyncio.gather(*(made.ending.end(each, step, made.evidence) for each in warrants))
+    assert pods.killed

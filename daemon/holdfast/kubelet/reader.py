@@ -119,10 +119,7 @@ class ViewReader(KubeletReader):
         self._wanted.set(tuple(dict.fromkeys((*self._wanted.value, reason))))
 
     async def refresh(self) -> KubeletView:
-        """Read the checkpoint now, unless it is the one already read, and return the view.
-
-        Raise LaneStuckError when the disk does not answer.
-        """
+        """Do as `KubeletReader` says, unless the checkpoint is the one already read."""
         known = self._read
         look = await self.lane.run(lambda: self._look(known))
         if look is not None:
@@ -130,10 +127,7 @@ class ViewReader(KubeletReader):
         return self.view.value
 
     async def answered_after(self, moment: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
-        """Ask, and return the view of a question that began after *moment*; None: no answer.
-
-        *moment* is in seconds since the machine booted; the answer has *timeout* seconds to come.
-        """
+        """Do as `KubeletReader` says."""
         if self.view.value.asked_at <= moment:
             self.ask("an answer is waited for")
         try:

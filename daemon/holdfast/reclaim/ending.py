@@ -1,5 +1,6 @@
 """Ends processes of a pod on a warrant: their pidfds are open while everything is asked again."""
 
+import asyncio
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ _SAID = {
     "refused": "signal refused",
 }
 """What the log says of each outcome: a process that was signalled may go on for its grace."""
-_NO_ANSWER = "kubelet did not answer"
 
 
 class Judge(Protocol):
@@ -106,6 +106,7 @@ class Ending:
     def __post_init__(self) -> None:
         self._spared: dict[DeviceName, tuple[PodUid | None, str]] = {}
         self._limit = LogLimit(self.clock)
+        self._acting = asyncio.Lock()
 
     async def end(self, warrant: Warrant, step: ReclaimStep, witness: Witness) -> bool:
         """Signal the processes that *warrant* means and every guard agrees on.
@@ -161,18 +162,17 @@ class Ending:
         """Forget why holders of others than *devices*, which are locked, were spared."""
         keep_only(devices, self._spared)
 
-    async def _asked(self, order: _Order) -> Judge | None:
-        """Ask the witness everything, kubelet first, and return who judges by that.
+    async def _asked(self, order: _Order) -> float | None:
+        """Ask the witness about kubelet; return `asked_at` for its `judge`.
 
         None: kubelet had to answer and did not. The pod's name that a person typed stands in for
         its answer.
         """
         view = await order.witness.ask()
         if view is None and order.warrant.grounds is not Grounds.FORCE:
-            self.spare(order.warrant.lock, _NO_ANSWER)
+            self.spare(order.warrant.lock, "kubelet did not answer")
             return None
-        asked_at = self.clock.uptime() if view is None else view.sent_at
-        return await order.witness.judge(order.warrant, asked_at)
+        return self.clock.uptime() if view is None else view.sent_at
 
     async def _left(
         self, pod: PodUid, processes: frozenset[ProcessId], grace: float
@@ -185,33 +185,28 @@ class Ending:
                 return left
             await pause(self.clock, self.settings, lambda settings: settings.release_poll)
 
-    async def _carry_out(self, order: _Order) -> bool:
-        agreed = await self._agreed(order)
-        if agreed is None:
+    async def _carry_out(self, order: _Order, *, as_one: bool = True) -> bool:
+        if (asked_at := await self._asked(order)) is None:
             return False
-        members = agreed.judge.members
-        # Nothing in a sandbox could handle a SIGTERM: it is ended as one, at once.
-        at_once = order.step is ReclaimStep.KILL or any(each.sandbox for each in members)
-        if at_once and agreed.whole:
-            how = await self._end_whole(order, agreed.judge)
-            if how is not CgroupOutcome.IMPOSSIBLE:
-                return how is not CgroupOutcome.SPARED
-            agreed = await self._agreed(order)  # trying took its time
+        # Many may have waited for one answer of kubelet's. If each then looked before any is ended,
+        # it could be too old for all of them, each time.
+        async with self._acting:
+            agreed = await self._agreed(order, asked_at)
             if agreed is None:
                 return False
-        number = signal.SIGKILL if order.step is ReclaimStep.KILL else signal.SIGTERM
-        outcomes = [self._signal(order, victim, number) for victim in agreed.victims]
-        # All that a sandbox consists of is one step.
-        for outcome in outcomes[:1] if order.warrant.grounds is Grounds.LEAK else outcomes:
-            self._count(order.warrant, order.step, outcome)
-        # Who forks on and ends has no pid for long enough: with SIGKILL it is frozen.
-        return agreed.whole or bool(agreed.victims)
+            # Nothing in a sandbox could handle a SIGTERM: it is ended as one, at once.
+            sandbox = any(each.sandbox for each in agreed.judge.members)
+            at_once = as_one and (sandbox or order.step is ReclaimStep.KILL)
+            if not (at_once and agreed.whole):
+                return self._signal_each(order, agreed)
+            how = await self._end_whole(order, agreed.judge)
+        if how is CgroupOutcome.IMPOSSIBLE:  # trying took its time: everything is asked again
+            return await self._carry_out(order, as_one=False)
+        return how is not CgroupOutcome.SPARED
 
-    async def _agreed(self, order: _Order) -> _Permission | None:
+    async def _agreed(self, order: _Order, asked_at: float) -> _Permission | None:
         """Ask every guard about those that the warrant means; None: nothing may be ended."""
-        judge = await self._asked(order)
-        if judge is None:
-            return None
+        judge = await order.witness.judge(order.warrant, asked_at)
         members, only = judge.members, order.warrant.only
         void = judge.why_void(members)
         held = {each.process for each in order.opened}
@@ -243,8 +238,9 @@ class Ending:
             return newest is not None and whole_cgroup(now, newest)
 
         async def ask_again() -> MayEnd | None:
-            asked = await self._asked(order)
-            return None if asked is None else _may_end_all(asked)
+            if (at := await self._asked(order)) is None:
+                return None
+            return _may_end_all(await order.witness.judge(order.warrant, at))
 
         how = await self.pods.kill(
             order.warrant.pod,
@@ -265,6 +261,15 @@ class Ending:
                 how=how.value,
             )
         return how
+
+    def _signal_each(self, order: _Order, agreed: _Permission) -> bool:
+        number = signal.SIGKILL if order.step is ReclaimStep.KILL else signal.SIGTERM
+        outcomes = [self._signal(order, victim, number) for victim in agreed.victims]
+        # All that a sandbox consists of is one step.
+        for outcome in outcomes[:1] if order.warrant.grounds is Grounds.LEAK else outcomes:
+            self._count(order.warrant, order.step, outcome)
+        # Who forks on and ends has no pid for long enough: with SIGKILL it is frozen.
+        return agreed.whole or bool(agreed.victims)
 
     def _signal(self, order: _Order, victim: Member, number: signal.Signals) -> str:
         outcome = self.pods.pidfds.send(victim.process, number)

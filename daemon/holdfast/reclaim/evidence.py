@@ -75,6 +75,9 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     async def judge(self, warrant: Warrant, asked_at: float) -> "PodJudge":
         """Look at the warrant's pod again; *asked_at*: after it, kubelet gave its answer."""
+        judge = self.judging(warrant, (), asked_at)
+        if judge.why_void(()) is not None:  # the answer may be too old now: it is worth no look
+            return judge
         return self.judging(warrant, await self.look(warrant.pod), asked_at)
 
     def judging(

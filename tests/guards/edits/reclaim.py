@@ -21,14 +21,14 @@ RECLAIM_EDITS = {
         ),
         Edit(
             "asked-after-refusal",
-            "            agreed = await self._agreed(order)  # trying took its time\n",
-            "",
+            "return await self._carry_out(order, as_one=False)",
+            "return self._signal_each(order, agreed)",
         ),
         Edit("leak-judged-last", "judge.why_void(now) is None and bool", "bool"),
         Edit(
             "leak-judged-last",
-            "            agreed = await self._agreed(order)  # trying took its time\n",
-            "",
+            "return await self._carry_out(order, as_one=False)",
+            "return self._signal_each(order, agreed)",
         ),
         Edit("leak-whole", 'void = void or "its processes change"', "pass"),
         Edit("whole-void", "judge.why_void(now) is None and bool", "bool"),
