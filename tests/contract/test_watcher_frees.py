@@ -172,6 +172,24 @@ async def test_what_fails_for_what_one_pod_left_keeps_nobody_else_waiting(tmp_pa
         assert [lock.device for lock in on.parts.stepped] == [name("d1")]
 
 
+async def test_a_defect_is_not_hidden_by_what_cannot_be_judged(tmp_path: Path) -> None:
+    """The daemon ends with it, and begins again."""
+    async with _node(tmp_path) as on:
+        await on.ends()
+        await on.ledger.apply(allocated(silicon(d1="b"), pod=Y, active=True))
+        await on.ledger.apply(settle)
+        for each in tuple(on.ledger.book.value.allocations.values()):
+            await on.ledger.apply(partial(Draft.end, allocation=each, evidence="its pod is over"))
+        on.watcher._sight = _living  # type: ignore[method-assign]
+
+        async def step(lock: DeviceLock, *_: object) -> None:
+            raise HostError("cannot list them") if lock.device == _D0 else KeyError(lock.pod)
+
+        on.parts.step = step  # type: ignore[method-assign]
+        with pytest.raises(KeyError):
+            await on.watcher._beat()
+
+
 async def _living() -> dict[PodUid, PodSighting]:
     return {X: _IN_IT, Y: replace(_IN_IT, cgroup="/kubepods/pody", inode=8, processes=(42,))}
 

@@ -303,27 +303,25 @@ class Watcher:
         # At once: each may wait for kubelet's answer, which is then the same, and keeps the beat.
         pods_left = grouped((lock.pod, (lock, facts)) for lock, facts in rest)
         acts = [self._act_on(pods_left[pod], book) for pod in self._acted_on.next(pods_left)]
-        return next(filter(None, await asyncio.gather(*acts, return_exceptions=True)), None)
+        failed = filter(None, await asyncio.gather(*acts, return_exceptions=True))
+        # What is no trouble of the node's ends the daemon: it must not hide behind what is.
+        return min(failed, key=lambda each: isinstance(each, HoldfastError | OSError), default=None)
 
     async def _act_on(self, left: Iterable[tuple[DeviceLock, ReleaseFacts]], book: Book) -> None:
-        """Do what is due for the locks of one pod: they share what comes of it."""
+        """Do what is due for the locks of one pod: they share what comes of it.
+
+        Or wait for the next pod of a lock's claim, whose turn it is: what a pod has left is ended
+        under its own lock alone.
+        """
         for lock, facts in left:
             await asyncio.sleep(0)  # there may be hundreds, and others have their turn
-            await self._act(lock, facts, book)
-
-    async def _act(self, lock: DeviceLock, facts: ReleaseFacts, book: Book) -> None:
-        """Do what is due; or wait for the next pod of the lock's claim, whose turn it is.
-
-        What a pod has left is ended under its own lock alone.
-        """
-        reason, later = self._not_free[lock.device].reason, following(book, lock)
-        if kept_only_by(facts, later):
-            evidence = f"{book.pod(lock.pod)} is over; {reason}"
-            await self.ledger.if_unmoved(
-                lock, lambda draft: draft.pass_on(lock, min(later), evidence)
-            )
-        else:
-            await self.reclaimer.step(lock, facts, reason)
+            reason, later = self._not_free[lock.device].reason, following(book, lock)
+            if kept_only_by(facts, later):
+                evidence = f"{book.pod(lock.pod)} is over; {reason}"
+                pass_on = partial(Draft.pass_on, lock=lock, pod=min(later), evidence=evidence)
+                await self.ledger.if_unmoved(lock, pass_on)
+            else:
+                await self.reclaimer.step(lock, facts, reason)
 
     def _log_not_free(self, locks: Iterable[DeviceLock]) -> None:
         """Log why devices are not free, once: a line for all of a pod that share a reason.
