@@ -46,8 +46,8 @@ RECLAIM_EDITS = {
         ),
         Edit(
             "term-not-whole",
-            "at_once = order.step is ReclaimStep.KILL or any(each.sandbox for each in members)",
-            "at_once = True",
+            "at_once = as_one and (sandbox or order.step is ReclaimStep.KILL)",
+            "at_once = as_one",
         ),
         Edit(
             "term-first",
