@@ -172,7 +172,7 @@ async def test_no_question_is_asked_while_an_allocate_is_in_flight(short_path: P
         lists = kubelet.pod_resources.lists
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.give("u", TPU, "a"))
-        await until(lambda: side.traffic.allocates.value == 1)
+        await until(lambda: side.traffic.in_flight.value == 1)
         side.reader.ask("a test")
         await asyncio.sleep(1.5)
         assert kubelet.pod_resources.lists == lists
@@ -200,7 +200,7 @@ async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_befor
         await until(dialling.is_set)
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.give("u", TPU, "a"))
-        await until(lambda: side.traffic.allocates.value == 1)
+        await until(lambda: side.traffic.in_flight.value == 1)
         may_go_on.set()
         await asyncio.sleep(0.5)  # time enough for a List that must not come
         side.deciding.hold.set()

@@ -369,7 +369,7 @@ async def test_a_stop_lets_an_allocate_in_flight_be_answered(short_path: Path) -
     async with registered_side(short_path) as (kubelet, side):
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.give("u", TPU, "a"))
-        await until(lambda: side.traffic.allocates.value == 1)
+        await until(lambda: side.traffic.in_flight.value == 1)
         asyncio.get_running_loop().call_later(0.2, side.deciding.hold.set)
         await side.registrar.close()
         assert (await call).container_responses[0].envs["CHIPS"] == "a"
@@ -383,7 +383,7 @@ async def test_a_resource_whose_leaving_a_stop_cuts_short_leaves_no_socket(
             await registered(side)
             side.deciding.hold.clear()
             call = asyncio.create_task(kubelet.give("u", TPU, "a"))
-            await until(lambda: side.traffic.allocates.value == 1)
+            await until(lambda: side.traffic.in_flight.value == 1)
             side.offers.set(Offers(devices={}, by_claims=frozenset({TPU})))
             await until(lambda: kubelet.devices.endpoints[TPU].stub is None)
             assert (side.folder / SOCKET).exists(), "it waits for the Allocate"

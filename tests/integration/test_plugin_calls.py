@@ -83,7 +83,7 @@ async def test_allocate_answers_once_for_each_container_with_all_of_the_grant(
         )
         assert dict(one.annotations) == {"a": "b"}
         assert [each.name for each in one.cdi_devices] == ["google.com/tpu=0"]
-        await until(lambda: side.traffic.allocates.value == 0, what="kubelet to have its answer")
+        await until(lambda: side.traffic.in_flight.value == 0, what="kubelet to have its answer")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_each_error_has_one_code_and_its_own_text(
         for caught in (allocate.value, start.value):
             assert caught.code() is code
             assert str(error) in (caught.details() or "")
-        await until(lambda: side.traffic.allocates.value == 0, what="kubelet to have its answer")
+        await until(lambda: side.traffic.in_flight.value == 0, what="kubelet to have its answer")
 
 
 async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_questions(
@@ -146,7 +146,7 @@ async def test_kubelet_is_not_asked_for_its_pods_between_a_preference_and_its_al
         # Kubelet has picked devices by then, and forgets them at a List (kubernetes#137534).
         request = dp.PreferredAllocationRequest()
         await kubelet.devices.plugin(TPU).GetPreferredAllocation(request)
-        await until(lambda: side.traffic.allocates.value == 0, what="kubelet to have its answer")
+        await until(lambda: side.traffic.in_flight.value == 0, what="kubelet to have its answer")
         await clock.advance(0.02)
         assert not quiet.done()
         await clock.advance(0.11)
@@ -199,7 +199,7 @@ async def test_an_allocate_that_kubelet_gives_up_is_still_carried_out(short_path
         call = dp_grpc.DevicePluginStub(channel).Allocate(request)
         await until(lambda: slow.asked)
         call.cancel()
-        await until(lambda: traffic.allocates.value == 0, what="the call to be over for us, too")
+        await until(lambda: traffic.in_flight.value == 0, what="the call to be over for us, too")
         slow.hold.set()
         await until(lambda: finished)
     await server.close()

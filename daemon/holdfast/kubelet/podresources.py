@@ -1,4 +1,4 @@
-"""Asks kubelet's PodResources API which pods have which devices, while no Allocate is in flight."""
+"""Asks kubelet's PodResources API which pods have which devices, while it allocates none."""
 
 import asyncio
 import contextlib
@@ -29,20 +29,20 @@ class Traffic:
     """
 
     def __init__(self) -> None:
-        self.allocates: Watched[int] = Watched(0)
-        """How many of them there are."""
+        self.in_flight: Watched[int] = Watched(0)
+        """How many such calls kubelet waits for."""
 
     def began(self) -> None:
-        """Count an Allocate that kubelet waits for."""
-        self.allocates.set(self.allocates.value + 1)
+        """Count a call that kubelet waits for."""
+        self.in_flight.set(self.in_flight.value + 1)
 
     def ended(self) -> None:
         """Count one less: kubelet has the answer, or has gone."""
-        self.allocates.set(self.allocates.value - 1)
+        self.in_flight.set(self.in_flight.value - 1)
 
     async def none_in_flight(self) -> None:
         """Return when there is none."""
-        await self.allocates.until(lambda count: count == 0)
+        await self.in_flight.until(lambda count: count == 0)
 
     async def quiet(self, clock: Clock, *, seconds: float) -> None:
         """Return when there has been none for *seconds*.
@@ -52,9 +52,9 @@ class Traffic:
         """
         while True:
             await self.none_in_flight()
-            version = self.allocates.version
+            version = self.in_flight.version
             await clock.sleep(seconds)
-            if self.allocates.version == version:
+            if self.in_flight.version == version:
                 return
 
 

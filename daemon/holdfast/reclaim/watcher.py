@@ -118,7 +118,7 @@ class Watcher:
             ledger=self.ledger, inventory=self.inventory, use=self.use, clock=self.clock
         )
         self._turns: Turns[DeviceName] = Turns(self.clock, at_most=_ENABLE_AT_ONCE)
-        self._acted_on: Turns[PodUid | None] = Turns(self.clock, at_most=_ACT_AT_ONCE)
+        self._pod_turns: Turns[PodUid | None] = Turns(self.clock, at_most=_ACT_AT_ONCE)
         self._agreed: _SettledBook | None = None
         self._not_free: dict[DeviceName, Verdict] = {}
         """What was last seen to keep the device of each lock in release from its next pod."""
@@ -260,7 +260,7 @@ class Watcher:
     async def _release(self, sightings: Sightings) -> BaseException | None:
         """Free what is free; only then act on the rest, for which kubelet may have to be asked.
 
-        Return what failed first of that: it must keep neither what others left nor the first look.
+        Return a failure of that: it must keep neither what others left nor the first look.
         """
         book = self.ledger.book.value
         ending = [lock for lock in self._locks() if _waits_to_be_free(lock)]
@@ -302,7 +302,7 @@ class Watcher:
         self._log_not_free([lock for lock, _ in rest])
         # At once: each may wait for kubelet's answer, which is then the same, and keeps the beat.
         pods_left = grouped((lock.pod, (lock, facts)) for lock, facts in rest)
-        acts = [self._act_on(pods_left[pod], book) for pod in self._acted_on.next(pods_left)]
+        acts = [self._act_on(pods_left[pod], book) for pod in self._pod_turns.next(pods_left)]
         failed = filter(None, await asyncio.gather(*acts, return_exceptions=True))
         # What is no trouble of the node's ends the daemon: it must not hide behind what is.
         return min(failed, key=lambda each: isinstance(each, HoldfastError | OSError), default=None)

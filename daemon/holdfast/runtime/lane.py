@@ -112,11 +112,16 @@ class Lane:
 
     def _work(self) -> None:
         while self._wakes.get():
-            with contextlib.suppress(IndexError):  # nobody waits any more
-                while True:
-                    self._carry_out(self._waiting.popleft())
+            while (task := self._next()) is not None:
+                self._carry_out(task)
         if self._last is not None:
             self._last()
+
+    def _next(self) -> "_Call[Any] | None":
+        try:
+            return self._waiting.popleft()
+        except IndexError:  # nobody waits any more
+            return None
 
     def _carry_out(self, task: "_Call[Any]") -> None:
         if task.abandoned:  # the caller gave up at the moment at which its turn came

@@ -5,7 +5,7 @@ from guards.guard import Edit
 HOST_EDITS = {
     "host/cgroup/cgroups.py": (
         Edit("kill-inode", "if os.fstat(folder).st_ino != inode:", "if False:"),
-        Edit("cgroup-untold", "            return _UNTOLD\n", '            return ""\n'),
+        Edit("cgroup-untold", "            return _UNREADABLE\n", '            return ""\n'),
         Edit(
             "populated-read",
             "populated, problem = _populated(folder)",

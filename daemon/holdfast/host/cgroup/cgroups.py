@@ -41,7 +41,7 @@ _LONG = 900
 long, so from there on what is below is reached by an open folder. No runtime's path is so long."""
 _LONGEST = 0.5
 """For so many seconds of processor time one pod's are listed: others wait for the same lane."""
-_UNTOLD = "/kubepods/podunknown"
+_UNREADABLE = "/kubepods/podunknown"
 """Stands for a cgroup that is not told, as before Linux 6.8 one whose path is longer than 4 KiB:
 who can make that is in a pod, and must not pass for a program of the node's."""
 
@@ -132,17 +132,17 @@ class Cgroups:
 
     def of_process(self, pid: int) -> str:
         """Return the cgroup of a process, absolute in the host's tree; empty if it is gone."""
-        return self.absolute(self._told(pid))
+        return self.absolute(self._path_of(pid))
 
     def pod_of_process(self, pid: int) -> PodUid | None:
         """Return the pod of a process; None if it is of none, or gone."""
-        return pod_of(self._told(pid))[0]
+        return pod_of(self._path_of(pid))[0]
 
-    def _told(self, pid: int) -> str:
+    def _path_of(self, pid: int) -> str:
         try:
             return cgroup_of(read_text(f"{self._proc}/{pid}/cgroup") or "")
         except HostError:
-            return _UNTOLD
+            return _UNREADABLE
 
     def absolute(self, path: str) -> str:
         """Return *path* as the host calls it.

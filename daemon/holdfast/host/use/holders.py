@@ -191,7 +191,7 @@ class _HolderSample:
         """Return what of a process is to be kept; None stands for what is unattributed."""
         command = uses.command
         # Whoever names himself like a virtual machine has as many names as he likes.
-        kind = command if command in SANDBOXES else command.startswith("qemu-")
+        kind = "qemu-" if command.startswith("qemu-") else command if command in SANDBOXES else ""
         where = pod_of(uses.cgroup) if "pod" in uses.cgroup else (None, None)
         had: list[tuple[DeviceName | None, frozenset[DeviceAccess]]] = [*uses.access]
         if uses.unnamed:

@@ -68,7 +68,7 @@ class GpuUsers(Struct, frozen=True, kw_only=True):
             pid
             for pid, ways in kinds.items()
             if (holder := named.get(pid)) is None
-            or not bystander(replace(holder, access=access_of(ways)), to, self.rules.value)
+            or bystander(replace(holder, access=access_of(ways)), to, self.rules.value) is None
         )
 
 
