@@ -228,9 +228,11 @@ class _LargePods(_Pods):
         super().__init__(1)
         self._clock, self._seconds, self._lane = clock, seconds, asyncio.Lock()
         self.killed: list[PodUid] = []
+        self.looks = 0
 
     async def members(self, pod: PodUid) -> tuple[Member, ...]:
         async with self._lane:
+            self.looks += 1
             self._clock.shift(self._seconds)
             await asyncio.sleep(0)  # who waits for the lane is the next
         return tuple(replace(each, in_pod=pod) for each in self._members)
@@ -248,10 +250,12 @@ class _OneAnswer:
     def __init__(self, clock: ManualClock, waiting: int) -> None:
         self.view = Watched(seen())
         self._clock, self._all = clock, asyncio.Barrier(waiting)
+        self._sent_at = 0.0
 
     async def answered_after(self, _moment: float, _timeout: float) -> KubeletView:
         await self._all.wait()
-        return replace(self.view.value, sent_at=self._clock.uptime())
+        self._sent_at = self._sent_at or self._clock.uptime()
+        return replace(self.view.value, sent_at=self._sent_at)
 
 
 async def test_of_many_pods_that_wait_for_one_answer_of_kubelets_some_are_ended_each_time() -> None:
@@ -278,6 +282,8 @@ async def test_of_many_pods_that_wait_for_one_answer_of_kubelets_some_are_ended_
         Warrant(grounds=Grounds.OVER, lock=lock, pod=uid, gap="")
         for lock, uid in zip(locks, uids, strict=True)
     )
-    step = ReclaimStep.KILL
+    step, before = ReclaimStep.KILL, pods.looks
     await asyncio.gather(*(made.ending.end(each, step, made.evidence) for each in warrants))
     assert pods.killed
+    opened, while_it_is_new = len(uids), 4
+    assert pods.looks - before == opened + while_it_is_new, "a look by an old answer is for nothing"

@@ -60,6 +60,7 @@ RECLAIM_EDITS = {
         Edit("hand-term", "left, grace if sent else 0.0)", "left, 0.0)"),
     ),
     "reclaim/evidence.py": (
+        Edit("void", "if judge.why_void(()) is not None:", "if False:"),
         Edit("fence", "if book.locks.get(warrant.lock.device) != warrant.lock:", "if False:"),
         Edit("counted-again", "not view.readable or view.counts(warrant.pod) or has", "has"),
         Edit(
