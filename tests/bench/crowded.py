@@ -49,7 +49,7 @@ HUGE = Crowd(processes=5000, files=50)
 
 async def gate(place: Place) -> list[Figure]:
     """Measure the gate on free devices, with its scan and its commit, and Allocate over gRPC."""
-    allocates, gates, walk = await _calls(place, BUSY, n=60)
+    allocates, gates, walk = await _calls(place, BUSY, n=40)
     async with bare_plugin(place) as bare:
         answers = [await bare.allocate() for _ in range(100)]
     note = "the whole call for eight devices"
@@ -72,7 +72,7 @@ async def gate(place: Place) -> list[Figure]:
 
 async def gate_huge(place: Place) -> list[Figure]:
     """Measure the gate on free devices on a huge node."""
-    _, gates, walk = await _calls(place, HUGE, n=12)
+    _, gates, walk = await _calls(place, HUGE, n=6)
     return [
         Figure(
             name="prestart_free_5000",
@@ -84,7 +84,7 @@ async def gate_huge(place: Place) -> list[Figure]:
     ]
 
 
-async def scan(_place: Place, *, n: int = 10) -> list[Figure]:
+async def scan(_place: Place, *, n: int = 6) -> list[Figure]:
     """Measure a scan of everything on its lane, and how long the loop is kept waiting meanwhile."""
     took: list[float] = []
     late: list[float] = []
