@@ -135,7 +135,8 @@ def enlist(draft: Draft, wish: Wish, *, partly: bool = False) -> DeviceLock | No
     wanted = {DeviceName(resource, id_) for resource, ids in wish.devices.items() for id_ in ids}
     _give_up_locks(draft, wish, wanted, partly=partly)
     had = draft.holdings.of_claim(ref.uid)
-    if stray := {name for each in had for name, _ in each.names()} - wanted:
+    stray = {name for each in had for name, _ in each.names()} - wanted
+    if stray and not partly:
         names = ", ".join(sorted(map(str, stray)))
         raise ClaimRefusedError(
             f"it was given {names}, and is now allocated others; delete the pods that use it "
