@@ -41,7 +41,7 @@ from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultK
 from holdfast.model.dra.advertised import AdvertisedDevice, as_found, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.passage import enter, line_up
-from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import (
     ClaimRef,
     ClaimUid,
@@ -714,7 +714,7 @@ async def test_a_spec_that_leads_to_the_device_of_another_goes_at_once(
     if known:
         await at.prepare(X)
     at.record(X)
-    node = GrantedNode(host_path="/dev/vfio/7", container_path="/dev/vfio/7")
+    node = "/dev/vfio/7"
     await at.records.specs.write(_REF.uid, {"tpu-d0": ContainerGrant(nodes=(node,))}, ())
     found = device_of(name("d9"), keys, nodes=(DeviceNode(path=other, rdev=1),))
     at.inventory.set(replace(_NODE, devices=(found,)))
@@ -738,8 +738,7 @@ async def test_a_spec_stays_that_leads_to_what_its_claim_has_with_adminaccess(at
 
     await at.ledger.apply(prepared)
     at.record(X)
-    given = GrantedNode(host_path=node.path, container_path=node.path)
-    await at.records.specs.write(_REF.uid, {"d9": ContainerGrant(nodes=(given,))}, ())
+    await at.records.specs.write(_REF.uid, {"d9": ContainerGrant(nodes=(node.path,))}, ())
     await at.records.catch_up()
     assert (at.specs / f"holdfast.dev-claim_{_REF.uid}.json").exists()
 
@@ -767,7 +766,7 @@ async def test_the_spec_of_a_claim_that_is_over_stays_while_a_pod_can_join_thoug
 
     await at.ledger.apply(prepared)
     at.record(X, device="tpu-d0", others=["tpu-d1"])
-    given = GrantedNode(host_path="/dev/vfio/2", container_path="/dev/vfio/2")
+    given = "/dev/vfio/2"
     await at.records.specs.write(_REF.uid, {"tpu-d1": ContainerGrant(nodes=(given,))}, ())
     await at.ledger.apply(ended)
     assert at.held == [LockState.RELEASING]
@@ -832,7 +831,7 @@ def _driven(id_: str = "d0", key: str = "a", path: str = "/dev/d0", **more: Any)
 
 
 def _grants(device: Device) -> Mapping[str, ContainerGrant]:
-    nodes = tuple(GrantedNode(host_path=it.path, container_path=it.path) for it in device.nodes)
+    nodes = tuple(it.path for it in device.nodes)
     return {f"tpu-{device.name.id}": ContainerGrant(nodes=nodes)}
 
 

@@ -33,7 +33,7 @@ from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import Book
 from holdfast.model.book.offers import OfferedDevice, Offers
-from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
+from holdfast.model.grants import ContainerGrant, GrantedMount
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import SystemClock
@@ -66,10 +66,7 @@ class Deciding(Decisions):
         self.asked.append(ids)
         await self.decided()
         return ContainerGrant(
-            nodes=tuple(
-                GrantedNode(host_path=f"/dev/vfio/{each}", container_path=f"/dev/vfio/{each}")
-                for each in ids
-            ),
+            nodes=tuple(f"/dev/vfio/{each}" for each in ids),
             envs={"CHIPS": ",".join(ids)},
             mounts=(GrantedMount(host_path="/lib/x", container_path="/lib/y"),),
             annotations={"a": "b"},

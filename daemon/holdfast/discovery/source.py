@@ -14,7 +14,7 @@ from holdfast.model.cards import ReplicaNames
 from holdfast.model.devices import Device, DeviceKind, Fault, Inventory
 from holdfast.model.gate.placement import Choice, preferred
 from holdfast.model.gate.promise import Breach
-from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.grants import ContainerGrant
 from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
@@ -111,7 +111,7 @@ class Source:
         """
         return ContainerGrant(
             nodes=tuple(
-                GrantedNode(host_path=node.path, container_path=node.path)
+                node.path
                 for device in devices
                 if device.kind is DeviceKind.DRIVER
                 for node in device.nodes

@@ -31,7 +31,7 @@ from holdfast.ledger.standings import DeviceStandings, EmptyPods
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.book.standing import Standing
 from holdfast.model.devices import Inventory
-from holdfast.model.grants import ContainerGrant
+from holdfast.model.grants import ContainerGrant, in_container
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.text import printable
 from holdfast.names import LONGEST_SOCKET_PATH
@@ -405,12 +405,8 @@ def container_answer(grant: ContainerGrant) -> api_pb2.ContainerAllocateResponse
             for mount in grant.mounts
         ],
         devices=[
-            api_pb2.DeviceSpec(
-                container_path=node.container_path,
-                host_path=node.host_path,
-                permissions=node.permissions,
-            )
-            for node in grant.nodes
+            api_pb2.DeviceSpec(container_path=in_container(path), host_path=path, permissions="rw")
+            for path in grant.nodes
         ],
         annotations=dict(grant.annotations),
         cdi_devices=[api_pb2.CDIDevice(name=name) for name in grant.cdi_devices],
