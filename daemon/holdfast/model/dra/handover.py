@@ -136,8 +136,7 @@ class ResultDevices(Struct, frozen=True, kw_only=True):
 
 def devices_of(given: Iterable[ResultDevices], *, admin: bool) -> tuple[Device, ...]:
     """Return the devices that are given with adminAccess, or those that are given without."""
-    chosen = (each for each in given if each.result.admin_access is admin)
-    return tuple(dict.fromkeys(device for each in chosen for device in each.devices))
+    return _all_devices(each for each in given if each.result.admin_access is admin)
 
 
 def hand_over(
