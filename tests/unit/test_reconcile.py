@@ -73,12 +73,18 @@ def _after(
     sightings: dict[PodUid, PodSighting] | None = None,
     now: float = NOW,
     boot: BootId = BOOT,
+    adopts: bool = True,
 ) -> Book:
     draft = drafted(book, now=now, boot=boot)
     reconcile(
         draft,
         Observation(
-            pending_timeout=60.0, view=view, inventory=node, boot=boot, sightings=sightings or {}
+            pending_timeout=60.0,
+            view=view,
+            inventory=node,
+            boot=boot,
+            sightings=sightings or {},
+            adopts=adopts,
         ),
     )
     assert not breaches(draft.book)
@@ -301,6 +307,14 @@ def test_a_pod_is_not_adopted_under_a_name_that_is_not_ours_any_more() -> None:
     draft.end(book.allocations[1], "it is over")
     view = seen(entry(X, "d0", resource=former))
     assert _after(draft.book, view, sightings={X: _LIVING}).allocations == {}
+
+
+def test_where_no_pod_is_to_be_adopted_what_is_over_ends_all_the_same() -> None:
+    """A full disk takes no new Allocation, and with one nothing of what has ended either."""
+    book = book_of(allocated(_D0, pod=X, active=True))
+    after = _after(book, seen(entry(Y, "d1")), sightings={Y: _LIVING}, adopts=False)
+    assert after.allocations == {}
+    assert lock_of(after, "d0").state is LockState.RELEASING
 
 
 def test_a_pod_that_has_more_than_the_book_says_is_adopted_with_all_of_it() -> None:
