@@ -291,7 +291,9 @@ class Snapshot:
         return FunctionFacts(
             address=function.address,
             driver=function.driver,
-            was_bound=function.address in self._known or self._left_behind(function),
+            # Who holds it keeps it enabled. Its node may be there for others of its group.
+            was_bound=(function.address in self._known and function.enable != 0)
+            or self._left_behind(function),
         )
 
     def grantable(self, function: PciFunction) -> bool:
