@@ -249,11 +249,12 @@ class Sources(Promises):
         """Return what the scheduler is told about those devices whose resource DRA *serves*."""
         # Groups are made of what is beside each other on the node, whatever it is called.
         hardware = inventory.hardware or inventory.devices
-        told = self.advertised(each for each in hardware if serves(each.name.resource))
         from holdfast.model.dra.advertised import as_assigned, told_apart  # noqa: PLC0415 - as above
 
-        told = tuple(told_apart(told, hardware))
-        return tuple(as_assigned(told, inventory)) if inventory.hardware else told
+        told = told_apart(self.advertised(hardware), hardware)
+        if inventory.hardware:
+            told = as_assigned(told, inventory)
+        return tuple(each for each in told if all(serves(name.resource) for name in each.devices))
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
         """Return what an answer to Allocate promises to vendors' own container runtimes."""
