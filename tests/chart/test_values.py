@@ -94,6 +94,10 @@ _BAD = r"""
 {dra.enable: true} | 'enable' not allowed
 {config: null} | missing property 'config'
 {image: null} | missing property 'image'
+{image.repository: null} | /image': missing property 'repository'
+{probes.liveness: null} | /probes': missing property 'liveness'
+{dra: {enabled: true, deviceClasses: null}} | /dra': missing property 'deviceClasses'
+{runtimeClasses.nvidia: null} | /runtimeClasses': missing property 'nvidia'
 {config.gate.wait: 27s} | config.gate.wait: kubelet gives up after 30 s; use at most 26
 {config.map: {a: 'x: ['}} | config.map.a: error converting YAML
 {config.map: {a: '[1]'}} | config.map.a: error unmarshaling JSON
