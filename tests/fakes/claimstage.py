@@ -192,6 +192,7 @@ async def claim_stage(
     unprepare_wait: str = "3s",
     minor: int = 36,
     start: bool = True,
+    claim_state: str = "",
     **changes: Any,
 ) -> AsyncIterator[ClaimStage]:
     """Yield a node of Kubernetes 1.*minor* with *chips* whose driver is registered; the daemon can be killed."""
@@ -204,6 +205,7 @@ async def claim_stage(
             "dra": {
                 "nodeName": NODE,
                 "kubeletRoot": str(root),
+                "claimState": claim_state,
                 "serviceAccount": str(plane.account),
                 "unprepareWait": unprepare_wait,
             },

@@ -22,7 +22,15 @@ _OBSERVE = {
 
 @pytest.fixture
 async def at(short_path: Path) -> AsyncIterator[ClaimStage]:
-    async with claim_stage(short_path, reclaim=_OBSERVE, unprepare_wait="1h") as made:
+    # As the chart has it, on a node whose /var/lib/kubelet is a link to a larger disk.
+    root = short_path / "seen/proc/1/root"
+    root.parent.mkdir(parents=True)
+    root.symlink_to(short_path)
+    (short_path / "var").symlink_to("/kl")
+    state = str(root / "var/dra_manager_state")
+    async with claim_stage(
+        short_path, reclaim=_OBSERVE, unprepare_wait="1h", claim_state=state
+    ) as made:
         yield made
 
 
