@@ -13,7 +13,6 @@ from holdfast.doctor.finding import Check, Finding, Node, or_well, unusable
 from holdfast.doctor.programs import ask_daemon, ask_socket, flag_of
 from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.kernelfile import is_folder, list_names, read_bytes, seen
-from holdfast.host.files.paths import as_its_process
 from holdfast.host.proc.procfs import Procfs
 from holdfast.kubelet import claimstate
 from holdfast.kubelet.checkpoint import Contents, parse
@@ -231,9 +230,7 @@ def _claim_state(node: Node) -> Path:
     if not node.settings.has_dra():
         return node.path(str(_home(node) / CLAIM_STATE))
     dra = node.settings.dra
-    if node.live:
-        return as_its_process(dra.claim_file())
-    return node.path(f"{dra.kubelet_root}/{CLAIM_STATE}")
+    return node.path(dra.claim_file() if node.live else f"{dra.kubelet_root}/{CLAIM_STATE}")
 
 
 def stranger(resource: str, id_: str, settings: Settings) -> bool:
