@@ -236,6 +236,12 @@ async def kubelet_side(
 class _NoContainers:
     """A runtime for pods of which no container is ever started."""
 
+    def enclose(self, pod: Pod) -> None:
+        """It has no cgroup."""
+
+    async def sandbox(self, pod: Pod) -> None:
+        """Nothing of it runs."""
+
     async def start(
         self, pod: Pod, container: Container, grant: dp.ContainerAllocateResponse
     ) -> None:

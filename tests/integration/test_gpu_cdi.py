@@ -421,7 +421,7 @@ async def test_a_slice_that_is_not_advertised_any_more_is_handed_over_to_its_pod
         others = {0, 1, 2} - {int(its[-1])}
         for gpu in others:
             divide(gpu, Slice(f"MIG-{gpu}-large", gi=1, profile="3g.40gb", slices=(3, 3)))
-        await node.until_offered(*(f"MIG-{gpu}-large" for gpu in others))
+        await node.until_offered(its, *(f"MIG-{gpu}-large" for gpu in others))
         starts = made.starts
         await node.stage.until(
             lambda: made.starts > starts + 1,

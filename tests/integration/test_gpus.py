@@ -373,11 +373,11 @@ async def test_a_pod_starts_again_on_a_slice_that_its_strategy_does_not_advertis
         work = asks(GPU, 1, runs_for=1.0)
         made = await node.stage.run(PodSpec(name="works", containers=(work,), restart="Always"))
         (its,) = node.stage.ids(made, GPU)
-        for index in range(3):
-            if its != f"MIG-{index}":
-                new = Slice(f"MIG-{index}b", gi=1, profile="3g.40gb", slices=(3, 3), mib=40000)
-                node.gpus.change(index, lambda card, new=new: replace(card, slices=(new,)))
-        await node.stage.until(lambda: its not in node.stage.healthy(GPU), "the layout to change")
+        others = {0, 1, 2} - {int(its[-1])}
+        for index in others:
+            new = Slice(f"MIG-{index}b", gi=1, profile="3g.40gb", slices=(3, 3), mib=40000)
+            node.gpus.change(index, lambda card, new=new: replace(card, slices=(new,)))
+        await node.until_offered(its, *(f"MIG-{index}b" for index in others))
         starts = made.starts
         await node.stage.until(
             lambda: made.starts > starts + 1, lambda: f"it to start again; {made.waiting}"

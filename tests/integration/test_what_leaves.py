@@ -126,6 +126,7 @@ async def test_a_container_starts_again_on_what_is_to_leave_where_its_pod_has_no
     """Between two starts the chip is withheld: kubelet starts the container all the same."""
     async with stage(short_path, chips=1, own_process=True, reclaim=_RECLAIM) as node:
         (chip,) = node.healthy()
+        node.runtime.has_pause = False
         holder = await node.run(pod("holder", restart="Always", runs_for=0.5))
         await _take_away(node, chip, _RULES[0])
         await node.until(lambda: chip in node.ever_unhealthy(), f"{chip} to be withheld")

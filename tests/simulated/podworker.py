@@ -24,6 +24,14 @@ _STOPPED = (
 class Runtime(Protocol):
     """The container runtime, as far as kubelet needs it."""
 
+    def enclose(self, pod: Pod) -> None:
+        """Make the pod's cgroup, as kubelet does before all else."""
+        ...
+
+    async def sandbox(self, pod: Pod) -> None:
+        """Start what lives as long as the pod, whichever containers of it run: pause."""
+        ...
+
     async def start(
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
     ) -> None:
@@ -91,8 +99,10 @@ class PodWorker:
         """Be the pod's worker: pull, start the containers, and see them end."""
         if former is not None:
             await asyncio.wait([former])
+        self._runtime.enclose(pod)
         if not await self._prepare(pod):
             return
+        await self._runtime.sandbox(pod)
         await asyncio.sleep(pod.spec.pull)
         pod.pulled.set()
         for container in pod.spec.init_containers:
@@ -232,7 +242,11 @@ class PodWorker:
                         f"code = {error.code().name} desc = {error.details()}"
                     ) from error
             grant.MergeFromString(entry.answer)
-        for name in self._dra.cdi(pod, container) if self._dra is not None else ():
+        try:
+            names = self._dra.cdi(pod, container) if self._dra is not None else ()
+        except DraError as error:
+            raise _NotYetError(str(error)) from error
+        for name in names:
             grant.cdi_devices.add(name=name)
         if pod.deleting:
             raise _NotYetError("the pod is being deleted")

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.cdi import resolve
+from simulated.node import PAUSE
 from simulated.pods import Container, Pod
 
 _WORKLOAD = Path(__file__).with_name("workload.py")
@@ -63,8 +64,23 @@ class Runtime:
         self._toolkit = toolkit
         self._cdi = cdi
         self._running: dict[tuple[str, str], asyncio.subprocess.Process] = {}
+        self._sandboxes: dict[str, asyncio.subprocess.Process] = {}
+        self.has_pause = True
+        """Whether a process lives as long as its pod; CRI-O drops it where no container needs it."""
         self.failures: list[str] = []
         """What programs said when a device could not be opened: what a user would see."""
+
+    def enclose(self, pod: Pod) -> None:
+        """Make the pod's cgroup, as kubelet does before all else."""
+        self._node.add_pod(pod.uid)
+
+    async def sandbox(self, pod: Pod) -> None:
+        """Start what lives as long as the pod, whichever containers of it run: pause."""
+        if not self.has_pause:
+            return
+        pause = await asyncio.create_subprocess_exec("/bin/sleep", "infinity")
+        self._node.enter(pod.uid, PAUSE, pause.pid)
+        self._sandboxes[pod.uid] = pause
 
     async def start(
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
@@ -127,7 +143,7 @@ class Runtime:
         return self._running[pod.uid, container.name].pid
 
     async def stop(self, pod: Pod, grace: float) -> None:
-        """End all containers of the pod: SIGTERM, and SIGKILL after *grace* seconds."""
+        """End all containers of the pod, SIGTERM and after *grace* seconds SIGKILL, then its pause."""
         mine = [process for (uid, _), process in self._running.items() if uid == pod.uid]
         for process in mine:
             _signal(process, signal.SIGTERM)
@@ -137,6 +153,9 @@ class Runtime:
         for process in mine:
             _signal(process, signal.SIGKILL)
         await asyncio.gather(*(process.wait() for process in mine))
+        if (pause := self._sandboxes.pop(pod.uid, None)) is not None:
+            _signal(pause, signal.SIGKILL)
+            await pause.wait()
 
     async def remove(self, pod: Pod) -> None:
         """Remove the pod's cgroup as soon as nothing lives in it."""
