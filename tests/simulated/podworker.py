@@ -192,7 +192,7 @@ class PodWorker:
             try:
                 grant = await self._grant(pod, container)
                 await self._runtime.start(pod, container, grant)
-            except (_NotYetError, OSError) as error:
+            except (_NotYetError, DraError, OSError) as error:
                 pod.waiting = str(error)
                 await asyncio.sleep(pause)
                 pause = self._times.retry
@@ -242,11 +242,7 @@ class PodWorker:
                         f"code = {error.code().name} desc = {error.details()}"
                     ) from error
             grant.MergeFromString(entry.answer)
-        try:
-            names = self._dra.cdi(pod, container) if self._dra is not None else ()
-        except DraError as error:
-            raise _NotYetError(str(error)) from error
-        for name in names:
+        for name in self._dra.cdi(pod, container) if self._dra is not None else ():
             grant.cdi_devices.add(name=name)
         if pod.deleting:
             raise _NotYetError("the pod is being deleted")
