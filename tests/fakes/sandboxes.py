@@ -43,6 +43,7 @@ class GvisorSandbox:
         assert self._shim.stdout is not None
         self.sentry, self.stub = map(int, self._shim.stdout.readline().split())
         node = stage.node
+        stage.runtime.end_pause(pod)
         node.add_process(self._shim.pid, "/system.slice/containerd.service")
         for pid in self.pids:
             node.enter(pod.uid, "sandbox", pid)

@@ -102,6 +102,7 @@ class Kubelet(rpc.RegistrationServicer):
             if path.is_socket():
                 path.unlink()
         self.devices.read()
+        self._worker.look()
         if self.dra is not None:
             await self.dra.start()
             self._loops.append(asyncio.create_task(self._unprepare_inactive(self.dra)))

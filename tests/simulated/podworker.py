@@ -95,14 +95,18 @@ class PodWorker:
         self._up = up
         self._begin = begin
         self._tell = tell
-        self._ran: set[tuple[str, str]] = set()
-        """The containers that have started, by their pods."""
+        self._running: set[tuple[str, str]] = set()
+        """The containers that run, by their pods."""
+        self._found = frozenset[tuple[str, str]]()
+
+    def look(self) -> None:
+        """Note which containers run, as kubelet does when it starts."""
+        self._found = frozenset(self._running)
 
     async def run(self, pod: Pod, former: asyncio.Task[None] | None = None) -> None:
         """Be the pod's worker: pull, start the containers, and see them end."""
         if former is not None:
             await asyncio.wait([former])
-        self._ran = {each for each in self._ran if each[0] != pod.uid}
         self._runtime.enclose(pod)
         if not await self._prepare(pod):
             return
@@ -114,7 +118,7 @@ class PodWorker:
                 return
             if container.restartable:
                 self._begin(self._keep(pod, container))
-            elif await self._runtime.wait(pod, container) and not pod.deleting:
+            elif await self._end(pod, container) and not pod.deleting:
                 break
         codes = await asyncio.gather(*(self._main(pod, each) for each in pod.spec.containers))
         if pod.deleting:
@@ -172,16 +176,22 @@ class PodWorker:
                 return 0
             pod.phase = Phase.RUNNING
             self._tell(pod)
-            code = await self._runtime.wait(pod, container)
+            code = await self._end(pod, container)
             if pod.deleting or pod.spec.restart == "Never":
                 pod.exits[container.name] = code
                 return code
 
     async def _keep(self, pod: Pod, container: Container) -> None:
         while not pod.deleting:
-            await self._runtime.wait(pod, container)
+            await self._end(pod, container)
             if not pod.deleting:
                 await self._start(pod, container)
+
+    async def _end(self, pod: Pod, container: Container) -> int:
+        try:
+            return await self._runtime.wait(pod, container)
+        finally:
+            self._running.discard((pod.uid, container.name))
 
     async def _start(self, pod: Pod, container: Container) -> bool:
         """Start a container; a refusal of PreStartContainer is retried without limit.
@@ -203,7 +213,7 @@ class PodWorker:
             else:
                 pod.waiting = ""
                 pod.starts += 1
-                self._ran.add((pod.uid, container.name))
+                self._running.add((pod.uid, container.name))
                 return True
 
     async def _grant(self, pod: Pod, container: Container) -> api.ContainerAllocateResponse:
@@ -234,7 +244,7 @@ class PodWorker:
         if not endpoint.pre_start:
             # Of a plugin that is away since this kubelet started it has no options, and asks nobody.
             # But then it admits no container that it has not found running.
-            if endpoint.stub is None and (pod.uid, container.name) not in self._ran:
+            if endpoint.stub is None and (pod.uid, container.name) not in self._found:
                 raise _NotYetError("the pod is not admitted yet")
             return
         if entry is None:  # also where a claim has it: 1.36.2 leaves it out of Allocate alone

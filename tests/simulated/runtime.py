@@ -82,6 +82,11 @@ class Runtime:
         self._node.enter(pod.uid, PAUSE, pause.pid)
         self._sandboxes[pod.uid] = pause
 
+    def end_pause(self, pod: Pod) -> None:
+        """End the pod's pause: in gVisor there is none beside the sandbox itself."""
+        if (pause := self._sandboxes.pop(pod.uid, None)) is not None:
+            _signal(pause, signal.SIGKILL)
+
     async def start(
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
     ) -> None:
@@ -153,9 +158,7 @@ class Runtime:
         for process in mine:
             _signal(process, signal.SIGKILL)
         await asyncio.gather(*(process.wait() for process in mine))
-        if (pause := self._sandboxes.pop(pod.uid, None)) is not None:
-            _signal(pause, signal.SIGKILL)
-            await pause.wait()
+        self.end_pause(pod)
 
     async def remove(self, pod: Pod) -> None:
         """Remove the pod's cgroup as soon as nothing lives in it."""
