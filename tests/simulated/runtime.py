@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -64,7 +65,7 @@ class Runtime:
         self._toolkit = toolkit
         self._cdi = cdi
         self._running: dict[tuple[str, str], asyncio.subprocess.Process] = {}
-        self._sandboxes: dict[str, asyncio.subprocess.Process] = {}
+        self._sandboxes: dict[str, subprocess.Popen[bytes]] = {}
         self.has_pause = True
         """Whether a process lives as long as its pod; CRI-O drops it where no container needs it."""
         self.failures: list[str] = []
@@ -78,14 +79,15 @@ class Runtime:
         """Start what lives as long as the pod, whichever containers of it run: pause."""
         if not self.has_pause:
             return
-        pause = await asyncio.create_subprocess_exec("/bin/sleep", "infinity")
+        pause = subprocess.Popen(["/bin/sleep", "infinity"])
         self._node.enter(pod.uid, PAUSE, pause.pid)
         self._sandboxes[pod.uid] = pause
 
     def end_pause(self, pod: Pod) -> None:
         """End the pod's pause: in gVisor there is none beside the sandbox itself."""
         if (pause := self._sandboxes.pop(pod.uid, None)) is not None:
-            _signal(pause, signal.SIGKILL)
+            pause.kill()
+            pause.wait()
 
     async def start(
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
