@@ -120,9 +120,8 @@ class Node(Struct, frozen=True, kw_only=True):
 
         /var/run is usually a link to /run: followed as it is, it would lead to our own.
         """
-        if self.live:
-            return as_its_process(absolute)
-        return below(self.root, absolute) or self.root / absolute.lstrip("/")
+        plain = self.root / absolute.lstrip("/")
+        return as_its_process(str(plain)) if self.live else below(self.root, absolute) or plain
 
 
 def or_well(findings: Iterable[Finding], well: Finding) -> Iterator[Finding]:

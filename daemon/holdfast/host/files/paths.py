@@ -223,7 +223,7 @@ def below(root: Path, path: str) -> Path | None:
     parts = list(reversed(PurePosixPath(path).parts))
     while parts:
         part = parts.pop()
-        if part == "/":
+        if part.startswith("/"):  # POSIX has two slashes at the beginning be a root of its own
             at = root
         elif part == "..":
             at = at if at == root else at.parent
