@@ -248,6 +248,7 @@ def test_the_resource_of_a_rule_has_a_class_where_all_hardware_comes_by_claims()
     "document",
     [
         "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu}]}}",
+        "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu}]}}",
         {"sharing": {"timeSlicing": {"resources": [_RENAMED]}}},
     ],
 )

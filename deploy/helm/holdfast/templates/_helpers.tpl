@@ -232,7 +232,7 @@ mapping, whose form the schema has, the settings that it makes. Takes a list: th
 {{- $served := include "holdfast.served" . | fromJsonArray -}}
 {{- $sharing := dig "sharing" "timeSlicing" dict $settings -}}
 {{- $renamed := false -}}
-{{- range $sharing.resources -}}{{- if and (eq .name "nvidia.com/gpu") (or $sharing.renameByDefault .rename) -}}{{- $renamed = true -}}{{- end -}}{{- end -}}
+{{- range $sharing.resources -}}{{- if and (has .name (list "nvidia.com/gpu" "gpu")) (or $sharing.renameByDefault .rename) -}}{{- $renamed = true -}}{{- end -}}{{- end -}}
 {{- $names := list -}}{{- $apis := dict -}}
 {{- range $served -}}
 {{- if .on -}}
