@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.stage import PATIENT, Stage, end, pod, stage
+from fakes.stage import PATIENT, Stage, pod, stage
 from simulated.pods import Phase, Pod
 
 _REFUSED = "UnexpectedAdmissionError"
@@ -46,53 +46,6 @@ async def test_killed_it_leaves_no_socket_that_nobody_serves_any_more(short_path
         await node.start_and_register("example.com/tpu")
         names = {path.name for path in node.kubelet.folder.glob("*.sock")}
         assert names == {"kubelet.sock", "holdfast-example-com_tpu.sock", another.name}
-
-
-async def test_killed_while_a_pod_is_over_the_next_waits_for_what_it_left(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, own_process=True) as node:
-        old, left = await node.left_behind()
-        await node.until(node.all_releasing, "the lock to be released")
-        await node.kill_and_start()
-        assert await node.locks() == dict.fromkeys(node.healthy(), "releasing")
-        waits = await node.submit(pod("waits"))
-        await node.waiting(waits, f"pid {left}", old)
-        end(left)
-        await node.running(waits)
-
-
-async def test_killed_while_pods_wait_at_the_gate_they_get_their_turn_all_the_same(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, own_process=True, gate=PATIENT) as node:
-        _, left = await node.left_behind()
-        first = await node.submit(pod("first"))
-        await node.until(node.queued, "it to be queued")
-        await node.kill_and_start()
-        assert await node.queued() == 1
-        end(left)
-        await node.running(first)
-        assert await node.owners() == dict.fromkeys(node.ids(first), first.uid)
-
-
-async def test_killed_while_two_allocations_are_queued_the_older_goes_first(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, own_process=True) as node:
-        old = await node.run(pod("old", ignores_term=True))
-        node.kubelet.delete(old, grace=3.0, force=True)
-        first = await node.submit(pod("first", ignores_term=True))
-        await node.waiting(first, old)
-        # Deleted by force too: kubelet gives the device to a third while the first one lives.
-        node.kubelet.delete(first, grace=0.5, force=True)
-        second = await node.submit(pod("second"))
-        await node.kill_and_start()
-        await node.running(second)
-        assert (first.starts, await node.owners()) == (
-            0,
-            dict.fromkeys(node.ids(second), second.uid),
-        )
 
 
 async def test_killed_while_it_reclaims_it_begins_anew_and_ends_the_orphan(

@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from fakes.stage import PATIENT, TIMES, TPU, Stage, asks, end, pod, stage
+from fakes.stage import TPU, Stage, asks, end, pod, stage
 from simulated.pods import Phase, Pod, PodSpec
 
 _AT_ONCE = {
@@ -125,20 +123,6 @@ async def test_a_checkpoint_without_a_pod_that_kubelet_wrote_for_no_list_ends_no
         await _nothing_is_lost(node, living, state="releasing")
 
 
-async def test_a_pod_that_waits_at_the_gate_survives_a_restart_of_kubelet(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, gate=PATIENT) as node:
-        _, left = await node.left_behind()
-        waits = await node.submit(pod("waits"))
-        await node.until(node.queued, "it to be queued")
-        await node.restart_kubelet()
-        assert node.heard() > 0
-        end(left)
-        await node.running(waits)
-        assert await node.owners() == dict.fromkeys(node.ids(waits), waits.uid)
-
-
 async def test_a_checkpoint_that_cannot_be_read_releases_nothing_and_is_named(
     short_path: Path,
 ) -> None:
@@ -248,22 +232,6 @@ async def test_ids_of_a_former_plugin_are_adopted_and_withheld_while_their_pod_l
         await node.end(former)
         await node.until(lambda: owned.keys() <= node.healthy(), "its chip to be offered")
         await node.run(pod("next"))
-
-
-async def test_a_kubelet_that_gives_up_at_its_deadline_asks_again_and_the_pod_starts(
-    short_path: Path,
-) -> None:
-    times = replace(TIMES, pre_start=0.3)
-    async with stage(short_path, chips=1, gate=PATIENT, times=times) as node:
-        _, left = await node.left_behind()
-        waits = await node.submit(pod("waits"))
-        await node.waiting(waits, "DEADLINE_EXCEEDED")
-        await node.until(lambda: waits.refusals >= 3, "three tries")
-        end(left)
-        await node.running(waits)
-        assert await node.owners() == dict.fromkeys(node.ids(waits), waits.uid)
-        await node.end(waits)
-        await node.until_free()
 
 
 async def _owned_by(node: Stage, pods: set[str]) -> bool:

@@ -1,6 +1,5 @@
 """Orders of events on a node, each told as a story: who asks, who waits, who starts."""
 
-import asyncio
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -29,19 +28,6 @@ async def test_two_resource_names_asked_crosswise_do_not_deadlock(short_path: Pa
         await node.running(second)
         await node.until(lambda: second.starts == 2, "both containers of the second to run")
         assert set((await node.owners()).values()) == {second.uid}
-
-
-async def test_of_two_counted_pods_on_one_device_neither_starts_and_both_are_named(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1) as node:
-        one, two = await node.given_twice()
-        await node.waiting(two, "given the same devices to 2 pods")
-        await node.waiting(one, "given the same devices to 2 pods")
-        assert (one.starts, two.starts) == (0, 0)
-        await node.end(one)
-        await node.running(two)
-        assert set((await node.owners()).values()) == {two.uid}
 
 
 async def test_on_a_full_node_no_admission_fails_when_each_pod_is_followed_at_once(
@@ -78,16 +64,6 @@ async def test_on_a_full_node_pods_that_end_by_themselves_are_followed_at_once(
             await node.running(following)
             await node.until(lambda it=following: it.stopped, "the pod to be over")  # type: ignore[misc]
         assert node.ever_unhealthy() == set()
-
-
-async def test_a_pod_whose_second_resource_is_refused_leaves_no_lock_and_the_next_starts(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1) as node:
-        refused = await node.refused_for_another_resource()
-        assert "example.com/nic" in refused.message
-        following = await node.run(pod("next"))
-        assert set((await node.owners()).values()) == {following.uid}
 
 
 async def test_the_lock_of_a_pod_that_was_refused_ends_by_itself(short_path: Path) -> None:
@@ -127,18 +103,6 @@ async def test_repeated_allocations_of_one_pod_are_one(short_path: Path) -> None
         assert only.refusals == 0
         assert await node.owners() == dict.fromkeys(node.ids(only), only.uid)
         assert await node.queued() == 0
-        await node.end(only)
-        await node.until_free()
-
-
-async def test_a_sidecar_and_the_main_container_have_devices_of_their_own(
-    short_path: Path,
-) -> None:
-    async with stage(short_path) as node:
-        sidecar = asks(TPU, 1, name="sidecar", restartable=True)
-        only = await node.run(pod("only", chips=2, init=(sidecar,)))
-        assert only.starts == 2
-        assert len(node.ids(only)) == 3
         await node.end(only)
         await node.until_free()
 
@@ -205,70 +169,6 @@ async def test_a_static_pod_that_comes_back_by_its_uid_waits_for_its_former_self
         end(left)
         await node.running(new)
         assert await node.owners() == dict.fromkeys(node.ids(new), new.uid)
-
-
-async def test_a_forced_deletion_is_waited_for_by_name_through_the_grace(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1) as node:
-        old = await node.run(pod("old", ignores_term=True))
-        await node.until_named(old)
-        (pid,) = node.orphans(old)
-        node.kubelet.delete(old, grace=1.5, force=True)
-        new = await node.submit(pod("new"))
-        await node.waiting(new, f"(pid {pid}) of default/old, which has ended")
-        await node.running(new)
-        assert not node.node.lives(old.uid)
-        assert node.ever_unhealthy() == set()
-
-
-async def test_a_pod_that_is_deleted_before_it_starts_leaves_no_lock(short_path: Path) -> None:
-    async with stage(short_path, chips=1) as node:
-        early = await node.submit(pod("early", pull=60.0))
-        await node.until(node.owners, "its chip to be locked")
-        await node.end(early)
-        await node.until_free()
-        await node.run(pod("next"))
-
-
-async def test_a_pod_that_is_deleted_while_it_waits_leaves_the_queue(short_path: Path) -> None:
-    async with stage(short_path, chips=1) as node:
-        old, left = await node.left_behind()
-        await node.until(lambda: old.stopped, "the old pod to be over")
-        waits = await node.submit(pod("waits"))
-        await node.waiting(waits, f"pid {left}")
-        await node.end(waits)
-        third = await node.submit(pod("third"))
-        await node.waiting(third, f"pid {left}")
-        end(left)
-        await node.running(third)
-        assert (waits.starts, await node.queued()) == (0, 0)
-
-
-async def test_two_that_wait_for_one_device_get_it_in_their_order(short_path: Path) -> None:
-    async with stage(short_path, chips=2) as node:
-        old = await node.run(pod("old", chips=2, runs_for=0.0, orphan=-1))
-        left = await node.orphan(old)
-        await node.until(lambda: old.stopped, "the old pod to be over")
-        first = await node.submit(pod("first", pull=1.0))
-        second = await node.submit(pod("second"))
-        await node.waiting(second, f"pid {left}")
-        end(left)
-        await asyncio.gather(node.running(first), node.running(second))
-        await node.end(first)
-        await node.end(second)
-        await node.until_free()
-
-
-async def test_a_container_that_restarts_waits_for_its_own_straggler(short_path: Path) -> None:
-    async with stage(short_path, chips=1) as node:
-        only = await node.run(pod("only", restart="Always", runs_for=0.5, orphan=1))
-        left = await node.waits_again(only, starts=1)
-        assert "pid " in left
-        stragglers = node.orphans(only)
-        end(*stragglers)
-        await node.until(lambda: only.starts == 2, "the container to start again")
-        assert await node.owners() == dict.fromkeys(node.ids(only), only.uid)
 
 
 async def test_siblings_on_other_devices_do_not_hold_up_a_restart(short_path: Path) -> None:

@@ -82,25 +82,6 @@ async def test_a_pod_that_is_deleted_at_the_gate_gives_the_device_to_the_next(
         assert await node.owners() == dict.fromkeys(node.ids(following), following.uid)
 
 
-async def test_killed_between_init_containers_the_pod_goes_on_where_it_was(
-    short_path: Path,
-) -> None:
-    init = (
-        asks(TPU, 1, name="i1", runs_for=0.0),
-        asks(TPU, 3, name="i2", runs_for=1.0),
-    )
-    async with stage(short_path, own_process=True) as node:
-        only = await node.submit(pod("only", init=init))
-        await node.until(lambda: only.starts == 2, "the second init container to run")
-        await node.kill_and_start()
-        await node.running(only)
-        held = node.ids(only)
-        assert len(held) == 3
-        assert await node.owners() == dict.fromkeys(held, only.uid)
-        await node.end(only)
-        await node.until_free()
-
-
 async def test_two_pods_that_each_want_most_of_the_node_take_turns(short_path: Path) -> None:
     async with stage(short_path) as node:
         former = await node.run(pod("pod-0", chips=3, ignores_term=True))
