@@ -136,23 +136,6 @@ async def test_a_gpu_that_supports_next_to_nothing_and_whose_events_cannot_be_he
         await node.stage.until_free()
 
 
-async def test_a_gpu_is_well_again_when_what_clears_its_xid_was_seen_and_not_before(
-    gpu_stage: Any,
-) -> None:
-    async with gpu_stage(healthQuiet="300ms") as node:
-        await node.arrive(3)
-        node.gpus.xid(uuid(0), 63)
-        node.gpus.xid(uuid(1), 48)
-        await node.until_healthy(2)
-        await node.until_healthy(0, 2)
-        await node.stage.for_some_beats()
-        await node.until_healthy(0, 2)
-        node.gpus.change(1, lambda card: replace(card, recovery=1))
-        await node.stage.for_some_beats()
-        node.gpus.change(1, lambda card: replace(card, recovery=0))
-        await node.until_healthy(0, 1, 2)
-
-
 async def test_a_killed_daemon_does_not_forget_a_fatal_xid(gpu_stage: Any) -> None:
     async with gpu_stage() as node:
         await node.arrive(2)
@@ -211,34 +194,6 @@ async def test_a_gpu_that_an_orphan_has_open_is_waited_for_and_the_orphan_is_end
         await node.stage.running(following)
         assert orphan not in node.stage.orphans(former)
         assert any(row["to"] == "reclaiming" for row in await node.stage.ever("reclaiming"))
-
-
-async def test_what_nvml_does_not_tell_is_never_free(gpu_stage: Any) -> None:
-    async with gpu_stage() as node:
-        await node.arrive(1)
-        former = await node.stage.run(wants("former", 1))
-        node.gpus.change(
-            0, lambda card: replace(card, errors={"nvmlDeviceGetComputeRunningProcesses_v3": 999})
-        )
-        await node.stage.end(former)
-        await node.stage.until_locks({uuid(0): "releasing"})
-        await node.stage.for_some_beats()
-        assert await node.stage.locks() == {uuid(0): "releasing"}
-        node.gpus.change(0, lambda card: replace(card, errors={}))
-        await node.stage.until_free()
-
-
-async def test_the_next_pod_waits_until_the_former_ones_memory_is_back(gpu_stage: Any) -> None:
-    async with gpu_stage(memoryDeadline="300ms") as node:
-        await node.arrive(1)
-        await node.stage.for_some_beats()  # its idle memory is seen
-        former = await node.stage.run(wants("former", 1))
-        node.gpus.change(0, lambda card: replace(card, used=GIB))
-        await node.stage.end(former)
-        following = await node.stage.submit(wants("next", 1))
-        await node.stage.waiting(following, "its memory is not freed", "nvidia-smi --gpu-reset")
-        node.gpus.change(0, lambda card: replace(card, used=0))
-        await node.stage.running(following)
 
 
 async def test_a_killed_daemon_does_not_forget_that_memory_leaked(gpu_stage: Any) -> None:
