@@ -111,20 +111,6 @@ async def test_a_pod_of_the_plugin_that_is_yet_to_start_is_gated_as_before(
         assert await at.node.locks() == {"0000:00:05.0": "held"}
 
 
-async def test_what_claims_have_when_the_resource_goes_to_the_plugin_is_prepared_again(
-    short_path: Path,
-) -> None:
-    """Kubelet asks again for each new sandbox of the pod."""
-    async with claim_stage(short_path) as at:
-        claim = at.allocate("holder", 0)
-        await at.prepared(claim)
-        at.node.kill()
-        at.node.configure(tpu={"api": "device-plugin"})
-        await begin(at)
-        await at.node.until(lambda: bool(at.node.healthy()), "the other chip to be offered")
-        await at.prepared(claim)
-
-
 def _a_rule(api: str) -> dict[str, Any]:
     return {"devices": [{"match": {"pci": CHIPS[0]}, "resource": "example.com/debug", "api": api}]}
 
