@@ -47,20 +47,6 @@ async def test_a_kubelet_that_restarts_without_its_api_server_ends_and_frees_not
         await node.until_free()
 
 
-async def test_a_kubelet_that_restarts_ends_and_frees_nothing(short_path: Path) -> None:
-    async with stage(short_path, chips=2, reclaim=_AT_ONCE) as node:
-        living = await node.run(pod("living", chips=2))
-        await node.questions()
-        for _ in range(3):
-            await node.restart_kubelet()
-            assert node.healthy() == set(await node.locks())
-        await node.questions()
-        await _nothing_is_lost(node, living)
-        assert await node.ever("releasing") == []
-        await node.end(living)
-        await node.run(pod("next", chips=2))
-
-
 async def test_a_kubelet_that_lost_its_checkpoint_costs_no_living_pod_a_process(
     short_path: Path,
 ) -> None:
@@ -158,16 +144,6 @@ async def _survives(node: Stage, damage: str) -> None:
     await node.until_free()
 
 
-async def test_a_checkpoint_of_an_old_kubelet_is_read(short_path: Path) -> None:
-    async with stage(short_path, chips=2) as node:
-        node.kubelet.devices.plain_lists = True
-        living = await node.run(pod("living"))
-        assert await node.owners() == dict.fromkeys(node.ids(living), living.uid)
-        other = await node.run(pod("other"))
-        await node.end(living)
-        await node.until_locks(dict.fromkeys(node.ids(other), "held"))
-
-
 async def test_a_living_pod_that_stands_in_the_books_without_devices_keeps_them(
     short_path: Path,
 ) -> None:
@@ -198,19 +174,6 @@ async def test_while_pod_resources_is_down_nothing_is_released_and_it_is_named(
         assert set((await node.locks()).values()) == {"held"}
         node.kubelet.pod_resources.down = False
         await node.until_free()
-        await node.until_problem(_CHECKPOINT, "")
-
-
-async def test_while_pod_resources_is_rate_limited_nothing_is_lost(short_path: Path) -> None:
-    async with stage(short_path, chips=1) as node:
-        old = await node.run(pod("old"))
-        node.kubelet.pod_resources.busy = True
-        await node.until_problem(_CHECKPOINT, "rate limit")
-        await node.end(old)
-        # Kubelet itself drops the old one when it admits the next, and nobody needs List for that.
-        following = await node.run(pod("next"))
-        assert await node.owners() == dict.fromkeys(node.ids(following), following.uid)
-        node.kubelet.pod_resources.busy = False
         await node.until_problem(_CHECKPOINT, "")
 
 
