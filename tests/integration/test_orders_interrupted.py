@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.stage import PATIENT, TIMES, TPU, Stage, asks, end, pod, stage
+from fakes.stage import PATIENT, POOL, TIMES, TPU, Stage, asks, end, pod, stage
 from simulated.pods import Phase, Pod, PodSpec
 
 Turn = Callable[[], Awaitable[None]]
@@ -174,6 +174,25 @@ async def _two_counted_pods_on_one_device(node: Stage, turn: Turn) -> Pod:
     return two
 
 
+async def _two_resources_asked_crosswise(node: Stage, turn: Turn) -> Pod:
+    await node.until(lambda: len(node.healthy(POOL)) == 2, "the pool to be offered")
+    both = (asks(TPU, 1, name="one"), asks(POOL, 1, name="two"))
+    # Kubelet admits the second before it reads that the first one has what it wants.
+    node.kubelet.hears.clear()
+    first = await node.submit(PodSpec(name="first", containers=both, pull=1.0))
+    second = await node.submit(PodSpec(name="second", containers=both))
+    node.kubelet.hears.set()
+    assert node.ids(first, TPU) == node.ids(second, POOL) != node.ids(second, TPU)
+    await turn()
+    await node.waiting(second, "is held by ", first)
+    await node.until(lambda: first.starts == 2, "both containers of the first to run")
+    assert second.starts == 0
+    await turn()
+    await node.end(first)
+    await node.until(lambda: second.starts == 2, "both containers of the second to run")
+    return second
+
+
 _ORDERS: dict[str, Order] = {
     "a static pod is edited": _static_pod_edited,
     "a static pod is edited and keeps its UID": _static_pod_edited_under_its_uid,
@@ -188,13 +207,18 @@ _ORDERS: dict[str, Order] = {
     "a pod is refused for another resource": _refused_for_another_resource,
     "a pod is deleted between Allocate and start": _deleted_between_allocate_and_start,
     "two counted pods are on one device": _two_counted_pods_on_one_device,
+    "two resources are asked for crosswise": _two_resources_asked_crosswise,
 }
 _CHIPS: dict[Order, int] = {
     _init_containers_and_a_sidecar: 3,
     _two_containers_on_different_chips: 2,
+    _two_resources_asked_crosswise: 2,
 }
 _SETTINGS: dict[Order, dict[str, Any]] = {
     _prestart_cancelled: {"times": replace(TIMES, pre_start=0.3), "gate": PATIENT},
+    _two_resources_asked_crosswise: {
+        "pools": ({"resourceName": POOL, "devices": ["1ae0:0063"]},),
+    },
 }
 
 
@@ -217,7 +241,7 @@ async def test_whatever_the_order_the_right_pod_starts_and_no_lock_is_left(
         last = await tell(node, interrupt)
         await node.running(last)
         assert last.phase is Phase.RUNNING, last.message
-        assert await node.owners() == dict.fromkeys(node.ids(last), last.uid)
+        assert await node.owners() == dict.fromkeys(node.ids(last) | node.ids(last, POOL), last.uid)
         await node.end(last)
         for pid in node.orphans(last):
             with contextlib.suppress(ProcessLookupError):  # it ended with its pod

@@ -4,30 +4,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fakes.stage import PATIENT, POOL, TIMES, TPU, asks, end, pod, stage
+from fakes.stage import PATIENT, TIMES, TPU, asks, end, pod, stage
 from simulated.pods import Phase, PodSpec
-
-_POOL = ({"resourceName": POOL, "devices": ["1ae0:0063"]},)
-
-
-async def test_two_resource_names_asked_crosswise_do_not_deadlock(short_path: Path) -> None:
-    async with stage(short_path, chips=2, pools=_POOL) as node:
-        await node.until(lambda: len(node.healthy(POOL)) == 2, "the pool to be offered")
-        both = (asks(TPU, 1, name="one"), asks(POOL, 1, name="two"))
-        # Kubelet admits the second before it reads that the first one has what it wants.
-        node.kubelet.hears.clear()
-        first = await node.submit(PodSpec(name="first", containers=both))
-        second = await node.submit(PodSpec(name="second", containers=both))
-        node.kubelet.hears.set()
-        assert node.ids(first, TPU) == node.ids(second, POOL) != node.ids(second, TPU)
-
-        await node.running(first)
-        await node.until(lambda: first.starts == 2, "both containers of the first to run")
-        await node.waiting(second, "is held by ", first.spec.name)
-        await node.end(first)
-        await node.running(second)
-        await node.until(lambda: second.starts == 2, "both containers of the second to run")
-        assert set((await node.owners()).values()) == {second.uid}
 
 
 async def test_on_a_full_node_no_admission_fails_when_each_pod_is_followed_at_once(

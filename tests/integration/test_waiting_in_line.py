@@ -30,24 +30,6 @@ async def test_of_two_that_wait_for_one_device_the_older_starts_first(short_path
         assert await node.owners() == dict.fromkeys(node.ids(younger, POOL), younger.uid)
 
 
-async def test_killed_while_two_wait_crosswise_they_start_one_after_the_other(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=2, pools=_POOL, own_process=True) as node:
-        await node.until(lambda: len(node.healthy(POOL)) == 2, "the pool to be offered")
-        both = (asks(TPU, 1, name="one"), asks(POOL, 1, name="two"))
-        node.kubelet.hears.clear()
-        first = await node.submit(PodSpec(name="first", containers=both, pull=1.0))
-        second = await node.submit(PodSpec(name="second", containers=both))
-        node.kubelet.hears.set()
-        await node.kill_and_start()
-        await node.waiting(second, "is held by default/first as ")
-        await node.until(lambda: first.starts == 2, "both containers of the first to run")
-        assert second.starts == 0
-        await node.end(first)
-        await node.until(lambda: second.starts == 2, "both containers of the second to run")
-
-
 async def test_a_device_in_use_under_one_name_is_withheld_under_the_other(
     short_path: Path,
 ) -> None:
