@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fakes.stage import PATIENT, TIMES, TPU, asks, end, pod, stage
-from simulated.pods import Phase, PodSpec
+from simulated.pods import Phase
 
 
 async def test_on_a_full_node_no_admission_fails_when_each_pod_is_followed_at_once(
@@ -111,28 +111,6 @@ async def test_a_stateful_pod_comes_back_by_its_name_on_the_same_chip(short_path
             web = await node.run(pod("web-0"))
             assert await node.owners() == dict.fromkeys(node.ids(web), web.uid)
             await node.end(web)
-        # Force deleted, its former self is still there, and the new one is told so.
-        former = await node.run(pod("web-0", ignores_term=True))
-        (pid,) = node.orphans(former)
-        node.kubelet.delete(former, grace=1.5, force=True)
-        web = await node.submit(pod("web-0"))
-        await node.waiting(web, f"pid {pid}")
-        await node.running(web)
-        assert not node.node.lives(former.uid)
-
-
-async def test_a_static_pod_that_is_edited_starts_when_its_former_self_is_gone(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, gate=PATIENT) as node:
-        old = await node.run(pod("static", ignores_term=True))
-        node.kubelet.delete(old, grace=0.8, force=True)
-        # Allocate for the new one comes at once, its start only when kubelet saw the old one end.
-        new = await node.submit(pod("static", pull=1.5))
-        await node.until(node.queued, "the new one to be queued")
-        await node.running(new)
-        assert new.refusals == 0
-        assert await node.owners() == dict.fromkeys(node.ids(new), new.uid)
 
 
 async def test_a_static_pod_that_comes_back_by_its_uid_waits_for_its_former_self(
@@ -147,17 +125,6 @@ async def test_a_static_pod_that_comes_back_by_its_uid_waits_for_its_former_self
         end(left)
         await node.running(new)
         assert await node.owners() == dict.fromkeys(node.ids(new), new.uid)
-
-
-async def test_siblings_on_other_devices_do_not_hold_up_a_restart(short_path: Path) -> None:
-    async with stage(short_path, chips=2, gate=PATIENT) as node:
-        containers = (
-            asks(TPU, 1, name="steady"),
-            asks(TPU, 1, name="restless", runs_for=0.1),
-        )
-        only = await node.submit(PodSpec(name="only", containers=containers, restart="Always"))
-        await node.until(lambda: only.starts >= 5, "the restless one to restart often")
-        assert only.refusals == 0
 
 
 async def test_the_lock_of_an_ended_pod_goes_soon_even_where_nobody_waits_for_it(

@@ -95,19 +95,6 @@ async def test_a_configuration_that_cannot_be_used_stops_no_upgrade_and_a_node_w
         await answers(path, 503)
 
 
-async def test_without_kubelet_nothing_is_registered_and_no_stream_is_open(
-    short_path: Path,
-) -> None:
-    async with stage(short_path) as node:
-        await _until_check(node, f"stream {TPU}", passes=True)
-        await node.kubelet.stop()
-        await _until_check(node, f"registered {TPU}", passes=False)
-        await _until_check(node, f"stream {TPU}", passes=False, reason="no ListAndWatch stream")
-        await node.kubelet.start()
-        await _until_check(node, f"registered {TPU}", passes=True)
-        await _until_check(node, f"stream {TPU}", passes=True)
-
-
 async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> None:
     """A restart would hang there again: /livez must not ask for one."""
     port, stall = free_port(), 2.0
