@@ -201,11 +201,6 @@ async def _held(at: ClaimStage) -> bool:
     return await at.node.locks() == {"0000:00:05.0": "held"}
 
 
-async def _is_sighted(at: ClaimStage) -> bool:
-    rows = await at.node.asked("holders") or ()
-    return bool(rows)
-
-
 @pytest.mark.parametrize("both_doors", [True, False])
 async def test_what_a_claims_pod_left_behind_is_ended_while_its_end_waits(
     short_path: Path, both_doors: bool
@@ -219,8 +214,7 @@ async def test_what_a_claims_pod_left_behind_is_ended_while_its_end_waits(
     ) as at:
         first = at.allocate("first", 0)
         await at.prepared(first)
-        orphan = at.leaves_behind(first.pods[0], 0)
-        await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
+        orphan = await at.leaves_behind(first.pods[0], 0)
         assert await at.unprepare(first) == {"first": ""}
         await at.node.until(lambda: not orphan(), "the orphan to be gone")
         assert await at.node.locks() == {}
@@ -233,8 +227,7 @@ async def test_a_pod_with_another_claim_is_not_over(short_path: Path) -> None:
         first = at.allocate("first", 0)
         second = at.allocate("second", 1, pods=first.pods)
         await at.prepare(first, second)
-        lives = at.leaves_behind(first.pods[0], 0)
-        await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
+        lives = await at.leaves_behind(first.pods[0], 0)
         assert await at.unprepare(first) == {"first": ""}
         assert "kubelet counts its pod" in at.node.log
         by_hand = await at.node.asked("releasable", device="google.com/tpu/0000:00:05.0")
@@ -255,8 +248,7 @@ async def test_what_a_pod_left_behind_is_ended_though_another_uses_a_claim_of_it
         shared = at.allocate("shared", 1, pods=(*own.pods, another))
         at.record(shared, device=at.label(1))
         await at.prepare(own, shared)
-        lives = at.leaves_behind(own.pods[0], 0)
-        await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
+        lives = await at.leaves_behind(own.pods[0], 0)
         assert await at.unprepare(own) == {"own": ""}
         assert lives()
         at.record(shared, [another], device=at.label(1))
