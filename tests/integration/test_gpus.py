@@ -14,10 +14,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from fakes.gpu_health import kept_of_gpus
-from fakes.gpustage import GPU, RECLAIM, wants
+from fakes.gpustage import GPU, wants
 from fakes.ledgers import stored
 from fakes.nvml import build
-from fakes.stage import TPU, asks, end, pod
+from fakes.stage import TPU, asks, pod
 from simulated.nvml import GIB, Node, Slice, uuid
 from simulated.pods import PodSpec
 
@@ -269,24 +269,6 @@ async def test_what_computes_outside_of_pods_has_a_gpu_and_a_monitoring_agent_do
             await node.stage.waiting(waits, f"pid {trainer.pid}", "outside any pod")
         node.gpus.change(left, lambda card: replace(card, processes=()))
         await node.stage.running(waits)
-
-
-async def test_a_gpu_whose_driver_is_away_at_a_start_is_not_taken_for_gone(gpu_stage: Any) -> None:
-    """Else its lock would be FREE because nothing is left that anybody could hold."""
-    async with gpu_stage() as node:
-        await node.arrive(1)
-        former = await node.stage.run(wants("former", 1, runs_for=0.5, orphan=1))
-        orphan = await node.stage.orphan(former)
-        node.gpus.leave()
-        await node.stage.stop()
-        node.stage.settings["reclaim"] = {**RECLAIM, "mode": "observe"}
-        node.stage.start()
-        await node.stage.until(lambda: node.stage.asked("status"), "the daemon to answer")
-        end(orphan)
-        await node.stage.for_some_beats()
-        assert await node.stage.locks() == {uuid(0): "releasing"}
-        node.gpus.arrive(1)
-        await node.stage.until_free()
 
 
 async def test_a_gpu_divided_anew_is_advertised_anew_without_a_restart(gpu_stage: Any) -> None:
