@@ -110,32 +110,28 @@ async def test_after_a_reboot_an_empty_ledger_learns_from_the_replayed_start(
         assert await node.owners() == dict.fromkeys(node.ids(same), same.uid)
 
 
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        # What the old answer names is another's now, or nobody's.
+        ({10: 11, 11: 10}, "/dev/vfio/1"),
+        ({10: 20, 11: 21}, "/dev/vfio/2"),
+    ],
+    ids=["that changed places", "that are new"],
+)
 async def test_after_a_reboot_with_other_group_numbers_the_gate_says_delete_the_pod(
-    short_path: Path,
+    short_path: Path, groups: dict[int, int], told: str
 ) -> None:
     async with stage(short_path, chips=2) as node:
         same = await node.run(pod("same"))
         (chip,) = node.ids(same)
-        # The numbers change places: what the old answer names is another's now.
-        await node.reboot(groups={10: 11, 11: 10})
+        await node.reboot(groups=groups)
         assert same.reason != _REFUSED, same.message
-        await node.waiting(same, "delete the pod", chip)
+        await node.waiting(same, "delete the pod", chip, told)
         assert same.starts == 1
         await node.end(same)
         fresh = await node.run(pod("fresh", chips=2))
         assert node.ids(fresh) == set(await node.owners())
-
-
-async def test_after_a_reboot_with_new_group_numbers_the_gate_says_delete_the_pod(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=2) as node:
-        same = await node.run(pod("same"))
-        await node.reboot(groups={10: 20, 11: 21})
-        assert same.reason != _REFUSED, same.message
-        await node.waiting(same, "delete the pod", "/dev/vfio/2")
-        await node.end(same)
-        await node.run(pod("fresh", chips=2))
 
 
 async def test_after_a_reboot_what_a_pod_left_behind_is_free(short_path: Path) -> None:
