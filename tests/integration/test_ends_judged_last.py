@@ -86,15 +86,16 @@ async def test_a_cgroup_that_is_empty_at_the_last_moment_is_not_ended(tmp_path: 
         assert not scene.kernel.killed
 
 
+@pytest.mark.parametrize("files", _KINDS)
 async def test_of_a_pod_that_may_live_a_word_ends_no_process_that_comes_meanwhile(
-    tmp_path: Path,
+    tmp_path: Path, files: tuple[str, ...]
 ) -> None:
     """Kubelet has not let go of it: nobody can say which of its starts are new."""
-    async with reclaim_scene(tmp_path) as scene:
+    async with reclaim_scene(tmp_path, files=files) as scene:
         victim = scene.start(deaf=True)
         await scene.note(let_go_at=None)
         late: list[Living] = []
-        scene.kernel.before_kill = lambda: late.append(scene.start())
+        scene.kernel.before_kill = scene.kernel.before_freeze = lambda: late.append(scene.start())
         await _until_sigkill(scene)
         await scene.beat()
         assert not victim.lives

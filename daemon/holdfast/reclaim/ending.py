@@ -49,7 +49,7 @@ class Judge(Protocol):
     def newest(self) -> float | None:
         """Return the latest start, in seconds since the machine booted, that no cgroup is kept for.
 
-        None: the pod's cgroup is not ended as one.
+        None: the pod's cgroup is neither ended as one nor frozen.
         """
 
     def why_void(self, members: Sequence[Member]) -> str | None:
@@ -231,11 +231,11 @@ class Ending:
 
     async def _end_whole(self, order: _Order, judge: Judge) -> CgroupOutcome:
         record, newest = judge.record, judge.newest
-        if record is None or record.cgroup is None or record.inode is None:
+        if record is None or record.cgroup is None or record.inode is None or newest is None:
             return CgroupOutcome.IMPOSSIBLE
 
         def as_one(now: tuple[Member, ...]) -> bool:
-            return newest is not None and whole_cgroup(now, newest)
+            return whole_cgroup(now, newest)
 
         async def ask_again() -> MayEnd | None:
             if (at := await self._asked(order)) is None:

@@ -41,8 +41,9 @@ RECLAIM_EDITS = {
         Edit("each-judged", " and each.process not in spared", ""),
         Edit("whole-each-judged", " and not judge.spared(now)", ""),
         Edit("whole-empty", " and bool(now)", ""),
+        Edit("whole-let-go", "record.inode is None or newest is None:", "record.inode is None:"),
         Edit(
-            "whole-let-go", "newest is not None and whole_cgroup", "newest is None or whole_cgroup"
+            "whole-let-go", "return whole_cgroup(now", "return newest is None or whole_cgroup(now"
         ),
         Edit(
             "term-not-whole",
