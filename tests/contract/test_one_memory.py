@@ -19,6 +19,7 @@ from fakes.opener import Opener, opener
 from holdfast.errors import HostError
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
+from holdfast.inuse.budget import Budget
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, PciAddress, ProcessId
@@ -439,3 +440,17 @@ async def test_what_was_left_enabled_is_looked_at_anew_once_it_is_used(on: Node)
     assert judge_kernel(facts).freedom is Freedom.FREE
     late, enabled = on.opened(), on.enable("2")
     assert pids(await on.to_free(on.device, enabled, use=use)) == {late.pid}
+
+
+@pytest.mark.parametrize("pause", [30.0, 0.0])
+async def test_a_pod_with_a_new_holder_all_the_time_calls_for_few_looks(
+    on: Node, pause: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget, "exits", pause)
+    holder = on.opened()
+    await on.for_start(on.device)
+    on.look.full_scan_at = on.clock.monotonic()
+    holder.end()
+    await until(lambda: not on.use.holders_of(on.device.name))
+    await asyncio.sleep(0.01)
+    assert on.use.exits.value == (0 if pause else 1)

@@ -9,10 +9,12 @@ from holdfast.runtime.watched import Watched
 class Share(Enum):
     """The part of one CPU that such looks may take, however many processes there are.
 
-    In the order of who comes first. A look that a change calls for, or that has to prove a device
-    free, is never put off.
+    In the order of who comes first. A look that has to prove a device free is never put off, one
+    that a change calls for by a second at most.
     """
 
+    EXITS = 0.1
+    """A holder has ended soon after the last look: its pod may have a new one all the time."""
     START = 0.005
     """Somebody waits for a device that is in use by nobody who can be seen."""
     HOLDERS = 0.001
@@ -44,6 +46,11 @@ class Budget:
     def start(self) -> float:
         """Return the pause between two looks at all processes for the sake of a start."""
         return min(_LONGEST_FOR_START, self._whole(Share.START))
+
+    @property
+    def exits(self) -> float:
+        """Return the pause between a look at all processes and one because a holder has ended."""
+        return min(_SOON, self._whole(Share.EXITS))
 
     @property
     def clock(self) -> float:

@@ -262,7 +262,23 @@ class Cgroups:
         return next(found, None)
 
     def _list(self, folder: Path) -> tuple[tuple[int, ...], str]:
-        return _pids_below(folder)
+        """Return the pids in a cgroup and below, and which part could not be read; empty if none.
+
+        A part that cannot be read may have processes.
+        """
+        pids: set[int] = set()
+        problems: list[str] = []
+
+        def refused(error: OSError) -> None:
+            if error.errno not in _GONE:
+                problems.append(f"cannot list {error.filename}: {error.strerror}")
+
+        for path in _with_below(folder, refused):
+            try:
+                pids.update(_pids_in(path))
+            except HostError as error:
+                problems.append(str(error))
+        return tuple(sorted(pids)), printable(problems[0]) if problems else ""
 
     def _trees(self) -> tuple[Path, ...]:
         if self._is_v2:
@@ -397,26 +413,6 @@ def _populated(folder: str | Path) -> tuple[bool | None, str]:
     if told in {"0", "1"}:
         return told == "1", ""
     return None, f"{events} does not say whether it is populated"
-
-
-def _pids_below(folder: Path) -> tuple[tuple[int, ...], str]:
-    """Return the pids in a cgroup and below, and which part could not be read; empty if none.
-
-    A part that cannot be read may have processes.
-    """
-    pids: set[int] = set()
-    problems: list[str] = []
-
-    def refused(error: OSError) -> None:
-        if error.errno not in _GONE:
-            problems.append(f"cannot list {error.filename}: {error.strerror}")
-
-    for path in _with_below(folder, refused):
-        try:
-            pids.update(_pids_in(path))
-        except HostError as error:
-            problems.append(str(error))
-    return tuple(sorted(pids)), printable(problems[0]) if problems else ""
 
 
 def _pids_in(folder: str) -> list[int]:
