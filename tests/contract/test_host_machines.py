@@ -17,6 +17,17 @@ import os, sys
 for _ in range(900):
     os.dup(0)
 """
+_LONG_PATH = """
+import os, shutil, sys, tempfile
+top = tempfile.mkdtemp()
+os.chdir(top)
+for _ in range(25):
+    os.mkdir("x" * 200)
+    os.chdir("x" * 200)
+kept = os.open("file", os.O_CREAT | os.O_RDWR)
+shutil.rmtree(top)
+"""
+"""More than 4096 bytes, which no link of /proc tells."""
 _MACHINE = """
 import fcntl, mmap
 machine = fcntl.ioctl(os.open("/dev/kvm", os.O_RDWR), 0xAE01, 0)  # KVM_CREATE_VM
@@ -42,8 +53,9 @@ def _runs_a_machine(program: str) -> bool:
         return found
 
 
-def test_a_process_with_many_files_and_no_machine_runs_none() -> None:
-    assert not _runs_a_machine(_MANY_FILES)
+@pytest.mark.parametrize("program", [_MANY_FILES, _LONG_PATH])
+def test_a_process_without_a_machine_runs_none_whatever_it_has_open(program: str) -> None:
+    assert not _runs_a_machine(program)
 
 
 def test_a_real_machine_is_known_by_its_few_files() -> None:

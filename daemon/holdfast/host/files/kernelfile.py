@@ -65,14 +65,14 @@ def read_bytes(path: str | Path, *, most: int | None = None) -> bytes | None:
 
 
 def read_link(path: str | Path) -> str | None:
-    """Return the text of the link *path*, or None if there is none.
+    """Return the text of the link *path*, or None if there is none, or more than the kernel tells.
 
     Raise HostError if it exists and cannot be read.
     """
     try:
         return os.readlink(path)
     except OSError as error:
-        if error.errno in _ABSENT or error.errno == errno.EINVAL:
+        if error.errno in _ABSENT | {errno.EINVAL, errno.ENAMETOOLONG}:
             return None
         raise HostError(f"cannot read link {path}: {error.strerror}") from error
 
