@@ -180,6 +180,25 @@ def test_a_child_counts_also_where_it_was_moved_out_of_the_pod(
     assert containing(Procfs(tree.root), _POD) == (frozenset({10}) if contains else frozenset())
 
 
+@pytest.mark.parametrize(("threads", "contains"), [(1, False), (2, True)])
+def test_a_child_that_has_ended_is_no_container(
+    tree: ProcTree, threads: int, contains: bool
+) -> None:
+    _in(tree.process(10, ppid=1), mounts="mnt:[1]")
+    _in(tree.process(11, ppid=10, state="Z", threads=threads), mounts="")
+    assert containing(Procfs(tree.root), _POD) == (frozenset({10}) if contains else frozenset())
+
+
+@pytest.mark.parametrize(("mounts", "contains"), [("mnt:[2]", True), ("mnt:[1]", False)])
+def test_whose_leader_has_exited_is_known_by_its_threads(
+    tree: ProcTree, mounts: str, contains: bool
+) -> None:
+    for pid, parent, where in ((10, 1, "mnt:[1]"), (11, 10, mounts)):
+        _in(tree.process(pid, ppid=parent, state="Z", threads=2), mounts="")
+        _in(tree.thread(pid, pid + 50), mounts=where)
+    assert containing(Procfs(tree.root), _POD) == (frozenset({10}) if contains else frozenset())
+
+
 def test_the_kernel_tells_whose_parent_a_process_is() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         told = Procfs(HostRoot.under()).children(os.getpid())

@@ -177,8 +177,8 @@ HOST_EDITS = {
         ),
         Edit(
             "shim-apart-unread",
-            "return theirs is None or theirs !=",
-            "return theirs is not None and theirs !=",
+            "        return facts is not None and facts.can_act\n    return theirs",
+            "        return False\n    return theirs",
         ),
         Edit(
             "shim-moved",

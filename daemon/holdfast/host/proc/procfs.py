@@ -17,6 +17,7 @@ from holdfast.host.files.kernelfile import (
     field_of,
     link_or_none,
     list_names,
+    names_or_empty,
     read_bytes,
     read_link,
     read_text,
@@ -141,8 +142,14 @@ class Procfs:
         return process.start_ticks / os.sysconf("SC_CLK_TCK")
 
     def namespace(self, pid: int, kind: str) -> str | None:
-        """Return the namespace of a process, of *kind* ``mnt`` or ``pid``."""
-        return link_or_none(f"{self._proc}/{pid}/ns/{kind}")
+        """Return the namespace of a process, of *kind* ``mnt`` or ``pid``; None if it has none."""
+        home = f"{self._proc}/{pid}"
+        # A leader that has exited is in none, and its threads are.
+        own = link_or_none(f"{home}/ns/{kind}")
+        tasks = () if own else names_or_empty(f"{home}/task")
+        return own or next(
+            filter(None, (link_or_none(f"{home}/task/{each}/ns/{kind}") for each in tasks)), None
+        )
 
     def children(self, pid: int) -> frozenset[int]:
         """Return the pids of a process's children; none if the kernel does not list them.
@@ -421,6 +428,12 @@ class SandboxRoles:
 
 
 def _apart(procfs: Procfs, pid: int, child: int) -> bool:
-    """Tell whether two processes may be in different mount namespaces; unknown counts as yes."""
+    """Tell whether two processes may be in different mount namespaces; unknown counts as yes.
+
+    A child that has ended is in none, whether or not *pid* reaps it.
+    """
     theirs = procfs.namespace(child, "mnt")
-    return theirs is None or theirs != procfs.namespace(pid, "mnt")
+    if theirs is None:
+        facts = procfs.certain(child)
+        return facts is not None and facts.can_act
+    return theirs != procfs.namespace(pid, "mnt")
