@@ -47,7 +47,6 @@ def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
         ({"process": ProcessId(999, 1)}, "pid 999 is never signalled"),
         ({"process": ProcessId(KUBELET.pid, 1)}, "it is kubelet"),
         *(({"command": each}, "container runtime") for each in sorted(RUNTIMES | SHIMS)),
-        ({"granted_to": None}, "never identified"),
         ({"in_pod": None}, "in no pod's cgroup"),
         ({"in_pod": Y}, "pod pod-y, to which this device was not granted"),
         ({"granted_to": Y}, "to which this device was not granted"),

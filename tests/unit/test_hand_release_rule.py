@@ -211,7 +211,6 @@ def test_a_persons_word_stands_in_for_the_mode_and_the_waiting() -> None:
         ({"process": ProcessId(999, 1)}, "pid 999 is never signalled"),
         ({"process": ProcessId(KUBELET.pid, 1)}, "it is kubelet"),
         *(({"command": each}, "container runtime") for each in sorted(RUNTIMES | SHIMS)),
-        ({"granted_to": None}, "never identified"),
         ({"in_pod": None}, "in no pod's cgroup"),
         ({"in_pod": Y}, "to which this device was not granted"),
         ({"inode": 8}, "not the one the granted pod had"),

@@ -94,18 +94,16 @@ class HandRelease(Struct, frozen=True, kw_only=True):
             raise RequestRefusedError(f"cannot release {target.device}: {verdict.refusal}")
         forced = " by force" if verdict.grounds is Grounds.FORCE else ""
         await self._tell(lock, f"to be released{forced} ({asker})")
+        text = f"{lock.device} is being reclaimed"
         if verdict.ends_claim and lock.claim is not None:
-            text = f"ended by force ({asker}): kubelet has no record of the claim"
-            await self.ledger.if_unmoved(lock, partial(end_claim, claim=lock.claim, evidence=text))
-            self.reclaimer.retry(lock.pod, verdict.grounds)
+            evidence = f"ended by force ({asker}): kubelet has no record of the claim"
+            end = partial(end_claim, claim=lock.claim, evidence=evidence)
+            await self.ledger.if_unmoved(lock, end)
             text = f"{lock.device} is free once no process of the claim's pods is left"
-            return HandReleaseOutcome(text=text, follows=True, claim=lock.claim)
-        if lock.state is not LockState.HELD:
-            self.reclaimer.retry(lock.pod, verdict.grounds)
-            return HandReleaseOutcome(
-                text=f"{lock.device} is being reclaimed", follows=True, claim=lock.claim
-            )
-        return HandReleaseOutcome(text=await self._end_holders(seen, lock, lock.pod))
+        elif lock.state is LockState.HELD:
+            return HandReleaseOutcome(text=await self._end_holders(seen, lock, lock.pod))
+        self.reclaimer.retry(lock.pod, verdict.grounds)
+        return HandReleaseOutcome(text=text, follows=True, claim=lock.claim)
 
     async def _end_holders(self, seen: HandReleaseView, lock: DeviceLock, pod: PodUid) -> str:
         """End the holders of a device whose pod lives; return what came of it."""

@@ -115,10 +115,7 @@ class Procfs:
 
     def process(self, pid: int) -> ProcessFacts | None:
         """Return the process, or None if there is none or it cannot be read."""
-        try:
-            return self.certain(pid)
-        except HostError:
-            return None
+        return process_at(f"{self._proc}/{pid}", pid)
 
     def certain(self, pid: int) -> ProcessFacts | None:
         """Return the process, or None if there certainly is none.
@@ -213,7 +210,7 @@ class Procfs:
 
     def uid(self, pid: int) -> int | None:
         """Return the effective uid of a process."""
-        status = self._text(f"{pid}/status")
+        status = text_or_empty(f"{self._proc}/{pid}/status")
         if status:
             uids = field_of(status, "Uid").split()
             return int(uids[1]) if uids[1:] and uids[1].isdecimal() else None
@@ -248,7 +245,7 @@ class Procfs:
 
     def char_major(self, name: str) -> int | None:
         """Return the major number of a character driver, or None if it has none now."""
-        text = self._text("devices")
+        text = text_or_empty(f"{self._proc}/devices")
         for line in text.partition("Block devices:")[0].splitlines():
             number, _, driver = line.strip().partition(" ")
             if driver == name and number.isdecimal():
@@ -266,7 +263,7 @@ class Procfs:
         if found is None:
             return None
         file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-        for line in self._text("locks").splitlines():
+        for line in text_or_empty(f"{self._proc}/locks").splitlines():
             fields = line.split()
             # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF"; a waiting one has an arrow
             if fields[1:2] == ["FLOCK"] and fields[5:6] == [file] and fields[4].isdecimal():
@@ -284,9 +281,6 @@ class Procfs:
                 return file.read(_LONGEST)
         except OSError:
             return None
-
-    def _text(self, name: str) -> str:
-        return text_or_empty(f"{self._proc}/{name}")
 
 
 def process_at(folder: str, pid: int) -> ProcessFacts | None:

@@ -515,11 +515,8 @@ class _Arrivals:
         now = self._procfs.inodes() | {self._own: 0}
         new = sorted(pid for pid, inode in now.items() if self._known.get(pid) != inode)
         self._known = now
-        return [pid for pid in new if not self._is_kernel_thread(pid)]
-
-    def _is_kernel_thread(self, pid: int) -> bool:
-        facts = self._procfs.process(pid)
-        return facts is not None and facts.kernel_thread
+        facts = ((pid, self._procfs.process(pid)) for pid in new)
+        return [pid for pid, each in facts if each is None or not each.kernel_thread]
 
 
 class Gaps:

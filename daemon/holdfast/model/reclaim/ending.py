@@ -203,7 +203,7 @@ class EndFacts(Struct, frozen=True, kw_only=True):
     terminate: bool
     scan_complete: bool
     member: Member
-    granted_to: PodUid | None
+    granted_to: PodUid
     pod: PodRecord | None
     let_go_at: float | None
     """Since when this daemon has seen the evidence in `pod` that kubelet let go of it."""
@@ -263,8 +263,6 @@ def _identity(facts: EndFacts) -> str | None:
         return "it is kubelet"
     if facts.member.command in RUNTIMES | SHIMS:
         return f"it is part of the node's container runtime ({facts.member.command})"
-    if facts.granted_to is None:
-        return "the device's pod was never identified"
     if facts.member.in_pod is None:
         return "it is in no pod's cgroup"
     if facts.member.in_pod != facts.granted_to:
