@@ -264,6 +264,7 @@ class MemoryLook(Look):
         self._procfs = procfs
         self.last_scan = None
         self.full_scan_cpu_seconds = 0.0
+        self.full_scan_at = None
         self.gaps_for = None
 
     async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:

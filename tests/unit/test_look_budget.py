@@ -17,7 +17,7 @@ def budget(whole: float, *, gaps_for: float | None = None) -> Budget:
 def test_who_waits_comes_first_and_the_clock_last() -> None:
     shares = [each.value for each in Share]
     assert shares == sorted(shares, reverse=True)
-    assert list(Share) == [Share.START, Share.HOLDERS, Share.CLOCK]
+    assert list(Share) == [Share.EXITS, Share.START, Share.HOLDERS, Share.CLOCK]
 
 
 @pytest.mark.parametrize(

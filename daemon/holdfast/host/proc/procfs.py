@@ -115,7 +115,10 @@ class Procfs:
 
     def process(self, pid: int) -> ProcessFacts | None:
         """Return the process, or None if there is none or it cannot be read."""
-        return process_at(f"{self._proc}/{pid}", pid)
+        try:
+            return self.certain(pid)
+        except HostError:
+            return None
 
     def certain(self, pid: int) -> ProcessFacts | None:
         """Return the process, or None if there certainly is none.
