@@ -515,9 +515,8 @@ class DeviceUse:
     def _on_exit(self, process: ProcessId) -> None:
         self._drop(process)
         # A pod may hand its device to a new process every few milliseconds.
-        looked, pause = self.look.full_scan_at or -math.inf, self.budget.exits
-        if self.clock.monotonic() >= looked + pause:
-            pause = 0.0
+        due = (self.look.full_scan_at or -math.inf) + self.budget.exits
+        pause = max(0.0, due - self.clock.monotonic())
         loop = asyncio.get_running_loop()
         loop.call_later(pause, lambda: self.exits.set(self.exits.value + 1))
 
