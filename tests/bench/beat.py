@@ -6,7 +6,9 @@ from bench.figures import Figure
 from bench.floors import thread_cpu, visits
 from bench.growth import SIZES, Growth
 from bench.rig import Place
-from bench.worlds import BOOT, World, fill, functions, ledger_in, world_of
+from bench.worlds import World, fill, functions, world_of
+from fakes.books import BOOT
+from fakes.ledgers import ledger_in
 from fakes.standings import device_standings
 from holdfast.kubelet.plugin import Offering
 from holdfast.ledger.ledger import Ledger
@@ -18,14 +20,15 @@ from holdfast.runtime.watched import Watched
 _REACH = dict(zip(SIZES, (0.3, 1.5, 6.0, 25.0), strict=True))
 """Milliseconds that a beat may take, by the devices that pods have."""
 _LINEAR = 1.1
+_ROUNDS = 40
 
 
-async def beat(place: Place, *, rounds: int = 40) -> list[Figure]:
+async def beat(place: Place) -> list[Figure]:
     """Measure reconcile without a change with the offers, and the offers alone."""
     beats: dict[int, Figure] = {}
     offers: dict[int, Figure] = {}
     for devices in SIZES:
-        beats[devices], offers[devices] = await _at(place, devices, rounds)
+        beats[devices], offers[devices] = await _at(place, devices)
     return [
         *beats.values(),
         Growth(name="beat", figures=beats, reach=_LINEAR).exponent(),
@@ -34,7 +37,7 @@ async def beat(place: Place, *, rounds: int = 40) -> list[Figure]:
     ]
 
 
-async def _at(place: Place, devices: int, rounds: int) -> tuple[Figure, Figure]:
+async def _at(place: Place, devices: int) -> tuple[Figure, Figure]:
     world = world_of(functions(devices))
     async with ledger_in(place.state / f"beat-{devices}") as ledger:
         await fill(ledger, world)
@@ -47,14 +50,14 @@ async def _at(place: Place, devices: int, rounds: int) -> tuple[Figure, Figure]:
         return (
             Figure(
                 name=f"beat_{devices}",
-                samples=[thread_cpu(look) for _ in range(rounds)],
+                samples=[thread_cpu(look) for _ in range(_ROUNDS)],
                 reach=_REACH[devices],
                 floor=floor,
                 note="CPU time of reconcile and the offers, with nothing to change",
             ),
             Figure(
                 name=f"offers_{devices}",
-                samples=[thread_cpu(offering.refresh) for _ in range(rounds)],
+                samples=[thread_cpu(offering.refresh) for _ in range(_ROUNDS)],
                 reach=_REACH[devices],
                 floor=floor,
                 note="CPU time of the offers alone",

@@ -14,10 +14,11 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from bench.cluster import DRIVER, NODE, Cluster, cluster
 from bench.figures import Figure, Floor, percentile
 from bench.floors import Sync, synced_file, timed
 from bench.rig import CHIPS, Place, Rig, resident_mib, rig
+from fakes.claimstage import DRIVER
+from fakes.controlplane import NODE, ControlPlane, control_plane
 from holdfast._pb.dra.v1 import api_pb2
 from holdfast.apiserver.wire import ApiRequest, Wire
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
@@ -105,7 +106,7 @@ async def memory(place: Place, *, n: int = 3) -> list[Figure]:
 class _Node:
     """The daemon on a node whose chips come by claims, and what is done to it."""
 
-    def __init__(self, made: Rig, cluster: Cluster, stub: Any) -> None:
+    def __init__(self, made: Rig, cluster: ControlPlane, stub: Any) -> None:
         self.rig = made
         self.cluster = cluster
         self._stub = stub
@@ -178,7 +179,7 @@ async def _daemon(place: Place) -> AsyncIterator[_Node]:
     with (
         tempfile.TemporaryDirectory(prefix="hf-", dir="/tmp") as name,
         tempfile.TemporaryDirectory(prefix="hf-", dir=_MEMORY) as specs,
-        cluster(place) as served,
+        control_plane(place.state, validates=False) as served,
     ):
         folder = Path(name)
         root = folder / "kl"
@@ -190,7 +191,7 @@ async def _daemon(place: Place) -> AsyncIterator[_Node]:
             place,
             gpus=0,
             chips=CHIPS,
-            variables=served.environment,
+            variables=served.server.environment,
             tpu={"api": "dra"},
             dra={
                 "nodeName": NODE,

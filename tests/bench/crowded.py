@@ -15,7 +15,6 @@ from bench.figures import Figure, Floor
 from bench.floors import bare_plugin, walks
 from bench.rig import CHIPS, SOON, TPU, Place, Rig, cpu_seconds, rig
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
@@ -88,7 +87,7 @@ async def scan(_place: Place, *, n: int = 6) -> list[Figure]:
     """Measure a scan of everything on its lane, and how long the loop is kept waiting meanwhile."""
     took: list[float] = []
     late: list[float] = []
-    holders = HolderScan(HostRoot.under(), patience=PATIENCE)
+    holders = HolderScan(HostRoot.under())
     # Nobody has it open: what is measured is the search.
     target = ScanTarget(
         device=DeviceName(ResourceName(TPU), DeviceId("none")),

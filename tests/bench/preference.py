@@ -12,7 +12,8 @@ from bench.floors import thread_cpu, visits
 from bench.gpus import cube_mesh, switch_pairs
 from bench.growth import SIZES, Growth
 from bench.rig import Place
-from bench.worlds import chips, functions, ledger_in
+from bench.worlds import chips, functions
+from fakes.ledgers import ledger_in
 from fakes.standings import device_standings
 from fakes.tpus import plain_tpus
 from holdfast.allocation.allocator import Preference

@@ -12,7 +12,8 @@ from bench.figures import Figure, Floor
 from bench.floors import Sync
 from bench.rig import Place
 from bench.scene import Call, Scene, scene_on
-from bench.worlds import BOOT, ledger_in
+from fakes.books import BOOT
+from fakes.ledgers import ledger_in
 from fakes.observers import Unobserved
 from holdfast.allocation.specwriter import SpecWriter
 from holdfast.discovery.scanner import with_found

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from bench.floors import Sync, synced_file, timed
 from bench.rig import Place
-from bench.worlds import ledger_in, world_of
+from bench.worlds import world_of
 from fakes.allocators import allocator
+from fakes.ledgers import ledger_in
 from fakes.standings import device_standings
 from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Sources

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable
 
 from msgspec.structs import replace
 
-from bench.cluster import DRIVER, NODE, cluster
 from bench.figures import Figure, Floor
 from bench.rig import Place
-from bench.worlds import ledger_in
 from fakes.books import device_of, name
+from fakes.claimstage import DRIVER
+from fakes.controlplane import NODE, ControlPlane, control_plane
+from fakes.ledgers import ledger_in
 from fakes.observers import Unobserved
 from fakes.standings import device_standings
 from fakes.tpus import plain_tpus
@@ -34,31 +35,33 @@ from simulated.cluster.store import Place as At
 
 _TPU = ResourceName("google.com/tpu")
 _DEVICES = 64
+_ROUNDS = 20
 _PUBLISH, _TAINT_P99 = 300.0, 1000.0
 _FAULT = Fault(kind=FaultKind.ILL, text="of the bench")
 
 
-async def publish(place: Place, *, rounds: int = 20) -> list[Figure]:
+async def publish(place: Place) -> list[Figure]:
     """Measure from the start of the publisher to its slice, and from a fault to its taint."""
     published: list[float] = []
     bare: list[float] = []
     tainted: list[float] = []
-    with cluster(place) as served:
+    with control_plane(place.state, validates=False) as served:
         store, access = served.store, served.access
         async with ledger_in(place.state) as ledger:
-            for _ in range(rounds):
+            for _ in range(_ROUNDS):
                 store.delete_collection(At(kind=SLICES), Selector())
                 inventory = Watched(Inventory(resources=(_TPU,), devices=_devices()))
                 began = time.perf_counter()
                 async with _publisher(access, ledger, inventory):
                     await _until(served.slices)
                     published.append((time.perf_counter() - began) * 1000)
-                    body = _as_sent(served.slices()[0])
+                    (only,) = served.slices().values()
+                    body = _as_sent(only)
                     first, *others = inventory.value.devices
                     ill = replace(first, faults=(_FAULT,))
                     began = time.perf_counter()
                     inventory.set(replace(inventory.value, devices=(ill, *others)))
-                    await _until(lambda: "taints" in served.slices()[0]["spec"]["devices"][0])
+                    await _until(lambda: _is_tainted(served))
                     tainted.append((time.perf_counter() - began) * 1000)
                 store.delete_collection(At(kind=SLICES), Selector())
                 bare.append(_bare(access, body))
@@ -132,6 +135,11 @@ def _bare(access: Access, body: bytes) -> float:
     took = (time.perf_counter() - began) * 1000
     wire.close()
     return took
+
+
+def _is_tainted(served: ControlPlane) -> bool:
+    (only,) = served.slices().values()
+    return "taints" in only["spec"]["devices"][0]
 
 
 def _as_sent(stored: Object) -> bytes:

@@ -1,19 +1,15 @@
 """Nodes and books of any size, without a node: what the rules are measured on."""
 
-import contextlib
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 from msgspec import Struct
 
-from holdfast.ledger.ledger import Ledger, open_ledger
+from fakes.books import BOOT
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Phase
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.pods import Observation, PodSighting, reconcile
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import (
-    BootId,
     CheckpointId,
     DeviceId,
     DeviceName,
@@ -24,12 +20,9 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView, ListedPod
-from holdfast.runtime.clock import SystemClock
-from holdfast.runtime.lane import Lane
 
 TPU = ResourceName("google.com/tpu")
 VF = ResourceName("example.com/vf")
-BOOT = BootId("bench")
 
 
 def chips(count: int) -> Inventory:
@@ -105,19 +98,6 @@ async def fill(ledger: Ledger, world: World) -> None:
 
     await ledger.apply(give)
     await ledger.apply(lambda draft: reconcile(draft, world.around))
-
-
-@contextlib.asynccontextmanager
-async def ledger_in(state: Path) -> AsyncIterator[Ledger]:
-    """Open a ledger in the folder *state*, which is made."""
-    state.mkdir(parents=True, exist_ok=True)
-    lane = Lane("ledger", deadline=30.0)
-    ledger = await open_ledger(state, lane, clock=SystemClock(), boot=BOOT, locks=())
-    try:
-        yield ledger
-    finally:
-        await ledger.close()
-        lane.close(patience=5.0)
 
 
 def _node(resource: ResourceName, count: int, *, source: str, model: str) -> Inventory:

@@ -247,7 +247,8 @@ def test_the_resource_of_a_rule_has_a_class_where_all_hardware_comes_by_claims()
 @pytest.mark.parametrize(
     "document",
     [
-        "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: []}}",
+        "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu}]}}",
+        "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu}]}}",
         {"sharing": {"timeSlicing": {"resources": [_RENAMED]}}},
     ],
 )
@@ -255,3 +256,33 @@ def test_shares_that_a_named_document_renames_have_a_class(document: object) -> 
     name = "gpu-shared.holdfast.dev"
     assert name not in _classes(_only(gpu={"api": "dra"}))
     assert name in _classes(_only(gpu={"api": "dra"}, map={"some": document}))
+
+
+_BY_CLAIM = {"api": "dra"}
+
+
+@pytest.mark.parametrize(
+    ("config", "document", "more"),
+    [
+        ({}, {"gpu": _BY_CLAIM}, {"gpu"}),
+        ({}, "gpu: {api: dra}", {"gpu"}),
+        ({}, {"tpu": _BY_CLAIM}, {"tpu", "tpu-shape"}),
+        (
+            {"tpu": {"enabled": False, "api": "dra"}},
+            {"tpu": {"enabled": True}},
+            {"tpu", "tpu-shape"},
+        ),
+        ({"gpu": _BY_CLAIM}, {"gpu": {"migStrategy": "mixed"}}, {"mig"}),
+        ({"gpu": _BY_CLAIM}, "version: v1\nflags: {migStrategy: mixed}", {"mig"}),
+        ({"gpu": {"migStrategy": "mixed"}}, {"gpu": _BY_CLAIM}, {"gpu", "mig"}),
+        ({}, {"pools": [{"resourceName": "a.b/c", "devices": ["1:2"], "api": "dra"}]}, {"c.a.b"}),
+    ],
+)
+def test_what_a_named_document_has_served_by_dra_has_its_classes_too(
+    config: dict[str, Any], document: object, more: set[str]
+) -> None:
+    values = _only(**config, map={"default": {}, "some": document})
+
+    found = set(_classes(values)) - set(_classes(_only(**config)))
+
+    assert found == {f"{name}.holdfast.dev" for name in more}

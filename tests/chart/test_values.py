@@ -87,17 +87,22 @@ _BAD = r"""
 {config.tpu.api: dra} | the api of google.com/tpu is dra.*; set dra.enabled: true
 {config.gpu.api: dra} | the api of nvidia.com/gpu is dra.*; set dra.enabled: true
 {config.pools: [{resourceName: a.b/c, devices: ['*:*'], api: dra}]} | the api of a.b/c is dra.*; set dra.enabled: true
+{config.map: {default: {gpu: {api: dra}}}} | the api of nvidia.com/gpu is dra.*; set dra.enabled: true
 {config.tpu.api: claims} | /config/tpu/api
 {config.dra.kubeletRoot: kubelet} | /config/dra/kubeletRoot
 {config.dra.driverName: Holdfast} | /config/dra/driverName
 {dra.enable: true} | 'enable' not allowed
 {config: null} | missing property 'config'
 {image: null} | missing property 'image'
+{image.repository: null} | /image': missing property 'repository'
+{probes.liveness: null} | /probes': missing property 'liveness'
+{dra: {enabled: true, deviceClasses: null}} | /dra': missing property 'deviceClasses'
+{runtimeClasses.nvidia: null} | /runtimeClasses': missing property 'nvidia'
 {config.gate.wait: 27s} | config.gate.wait: kubelet gives up after 30 s; use at most 26
 {config.map: {a: 'x: ['}} | config.map.a: error converting YAML
 {config.map: {a: '[1]'}} | config.map.a: error unmarshaling JSON
 {config.map: {a: 'gate: {wiat: 1s}'}} | config.map.a: gate.wiat: there is no such key
-{config.map: {a: 'gate: 1s'}} | config.map.a: gate: it is a section with keys
+{config.map: {a: 'gpu: [a]'}} | config.map.a: gpu: it is a section with keys
 {config: {reclaim: {mode: observe}, map: {a: {reclaim: {leakedSandbox: restart}}}}} | config.map.a: reclaim.leakedSandbox: restart
 {config.map: {a: 'kubelet: {pluginDir: /a}'}} | config.map.a: kubelet.pluginDir is the
 {config.map: {a: {http: {port: 1}}}} | /config/map/a': additional properties 'http'

@@ -55,12 +55,18 @@ def section(**properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
+def whole(*needed: str, **properties: Schema) -> Schema:
+    """Return the schema of a section of which the templates need the keys *needed*."""
+    return {**section(**properties), "required": list(needed)}
+
+
 _PROBE = section(
     initialDelaySeconds={"type": "integer", "minimum": 0},
     periodSeconds=COUNT,
     timeoutSeconds=COUNT,
     failureThreshold=COUNT,
 )
+_PROBES = ("startup", "liveness", "readiness")
 _RESOURCES: Schema = {
     **section(**{"cpu": QUANTITY, "memory": QUANTITY, "ephemeral-storage": QUANTITY}),
     "type": ["object", "null"],
@@ -78,7 +84,8 @@ _CHART: Mapping[str, Schema] = {
     "nameOverride": NAME,
     "fullnameOverride": NAME,
     "namespaceOverride": NAME,
-    "image": section(
+    "image": whole(
+        "repository",
         repository={"type": "string", "minLength": 1},
         tag=TEXT,
         digest={"type": "string", "pattern": "^(|sha256:[0-9a-f]{64})$"},
@@ -86,18 +93,17 @@ _CHART: Mapping[str, Schema] = {
     ),
     "imagePullSecrets": {
         "type": "array",
-        "items": {**section(name=TEXT), "required": ["name"]},
+        "items": whole("name", name=TEXT),
     },
-    "dra": section(enabled=TRUTH, deviceClasses=section(create=TRUTH)),
+    "dra": whole("deviceClasses", enabled=TRUTH, deviceClasses=section(create=TRUTH)),
     "kubeletRoot": FOLDER,
     "runtimeFolders": FOLDERS,
     # What they may not set is refused in templates/_refusals.tpl, which can name the key to use.
     "extraEnv": {
         "type": "array",
-        "items": {
-            **section(name={"type": "string", "minLength": 1}, value=TEXT, valueFrom=ANYTHING),
-            "required": ["name"],
-        },
+        "items": whole(
+            "name", name={"type": "string", "minLength": 1}, value=TEXT, valueFrom=ANYTHING
+        ),
     },
     "privileged": TRUTH,
     "runtimeClassName": TEXT,
@@ -140,7 +146,7 @@ _CHART: Mapping[str, Schema] = {
         },
     ),
     "terminationGracePeriodSeconds": COUNT,
-    "probes": section(startup=_PROBE, liveness=_PROBE, readiness=_PROBE),
+    "probes": whole(*_PROBES, **dict.fromkeys(_PROBES, _PROBE)),
     "serviceAccount": section(create=TRUTH, name=DOTTED, annotations=TEXTS),
     "podAnnotations": TEXTS,
     "podLabels": TEXTS,
@@ -162,7 +168,7 @@ _CHART: Mapping[str, Schema] = {
     "podMonitor": section(enabled=TRUTH, interval=PERIOD, labels=TEXTS),
     "prometheusRule": section(enabled=TRUTH, labels=TEXTS),
     "dashboards": section(enabled=TRUTH, labels=TEXTS),
-    "runtimeClasses": section(gvisor=_RUNTIME_CLASS, nvidia=_RUNTIME_CLASS),
+    "runtimeClasses": whole("gvisor", "nvidia", gvisor=_RUNTIME_CLASS, nvidia=_RUNTIME_CLASS),
     # Helm's own, where the chart is a part of another.
     "global": ANYTHING,
 }

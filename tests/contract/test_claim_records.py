@@ -15,7 +15,19 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from fakes.books import HALF, KUBELET, WHOLE, X, Y, Z, device_of, inventory, name, silicon
+from fakes.books import (
+    HALF,
+    KUBELET,
+    WHOLE,
+    X,
+    Y,
+    Z,
+    allocated,
+    device_of,
+    inventory,
+    name,
+    silicon,
+)
 from fakes.claimrecord import write_entries, write_record
 from fakes.ledgers import ledger_in
 from holdfast.allocation.allocator import GrantBuilder
@@ -36,12 +48,12 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import LockState, Phase
 from holdfast.model.book.claims import Wish, end_claim, release, share
 from holdfast.model.book.draft import Draft
-from holdfast.model.cards import CardNames, card_key
+from holdfast.model.cards import CardNames, card_key, replica_key
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, as_found, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.passage import enter, line_up
-from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import (
     ClaimRef,
     ClaimUid,
@@ -422,35 +434,40 @@ async def test_a_claim_that_is_over_is_not_tried_again_with_each_look(at: _Scene
     assert logs == []
 
 
-async def test_why_a_claim_is_not_taken_over_is_told_once(at: _Scene) -> None:
-    """Kubelet writes its record for each pod, and each time it is compared."""
-    await at.prepare(X)
-    at.record(X, device="tpu-d1")
-    with capture_logs() as logs:
-        for _ in range(5):
-            await at.records.catch_up()
-    assert [each["event"] for each in logs] == ["claim not taken over"]
-    at.record()
-    await at.records.catch_up()
-    at.record(X, device="tpu-d1")
-    with capture_logs() as logs:
-        await at.records.catch_up()
-    assert [each["event"] for each in logs] == ["claim not taken over"], "it is there again"
+def _share(at: _Scene, *, pod: PodUid = X, ref: ClaimRef = _REF, share: str = "s") -> ClaimEntry:
+    """Return a claim that has a share of a card, which the node has but does not share now."""
+    card = replace(
+        _GPU,
+        name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("GPU-1")),
+        keys=frozenset({card_key("GPU-1")}),
+    )
+    names = CardNames(vendors=(REPLICAS,))
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, card), names=names))
+    at.server.allocated = plain(card).name
+    return _entry(pod, ref=ref, device=plain(card).name, share=share)
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_the_server_is_asked_once_about_a_claim_that_is_not_taken_over(
+async def test_of_a_claim_that_is_not_taken_over_the_server_is_asked_and_people_are_told_once(
     at: _Scene, *, gone: bool
 ) -> None:
-    await at.prepare(X)
-    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
-    at.record(X, device=plain(_GPU).name)
+    """Kubelet writes its record for each pod, and each time it is compared."""
+    entry = _share(at)
+    replica = {DeviceId("GPU-1::0"): frozenset({replica_key("GPU-1", 0)})}
+    await at.ledger.apply(allocated(replica, resource=ResourceName("nvidia.com/gpu"), pod=Z))
+    write_entries(at.state, [entry])
     at.server.has = None if gone else _REF
     with capture_logs() as logs:
         for _ in range(5):
             await at.compare()
     assert [each["event"] for each in logs] == ["claim not taken over"]
     assert at.server.asked == 1
+    at.record()
+    await at.compare()
+    write_entries(at.state, [entry])
+    with capture_logs() as logs:
+        await at.compare()
+    assert [each["event"] for each in logs] == ["claim not taken over"], "it is there again"
 
 
 async def test_a_pod_that_left_without_a_trace_is_forgotten_while_others_use_the_claim(
@@ -708,7 +725,7 @@ async def test_a_spec_that_leads_to_the_device_of_another_goes_at_once(
     if known:
         await at.prepare(X)
     at.record(X)
-    node = GrantedNode(host_path="/dev/vfio/7", container_path="/dev/vfio/7")
+    node = "/dev/vfio/7"
     await at.records.specs.write(_REF.uid, {"tpu-d0": ContainerGrant(nodes=(node,))}, ())
     found = device_of(name("d9"), keys, nodes=(DeviceNode(path=other, rdev=1),))
     at.inventory.set(replace(_NODE, devices=(found,)))
@@ -728,8 +745,7 @@ async def test_a_spec_stays_that_leads_to_what_its_claim_has_with_adminaccess(at
     )
     await at.enters(wish)
     at.record(X)
-    given = GrantedNode(host_path=node.path, container_path=node.path)
-    await at.records.specs.write(_REF.uid, {"d9": ContainerGrant(nodes=(given,))}, ())
+    await at.records.specs.write(_REF.uid, {"d9": ContainerGrant(nodes=(node.path,))}, ())
     await at.records.catch_up()
     assert at.spec.exists()
 
@@ -754,7 +770,7 @@ async def test_the_spec_of_a_claim_that_is_over_stays_while_a_pod_can_join_thoug
 
     await at.enters(wish)
     at.record(X, others=["tpu-d1"])
-    given = GrantedNode(host_path="/dev/vfio/2", container_path="/dev/vfio/2")
+    given = "/dev/vfio/2"
     await at.records.specs.write(_REF.uid, {"tpu-d1": ContainerGrant(nodes=(given,))}, ())
     await at.ledger.apply(ended)
     assert at.held == [LockState.RELEASING]
@@ -817,7 +833,7 @@ def _driven(id_: str = "d0", key: str = "a", path: str = "/dev/d0", **more: Any)
 
 
 def _grants(device: Device) -> Mapping[str, ContainerGrant]:
-    nodes = tuple(GrantedNode(host_path=it.path, container_path=it.path) for it in device.nodes)
+    nodes = tuple(it.path for it in device.nodes)
     return {f"tpu-{device.name.id}": ContainerGrant(nodes=nodes)}
 
 
@@ -1162,20 +1178,8 @@ async def test_what_kubelet_lets_go_while_the_server_is_asked_is_not_taken_over(
 
 
 async def test_shares_of_what_is_not_shared_any_more_are_taken_over(at: _Scene) -> None:
-    card = replace(
-        _GPU,
-        name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("GPU-1")),
-        keys=frozenset({card_key("GPU-1")}),
-    )
-    names = CardNames(vendors=(REPLICAS,))
-    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, card), names=names))
-    at.server.allocated = plain(card).name
     other = ClaimRef("team", ClaimUid("uid-2"), "other")
-    entries = [
-        _entry(X, device=plain(card).name, share="share-1"),
-        _entry(Y, ref=other, device=plain(card).name, share="share-2"),
-    ]
-    write_entries(at.state, entries)
+    write_entries(at.state, [_share(at), _share(at, pod=Y, ref=other, share="another")])
     await at.compare()
     assert at.held == [LockState.HELD] * 2
     assert {name.id for name in at.ledger.book.value.locks} == {"GPU-1::0", "GPU-1::1"}

@@ -1,20 +1,31 @@
 """From a tree of sysfs files to devices with their faults."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fakes.tpus import plain_tpus
 from holdfast.discovery.scanner import take_inventory
 from holdfast.discovery.source import Source
+from holdfast.doctor.finding import Level, Node
+from holdfast.doctor.vfio import function_findings
 from holdfast.host.pci.sysfs import Snapshot, Sysfs
+from holdfast.model.devicerules import DeviceRule
 from holdfast.model.devices import Device, DeviceKind, FaultKind, Inventory, pci_key
+from holdfast.model.dra.advertised import plain
 from holdfast.model.ids import PciAddress, ResourceName
+from holdfast.model.reclaim.reset import needed_functions
 from holdfast.model.tpu.generations import TPU_RESOURCE
 from holdfast.model.vfio import PoolSpec
+from holdfast.settings import Settings
+from holdfast.vendors.tpu.chips import TpuMatches
 from holdfast.vendors.vfio.adapter import Pools
+from holdfast.vendors.vfio.groups import pool_matches
 from simulated.hosttree import HostTree
 
 _NIC = ResourceName("example.com/nic")
@@ -237,6 +248,7 @@ def test_one_of_two_functions_that_leaves_a_shared_group_is_noticed_by_who_knew_
     tree: HostTree,
 ) -> None:
     first, second = tree.tpu("0000:00:05.0", group=7), tree.tpu("0000:00:05.1", group=7)
+    tree.write(second, "enable", "1")
     tree.unbind(second)
     assert _kinds(_only(_look(tree, known=frozenset({first, second})))) == [
         FaultKind.PENDING_REMOVAL
@@ -325,3 +337,87 @@ def test_no_content_of_a_file_ends_discovery_or_hides_another_chip(
     (tree.path("0000:00:05.0") / name).write_bytes(text.encode(errors="surrogateescape"))
     chips = {str(device.name.id): device for device in _look(tree).devices}
     assert chips["0000:00:06.0"].healthy
+
+
+_GROUPS = {7: ("0000:03:00.0", "0000:03:00.1", "0000:03:00.2"), 8: ("0000:04:00.0",)}
+_GROUP_OF = {address: group for group, members in _GROUPS.items() for address in members}
+_BESIDE = "0000:03:00.2"
+"""The pool does not take it, and it shares the group of two that the pool takes."""
+_RULES = (
+    *(DeviceRule(place=each, pci=each) for each in _GROUP_OF),
+    *(DeviceRule(place=f"group {each}", index=str(each)) for each in _GROUPS),
+)
+_CHANGES = ("vfio-pci", "nvme", "unbound", "held", "let go")
+
+
+def _change(tree: HostTree, address: str, what: str) -> None:
+    """Bind or unbind a function as the kernel does; one that is *held* leaves when it is let go."""
+    group, leaves = _GROUP_OF[address], _is_leaving(tree, address)
+    if leaves and what != "let go":
+        return  # its removal waits for who holds it
+    held = what == "held" and _driver(tree, address) == "vfio-pci"
+    tree.unbind(address)
+    if what in {"vfio-pci", "nvme"}:
+        tree.bind(address, what)
+    tree.write(address, "enable", str(int(held or what == "nvme")))
+    if any(_driver(tree, each) == "vfio-pci" or _is_leaving(tree, each) for each in _GROUPS[group]):
+        tree.group_node(group)
+    elif tree.node(f"/dev/vfio/{group}").is_symlink():
+        tree.drop_group_node(group)
+
+
+def _driver(tree: HostTree, address: str) -> str:
+    link = tree.path(address) / "driver"
+    return link.resolve().name if link.exists() else ""
+
+
+def _is_leaving(tree: HostTree, address: str) -> bool:
+    enabled = (tree.path(address) / "enable").read_text() != "0\n"
+    return enabled and not _driver(tree, address)
+
+
+def _failures(tree: HostTree) -> set[str]:
+    """Return what the doctor says is wrong, by functions and groups."""
+    snapshot = Snapshot(tree.root, Sysfs(tree.root))
+    spec = PoolSpec(resource=_NIC, devices=("8086:1572",))
+    found = TpuMatches(vfio=tuple(pool_matches(snapshot, [spec])))
+    node = Node(settings=Settings(), root=tree.folder)
+    return {
+        address
+        for each in function_findings(node, snapshot, found)
+        if each.level is Level.FAIL
+        for address, group in _GROUP_OF.items()
+        if address in each.reason or f"group {group} " in each.reason
+    }
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from([*_GROUP_OF]), st.sampled_from(_CHANGES)), max_size=8))
+def test_all_that_tell_of_a_device_say_the_same_whatever_drivers_it_had(
+    changes: Sequence[tuple[str, str]],
+) -> None:
+    """A daemon that saw each change, one that starts now, the doctor, rules, and the scheduler."""
+    with TemporaryDirectory() as folder:
+        tree = HostTree(Path(folder))
+        for address, group in _GROUP_OF.items():
+            model = 1 if address == _BESIDE else _X710
+            tree.function(address, vendor=_INTEL, device=model, class_code=0x020000, group=group)
+        before = _look(tree, _NICS).devices
+        known = frozenset(map(PciAddress, _GROUP_OF))
+        for address, what in changes:
+            _change(tree, address, what)
+            snapshot = Snapshot(tree.root, Sysfs(tree.root), known=known)
+            known = snapshot.bound()
+            told = take_inventory(snapshot, [_NICS], generation=1).devices
+            for was, seen, new in zip(before, told, _look(tree, _NICS).devices, strict=True):
+                assert [(r.place, r.matches(seen)) for r in _RULES] == [
+                    (r.place, r.matches(was)) for r in _RULES
+                ]
+                assert plain(seen) == plain(was)
+                members = _GROUPS[_GROUP_OF[seen.name.id]]
+                needed = {*needed_functions(seen)}
+                assert {*members} - {_BESIDE} <= needed <= {*members}
+                if not any(_is_leaving(tree, each) for each in members):
+                    assert seen == new, "as after a restart"
+                assert seen.healthy is new.healthy is _failures(tree).isdisjoint(members)
+        tree.close()

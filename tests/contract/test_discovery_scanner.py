@@ -264,6 +264,7 @@ async def test_a_pending_removal_stays_one_at_every_later_scan(tree: HostTree, l
     tree.tpu("0000:00:05.1", group=7)
     scanner = _scanner(tree, lane)
     await scanner.scan()
+    tree.write("0000:00:05.1", "enable", "1")
     tree.unbind("0000:00:05.1")
     for _ in range(3):
         (device,) = (await scanner.scan()).devices

@@ -29,6 +29,12 @@ class Runtime:
     started: list[tuple[str, list[str]]] = field(default_factory=list)
     stopped: dict[str, asyncio.Event] = field(default_factory=dict)
 
+    def enclose(self, pod: Pod) -> None:
+        """It has no cgroup."""
+
+    async def sandbox(self, pod: Pod) -> None:
+        """Nothing of it runs."""
+
     async def start(
         self, pod: Pod, container: Container, grant: dp.ContainerAllocateResponse
     ) -> None:

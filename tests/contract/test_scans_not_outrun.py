@@ -1108,10 +1108,9 @@ _NO_THREADS = """
 import os, resource, sys
 from holdfast.errors import HostError
 from holdfast.host.proc.procfs import Procfs
-from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
-holders, procfs = HolderScan(HostRoot.under(), patience=PATIENCE), Procfs(HostRoot.under())
+holders, procfs = HolderScan(HostRoot.under()), Procfs(HostRoot.under())
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 if not os.geteuid():
     os.setuid(65534)

@@ -9,7 +9,7 @@ from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState, Ph
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.cards import CardNames, clash
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Identity, Inventory
 from holdfast.model.ids import (
     BootId,
     CheckpointId,
@@ -199,11 +199,13 @@ def unlocked(book: Book) -> list[str]:
 def _devices(devices: Mapping[ResourceName, Silicon]) -> Iterator[Device]:
     for resource, of_it in devices.items():
         for id_, its_keys in of_it.items():
+            functions = tuple(PciAddress(key) for key in sorted(its_keys))
             yield device_of(
                 name(id_, resource),
                 *its_keys,
                 nodes=_nodes(its_keys),
-                functions=tuple(PciAddress(key) for key in sorted(its_keys)),
+                functions=functions,
+                identity=Identity(addresses=functions),
             )
 
 

@@ -1,9 +1,13 @@
 """Children of a test that run some Python, and end with it."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import holdfast
 
 Start = Callable[..., "subprocess.Popen[str]"]
 """Starts a child by its code and its arguments; with its standard input it may be talked to."""
@@ -17,6 +21,8 @@ def children() -> Iterator[Start]:
     def start(code: str, *arguments: str) -> "subprocess.Popen[str]":
         child = subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
+            # The code that is tested, whatever is installed.
+            env={**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).parents[1])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -114,6 +114,15 @@ class ClaimStage:
         assert not answer.error, answer.error
         return [name for device in answer.devices for name in device.cdi_device_ids]
 
+    async def error(self, claim: Claim) -> str:
+        """Return why *claim* is not prepared; empty: it is."""
+        return (await self.prepare(claim))[claim.name].error
+
+    async def queued(self, claim: Claim) -> bool:
+        """Tell whether *claim* waits for a device."""
+        rows = await self.node.asked("locks") or ()
+        return any(row["state"] == "queued" and row["claimUid"] == claim.uid for row in rows)
+
     def spec(self, claim: Claim) -> dict[str, Any]:
         """Return the CDI spec of a claim as it is on disk."""
         found: dict[str, Any] = json.loads(self.spec_file(claim).read_text())
@@ -128,8 +137,11 @@ class ClaimStage:
         number = (function / "iommu_group").resolve().name
         return self.node.node.node(f"/dev/vfio/{number}")
 
-    def leaves_behind(self, pod: str, chip: int) -> Callable[[], bool]:
-        """Let an orphan of *pod* have a chip open; return what tells whether it lives."""
+    async def leaves_behind(self, pod: str, chip: int) -> Callable[[], bool]:
+        """Let an orphan of *pod* have a chip open, and the daemon see it.
+
+        Return what tells whether it lives.
+        """
         script = 'sleep 1000 3<>"$0" >&- & echo $!'
         shell = subprocess.run(
             ["/bin/sh", "-c", script, str(self.path(chip))], stdout=subprocess.PIPE, check=True
@@ -137,11 +149,19 @@ class ClaimStage:
         pid = int(shell.stdout)
         self.node.node.add_pod(pod)
         self.node.node.enter(pod, "main", pid)
+        await self.node.until(lambda: self.node.asked("holders"), f"pid {pid} to be seen")
         return lambda: pid in self.node.node.members(pod)
 
     def opens(self, pod: str, chip: int) -> Opener:
         """Let a process of *pod* open a chip."""
-        held = self.holders.enter_context(opener(self.path(chip)))
+        return self._opens(pod, self.path(chip))
+
+    def opens_gpu(self, pod: str, index: int) -> Opener:
+        """Let a process of *pod* open a GPU."""
+        return self._opens(pod, self.node.node.node(f"/dev/nvidia{index}"))
+
+    def _opens(self, pod: str, path: Path) -> Opener:
+        held = self.holders.enter_context(opener(path))
         self.node.node.add_pod(pod)
         self.node.node.enter(pod, "main", held.pid)
         return held
@@ -192,6 +212,7 @@ async def claim_stage(
     unprepare_wait: str = "3s",
     minor: int = 36,
     start: bool = True,
+    claim_state: str = "",
     **changes: Any,
 ) -> AsyncIterator[ClaimStage]:
     """Yield a node of Kubernetes 1.*minor* with *chips* whose driver is registered; the daemon can be killed."""
@@ -204,17 +225,19 @@ async def claim_stage(
             "dra": {
                 "nodeName": NODE,
                 "kubeletRoot": str(root),
+                "claimState": claim_state,
                 "serviceAccount": str(plane.account),
                 "unprepareWait": unprepare_wait,
             },
             **changes,
         }
-        environment = {
-            "KUBERNETES_SERVICE_HOST": plane.access.host,
-            "KUBERNETES_SERVICE_PORT": str(plane.access.port),
-        }
         async with stage(
-            folder, chips=chips, start=False, own_process=True, environment=environment, **settings
+            folder,
+            chips=chips,
+            start=False,
+            own_process=True,
+            environment=plane.server.environment,
+            **settings,
         ) as node:
             made = ClaimStage(node=node, plane=plane, root=root, kind=kind, holders=holders)
             if start:

@@ -22,21 +22,20 @@ TOKEN = "first"
 class ControlPlane:
     """The store, its server, and the files by which a pod of the node reaches it."""
 
-    def __init__(self, folder: Path, minor: int, gates: Iterable[str] | None) -> None:
+    def __init__(
+        self, folder: Path, minor: int, gates: Iterable[str] | None, *, validates: bool
+    ) -> None:
         files = certificates(folder / "pki")
         self.minor = minor
-        self.store = Store(Rules(minor, gates), validate=self._validate)
+        rules = Rules(minor, gates)
+        self.store = Store(rules, validate=self._validate) if validates else Store(rules)
         self.server = ApiServer(self.store, files, token=TOKEN, node=NODE)
         self.account = write_service_account(folder / "serviceaccount", files, TOKEN)
         add(self.store, NODES, NODE)
 
     @property
     def access(self) -> Access:
-        variables = {
-            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-            "KUBERNETES_SERVICE_PORT": str(self.server.port),
-        }
-        return in_cluster(variables, self.account)
+        return in_cluster(self.server.environment, self.account)
 
     def renew_token(self, token: str, *, written: bool = True) -> None:
         """Let the former token expire; the file has the new one if it is *written*."""
@@ -57,10 +56,14 @@ class ControlPlane:
 
 @contextmanager
 def control_plane(
-    folder: Path, *, minor: int = 36, gates: Iterable[str] | None = None
+    folder: Path,
+    *,
+    minor: int = 36,
+    gates: Iterable[str] | None = None,
+    validates: bool = True,
 ) -> Iterator[ControlPlane]:
-    """Serve a cluster of one node until the block ends."""
-    plane = ControlPlane(folder, minor, gates)
+    """Serve a cluster of one node until the block ends; *validates*: by the schemas, which costs time."""
+    plane = ControlPlane(folder, minor, gates, validates=validates)
     try:
         yield plane
     finally:

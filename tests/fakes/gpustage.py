@@ -9,6 +9,8 @@ from simulated.nvml import uuid
 from simulated.pods import PodSpec
 
 GPU = "nvidia.com/gpu"
+OFTEN = {"look": "100ms", "rescan": "200ms", "healthBeat": "200ms"}
+"""Settings of GPUs under which a test has not to wait for the next look."""
 RECLAIM = {
     "letGoGrace": "0s",
     "orphanGrace": "200ms",
@@ -57,6 +59,12 @@ class GpuStage:
             return any(text in each for each in said)
 
         await self.stage.until(so, lambda: f"{text!r} of GPU {index}; {said} is said")
+
+
+def sharing(replicas: int, **rules: Any) -> dict[str, Any]:
+    """Return the section of the settings, in the form of NVIDIA's file; 0 *replicas*: none."""
+    resources = [{"name": GPU, "replicas": replicas}] if replicas else []
+    return {"timeSlicing": {"resources": resources, **rules}}
 
 
 def wants(name: str, count: int, **work: Any) -> PodSpec:

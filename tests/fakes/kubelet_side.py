@@ -33,7 +33,7 @@ from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.ledger.standings import EmptyPods
 from holdfast.model.book.book import Book
 from holdfast.model.book.offers import OfferedDevice, Offers
-from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
+from holdfast.model.grants import ContainerGrant, GrantedMount
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import SystemClock
@@ -66,10 +66,7 @@ class Deciding(Decisions):
         self.asked.append(ids)
         await self.decided()
         return ContainerGrant(
-            nodes=tuple(
-                GrantedNode(host_path=f"/dev/vfio/{each}", container_path=f"/dev/vfio/{each}")
-                for each in ids
-            ),
+            nodes=tuple(f"/dev/vfio/{each}" for each in ids),
             envs={"CHIPS": ",".join(ids)},
             mounts=(GrantedMount(host_path="/lib/x", container_path="/lib/y"),),
             annotations={"a": "b"},
@@ -238,6 +235,12 @@ async def kubelet_side(
 
 class _NoContainers:
     """A runtime for pods of which no container is ever started."""
+
+    def enclose(self, pod: Pod) -> None:
+        """It has no cgroup."""
+
+    async def sandbox(self, pod: Pod) -> None:
+        """Nothing of it runs."""
 
     async def start(
         self, pod: Pod, container: Container, grant: dp.ContainerAllocateResponse

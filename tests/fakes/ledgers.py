@@ -27,7 +27,7 @@ async def ledger_in(
     folder: Path, clock: Clock | None = None, *, boot: BootId = BOOT
 ) -> AsyncIterator[Ledger]:
     """Yield the ledger in *folder*, which is made where it is not there."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with closing(Lane("ledger", deadline=30.0)) as lane:
         ledger = await open_ledger(folder, lane, clock=clock or SystemClock(), boot=boot, locks=())
         try:

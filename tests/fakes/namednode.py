@@ -44,16 +44,11 @@ class Cluster:
     @asynccontextmanager
     async def daemon(self, folder: Path, *, chips: int = 1) -> AsyncIterator[Stage]:
         """Yield a node whose daemon goes by the documents."""
-        environment = {
-            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-            "KUBERNETES_SERVICE_PORT": str(self.plane.server.port),
-            "NODE_NAME": NODE,
-        }
         async with stage(
             folder,
             chips=chips,
             own_process=True,
-            environment=environment,
+            environment={**self.plane.server.environment, "NODE_NAME": NODE},
             named={"folder": str(self.folder)},
             events={"enabled": True},
             dra={"serviceAccount": str(self.plane.account)},

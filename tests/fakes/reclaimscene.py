@@ -158,6 +158,11 @@ class _Reader:
         )
         return self.view.value
 
+    def count_again(self) -> None:
+        """Do as kubelet does when the manifest of pod X is put back."""
+        self.counted = (X,)
+        self.write()
+
     def ask(self, reason: str) -> None:
         self.asked()
 

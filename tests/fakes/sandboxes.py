@@ -43,6 +43,7 @@ class GvisorSandbox:
         assert self._shim.stdout is not None
         self.sentry, self.stub = map(int, self._shim.stdout.readline().split())
         node = stage.node
+        stage.runtime.end_pause(pod)
         node.add_process(self._shim.pid, "/system.slice/containerd.service")
         for pid in self.pids:
             node.enter(pod.uid, "sandbox", pid)
@@ -104,9 +105,9 @@ def gvisor_sandbox(stage: Stage, pod: Pod, *, node: str) -> Iterator[GvisorSandb
         made.close()
 
 
-def end_programs(stage: Stage, pod: Pod, sandbox: GvisorSandbox, *, but: int | None = None) -> None:
+def end_programs(stage: Stage, pod: Pod, sandbox: GvisorSandbox) -> None:
     """End what the pod runs beside its sandbox: in truth that is no process of the node."""
-    for pid in set(stage.node.members(pod.uid)) - {*sandbox.pids, but}:
+    for pid in set(stage.node.members(pod.uid)) - {*sandbox.pids}:
         os.kill(pid, signal.SIGKILL)
 
 

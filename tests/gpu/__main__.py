@@ -44,6 +44,12 @@ class _Programs:
     left: dict[str, int] = field(default_factory=dict)
     """The pids that programs print, by name."""
 
+    def enclose(self, pod: Pod) -> None:
+        self._folder(pod).mkdir(parents=True, exist_ok=True)
+
+    async def sandbox(self, pod: Pod) -> None:
+        """No pause: its programs are all that runs."""
+
     async def start(
         self, pod: Pod, container: Container, _grant: api.ContainerAllocateResponse
     ) -> None:

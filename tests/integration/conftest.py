@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fakes.gpustage import RECLAIM, GpuStage
+from fakes.claimstage import ClaimStage, begin, claim_stage
+from fakes.gpustage import OFTEN, RECLAIM, GpuStage
 from fakes.nvml import build
 from fakes.stage import stage
 from simulated.gpus import SimulatedGpus
@@ -39,10 +40,8 @@ def gpu_stage(driver_root: Path, short_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(CONTROL, str(control))
         settings = {
             "driverRoot": str(driver_root),
-            "look": "100ms",
-            "rescan": "200ms",
-            "healthBeat": "200ms",
             "passDeviceSpecs": True,
+            **OFTEN,
             **gpu,
         }
         changes = {"reclaim": RECLAIM, **(others or {})}
@@ -50,5 +49,26 @@ def gpu_stage(driver_root: Path, short_path: Path, monkeypatch: pytest.MonkeyPat
             short_path, chips=chips, own_process=True, gpu=settings, **changes
         ) as node:
             yield GpuStage(node, SimulatedGpus(node.node, control))
+
+    return made
+
+
+@pytest.fixture
+def claimed_gpus(driver_root: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make a node whose *count* GPUs come by claims, of their settings, and of *others*."""
+
+    @asynccontextmanager
+    async def made(
+        count: int, *, others: dict[str, Any] | None = None, **gpu: Any
+    ) -> AsyncIterator[tuple[ClaimStage, SimulatedGpus]]:
+        control = short_path / "nvml"
+        monkeypatch.setenv(CONTROL, str(control))
+        settings = {"driverRoot": str(driver_root), "api": "dra", **OFTEN, **gpu}
+        changes = {"tpu": {"enabled": False}, **(others or {})}
+        async with claim_stage(short_path, start=False, gpu=settings, **changes) as at:
+            gpus = SimulatedGpus(at.node.node, control)
+            gpus.arrive(count)
+            await begin(at)
+            yield at, gpus
 
     return made

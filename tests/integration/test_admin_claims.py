@@ -3,17 +3,15 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from fakes.claimstage import Claim, ClaimStage, begin, claim_stage
-from fakes.opener import opener
+from fakes.claimstage import Claim, ClaimStage, begin
 from simulated.gpus import SimulatedGpus
-from simulated.nvml import CONTROL, GIB, uuid
+from simulated.nvml import GIB, uuid
 
-_GPU = {"look": "100ms", "rescan": "200ms", "healthBeat": "200ms", "api": "dra"}
 _AT_ONCE = {
     "foreignScan": "1h",
     **dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace", "killGrace"), "100ms"),
@@ -35,16 +33,9 @@ class _Node:
 
     def computes(self, claim: Claim, index: int) -> int:
         """Let a process of the claim's pod have a GPU open and compute on it; return its pid."""
-        pod = claim.pods[0]
-        path = self.at.node.node.node(f"/dev/nvidia{index}")
-        held = self.at.holders.enter_context(opener(path))
-        self.at.node.node.add_pod(pod)
-        self.at.node.node.enter(pod, "main", held.pid)
+        held = self.at.opens_gpu(claim.pods[0], index)
         self.gpus.change(index, lambda card: replace(card, processes=(("compute", held.pid, GIB),)))
         return held.pid
-
-    async def error(self, claim: Claim) -> str:
-        return (await self.at.prepare(claim))[claim.name].error
 
     async def locks(self) -> dict[str, str]:
         return await self.at.node.locks()
@@ -54,28 +45,10 @@ def _label(index: int) -> str:
     return uuid(index).lower()
 
 
-async def _waits(at: ClaimStage, claim: Claim) -> bool:
-    rows = await at.node.asked("locks") or ()
-    return any(row["state"] == "queued" and row["claimUid"] == claim.uid for row in rows)
-
-
 @pytest.fixture
-async def node(
-    short_path: Path, driver_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[_Node]:
-    control = short_path / "nvml"
-    monkeypatch.setenv(CONTROL, str(control))
-    async with claim_stage(
-        short_path,
-        start=False,
-        tpu={"enabled": False},
-        gpu={"driverRoot": str(driver_root), "passDeviceSpecs": True, **_GPU},
-        reclaim=_AT_ONCE,
-    ) as at:
-        gpus = SimulatedGpus(at.node.node, control)
-        gpus.arrive(2)
-        await begin(at)
-        yield _Node(at, gpus)
+async def node(claimed_gpus: Any) -> AsyncIterator[_Node]:
+    async with claimed_gpus(2, others={"reclaim": _AT_ONCE}, passDeviceSpecs=True) as made:
+        yield _Node(*made)
 
 
 async def test_an_administrator_gets_what_another_has_and_keeps_the_next_one_from_nothing(
@@ -134,8 +107,8 @@ async def test_a_gpu_that_is_ill_is_given_to_an_administrator_alone(node: _Node)
     at = node.at
     node.gpus.xid(uuid(0), 79)
     await at.node.until(lambda: "Xid 79" in at.node.log, "the GPU to be ill")
-    assert await node.error(node.administrates("admin", 0)) == ""
-    assert "no device gpu-none" in await node.error(
+    assert await at.error(node.administrates("admin", 0)) == ""
+    assert "no device gpu-none" in await at.error(
         at.allocate("nothing", device="gpu-none", adminAccess=True)
     )
 
@@ -147,7 +120,7 @@ async def test_a_claim_with_a_gpu_of_its_own_waits_for_that_one_alone(node: _Nod
     own = {"request": "own", "device": _label(1)}
     mixed = at.allocate("mixed", device=_label(0), adminAccess=True, more=[own])
     waiting = asyncio.create_task(at.prepare(mixed))
-    await at.node.until(lambda: _waits(at, mixed), "the claim to wait")
+    await at.node.until(lambda: at.queued(mixed), "the claim to wait")
     assert await node.locks() == {uuid(1): "held"}
     assert await at.unprepare(had) == {"had": ""}
     (answer,) = (await waiting).values()

@@ -16,7 +16,7 @@ from fakes.opener import stranger
 from fakes.stage import CHIPS, TPU, Stage, pod, stage
 from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Sources
-from holdfast.errors import AllocationRefusedError, LedgerUnusableError
+from holdfast.errors import AllocationRefusedError
 from holdfast.model.devices import DeviceKind, Inventory
 from holdfast.model.ids import (
     DeviceId,
@@ -108,13 +108,6 @@ async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path
             assert ledger.book.value.allocations == {}
 
 
-async def test_hardware_that_is_gone_is_refused(short_path: Path) -> None:
-    async with stage(short_path) as node:
-        node.node.tree.unplug(A)
-        await node.until(lambda: node.healthy() == {B, C, D}, "the chip to leave the offer")
-        assert "the node has no such device" in await node.refusal(A)
-
-
 async def test_a_group_with_a_member_on_a_native_driver_is_refused(short_path: Path) -> None:
     async with stage(short_path) as node:
         node.node.tree.function("0000:00:05.1", vendor=0x8086, driver="e1000e", group=10)
@@ -130,21 +123,6 @@ async def test_a_node_with_another_devices_number_is_refused(short_path: Path) -
         said = await node.refusal(A)
         assert "/dev/vfio/10 is not this device any more" in said
         assert "remove the stale node" in said
-
-
-async def test_a_device_that_is_being_released_is_queued_and_not_refused(
-    short_path: Path,
-) -> None:
-    async with stage(short_path) as node:
-        await node.allocate(A)
-        uid = node.kubelet.count(TPU, A).uid
-        assert await node.pre_start(A) == ""
-        with stranger(node.node, "/dev/vfio/10") as holder:
-            node.node.add_pod(uid)
-            node.node.enter(uid, "main", holder.pid)
-            del node.kubelet.pods[uid]
-            await node.until_locks({A: "releasing"})
-            await _expect_queued(node, holder.pid)
 
 
 async def test_a_device_in_foreign_hands_is_queued_and_not_refused(short_path: Path) -> None:
@@ -207,22 +185,6 @@ async def test_a_damaged_or_newer_ledger_is_kept_beside_and_the_checkpoint_says_
         await node.until_locks(dict.fromkeys(node.ids(running), "held"))
         assert (node.state / "ledger.db.unreadable-1").read_bytes() == before
         await node.run(pod("b"))
-
-
-async def test_a_state_folder_that_cannot_be_made_stops_the_start_with_its_name(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, start=False) as node:
-        node.state.symlink_to("/proc/self/fdinfo")  # a folder that refuses even root
-        with pytest.raises(LedgerUnusableError, match="cannot use the state folder"):
-            await node.run_daemon()
-
-
-async def test_a_second_daemon_on_the_same_state_folder_is_refused(short_path: Path) -> None:
-    async with stage(short_path) as node:
-        with pytest.raises(LedgerUnusableError, match="another holdfast is running"):
-            await node.run_daemon()
-        await node.allocate(A)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fakes.claimstage import DRIVER, ClaimStage, begin, claim_stage
-from fakes.stage import CHIPS, pod
 from holdfast.model.ids import PciAddress
 
 _BOTH_DOORS: dict[str, Any] = {
@@ -84,17 +83,6 @@ async def test_a_claim_that_comes_before_the_end_of_the_former_one_waits_for_wha
     assert await ending == {"first": ""}
     assert await preparing
     assert any(f"unprepared claim team/first ({first.uid})" in each for each in await at.history(0))
-
-
-async def test_a_holder_that_does_not_go_keeps_its_pod_for_a_while_and_the_device_for_longer(
-    at: ClaimStage,
-) -> None:
-    first = at.allocate("first", 0)
-    await at.prepared(first)
-    at.opens(first.pods[0], 0)
-    await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
-    assert await at.unprepare(first) == {"first": ""}
-    assert await at.node.locks() == {"0000:00:05.0": "releasing"}
 
 
 async def test_what_is_prepared_stays_so_when_the_daemon_is_killed(at: ClaimStage) -> None:
@@ -192,25 +180,6 @@ async def test_what_kubelet_has_prepared_is_held_although_the_ledger_was_lost(
     assert "claim taken over from kubelet's record" in at.node.log
 
 
-async def test_a_chip_that_a_pod_has_by_the_device_plugin_is_handed_over_at_its_end(
-    short_path: Path,
-) -> None:
-    async with claim_stage(short_path, start=False) as at:
-        at.node.settings["tpu"] = {"api": "device-plugin"}
-        at.node.start()
-        await at.node.until(lambda: len(at.node.healthy()) == 2, "the chips to be offered")
-        running = await at.node.run(pod("first"))
-        (chip,) = (CHIPS.index(each) for each in at.node.ids(running))
-        await at.node.stop()
-        at.node.settings["tpu"] = {"api": "dra"}
-        await begin(at)
-        await at.prepared(at.allocate("free", 1 - chip))
-        preparing = asyncio.create_task(at.prepared(at.allocate("taken", chip)))
-        await at.node.until(at.node.queued, "the claim to wait")
-        await at.node.end(running)
-        assert await preparing
-
-
 async def test_a_chip_that_a_claim_has_is_offered_again_at_its_end(short_path: Path) -> None:
     async with claim_stage(short_path) as at:
         first = at.allocate("first", 0)
@@ -222,30 +191,14 @@ async def test_a_chip_that_a_claim_has_is_offered_again_at_its_end(short_path: P
             lambda: at.node.healthy() == {"0000:00:06.0"}, "the other chip to be offered"
         )
         assert "this node has no device" in (await at.prepare(at.allocate("late", 1)))["late"].error
+        await at.prepared(first)  # kubelet asks again for each new sandbox of its pod
         assert await at.unprepare(first) == {"first": ""}
         await at.node.until(lambda: len(at.node.healthy()) == 2, "both chips to be offered")
         assert at.node.ever_unhealthy() == {"0000:00:05.0"}
 
 
-async def test_a_pod_that_joins_a_claim_without_a_call_is_known_at_once(at: ClaimStage) -> None:
-    first = at.allocate("first", 0)
-    await at.prepared(first)
-    at.record(first, (*first.pods, "another"))
-
-    async def known() -> bool:
-        status = await at.node.asked("status")
-        return "another" in str(status)
-
-    await at.node.until(known, "the pod that joined to be known")
-
-
 async def _held(at: ClaimStage) -> bool:
     return await at.node.locks() == {"0000:00:05.0": "held"}
-
-
-async def _is_sighted(at: ClaimStage) -> bool:
-    rows = await at.node.asked("holders") or ()
-    return bool(rows)
 
 
 @pytest.mark.parametrize("both_doors", [True, False])
@@ -261,8 +214,7 @@ async def test_what_a_claims_pod_left_behind_is_ended_while_its_end_waits(
     ) as at:
         first = at.allocate("first", 0)
         await at.prepared(first)
-        orphan = at.leaves_behind(first.pods[0], 0)
-        await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
+        orphan = await at.leaves_behind(first.pods[0], 0)
         assert await at.unprepare(first) == {"first": ""}
         await at.node.until(lambda: not orphan(), "the orphan to be gone")
         assert await at.node.locks() == {}
@@ -275,8 +227,7 @@ async def test_a_pod_with_another_claim_is_not_over(short_path: Path) -> None:
         first = at.allocate("first", 0)
         second = at.allocate("second", 1, pods=first.pods)
         await at.prepare(first, second)
-        lives = at.leaves_behind(first.pods[0], 0)
-        await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
+        lives = await at.leaves_behind(first.pods[0], 0)
         assert await at.unprepare(first) == {"first": ""}
         assert "kubelet counts its pod" in at.node.log
         by_hand = await at.node.asked("releasable", device="google.com/tpu/0000:00:05.0")
@@ -297,8 +248,7 @@ async def test_what_a_pod_left_behind_is_ended_though_another_uses_a_claim_of_it
         shared = at.allocate("shared", 1, pods=(*own.pods, another))
         at.record(shared, device=at.label(1))
         await at.prepare(own, shared)
-        lives = at.leaves_behind(own.pods[0], 0)
-        await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
+        lives = await at.leaves_behind(own.pods[0], 0)
         assert await at.unprepare(own) == {"own": ""}
         assert lives()
         at.record(shared, [another], device=at.label(1))

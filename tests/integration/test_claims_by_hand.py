@@ -22,7 +22,15 @@ _OBSERVE = {
 
 @pytest.fixture
 async def at(short_path: Path) -> AsyncIterator[ClaimStage]:
-    async with claim_stage(short_path, reclaim=_OBSERVE, unprepare_wait="1h") as made:
+    # As the chart has it, on a node whose /var/lib/kubelet is a link to a larger disk.
+    root = short_path / "seen/proc/1/root"
+    root.parent.mkdir(parents=True)
+    root.symlink_to(short_path)
+    (short_path / "var").symlink_to("/kl")
+    state = str(root / "var/dra_manager_state")
+    async with claim_stage(
+        short_path, reclaim=_OBSERVE, unprepare_wait="1h", claim_state=state
+    ) as made:
         yield made
 
 
@@ -46,8 +54,7 @@ async def test_what_a_claim_left_is_ended_on_a_persons_word_and_its_end_waits_no
 ) -> None:
     first = at.allocate("first", 0)
     await at.prepared(first)
-    lives = at.leaves_behind(first.pods[0], 0)
-    await at.node.until(lambda: _is_seen(at), "its pod's cgroup to be seen")
+    lives = await at.leaves_behind(first.pods[0], 0)
     ending = asyncio.create_task(at.unprepare(first))
     await at.node.until(at.node.all_releasing, "the claim to be over")
     assert lives()
@@ -68,8 +75,7 @@ async def test_a_pod_that_has_another_claim_lives_and_nothing_of_it_is_ended(
     second = at.allocate("second", 1, pods=first.pods)
     await at.prepared(first)
     await at.prepared(second)
-    lives = at.leaves_behind(first.pods[0], 0)
-    await at.node.until(lambda: _is_seen(at), "its pod's cgroup to be seen")
+    lives = await at.leaves_behind(first.pods[0], 0)
     async with beside(at.unprepare(first)):
         await at.node.until(lambda: _is_over(at, _CHIP), "the claim to be over")
 
@@ -86,9 +92,8 @@ async def _is_over(at: ClaimStage, chip: str) -> bool:
 async def test_a_holder_that_no_word_ends_keeps_the_chip_and_not_the_pod(at: ClaimStage) -> None:
     first, second = at.allocate("first", 0), at.allocate("second", 0)
     await at.prepared(first)
-    lives = at.leaves_behind(first.pods[0], 0)
+    lives = await at.leaves_behind(first.pods[0], 0)
     held = at.opens(second.pods[0], 0)  # of a pod that the chip was not granted to
-    await at.node.until(lambda: _is_seen(at), "its pod's cgroup to be seen")
     ending = asyncio.create_task(at.unprepare(first))
     await at.node.until(at.node.all_releasing, "the claim to be over")
 
@@ -154,10 +159,6 @@ async def _is_told(at: ClaimStage, claim: Claim, reason: str) -> bool:
     status = await at.node.asked("status") or {}
     waits = {each["claimUid"]: each["waits"] for each in status["claims"]}
     return reason in (waits.get(claim.uid) or "")
-
-
-async def _is_seen(at: ClaimStage) -> bool:
-    return bool(await at.node.asked("holders"))
 
 
 async def test_a_claim_that_kubelet_forgot_is_ended_for_who_names_its_pod(at: ClaimStage) -> None:

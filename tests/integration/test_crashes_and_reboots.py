@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.stage import PATIENT, Stage, end, pod, stage
+from fakes.stage import PATIENT, Stage, pod, stage
 from simulated.pods import Phase, Pod
 
 _REFUSED = "UnexpectedAdmissionError"
@@ -46,53 +46,6 @@ async def test_killed_it_leaves_no_socket_that_nobody_serves_any_more(short_path
         await node.start_and_register("example.com/tpu")
         names = {path.name for path in node.kubelet.folder.glob("*.sock")}
         assert names == {"kubelet.sock", "holdfast-example-com_tpu.sock", another.name}
-
-
-async def test_killed_while_a_pod_is_over_the_next_waits_for_what_it_left(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, own_process=True) as node:
-        old, left = await node.left_behind()
-        await node.until(node.all_releasing, "the lock to be released")
-        await node.kill_and_start()
-        assert await node.locks() == dict.fromkeys(node.healthy(), "releasing")
-        waits = await node.submit(pod("waits"))
-        await node.waiting(waits, f"pid {left}", old)
-        end(left)
-        await node.running(waits)
-
-
-async def test_killed_while_pods_wait_at_the_gate_they_get_their_turn_all_the_same(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, own_process=True, gate=PATIENT) as node:
-        _, left = await node.left_behind()
-        first = await node.submit(pod("first"))
-        await node.until(node.queued, "it to be queued")
-        await node.kill_and_start()
-        assert await node.queued() == 1
-        end(left)
-        await node.running(first)
-        assert await node.owners() == dict.fromkeys(node.ids(first), first.uid)
-
-
-async def test_killed_while_two_allocations_are_queued_the_older_goes_first(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, own_process=True) as node:
-        old = await node.run(pod("old", ignores_term=True))
-        node.kubelet.delete(old, grace=3.0, force=True)
-        first = await node.submit(pod("first", ignores_term=True))
-        await node.waiting(first, old)
-        # Deleted by force too: kubelet gives the device to a third while the first one lives.
-        node.kubelet.delete(first, grace=0.5, force=True)
-        second = await node.submit(pod("second"))
-        await node.kill_and_start()
-        await node.running(second)
-        assert (first.starts, await node.owners()) == (
-            0,
-            dict.fromkeys(node.ids(second), second.uid),
-        )
 
 
 async def test_killed_while_it_reclaims_it_begins_anew_and_ends_the_orphan(
@@ -157,32 +110,28 @@ async def test_after_a_reboot_an_empty_ledger_learns_from_the_replayed_start(
         assert await node.owners() == dict.fromkeys(node.ids(same), same.uid)
 
 
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        # What the old answer names is another's now, or nobody's.
+        ({10: 11, 11: 10}, "/dev/vfio/1"),
+        ({10: 20, 11: 21}, "/dev/vfio/2"),
+    ],
+    ids=["that changed places", "that are new"],
+)
 async def test_after_a_reboot_with_other_group_numbers_the_gate_says_delete_the_pod(
-    short_path: Path,
+    short_path: Path, groups: dict[int, int], told: str
 ) -> None:
     async with stage(short_path, chips=2) as node:
         same = await node.run(pod("same"))
         (chip,) = node.ids(same)
-        # The numbers change places: what the old answer names is another's now.
-        await node.reboot(groups={10: 11, 11: 10})
+        await node.reboot(groups=groups)
         assert same.reason != _REFUSED, same.message
-        await node.waiting(same, "delete the pod", chip)
+        await node.waiting(same, "delete the pod", chip, told)
         assert same.starts == 1
         await node.end(same)
         fresh = await node.run(pod("fresh", chips=2))
         assert node.ids(fresh) == set(await node.owners())
-
-
-async def test_after_a_reboot_with_new_group_numbers_the_gate_says_delete_the_pod(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=2) as node:
-        same = await node.run(pod("same"))
-        await node.reboot(groups={10: 20, 11: 21})
-        assert same.reason != _REFUSED, same.message
-        await node.waiting(same, "delete the pod", "/dev/vfio/2")
-        await node.end(same)
-        await node.run(pod("fresh", chips=2))
 
 
 async def test_after_a_reboot_what_a_pod_left_behind_is_free(short_path: Path) -> None:

@@ -27,6 +27,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Fault, FaultKind, Inventory, pci_key
+from holdfast.model.dra.slices import SliceFields
 from holdfast.model.ids import (
     ClaimUid,
     PciAddress,
@@ -608,6 +609,22 @@ async def test_a_lane_that_hangs_hides_no_device(short_path: Path) -> None:
         await here.until(
             lambda: all("pcieRoot" in str(each) for each in here.devices().values()), "the roots"
         )
+
+
+async def test_what_left_while_a_root_was_read_is_not_offered(short_path: Path) -> None:
+    async with scene(short_path, count=1) as here:
+        await here.published(1)
+        both, loop = replace(here.inventory.value, devices=chips(2)), asyncio.get_running_loop()
+        left = replace(both, devices=both.devices[1:])
+
+        def root(_address: PciAddress) -> str:
+            loop.call_soon_threadsafe(here.inventory.set, left)
+            return "pci0000:00"
+
+        here.publisher.pool.pcie_root = root
+        here.inventory.set(both)
+        facts = await here.publisher.pool.facts(SliceFields())
+        assert [*facts.devices] == [each.name for each in left.devices]
 
 
 async def test_a_root_that_could_not_be_read_is_read_again(short_path: Path) -> None:

@@ -69,12 +69,8 @@ async def telling(folder: Path, **changes: Any) -> AsyncIterator[Told]:
             "reclaim": {"mode": "observe"},
             **changes,
         }
-        environment = {
-            "KUBERNETES_SERVICE_HOST": plane.access.host,
-            "KUBERNETES_SERVICE_PORT": str(plane.access.port),
-        }
         async with stage(
-            folder, chips=1, own_process=True, environment=environment, **settings
+            folder, chips=1, own_process=True, environment=plane.server.environment, **settings
         ) as node:
             yield Told(node=node, plane=plane)
 

@@ -6,17 +6,14 @@ The daemon is a process of its own: pynvml has one library for all of a process.
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from fakes.gpustage import GPU, GpuStage, wants
+from fakes.gpustage import GPU, GpuStage, sharing, wants
 from fakes.opener import opener
-from fakes.smalldisk import mounted
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.model.nvidia.grant import CDI_VENDOR
 from holdfast.model.nvidia.names import GPU_KIND, IMEX_KIND
@@ -124,9 +121,8 @@ async def test_what_a_pod_left_drawing_on_a_gpu_keeps_it_from_the_next_pod(
 async def test_pods_share_a_gpu_that_they_are_given_by_its_cdi_name(
     gpu_stage: Any, driver: Path, strategy: str, ids: str
 ) -> None:
-    shared = {"timeSlicing": {"resources": [{"name": GPU, "replicas": 2}]}}
     gpu = {"deviceListStrategy": [strategy], "deviceIdStrategy": ids, "driverRoot": str(driver)}
-    async with gpu_stage(others={"sharing": shared}, **gpu) as node:
+    async with gpu_stage(others={"sharing": sharing(2)}, **gpu) as node:
         node.gpus.arrive(1)
         replicas = {f"{uuid(0)}::0", f"{uuid(0)}::1"}
         await node.stage.until(lambda: node.healthy() == replicas, lambda: str(node.healthy()))
@@ -321,27 +317,6 @@ async def test_a_gpu_is_given_to_nobody_by_a_name_without_libraries_or_that_anot
         await node.until_healthy(0, 1)
 
 
-async def test_on_a_read_only_folder_gpus_are_unhealthy_until_it_can_be_written(
-    gpu_stage: Any, driver: Path
-) -> None:
-    async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
-        with _read_only(node.stage.specs):
-            node.gpus.arrive(1)
-            await node.until_said(0, "Read-only file system")
-            await node.stage.until_problem("GPU CDI specs", "Read-only file system")
-            assert node.healthy() == set()
-            assert node.stage.healthy()  # the chip
-        await node.until_healthy(0)
-
-
-@contextmanager
-def _read_only(folder: Path) -> Iterator[None]:
-    """Let nobody write to *folder*, not even root."""
-    with mounted(folder):
-        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-        yield
-
-
 async def test_by_the_variable_no_spec_of_gpus_is_written(gpu_stage: Any, driver: Path) -> None:
     async with gpu_stage(driverRoot=str(driver)) as node:
         await node.arrive(1)
@@ -376,11 +351,7 @@ async def test_a_gpu_without_the_imex_channel_that_is_required_is_given_to_nobod
 ) -> None:
     async with gpu_stage(imexChannelIds=[0], imexRequired=True) as node:
         node.gpus.arrive(1)
-
-        async def said() -> bool:
-            return any("IMEX channel 0 is required" in each for each in await node.reasons(0))
-
-        await node.stage.until(said, lambda: "the reason to be shown")
+        await node.until_said(0, "IMEX channel 0 is required")
         assert node.healthy() == set()
         node.gpus.add_imex_channel()
         await node.until_healthy(0)
@@ -421,7 +392,7 @@ async def test_a_slice_that_is_not_advertised_any_more_is_handed_over_to_its_pod
         others = {0, 1, 2} - {int(its[-1])}
         for gpu in others:
             divide(gpu, Slice(f"MIG-{gpu}-large", gi=1, profile="3g.40gb", slices=(3, 3)))
-        await node.until_offered(*(f"MIG-{gpu}-large" for gpu in others))
+        await node.until_offered(its, *(f"MIG-{gpu}-large" for gpu in others))
         starts = made.starts
         await node.stage.until(
             lambda: made.starts > starts + 1,

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import device_of, name
-from fakes.gpustage import GPU, GpuStage, wants
+from fakes.gpustage import GPU, GpuStage, sharing, wants
 from fakes.stage import asks, stage
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.discovery.source import Source
@@ -125,8 +125,7 @@ async def whom_it_waits_for(node: GpuStage, pod: Pod) -> None:
 async def test_a_gpu_that_a_pod_has_is_given_to_no_virtual_machine_before_the_pod_is_over(
     gpu_stage: Any, replicas: int
 ) -> None:
-    shared = {"timeSlicing": {"resources": [{"name": GPU, "replicas": replicas}]}}
-    others = {"pools": [_POOL], **({"sharing": shared} if replicas else {})}
+    others = {"pools": [_POOL], "sharing": sharing(replicas)}
     async with gpu_stage(others=others) as node:
         card = Card(node)
         await node.stage.until(node.healthy, "the GPU to be offered")
@@ -155,8 +154,7 @@ async def test_a_gpu_that_a_pod_has_is_given_to_no_virtual_machine_before_the_po
 async def test_a_gpu_that_a_virtual_machine_has_is_given_to_no_pod_before_that_is_over(
     gpu_stage: Any, replicas: int
 ) -> None:
-    shared = {"timeSlicing": {"resources": [{"name": GPU, "replicas": replicas}]}}
-    others = {"pools": [_POOL], **({"sharing": shared} if replicas else {})}
+    others = {"pools": [_POOL], "sharing": sharing(replicas)}
     gpu = f"{uuid(0)}::1" if replicas else uuid(0)
     async with gpu_stage(others=others) as node:
         card = Card(node)

@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from fakes.stage import PATIENT, TIMES, TPU, Stage, asks, end, pod, stage
+from fakes.stage import TPU, Stage, asks, end, pod, stage
 from simulated.pods import Phase, Pod, PodSpec
 
 _AT_ONCE = {
@@ -47,20 +45,6 @@ async def test_a_kubelet_that_restarts_without_its_api_server_ends_and_frees_not
         await _nothing_is_lost(node, living)
         await node.end(living)
         await node.until_free()
-
-
-async def test_a_kubelet_that_restarts_ends_and_frees_nothing(short_path: Path) -> None:
-    async with stage(short_path, chips=2, reclaim=_AT_ONCE) as node:
-        living = await node.run(pod("living", chips=2))
-        await node.questions()
-        for _ in range(3):
-            await node.restart_kubelet()
-            assert node.healthy() == set(await node.locks())
-        await node.questions()
-        await _nothing_is_lost(node, living)
-        assert await node.ever("releasing") == []
-        await node.end(living)
-        await node.run(pod("next", chips=2))
 
 
 async def test_a_kubelet_that_lost_its_checkpoint_costs_no_living_pod_a_process(
@@ -125,20 +109,6 @@ async def test_a_checkpoint_without_a_pod_that_kubelet_wrote_for_no_list_ends_no
         await _nothing_is_lost(node, living, state="releasing")
 
 
-async def test_a_pod_that_waits_at_the_gate_survives_a_restart_of_kubelet(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, gate=PATIENT) as node:
-        _, left = await node.left_behind()
-        waits = await node.submit(pod("waits"))
-        await node.until(node.queued, "it to be queued")
-        await node.restart_kubelet()
-        assert node.heard() > 0
-        end(left)
-        await node.running(waits)
-        assert await node.owners() == dict.fromkeys(node.ids(waits), waits.uid)
-
-
 async def test_a_checkpoint_that_cannot_be_read_releases_nothing_and_is_named(
     short_path: Path,
 ) -> None:
@@ -174,16 +144,6 @@ async def _survives(node: Stage, damage: str) -> None:
     await node.until_free()
 
 
-async def test_a_checkpoint_of_an_old_kubelet_is_read(short_path: Path) -> None:
-    async with stage(short_path, chips=2) as node:
-        node.kubelet.devices.plain_lists = True
-        living = await node.run(pod("living"))
-        assert await node.owners() == dict.fromkeys(node.ids(living), living.uid)
-        other = await node.run(pod("other"))
-        await node.end(living)
-        await node.until_locks(dict.fromkeys(node.ids(other), "held"))
-
-
 async def test_a_living_pod_that_stands_in_the_books_without_devices_keeps_them(
     short_path: Path,
 ) -> None:
@@ -217,19 +177,6 @@ async def test_while_pod_resources_is_down_nothing_is_released_and_it_is_named(
         await node.until_problem(_CHECKPOINT, "")
 
 
-async def test_while_pod_resources_is_rate_limited_nothing_is_lost(short_path: Path) -> None:
-    async with stage(short_path, chips=1) as node:
-        old = await node.run(pod("old"))
-        node.kubelet.pod_resources.busy = True
-        await node.until_problem(_CHECKPOINT, "rate limit")
-        await node.end(old)
-        # Kubelet itself drops the old one when it admits the next, and nobody needs List for that.
-        following = await node.run(pod("next"))
-        assert await node.owners() == dict.fromkeys(node.ids(following), following.uid)
-        node.kubelet.pod_resources.busy = False
-        await node.until_problem(_CHECKPOINT, "")
-
-
 async def test_ids_of_a_former_plugin_are_adopted_and_withheld_while_their_pod_lives(
     short_path: Path,
 ) -> None:
@@ -248,22 +195,6 @@ async def test_ids_of_a_former_plugin_are_adopted_and_withheld_while_their_pod_l
         await node.end(former)
         await node.until(lambda: owned.keys() <= node.healthy(), "its chip to be offered")
         await node.run(pod("next"))
-
-
-async def test_a_kubelet_that_gives_up_at_its_deadline_asks_again_and_the_pod_starts(
-    short_path: Path,
-) -> None:
-    times = replace(TIMES, pre_start=0.3)
-    async with stage(short_path, chips=1, gate=PATIENT, times=times) as node:
-        _, left = await node.left_behind()
-        waits = await node.submit(pod("waits"))
-        await node.waiting(waits, "DEADLINE_EXCEEDED")
-        await node.until(lambda: waits.refusals >= 3, "three tries")
-        end(left)
-        await node.running(waits)
-        assert await node.owners() == dict.fromkeys(node.ids(waits), waits.uid)
-        await node.end(waits)
-        await node.until_free()
 
 
 async def _owned_by(node: Stage, pods: set[str]) -> bool:

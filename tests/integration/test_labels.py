@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fakes.gpustage import GpuStage
+from fakes.gpustage import GpuStage, sharing
 from fakes.labels import refused, told
 from fakes.stage import Stage, stage
 from fakes.vgpu import config_space
@@ -99,9 +99,8 @@ async def test_labels_follow_the_gpus_their_slices_and_their_driver(
 
 async def test_gpus_that_are_shared_say_by_how_many_pods(gpu_stage: Any, short_path: Path) -> None:
     (short_path / "features.d").mkdir()
-    sharing = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
     rules = [{"match": {"index": 1}, "exclude": True}]
-    others = {"labels": WANTED, "sharing": sharing, "devices": rules}
+    others = {"labels": WANTED, "sharing": sharing(4), "devices": rules}
     async with gpu_stage(others=others) as node:
         node.gpus.arrive(3)
         await until(node, **{"gpu.count": "2", "gpu.replicas": "4"})

@@ -102,8 +102,7 @@ async def _leaking(
 ) -> tuple[Living, LeakedSandboxes, list[tuple[str, str]]]:
     """Let pod X live with an idle sandbox that leaks; return that, and who ends it."""
     sentry = scene.start("exe")
-    scene.reader.counted = (X,)
-    scene.reader.write()
+    scene.reader.count_again()
     await _back(scene.ledger)
     RuntimeFolder(scene.tree.root.run).bundle("s", spec("sandbox", "s", uid=X))
     pods = _Sentries(

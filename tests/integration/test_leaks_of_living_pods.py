@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fakes.sandboxes import GvisorSandbox, end_programs, gvisor_sandbox, program_beside
+from fakes.sandboxes import GvisorSandbox, end_programs, gvisor_sandbox
 from fakes.stage import Stage, pod, stage
 from simulated.pods import Phase, Pod
 
@@ -90,32 +90,6 @@ async def test_with_restart_a_sandbox_in_which_another_container_runs_is_kept(
         sandbox.at_work()
         end_programs(node, living, sandbox)
         await _kept(node, living, sandbox, "its runtime runs container work-of-leaky in it")
-
-
-async def test_with_restart_a_sandbox_whose_runtimes_files_are_not_there_is_kept(
-    short_path: Path,
-) -> None:
-    async with _restarting(short_path) as (node, living, sandbox):
-        end_programs(node, living, sandbox)
-        await _kept(node, living, sandbox, "its runtime's state cannot be read")
-
-
-async def test_with_restart_a_sandbox_that_has_a_group_open_is_kept(short_path: Path) -> None:
-    async with _restarting(short_path) as (node, living, sandbox):
-        sandbox.idle()
-        sandbox.opens_the_group()
-        end_programs(node, living, sandbox)
-        await _kept(node, living, sandbox, "a device of the pod is held by more than a leaked")
-
-
-async def test_with_restart_a_pod_with_a_program_beside_its_sandbox_is_kept(
-    short_path: Path,
-) -> None:
-    async with _restarting(short_path) as (node, living, sandbox):
-        sandbox.idle()
-        with program_beside(node, living) as program:
-            end_programs(node, living, sandbox, but=program)
-            await _kept(node, living, sandbox, f"pid {program}")
 
 
 async def test_with_restart_a_sandbox_that_no_container_waits_for_is_left_alone(

@@ -22,7 +22,6 @@ from structlog.testing import capture_logs
 from fakes.books import (
     BEFORE,
     BOOT,
-    NOW,
     UPTIME,
     WHOLE,
     X,
@@ -129,25 +128,6 @@ def test_the_history_of_a_device_is_told_oldest_first_and_of_all_devices_togethe
         assert all(one.fence < other.fence for one, other in pairwise(everything))
         assert moves_in(store, None, 2) == everything[-2:]
         assert moves_in(tmp_path, name("d0"), 10) == of_d0
-
-
-def test_a_change_that_breaks_the_promise_is_refused_by_the_file_itself(tmp_path: Path) -> None:
-    with closing(Store(tmp_path)) as store:
-        before = committed(store, allocated(_D0, pod=X))
-        lock = before.locks[name("d0")]
-        twice = type(lock)(
-            device=name("other"), keys=lock.keys, state=lock.state, fence=99, since=NOW, boot=BOOT
-        )
-        after = Book(
-            fence=99,
-            last_allocation=before.last_allocation,
-            allocations=before.allocations,
-            locks={**before.locks, twice.device: twice},
-            pods=before.pods,
-        )
-        with pytest.raises(LedgerError, match="UNIQUE"):
-            store.write(after, ())
-        assert stored(store) == before
 
 
 def test_the_history_is_bounded_by_tidying(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -128,33 +127,6 @@ async def test_a_daemon_whose_files_were_removed_loses_nothing_and_keeps_a_secon
         second = await holdfast("run", "--config", node.config)
         assert second.returncode == 1
         assert "another holdfast is running on it (pid " in second.stderr
-        await node.kill_and_start()
-        assert await node.locks() == dict.fromkeys(node.ids(a), "held")
-        (mark,) = (await node.asked("status"))["byHand"]
-        assert mark["reason"].endswith("it burns")
-
-
-@pytest.mark.parametrize("how", ["replaced", "overwritten", "truncated"])
-async def test_whatever_is_done_to_the_ledger_its_book_is_written_again_and_nothing_is_lost(
-    short_path: Path, how: str
-) -> None:
-    async with stage(short_path, chips=2, own_process=True, withholdAfter="1h") as node:
-        a = await node.run(pod("a"))
-        (other,) = node.healthy() - node.ids(a)
-        await node.asked("quarantine", device=other, reason="it burns")
-        await node.until_problem("ledger", "")
-        file = node.state / FILE
-        if how == "replaced":
-            (node.state / "theirs").write_text("a backup of last year")
-            (node.state / "theirs").replace(file)
-        elif how == "overwritten":
-            file.write_text("a backup of last year")
-        else:
-            os.truncate(file, 0)
-        await node.until(lambda: "ledger files written again" in node.log, "it to be told")
-        if how == "replaced":
-            assert (node.state / f"{FILE}.unreadable-1").read_text() == "a backup of last year"
-        await node.until_problem("ledger", "")
         await node.kill_and_start()
         assert await node.locks() == dict.fromkeys(node.ids(a), "held")
         (mark,) = (await node.asked("status"))["byHand"]

@@ -1,7 +1,6 @@
-"""Every order of events that a real kubelet produces, with a restart at each turn.
+"""Every order of events that a real kubelet produces, undisturbed and with a restart at each turn.
 
 The stage asserts of each of them that no program started on a device that somebody had open.
-Undisturbed they are told in test_pods_one_after_another.py and test_kubelet_forgets.py.
 """
 
 import contextlib
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.stage import PATIENT, TIMES, TPU, Stage, asks, end, pod, stage
+from fakes.stage import PATIENT, POOL, TIMES, TPU, Stage, asks, end, pod, stage
 from simulated.pods import Phase, Pod, PodSpec
 
 Turn = Callable[[], Awaitable[None]]
@@ -42,11 +41,12 @@ async def _static_pod_edited_under_its_uid(node: Stage, turn: Turn) -> Pod:
 
 async def _force_delete(node: Stage, turn: Turn) -> Pod:
     old = await node.run(pod("old", ignores_term=True))
+    await node.until_named(old)
     (pid,) = node.orphans(old)
     node.kubelet.delete(old, grace=3600.0, force=True)
     await turn()
     new = await node.submit(pod("new"))
-    await node.waiting(new, f"pid {pid}", old)
+    await node.waiting(new, f"(pid {pid}) of default/old, which has ended")
     await turn()
     assert node.orphans(old) == (pid,), "it lives through its grace, whoever restarts"
     end(pid)
@@ -54,10 +54,12 @@ async def _force_delete(node: Stage, turn: Turn) -> Pod:
 
 
 async def _self_ending_pod(node: Stage, turn: Turn) -> Pod:
-    _, left = await node.left_behind()
+    old, left = await node.left_behind()
+    await node.until(node.all_releasing, "the lock to be released")
     await turn()
+    assert await node.locks() == dict.fromkeys(node.healthy(), "releasing")
     following = await node.submit(pod("next"))
-    await node.waiting(following, f"pid {left}")
+    await node.waiting(following, f"pid {left}", old)
     await turn()
     end(left)
     return following
@@ -65,7 +67,7 @@ async def _self_ending_pod(node: Stage, turn: Turn) -> Pod:
 
 async def _container_restart(node: Stage, turn: Turn) -> Pod:
     only = await node.run(pod("only", restart="Always", runs_for=0.5, orphan=1))
-    await node.waits_again(only, starts=1)
+    assert "pid " in await node.waits_again(only, starts=1)
     await turn()
     assert only.starts == 1
     end(*node.orphans(only))
@@ -77,14 +79,14 @@ async def _init_containers_and_a_sidecar(node: Stage, turn: Turn) -> Pod:
     init = (
         asks(TPU, 1, name="sidecar", restartable=True),
         asks(TPU, 1, name="first", runs_for=0.3),
-        asks(TPU, 1, name="second", runs_for=1.0),
+        asks(TPU, 2, name="second", runs_for=1.0),
     )
     only = await node.submit(pod("only", init=init, pull=0.5))
     await turn()
     await node.until(lambda: only.starts == 3, "the second init container to run")
     await turn()
     await node.until(lambda: only.starts == 4, "the main container to run")
-    assert len(node.ids(only)) == 2, "the main container has what the init containers had"
+    assert len(node.ids(only)) == 3, "the main container has what the init containers had"
     return only
 
 
@@ -121,6 +123,9 @@ async def _prestart_cancelled(node: Stage, turn: Turn) -> Pod:
     following = await node.submit(pod("next"))
     await node.waiting(following, "DEADLINE_EXCEEDED")
     await turn()
+    assert await node.queued() == 1
+    refused = following.refusals
+    await node.until(lambda: following.refusals >= refused + 2, "two more tries")
     end(left)
     return following
 
@@ -137,12 +142,13 @@ async def _two_allocations_queued(node: Stage, turn: Turn) -> Pod:
     await turn()
     end(left)
     await node.running(second)
-    assert first.starts == 0
+    assert (first.starts, await node.queued()) == (0, 0)
     return second
 
 
 async def _refused_for_another_resource(node: Stage, turn: Turn) -> Pod:
-    await node.refused_for_another_resource()
+    refused = await node.refused_for_another_resource()
+    assert "example.com/nic" in refused.message
     await turn()
     return await node.submit(pod("next"))
 
@@ -153,6 +159,7 @@ async def _deleted_between_allocate_and_start(node: Stage, turn: Turn) -> Pod:
     await turn()
     await node.end(early)
     await turn()
+    await node.until_free()
     assert early.starts == 0
     return await node.submit(pod("next"))
 
@@ -165,6 +172,25 @@ async def _two_counted_pods_on_one_device(node: Stage, turn: Turn) -> Pod:
     assert (one.starts, two.starts) == (0, 0)
     await node.end(one)
     return two
+
+
+async def _two_resources_asked_crosswise(node: Stage, turn: Turn) -> Pod:
+    await node.until(lambda: len(node.healthy(POOL)) == 2, "the pool to be offered")
+    both = (asks(TPU, 1, name="one"), asks(POOL, 1, name="two"))
+    # Kubelet admits the second before it reads that the first one has what it wants.
+    node.kubelet.hears.clear()
+    first = await node.submit(PodSpec(name="first", containers=both, pull=1.0))
+    second = await node.submit(PodSpec(name="second", containers=both))
+    node.kubelet.hears.set()
+    assert node.ids(first, TPU) == node.ids(second, POOL) != node.ids(second, TPU)
+    await turn()
+    await node.waiting(second, "is held by ", first)
+    await node.until(lambda: first.starts == 2, "both containers of the first to run")
+    assert second.starts == 0
+    await turn()
+    await node.end(first)
+    await node.until(lambda: second.starts == 2, "both containers of the second to run")
+    return second
 
 
 _ORDERS: dict[str, Order] = {
@@ -181,17 +207,22 @@ _ORDERS: dict[str, Order] = {
     "a pod is refused for another resource": _refused_for_another_resource,
     "a pod is deleted between Allocate and start": _deleted_between_allocate_and_start,
     "two counted pods are on one device": _two_counted_pods_on_one_device,
+    "two resources are asked for crosswise": _two_resources_asked_crosswise,
 }
 _CHIPS: dict[Order, int] = {
-    _init_containers_and_a_sidecar: 2,
+    _init_containers_and_a_sidecar: 3,
     _two_containers_on_different_chips: 2,
+    _two_resources_asked_crosswise: 2,
 }
 _SETTINGS: dict[Order, dict[str, Any]] = {
     _prestart_cancelled: {"times": replace(TIMES, pre_start=0.3), "gate": PATIENT},
+    _two_resources_asked_crosswise: {
+        "pools": ({"resourceName": POOL, "devices": ["1ae0:0063"]},),
+    },
 }
 
 
-@pytest.mark.parametrize("turn", ["kubelet restarts", "the daemon is killed"])
+@pytest.mark.parametrize("turn", ["nothing", "kubelet restarts", "the daemon is killed"])
 @pytest.mark.parametrize("order", _ORDERS)
 async def test_whatever_the_order_the_right_pod_starts_and_no_lock_is_left(
     short_path: Path, order: str, turn: str
@@ -204,13 +235,13 @@ async def test_whatever_the_order_the_right_pod_starts_and_no_lock_is_left(
         async def interrupt() -> None:
             if turn == "kubelet restarts":
                 await node.restart_kubelet()
-            else:
+            elif turn == "the daemon is killed":
                 await node.kill_and_start()
 
         last = await tell(node, interrupt)
         await node.running(last)
         assert last.phase is Phase.RUNNING, last.message
-        assert await node.owners() == dict.fromkeys(node.ids(last), last.uid)
+        assert await node.owners() == dict.fromkeys(node.ids(last) | node.ids(last, POOL), last.uid)
         await node.end(last)
         for pid in node.orphans(last):
             with contextlib.suppress(ProcessLookupError):  # it ended with its pod

@@ -1,47 +1,11 @@
 """Orders of events on a node, each told as a story: who asks, who waits, who starts."""
 
-import asyncio
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from fakes.stage import PATIENT, POOL, TIMES, TPU, asks, end, pod, stage
-from simulated.pods import Phase, PodSpec
-
-_POOL = ({"resourceName": POOL, "devices": ["1ae0:0063"]},)
-
-
-async def test_two_resource_names_asked_crosswise_do_not_deadlock(short_path: Path) -> None:
-    async with stage(short_path, chips=2, pools=_POOL) as node:
-        await node.until(lambda: len(node.healthy(POOL)) == 2, "the pool to be offered")
-        both = (asks(TPU, 1, name="one"), asks(POOL, 1, name="two"))
-        # Kubelet admits the second before it reads that the first one has what it wants.
-        node.kubelet.hears.clear()
-        first = await node.submit(PodSpec(name="first", containers=both))
-        second = await node.submit(PodSpec(name="second", containers=both))
-        node.kubelet.hears.set()
-        assert node.ids(first, TPU) == node.ids(second, POOL) != node.ids(second, TPU)
-
-        await node.running(first)
-        await node.until(lambda: first.starts == 2, "both containers of the first to run")
-        await node.waiting(second, "is held by ", first.spec.name)
-        await node.end(first)
-        await node.running(second)
-        await node.until(lambda: second.starts == 2, "both containers of the second to run")
-        assert set((await node.owners()).values()) == {second.uid}
-
-
-async def test_of_two_counted_pods_on_one_device_neither_starts_and_both_are_named(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1) as node:
-        one, two = await node.given_twice()
-        await node.waiting(two, "given the same devices to 2 pods")
-        await node.waiting(one, "given the same devices to 2 pods")
-        assert (one.starts, two.starts) == (0, 0)
-        await node.end(one)
-        await node.running(two)
-        assert set((await node.owners()).values()) == {two.uid}
+from fakes.stage import PATIENT, TIMES, TPU, asks, end, pod, stage
+from simulated.pods import Phase
 
 
 async def test_on_a_full_node_no_admission_fails_when_each_pod_is_followed_at_once(
@@ -78,16 +42,6 @@ async def test_on_a_full_node_pods_that_end_by_themselves_are_followed_at_once(
             await node.running(following)
             await node.until(lambda it=following: it.stopped, "the pod to be over")  # type: ignore[misc]
         assert node.ever_unhealthy() == set()
-
-
-async def test_a_pod_whose_second_resource_is_refused_leaves_no_lock_and_the_next_starts(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1) as node:
-        refused = await node.refused_for_another_resource()
-        assert "example.com/nic" in refused.message
-        following = await node.run(pod("next"))
-        assert set((await node.owners()).values()) == {following.uid}
 
 
 async def test_the_lock_of_a_pod_that_was_refused_ends_by_itself(short_path: Path) -> None:
@@ -131,18 +85,6 @@ async def test_repeated_allocations_of_one_pod_are_one(short_path: Path) -> None
         await node.until_free()
 
 
-async def test_a_sidecar_and_the_main_container_have_devices_of_their_own(
-    short_path: Path,
-) -> None:
-    async with stage(short_path) as node:
-        sidecar = asks(TPU, 1, name="sidecar", restartable=True)
-        only = await node.run(pod("only", chips=2, init=(sidecar,)))
-        assert only.starts == 2
-        assert len(node.ids(only)) == 3
-        await node.end(only)
-        await node.until_free()
-
-
 async def test_a_long_image_pull_ends_no_allocation_and_the_pod_then_starts(
     short_path: Path,
 ) -> None:
@@ -169,28 +111,6 @@ async def test_a_stateful_pod_comes_back_by_its_name_on_the_same_chip(short_path
             web = await node.run(pod("web-0"))
             assert await node.owners() == dict.fromkeys(node.ids(web), web.uid)
             await node.end(web)
-        # Force deleted, its former self is still there, and the new one is told so.
-        former = await node.run(pod("web-0", ignores_term=True))
-        (pid,) = node.orphans(former)
-        node.kubelet.delete(former, grace=1.5, force=True)
-        web = await node.submit(pod("web-0"))
-        await node.waiting(web, f"pid {pid}")
-        await node.running(web)
-        assert not node.node.lives(former.uid)
-
-
-async def test_a_static_pod_that_is_edited_starts_when_its_former_self_is_gone(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, gate=PATIENT) as node:
-        old = await node.run(pod("static", ignores_term=True))
-        node.kubelet.delete(old, grace=0.8, force=True)
-        # Allocate for the new one comes at once, its start only when kubelet saw the old one end.
-        new = await node.submit(pod("static", pull=1.5))
-        await node.until(node.queued, "the new one to be queued")
-        await node.running(new)
-        assert new.refusals == 0
-        assert await node.owners() == dict.fromkeys(node.ids(new), new.uid)
 
 
 async def test_a_static_pod_that_comes_back_by_its_uid_waits_for_its_former_self(
@@ -205,81 +125,6 @@ async def test_a_static_pod_that_comes_back_by_its_uid_waits_for_its_former_self
         end(left)
         await node.running(new)
         assert await node.owners() == dict.fromkeys(node.ids(new), new.uid)
-
-
-async def test_a_forced_deletion_is_waited_for_by_name_through_the_grace(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1) as node:
-        old = await node.run(pod("old", ignores_term=True))
-        await node.until_named(old)
-        (pid,) = node.orphans(old)
-        node.kubelet.delete(old, grace=1.5, force=True)
-        new = await node.submit(pod("new"))
-        await node.waiting(new, f"(pid {pid}) of default/old, which has ended")
-        await node.running(new)
-        assert not node.node.lives(old.uid)
-        assert node.ever_unhealthy() == set()
-
-
-async def test_a_pod_that_is_deleted_before_it_starts_leaves_no_lock(short_path: Path) -> None:
-    async with stage(short_path, chips=1) as node:
-        early = await node.submit(pod("early", pull=60.0))
-        await node.until(node.owners, "its chip to be locked")
-        await node.end(early)
-        await node.until_free()
-        await node.run(pod("next"))
-
-
-async def test_a_pod_that_is_deleted_while_it_waits_leaves_the_queue(short_path: Path) -> None:
-    async with stage(short_path, chips=1) as node:
-        old, left = await node.left_behind()
-        await node.until(lambda: old.stopped, "the old pod to be over")
-        waits = await node.submit(pod("waits"))
-        await node.waiting(waits, f"pid {left}")
-        await node.end(waits)
-        third = await node.submit(pod("third"))
-        await node.waiting(third, f"pid {left}")
-        end(left)
-        await node.running(third)
-        assert (waits.starts, await node.queued()) == (0, 0)
-
-
-async def test_two_that_wait_for_one_device_get_it_in_their_order(short_path: Path) -> None:
-    async with stage(short_path, chips=2) as node:
-        old = await node.run(pod("old", chips=2, runs_for=0.0, orphan=-1))
-        left = await node.orphan(old)
-        await node.until(lambda: old.stopped, "the old pod to be over")
-        first = await node.submit(pod("first", pull=1.0))
-        second = await node.submit(pod("second"))
-        await node.waiting(second, f"pid {left}")
-        end(left)
-        await asyncio.gather(node.running(first), node.running(second))
-        await node.end(first)
-        await node.end(second)
-        await node.until_free()
-
-
-async def test_a_container_that_restarts_waits_for_its_own_straggler(short_path: Path) -> None:
-    async with stage(short_path, chips=1) as node:
-        only = await node.run(pod("only", restart="Always", runs_for=0.5, orphan=1))
-        left = await node.waits_again(only, starts=1)
-        assert "pid " in left
-        stragglers = node.orphans(only)
-        end(*stragglers)
-        await node.until(lambda: only.starts == 2, "the container to start again")
-        assert await node.owners() == dict.fromkeys(node.ids(only), only.uid)
-
-
-async def test_siblings_on_other_devices_do_not_hold_up_a_restart(short_path: Path) -> None:
-    async with stage(short_path, chips=2, gate=PATIENT) as node:
-        containers = (
-            asks(TPU, 1, name="steady"),
-            asks(TPU, 1, name="restless", runs_for=0.1),
-        )
-        only = await node.submit(PodSpec(name="only", containers=containers, restart="Always"))
-        await node.until(lambda: only.starts >= 5, "the restless one to restart often")
-        assert only.refusals == 0
 
 
 async def test_the_lock_of_an_ended_pod_goes_soon_even_where_nobody_waits_for_it(

@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import socket
-import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
@@ -94,34 +93,6 @@ async def test_a_configuration_that_cannot_be_used_stops_no_upgrade_and_a_node_w
         await answers(path, 200)
         await node.kubelet.stop()
         await answers(path, 503)
-
-
-async def test_without_kubelet_nothing_is_registered_and_no_stream_is_open(
-    short_path: Path,
-) -> None:
-    async with stage(short_path) as node:
-        await _until_check(node, f"stream {TPU}", passes=True)
-        await node.kubelet.stop()
-        await _until_check(node, f"registered {TPU}", passes=False)
-        await _until_check(node, f"stream {TPU}", passes=False, reason="no ListAndWatch stream")
-        await node.kubelet.start()
-        await _until_check(node, f"registered {TPU}", passes=True)
-        await _until_check(node, f"stream {TPU}", passes=True)
-
-
-async def test_a_ledger_held_by_another_program_fails_its_check_until_it_lets_go(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, start=False) as node:
-        node.start()
-        await node.until(node.healthy, what="the daemon to have registered")
-        await _until_check(node, "ledger", passes=True)
-        with closing(sqlite3.connect(node.state / "ledger.db", isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            await node.allocate("0000:00:05.0")  # answered all the same, and not recorded
-            await _until_check(node, "ledger", passes=False, reason="no write has succeeded for")
-            other.execute("ROLLBACK")
-        await _until_check(node, "ledger", passes=True)
 
 
 async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> None:

@@ -132,8 +132,8 @@ async def test_its_name_stands_in_for_the_answer_of_a_kubelet_that_is_down(
         await node.until_named(old)
         await node.kubelet.stop()
         done = await node.command("release", only, "--yes")
-        assert "kubelet gave no answer" in done.stderr
-        assert left in node.orphans(old)
+        assert (done.returncode, "kubelet gave no answer" in done.stderr) == (1, True)
+        assert node.orphans(old) == (left,), "it may live"
         done = await node.command("release", only, "--force", "--pod", "old")
         assert done.returncode == 0, done.stderr
         await node.until(lambda: left not in node.orphans(old), "what is left to be ended")
@@ -148,13 +148,13 @@ async def test_of_a_pod_that_lives_only_who_holds_the_device_is_ended(short_path
         (device,) = node.ids(lives)
         await _opened(node, device)
         shown = await node.asked("releasable", device=device)
-        (holder,), (beside,) = shown["holders"], shown["others"]
+        (holder,), others = shown["holders"], shown["others"]
         done = await node.command("release", device, "--force", "--pod", "default/lives")
         assert done.returncode == 0, done.stderr
         await node.until(lambda: len(node.orphans(lives)) == 1, "the holder to be ended")
         await node.for_some_beats()
         (left,) = node.orphans(lives)
-        assert f"pid {left} (" in beside
+        assert any(f"pid {left} (" in each for each in others)
         assert f"pid {left} (" not in holder
         assert "is granted to pod default/lives" in done.stdout
         again = await node.command("release", device, "--force", "--pod", "default/lives")
@@ -179,17 +179,6 @@ async def test_where_not_everybody_can_be_seen_no_word_ends_a_pod_that_lives(
             unseen.kill()
         assert "not ended: pid" in done.stdout, done
         assert node.orphans(lives)
-
-
-async def test_while_kubelet_gives_no_answer_a_pod_may_live(short_path: Path) -> None:
-    async with stage(short_path, chips=1, reclaim=_QUICK) as node:
-        (only,) = node.healthy()
-        old, left = await _orphaned(node)
-        await node.kubelet.stop()
-        done = await node.command("release", only, "--yes")
-        assert done.returncode == 1
-        assert "kubelet gave no answer" in done.stderr
-        assert node.orphans(old) == (left,)
 
 
 async def test_a_lock_that_has_moved_since_it_was_shown_is_not_released(short_path: Path) -> None:

@@ -94,20 +94,23 @@ async def _in_this_process(
         node.close()
 
 
-async def test_it_registers_anew_in_the_same_process_and_a_pod_keeps_its_device(
+async def test_it_registers_anew_in_the_same_process_and_pods_keep_their_devices_and_their_turn(
     short_path: Path,
 ) -> None:
-    async with stage(short_path, chips=2, own_process=True) as node:
+    async with stage(short_path, chips=2, own_process=True, reclaim={"mode": "observe"}) as node:
         holder = await node.run(pod("holder"))
-        (chip,) = node.ids(holder)
-        await node.until_locks({chip: "held"})
+        following, left = await node.waits_for_orphan()
+        (chip,), (other,) = node.ids(holder), node.ids(following)
+        await node.until_locks({chip: "held", other: "releasing"})
 
-        node.configure(tpu=_RESTART)
+        node.configure(reclaim={"mode": "observe"}, tpu=_RESTART)
         await _registers_anew(node)
 
-        assert await node.locks() == {chip: "held"}
+        assert await node.locks() == {chip: "held", other: "releasing"}
         assert node.orphans(holder), "its program runs on"
-        await node.run(pod("next"))
+        await node.waiting(following, f"pid {left}")
+        end(left)
+        await node.running(following)
 
 
 async def test_what_can_be_is_taken_up_without_an_end_of_a_stream(short_path: Path) -> None:
@@ -194,20 +197,6 @@ async def test_a_configmap_that_kubelet_renews_is_taken_up_by_itself(short_path:
         settings = (await node.asked("debug"))["settings"]
         assert settings["gate"]["wait"] == 0.1
         assert _streams_ended(node) == 0
-
-
-async def test_a_start_that_waits_goes_on_waiting_when_the_daemon_restarts_for_a_change(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=1, own_process=True, reclaim={"mode": "observe"}) as node:
-        following, left = await node.waits_for_orphan()
-        node.configure(reclaim={"mode": "observe"}, tpu=_RESTART)
-
-        await _registers_anew(node)
-
-        await node.waiting(following, f"pid {left}")
-        end(left)
-        await node.running(following)
 
 
 async def test_what_changes_to_and_fro_does_not_restart_it_all_the_time(short_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fakes.gpustage import wants
+from fakes.gpustage import sharing, wants
 from fakes.stage import pod, stage
 from holdfast.app.daemon import _pulse
 from holdfast.app.wiring.live import LiveSettings
@@ -125,11 +125,9 @@ async def test_a_driver_is_looked_for_and_listed_after_another_time(gpu_stage: A
 
 
 async def test_more_than_one_replica_can_be_refused_at_once(gpu_stage: Any) -> None:
-    slices: dict[str, Any] = {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}
-    async with gpu_stage(others={"sharing": {"timeSlicing": slices}}) as node:
+    async with gpu_stage(others={"sharing": sharing(2)}) as node:
         node.gpus.arrive(1)
         await node.stage.until(lambda: len(node.healthy()) == 2, "two replicas")
-        slices = {**slices, "failRequestsGreaterThanOne": True}
-        await node.stage.reload(sharing={"timeSlicing": slices})
+        await node.stage.reload(sharing=sharing(2, failRequestsGreaterThanOne=True))
         refused = await node.stage.kubelet.submit(wants("greedy", 2))
         assert "maximum request size for shared resources is 1; found 2" in refused.message

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fakes.stage import Stage, pod, stage
+from fakes.stage import TPU, Stage, pod, stage
 from simulated.pods import Phase, Pod
 
 _FORCE: dict[str, Any] = {
@@ -73,6 +73,14 @@ async def _forced(node: Stage) -> tuple[Pod, str]:
     await node.end(old)
     await node.until(lambda: not node.orphans(old), "the orphan to be ended")
     return old, chip
+
+
+async def _counted_again(node: Stage, old: Pod) -> None:
+    """Let kubelet count *old* again, with the one chip that it had; return when it has the lock."""
+    node.kubelet.pods[old.uid] = Pod(spec=old.spec, phase=Phase.RUNNING)
+    node.kubelet.devices.note(old.uid, TPU, _CHIPS[:1])
+    node.kubelet.devices.write()
+    await node.until_locks({_CHIPS[0]: "held"})
 
 
 async def _evidence(node: Stage, state: str) -> str:
@@ -210,16 +218,10 @@ async def test_a_pod_that_comes_back_while_its_device_is_being_reset_waits_at_th
     async with stage(short_path, chips=1, reclaim={**_RESET, "resetTimeout": "1h"}) as node:
         _own_reset(node, _CHIPS[0])
         _hang(node, _CHIPS[0])
-        old = await _counted(node)
-        entries = list(node.kubelet.devices.entries)
-        await node.end(old)
-        await node.until(lambda: not node.orphans(old), "the orphan to be ended")
+        old, _ = await _forced(node)
         await node.until(lambda: node.node.tree.in_use("/dev/vfio/10"), "the reset to be begun")
         await node.until_locks({_CHIPS[0]: "reclaiming"})
-        node.kubelet.pods[old.uid] = Pod(spec=old.spec, phase=Phase.RUNNING)
-        node.kubelet.devices.entries[:] = entries
-        node.kubelet.devices.write()
-        await node.until_locks({_CHIPS[0]: "held"})
+        await _counted_again(node, old)
         assert "being reset and checked" in await node.pre_start(_CHIPS[0])
         with _returning(node, _CHIPS[0]):
             await node.until(
@@ -280,15 +282,9 @@ async def test_a_reset_that_returned_is_not_told_to_hang_though_its_pod_has_the_
     async with stage(short_path, chips=1, reclaim=_RESET) as node:
         _own_reset(node, _CHIPS[0])
         _hang(node, _CHIPS[0])
-        old = await _counted(node)
-        entries = list(node.kubelet.devices.entries)
-        await node.end(old)
-        await node.until(lambda: not node.orphans(old), "the orphan to be ended")
+        old, _ = await _forced(node)
         await node.until_problem(_STUCK, "stuck")
-        node.kubelet.pods[old.uid] = Pod(spec=old.spec, phase=Phase.RUNNING)
-        node.kubelet.devices.entries[:] = entries
-        node.kubelet.devices.write()
-        await node.until_locks({_CHIPS[0]: "held"})
+        await _counted_again(node, old)
         with _returning(node, _CHIPS[0]):
             opened = node.node.tree.in_use
             await node.until(lambda: not opened("/dev/vfio/10"), "the reset to return")

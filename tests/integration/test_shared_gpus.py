@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.gpustage import GPU, RECLAIM, GpuStage, wants
+from fakes.gpustage import GPU, RECLAIM, GpuStage, sharing, wants
 from fakes.ledgers import stored
 from fakes.stage import asks, end
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
@@ -16,12 +16,6 @@ from simulated.pods import Phase, Pod, PodSpec
 SHARED = "nvidia.com/gpu.shared"
 SLICE, SHARED_SLICE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.shared"
 _OTHER = "example.com/gpu"
-
-
-def sharing(replicas: int, **rules: Any) -> dict[str, Any]:
-    """Return the section of the settings, in the form of NVIDIA's file."""
-    resources = [{"name": GPU, "replicas": replicas}] if replicas else []
-    return {"timeSlicing": {"resources": resources, **rules}}
 
 
 def replicas(index: int, count: int) -> tuple[str, ...]:

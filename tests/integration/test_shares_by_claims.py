@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.claimrecord import write_entries
-from fakes.claimstage import DRIVER, NAMESPACE, Claim, ClaimStage, begin, claim_stage
+from fakes.claimstage import DRIVER, NAMESPACE, Claim, ClaimStage, begin
 from fakes.controlplane import NODE
-from fakes.opener import opener
+from fakes.gpustage import sharing
 from fakes.stage import end
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
@@ -31,26 +31,13 @@ from simulated.cluster.objects import (
 from simulated.cluster.scheduler import Scheduler
 from simulated.cluster.store import Object, Place
 from simulated.gpus import SimulatedGpus
-from simulated.nvml import CONTROL, GIB, uuid
+from simulated.nvml import GIB, uuid
 
-_GPU = {
-    "look": "100ms",
-    "rescan": "200ms",
-    "healthBeat": "200ms",
-    "api": "dra",
-    "deviceIdStrategy": "index",
-}
 _OBSERVE = {
     "foreignScan": "100ms",
     "mode": "observe",
 }
 _CARD = uuid(0).lower()
-
-
-def _sharing(replicas: int, **rules: Any) -> dict[str, Any]:
-    """Return the section of the settings, in the form of NVIDIA's file."""
-    resources = [{"name": "nvidia.com/gpu", "replicas": replicas}] if replicas else []
-    return {"timeSlicing": {"resources": resources, **rules}}
 
 
 class _Node:
@@ -112,11 +99,7 @@ class _Node:
 
     def computes(self, claim: Claim) -> int:
         """Let a process of the claim's last pod compute on the GPU; return its pid."""
-        pod = claim.pods[-1]
-        path = self.at.node.node.node("/dev/nvidia0")
-        held = self.at.holders.enter_context(opener(path))
-        self.at.node.node.add_pod(pod)
-        self.at.node.node.enter(pod, "main", held.pid)
+        held = self.at.opens_gpu(claim.pods[-1], 0)
         self._works[held.pid] = GIB
         self._show()
         return held.pid
@@ -130,17 +113,10 @@ class _Node:
         processes = tuple(("compute", pid, size) for pid, size in self._works.items())
         self.gpus.change(0, lambda card: replace(card, processes=processes))
 
-    async def error(self, claim: Claim) -> str:
-        return (await self.at.prepare(claim))[claim.name].error
-
     async def over(self, claim: Claim) -> None:
         """Let the pod of a claim end, and its claim be free for the scheduler."""
         assert await self.at.unprepare(claim) == {claim.name: ""}
         self.scheduler.delete(NAMESPACE, claim.name)
-
-    async def queued(self, claim: Claim) -> bool:
-        rows = await self.at.node.asked("locks") or ()
-        return any(row["state"] == "queued" and row["claimUid"] == claim.uid for row in rows)
 
     async def locks(self) -> dict[str, str]:
         return await self.at.node.locks()
@@ -152,10 +128,7 @@ def _replica(number: int) -> str:
 
 @pytest.fixture
 async def node(
-    request: pytest.FixtureRequest,
-    short_path: Path,
-    driver_root: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, claimed_gpus: Any, driver_root: Path
 ) -> AsyncIterator[_Node]:
     """A node of a cluster of Kubernetes 1.36, or of the minor version that is asked for.
 
@@ -164,27 +137,20 @@ async def node(
     asked = getattr(request, "param", 36)
     minor, strategy = (asked, "envvar") if isinstance(asked, int) else (36, asked)
     (driver_root / "usr/lib64/libcuda.so.550.54.15").touch()
-    control = short_path / "nvml"
-    monkeypatch.setenv(CONTROL, str(control))
-    async with claim_stage(
-        short_path,
-        start=False,
-        unprepare_wait="1s",
-        minor=minor,
-        tpu={"enabled": False},
-        gpu={
-            "driverRoot": str(driver_root),
-            "passDeviceSpecs": True,
-            "deviceListStrategy": [strategy],
-            **_GPU,
-        },
-        reclaim=_OBSERVE,
-        sharing=_sharing(2),
-    ) as at:
-        gpus = SimulatedGpus(at.node.node, control)
-        gpus.arrive(1)
-        await begin(at)
-        made = _Node(at, gpus)
+    others = {
+        "unprepare_wait": "1s",
+        "minor": minor,
+        "reclaim": _OBSERVE,
+        "sharing": sharing(2),
+    }
+    async with claimed_gpus(
+        1,
+        others=others,
+        passDeviceSpecs=True,
+        deviceIdStrategy="index",
+        deviceListStrategy=[strategy],
+    ) as stage:
+        made = _Node(*stage)
         await made.until_offered(2 if minor >= 36 else None)
         yield made
 
@@ -267,7 +233,7 @@ async def test_more_claims_than_shares_wait_for_whichever_is_free_first(node: _N
     whole = at.allocate("whole", device=_CARD)
     waiting = asyncio.create_task(at.prepare(whole))
     await at.unprepare(third)
-    await at.node.until(lambda: node.queued(whole), "the claim without a share to wait")
+    await at.node.until(lambda: at.queued(whole), "the claim without a share to wait")
     assert await at.unprepare(first) == {"first": ""}
     assert (await waiting)["whole"].error == ""
     assert await node.locks() == {uuid(0): "held"}
@@ -284,7 +250,7 @@ async def test_a_claim_may_have_several_shares_and_pods_that_share_one_are_neigh
     await at.prepared(shared)
     pid = node.computes(shared)
     beside = node.at.allocate("beside", device=_CARD, shareID=str(uuid4()))
-    assert await node.error(beside) == ""
+    assert await node.at.error(beside) == ""
     node.ends(pid)
     assert await at.unprepare(shared, beside) == {"shared": "", "beside": ""}
 
@@ -310,7 +276,7 @@ async def test_an_administrator_is_in_no_shares_way_and_has_none(node: _Node) ->
     node.computes(admin)
     assert await node.locks() == {_replica(0): "held"}
     second = node.scheduled("second")
-    assert await node.error(second) == ""
+    assert await node.at.error(second) == ""
 
 
 async def test_shares_that_the_ledger_lost_are_taken_over_from_kubelets_record(node: _Node) -> None:
@@ -348,11 +314,11 @@ async def test_a_gpu_that_claims_begin_to_share_is_let_go_first_and_the_other_wa
     at = node.at
     share = node.scheduled("share")
     await at.prepared(share)
-    at.node.configure(sharing=_sharing(0))
+    at.node.configure(sharing=sharing(0))
     await node.until_offered(None, tainted=True)
     assert (await at.prepare(share))["share"].error == "", "it keeps what it has"
     stray = at.allocate("stray", device=_CARD, shareID=str(uuid4()))
-    assert "which is not shared; delete the pod" in await node.error(stray)
+    assert "which is not shared; delete the pod" in await node.at.error(stray)
     node.pod("whole")
     assert node.scheduler.step() == []
     await node.over(share)
@@ -362,13 +328,13 @@ async def test_a_gpu_that_claims_begin_to_share_is_let_go_first_and_the_other_wa
     await at.prepared(whole)
     assert await node.locks() == {uuid(0): "held"}
 
-    at.node.configure(sharing=_sharing(2, failRequestsGreaterThanOne=True))
+    at.node.configure(sharing=sharing(2, failRequestsGreaterThanOne=True))
     await node.until_offered(1, tainted=True)
     assert (await at.prepare(whole))["whole"].error == ""
     await node.over(whole)
     await node.until_offered(2)
     two = node.of_two_requests("two")
-    assert "maximum request size for shared resources is 1; found 2" in await node.error(two)
+    assert "maximum request size for shared resources is 1; found 2" in await node.at.error(two)
     assert await node.locks() == {}
 
 
@@ -401,16 +367,16 @@ async def test_a_share_beside_adminaccess_to_its_gpu_is_all_that_is_locked(node:
     never = at.allocate("never", device=_CARD, shareID=str(uuid4()))
     assert await at.unprepare(never) == {"never": ""}  # for which the record is read
     assert await node.locks() == {_replica(0): "held"}
-    assert await node.error(at.allocate("other", device=_CARD, shareID=str(uuid4()))) == ""
+    assert await node.at.error(at.allocate("other", device=_CARD, shareID=str(uuid4()))) == ""
 
 
 async def test_a_claim_is_prepared_again_with_more_shares_than_the_settings_allow_by_now(
     node: _Node,
 ) -> None:
     two = node.of_two_requests("two")
-    assert await node.error(two) == ""
-    await node.at.node.reload(sharing=_sharing(2, failRequestsGreaterThanOne=True))
-    assert await node.error(two) == ""
+    assert await node.at.error(two) == ""
+    await node.at.node.reload(sharing=sharing(2, failRequestsGreaterThanOne=True))
+    assert await node.at.error(two) == ""
 
 
 async def test_a_rule_takes_no_gpu_from_a_claim_that_has_it_with_adminaccess(node: _Node) -> None:
@@ -419,4 +385,4 @@ async def test_a_rule_takes_no_gpu_from_a_claim_that_has_it_with_adminaccess(nod
     await at.prepared(admin)
     await at.node.reload(devices=[{"match": {"index": "0"}, "exclude": True}])
     await at.node.until(lambda: bool(node.offered()[_CARD].get("taints")), "the GPU to be leaving")
-    assert await node.error(admin) == ""
+    assert await node.at.error(admin) == ""

@@ -398,12 +398,7 @@ async def test_a_manifest_put_back_between_scan_and_signal_saves_its_pod(tmp_pat
 async def test_a_manifest_put_back_after_kubelets_answer_saves_its_pod(tmp_path: Path) -> None:
     async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
-
-        def back() -> None:
-            scene.reader.counted = (X,)
-            scene.reader.write()
-
-        _at_look(scene, _ASKED, back)
+        _at_look(scene, _ASKED, scene.reader.count_again)
         await scene.wait_long()
         assert victim.lives
 
@@ -623,12 +618,7 @@ async def test_a_manifest_put_back_right_before_its_cgroup_is_killed_saves_its_p
     tmp_path: Path,
 ) -> None:
     async with reclaim_scene(tmp_path) as scene:
-
-        def put_back() -> None:
-            scene.reader.counted = (X,)
-            scene.reader.write()
-
-        victim = await _judged_where_it_is_killed(scene, put_back)
+        victim = await _judged_where_it_is_killed(scene, scene.reader.count_again)
         assert victim.lives
         assert not scene.kernel.killed
 
@@ -700,11 +690,6 @@ async def test_a_manifest_put_back_while_a_kernel_refuses_cgroup_kill_saves_its_
 ) -> None:
     async with reclaim_scene(tmp_path, files=()) as scene:
         victim = scene.start(deaf=True)
-
-        def put_back() -> None:
-            scene.reader.counted = (X,)
-            scene.reader.write()
-
-        scene.kernel.before_kill = _once(put_back)
+        scene.kernel.before_kill = _once(scene.reader.count_again)
         await scene.wait_long()
         assert victim.lives

@@ -30,24 +30,6 @@ async def test_of_two_that_wait_for_one_device_the_older_starts_first(short_path
         assert await node.owners() == dict.fromkeys(node.ids(younger, POOL), younger.uid)
 
 
-async def test_killed_while_two_wait_crosswise_they_start_one_after_the_other(
-    short_path: Path,
-) -> None:
-    async with stage(short_path, chips=2, pools=_POOL, own_process=True) as node:
-        await node.until(lambda: len(node.healthy(POOL)) == 2, "the pool to be offered")
-        both = (asks(TPU, 1, name="one"), asks(POOL, 1, name="two"))
-        node.kubelet.hears.clear()
-        first = await node.submit(PodSpec(name="first", containers=both, pull=1.0))
-        second = await node.submit(PodSpec(name="second", containers=both))
-        node.kubelet.hears.set()
-        await node.kill_and_start()
-        await node.waiting(second, "is held by default/first as ")
-        await node.until(lambda: first.starts == 2, "both containers of the first to run")
-        assert second.starts == 0
-        await node.end(first)
-        await node.until(lambda: second.starts == 2, "both containers of the second to run")
-
-
 async def test_a_device_in_use_under_one_name_is_withheld_under_the_other(
     short_path: Path,
 ) -> None:
@@ -80,25 +62,6 @@ async def test_a_pod_that_is_deleted_at_the_gate_gives_the_device_to_the_next(
         following = await node.run(pod("next"))
         assert deleted.starts == 0
         assert await node.owners() == dict.fromkeys(node.ids(following), following.uid)
-
-
-async def test_killed_between_init_containers_the_pod_goes_on_where_it_was(
-    short_path: Path,
-) -> None:
-    init = (
-        asks(TPU, 1, name="i1", runs_for=0.0),
-        asks(TPU, 3, name="i2", runs_for=1.0),
-    )
-    async with stage(short_path, own_process=True) as node:
-        only = await node.submit(pod("only", init=init))
-        await node.until(lambda: only.starts == 2, "the second init container to run")
-        await node.kill_and_start()
-        await node.running(only)
-        held = node.ids(only)
-        assert len(held) == 3
-        assert await node.owners() == dict.fromkeys(held, only.uid)
-        await node.end(only)
-        await node.until_free()
 
 
 async def test_two_pods_that_each_want_most_of_the_node_take_turns(short_path: Path) -> None:

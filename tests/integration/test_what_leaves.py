@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fakes.gpustage import GPU, GpuStage, wants
+from fakes.gpustage import GPU, GpuStage, sharing, wants
 from fakes.stage import TPU, Stage, pod, stage
 from simulated.nvml import uuid
 from simulated.pods import Phase, Pod
@@ -126,6 +126,7 @@ async def test_a_container_starts_again_on_what_is_to_leave_where_its_pod_has_no
     """Between two starts the chip is withheld: kubelet starts the container all the same."""
     async with stage(short_path, chips=1, own_process=True, reclaim=_RECLAIM) as node:
         (chip,) = node.healthy()
+        node.runtime.has_pause = False
         holder = await node.run(pod("holder", restart="Always", runs_for=0.5))
         await _take_away(node, chip, _RULES[0])
         await node.until(lambda: chip in node.ever_unhealthy(), f"{chip} to be withheld")
@@ -133,11 +134,6 @@ async def test_a_container_starts_again_on_what_is_to_leave_where_its_pod_has_no
         await node.until(lambda: holder.starts > starts + 1, "the container to start twice again")
         assert node.ids(holder) == {chip}
         assert await node.locks() == {chip: "held"}
-
-
-def _sharing(replicas: int) -> dict[str, Any]:
-    resources = [{"name": GPU, "replicas": replicas}] if replicas else []
-    return {"timeSlicing": {"resources": resources}}
 
 
 async def _shared_by(gpus: GpuStage, count: int) -> dict[int, Pod]:
@@ -155,14 +151,14 @@ async def _share_by(gpus: GpuStage, count: int) -> None:
     """Have fewer pods share a GPU, and return when kubelet has heard of it."""
     node = gpus.stage
     started = node.log.count('"event": "started"')
-    node.configure(sharing=_sharing(count))
+    node.configure(sharing=sharing(count))
     await node.until(lambda: node.log.count('"event": "started"') > started, "another start")
     heard = node.heard(GPU)
     await node.until(lambda: node.heard(GPU) > heard, "the lists to be sent")
 
 
 async def test_no_pod_of_a_queue_gets_a_replica_once_gpus_are_not_shared(gpu_stage: Any) -> None:
-    changes = {"sharing": _sharing(3), "question": _AS_DELIVERED}
+    changes = {"sharing": sharing(3), "question": _AS_DELIVERED}
     async with gpu_stage(others=changes) as gpus:
         node = gpus.stage
         pods = await _shared_by(gpus, 3)
@@ -178,7 +174,7 @@ async def test_no_pod_of_a_queue_gets_a_replica_once_gpus_are_not_shared(gpu_sta
 async def test_no_more_pods_than_replicas_share_a_gpu_after_their_number_was_lowered(
     gpu_stage: Any,
 ) -> None:
-    changes = {"sharing": _sharing(4), "question": _AS_DELIVERED}
+    changes = {"sharing": sharing(4), "question": _AS_DELIVERED}
     async with gpu_stage(others=changes) as gpus:
         node = gpus.stage
         pods = await _shared_by(gpus, 4)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from fakes.stage import end, pod, stage
+from fakes.stage import Stage, end, pod, stage
 
 
 async def test_a_release_that_cannot_be_recorded_is_not_told_as_a_device_in_use(
@@ -34,6 +34,7 @@ async def test_each_refusal_is_logged_once_and_reads_the_same_as_the_one_before(
         async with stage(short_path, chips=1, reclaim={"mode": "observe"}) as node:
             following, left = await node.waits_for_orphan()
             await node.until(lambda: following.refusals >= 6, "it to be refused some times")
+            await node.until(lambda: _queued_by_name(node), "it to be known by name")
             end(left)
             await node.running(following)
     told = [each["reason"] for each in _refusals(logged)]
@@ -95,18 +96,9 @@ async def test_kubelet_is_not_asked_again_and_again_for_a_start_that_waits_for_a
         await node.running(following)
 
 
-async def test_the_locks_name_the_pods_that_wait(short_path: Path) -> None:
-    async with stage(short_path, chips=1, reclaim={"mode": "observe"}) as node:
-        following, left = await node.waits_for_orphan()
-
-        async def named() -> bool:
-            rows = await node.asked("locks") or ()
-            waiting = [row["podName"] for row in rows if row["state"] == "queued"]
-            return waiting == ["default/next"]
-
-        await node.until(named, "the pod that waits to be known by name")
-        end(left)
-        await node.running(following)
+async def _queued_by_name(node: Stage) -> bool:
+    rows = await node.asked("locks") or ()
+    return [row["podName"] for row in rows if row["state"] == "queued"] == ["default/next"]
 
 
 def _refusals(logged: list[Any]) -> list[Any]:

@@ -344,7 +344,7 @@ def _in_pools(choice: Choice, thing: Thing) -> Iterator[tuple[Thing, str]]:
         if taken:
             address, model, _ = taken[0]
             index = int(thing.path.rpartition("/")[2])
-            names = _names(thing.functions, index, model)
+            names = _names(tuple(taken), index, model)
             yield replace(thing, kind="pool", id=address, names=names), name
 
 

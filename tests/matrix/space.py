@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from msgspec import Struct
 
+from holdfast.model.tpu.generations import GENERATIONS
 from holdfast.settings import Settings, known_paths
 from holdfast.settings import plain as defaults
 from holdfast.settings.reloading import TakeUp, take_up
@@ -151,14 +152,7 @@ _NODES: Mapping[str, tuple[Any, ...]] = {
         ("", 0),
         ("v5e", 4),
         ("v5e", 1),
-        ("v5e", 8),
-        ("v2", 4),
-        ("v3", 4),
-        ("v4i", 4),
-        ("v4", 4),
-        ("v5p", 4),
-        ("v6e", 8),
-        ("tpu7x", 4),
+        *((name, max(each.chips_per_host)) for name, each in GENERATIONS.items()),
     ),
     "node.gpus": (
         (),

@@ -446,11 +446,7 @@ async def world(choice: Choice, library: Path) -> AsyncIterator[World]:
         (driver / "usr/lib64").mkdir(parents=True)
         shutil.copy2(library, driver / "usr/lib64" / nvml.LIBRARY)
         (driver / "usr/lib64/libcuda.so.550.54.15").touch()
-        environment = {
-            nvml.CONTROL: str(folder / "nvml"),
-            "KUBERNETES_SERVICE_HOST": plane.access.host,
-            "KUBERNETES_SERVICE_PORT": str(plane.access.port),
-        }
+        environment = {nvml.CONTROL: str(folder / "nvml"), **plane.server.environment}
         if choice["node.by"] == "nvidia":
             environment["CONFIG_FILE"] = str(folder / "nvidia.yaml")
         if choice["node.root"] == "environment":

@@ -204,8 +204,16 @@ class PlayedKubelet:
             pod.prepared = pod.given = True
             if pod.asked.is_set():
                 return
+            await asyncio.sleep(node.pulls)
+            if pod.asked.is_set():
+                return
             simulated = pod.simulated
-            node.starts(pod, self.manager.cdi(simulated, simulated.spec.containers[0]))
+            try:
+                names = self.manager.cdi(simulated, simulated.spec.containers[0])
+            except DraError:  # it has its sandbox, so nothing is prepared again for it
+                pod.forgotten = True
+                return
+            node.starts(pod, names)
             pod.running = pod.holds = True
             return
 

@@ -42,15 +42,17 @@ class ClaimNode:
         loses_ledger: bool = False,
         looks: float = 60.0,
         reads: float = 0.0,
+        pulls: float = 0.0,
     ) -> None:
         """Make it below *root*; *loses_ledger*: a daemon that is killed leaves none.
 
-        *looks* and *reads* are those of an Order.
+        *looks*, *reads* and *pulls* are those of an Order.
         """
         self.loop = loop
         self._loses_ledger = loses_ledger
         self.looks = looks
         self.reads = reads
+        self.pulls = pulls
         self.forced = 0
         self.clock = VirtualClock(loop)
         self.root = root

@@ -21,6 +21,7 @@ MOST_PASSES = 30
 """A call that waits for nothing is answered after fewer."""
 LOOKS = tuple(map(float, range(5, 61, 5)))
 _READS = (0.0, 0.0, 3.0)
+_PULLS = (0.0, 3.0, 70.0)
 """The last is longer than a call is on its way."""
 _CLAIM, _RIVAL, _NEXT = "shared", "rival", "next"
 
@@ -68,6 +69,7 @@ class Order(Struct, frozen=True, kw_only=True):
     back. Before each pause all parts have their turn `passes` times. `crash` is after how many points
     of the daemon's work it is killed; 0: at once. Kubelet looks for pods that are not active `looks`
     seconds after its start, and each minute from then on; a read of its record takes `reads` seconds.
+    Between a Prepare and its container's start a pod needs `pulls` seconds for images.
     """
 
     steps: tuple[Step, ...]
@@ -81,6 +83,7 @@ class Order(Struct, frozen=True, kw_only=True):
     lost: bool = False
     looks: float = 60.0
     reads: float = 0.0
+    pulls: float = 0.0
 
     def __str__(self) -> str:
         which = f"{'newest' if self.ends_newest else 'oldest'} ends"
@@ -88,7 +91,8 @@ class Order(Struct, frozen=True, kw_only=True):
         return (
             f"{[each.name for each in self.steps]}, {which}, {forced}, leaves {self.leaves.name}, "
             f"rival {self.rival}, pause {self.pause.name}, passes {self.passes}, crash {self.crash}, "
-            f"lost {self.lost}, looks {self.looks:g}, reads {self.reads:g}"
+            f"lost {self.lost}, looks {self.looks:g}, reads {self.reads:g}, "
+            f"pulls {self.pulls:g}"
         )
 
 
@@ -114,6 +118,7 @@ def orders(depth: int, chosen: random.Random) -> Iterator[Order]:
                 lost=lost,
                 looks=chosen.choice(LOOKS),
                 reads=chosen.choice(_READS),
+                pulls=chosen.choice(_PULLS),
             )
 
 
@@ -139,7 +144,9 @@ def play(order: Order) -> Played:
 
 
 async def _play(order: Order, loop: VirtualLoop, root: Path) -> Played:
-    node = ClaimNode(loop, root, loses_ledger=order.lost, looks=order.looks, reads=order.reads)
+    node = ClaimNode(
+        loop, root, loses_ledger=order.lost, looks=order.looks, reads=order.reads, pulls=order.pulls
+    )
     points = 0
     try:
         await node.start()
@@ -236,7 +243,7 @@ async def _wind_up(node: ClaimNode) -> None:
 
 
 def _runs(pod: PlayedPod) -> bool:
-    return pod.running
+    return pod.running or pod.forgotten
 
 
 def _is_gone(pod: PlayedPod) -> bool:

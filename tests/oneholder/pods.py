@@ -44,6 +44,8 @@ class PlayedPod:
     """Whether kubelet had its claim prepared, and no Unprepare of that has succeeded since."""
     given: bool = False
     """The same, and kubelet has called no Unprepare since: its containers may start."""
+    forgotten: bool = False
+    """Whether kubelet has lost its claim before its container started, which it does not any more."""
     running: bool = False
     holds: bool = False
     """Whether a process of it has the chip open."""

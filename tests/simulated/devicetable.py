@@ -25,8 +25,6 @@ class DeviceTable:
         self.entries: list[Entry] = []
         self.leaked: dict[str, set[str]] = {}
         """Ids by resource that are taken by no pod, as after some failed admissions."""
-        self.plain_lists = False
-        """Write DeviceIDs as kubelets before 1.20 did: without NUMA nodes."""
         self.later_version = False
         """Write what no version known today has written."""
         self._random = random.Random(0)
@@ -73,7 +71,7 @@ class DeviceTable:
                 "PodUID": entry.pod,
                 "ContainerName": entry.container,
                 "ResourceName": entry.resource,
-                "DeviceIDs": list(entry.ids) if self.plain_lists else _by_node(entry, nodes),
+                "DeviceIDs": _by_node(entry, nodes),
                 "AllocResp": base64.b64encode(entry.answer).decode(),
             }
             for entry in self.entries

@@ -85,11 +85,7 @@ class DraDemo(Demo):
                     "unprepareWait": "6s",
                 },
             },
-            environment={
-                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-                "KUBERNETES_SERVICE_PORT": str(cluster.server.port),
-                **(environment or {}),
-            },
+            environment={**cluster.server.environment, **(environment or {})},
         )
         self.cdi = cdi
         self.kubelet.tell = PodStatuses(self.store, self.scheduler).tell

@@ -129,10 +129,13 @@ class DraManager:
                 continue
 
     def cdi(self, pod: Pod, container: Container) -> list[str]:
-        """Return the CDI names that *container* is given."""
+        """Return the CDI names that *container* is given; raise DraError where one is forgotten."""
         names: list[str] = []
         for claim, request in container.claims:
-            info = self.cache.claims[pod.spec.namespace, pod.spec.claims[claim]]
+            name = pod.spec.claims[claim]
+            info = self.cache.claims.get((pod.spec.namespace, name))
+            if info is None:
+                raise DraError(f"unable to get claim info for claim {name}: not in the cache")
             names += info.cdi(request)
         return list(dict.fromkeys(names))
 
@@ -209,12 +212,8 @@ class DraManager:
         async with self._changing:
             for infos in batches.values():
                 for info in infos:
-                    info.pods.discard(pod)
-                    info.prepared = False
-                    name = (info.namespace, info.name)
-                    # Two calls may have been about it, and another pod may have come since.
-                    if not info.pods and self.cache.claims.get(name) is info:
-                        del self.cache.claims[name]
+                    # By its name, whoever has joined it since (before k/k#140527).
+                    self.cache.claims.pop((info.namespace, info.name), None)
             self.cache.write()
 
     def _plugin(self, driver: str) -> Plugin:

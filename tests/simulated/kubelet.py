@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ class Kubelet(rpc.RegistrationServicer):
         self._runtime = runtime
         self._times = times or KubeletTimes()
         self._server: aio.Server | None = None
-        self._channels: list[aio.Channel] = []
+        self._channels: defaultdict[str, list[aio.Channel]] = defaultdict(list)
         self._streams: list[asyncio.Task[None]] = []
         self._loops: list[asyncio.Task[None]] = []
         self._heard = asyncio.Event()
@@ -101,6 +102,7 @@ class Kubelet(rpc.RegistrationServicer):
             if path.is_socket():
                 path.unlink()
         self.devices.read()
+        self._worker.look()
         if self.dra is not None:
             await self.dra.start()
             self._loops.append(asyncio.create_task(self._unprepare_inactive(self.dra)))
@@ -123,7 +125,7 @@ class Kubelet(rpc.RegistrationServicer):
         if self.dra is not None:
             await self.dra.stop()
         await _cancel(self._streams)
-        for channel in self._channels:
+        for channel in [each for known in self._channels.values() for each in known]:
             await channel.close()
         self._channels.clear()
         await self.pod_resources.stop()
@@ -245,7 +247,7 @@ class Kubelet(rpc.RegistrationServicer):
             await context.abort(
                 grpc.StatusCode.UNKNOWN, "failed to dial device plugin: context deadline exceeded"
             )
-        self._channels.append(channel)
+        self._channels[name].append(channel)
         before = self.devices.endpoints.get(name)
         self.devices.endpoints[name] = Endpoint(
             stub=stub,
@@ -282,9 +284,11 @@ class Kubelet(rpc.RegistrationServicer):
                 if self.ends_streams:
                     stream.cancel()
                     break
-        # By name, even if this was the stream of a former plugin: a bug of kubelets before 1.37.
+        # By name, even if this was the stream of a former plugin: a bug of kubelets before 1.37. It
+        # closes the connection of the one that registered last.
         if left := self.devices.endpoints.get(resource):
             left.stop()
+            await self._channels[resource][-1].close()
 
     async def _admit(self, pod: Pod) -> None:
         for container in (*pod.spec.init_containers, *pod.spec.containers):

@@ -15,6 +15,8 @@ from holdfast.model.ids import PciAddress
 from simulated.hosttree import HostTree, replace
 from simulated.proctree import ProcTree
 
+PAUSE = "pause"
+"""The container of a pod that is its sandbox."""
 _LOOK = 0.01
 _KUBEPODS = "kubepods.slice/kubepods-besteffort.slice"
 _NAMESPACES = {"pid": "pid:[4026531836]", "mnt": "mnt:[4026531841]"}
@@ -103,8 +105,9 @@ class SimulatedNode:
         return any(pid in members for members in self._members.values())
 
     def members(self, uid: str) -> tuple[int, ...]:
-        """Return the processes of a pod."""
-        return tuple(self._members.get(uid, ()))
+        """Return the processes of a pod, but the one of its sandbox."""
+        members = self._members.get(uid, {})
+        return tuple(pid for pid, container in members.items() if container != PAUSE)
 
     def add_process(self, pid: int, cgroup: str) -> None:
         """Show a real process on this node, in *cgroup*."""

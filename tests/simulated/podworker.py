@@ -9,7 +9,8 @@ from grpc import aio
 from msgspec import Struct
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from simulated.devicemanager import DeviceManager
+from simulated.devicemanager import AdmissionError, DeviceManager, Endpoint
+from simulated.devicetable import Entry
 from simulated.dramanager import DraError, DraManager
 from simulated.pods import Container, Phase, Pod
 
@@ -23,6 +24,14 @@ _STOPPED = (
 
 class Runtime(Protocol):
     """The container runtime, as far as kubelet needs it."""
+
+    def enclose(self, pod: Pod) -> None:
+        """Make the pod's cgroup, as kubelet does before all else."""
+        ...
+
+    async def sandbox(self, pod: Pod) -> None:
+        """Start what lives as long as the pod, whichever containers of it run: pause."""
+        ...
 
     async def start(
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
@@ -86,13 +95,22 @@ class PodWorker:
         self._up = up
         self._begin = begin
         self._tell = tell
+        self._running: set[tuple[str, str]] = set()
+        """The containers that run, by their pods."""
+        self._found = frozenset[tuple[str, str]]()
+
+    def look(self) -> None:
+        """Note which containers run, as kubelet does when it starts."""
+        self._found = frozenset(self._running)
 
     async def run(self, pod: Pod, former: asyncio.Task[None] | None = None) -> None:
         """Be the pod's worker: pull, start the containers, and see them end."""
         if former is not None:
             await asyncio.wait([former])
+        self._runtime.enclose(pod)
         if not await self._prepare(pod):
             return
+        await self._runtime.sandbox(pod)
         await asyncio.sleep(pod.spec.pull)
         pod.pulled.set()
         for container in pod.spec.init_containers:
@@ -100,7 +118,7 @@ class PodWorker:
                 return
             if container.restartable:
                 self._begin(self._keep(pod, container))
-            elif await self._runtime.wait(pod, container) and not pod.deleting:
+            elif await self._end(pod, container) and not pod.deleting:
                 break
         codes = await asyncio.gather(*(self._main(pod, each) for each in pod.spec.containers))
         if pod.deleting:
@@ -158,16 +176,22 @@ class PodWorker:
                 return 0
             pod.phase = Phase.RUNNING
             self._tell(pod)
-            code = await self._runtime.wait(pod, container)
+            code = await self._end(pod, container)
             if pod.deleting or pod.spec.restart == "Never":
                 pod.exits[container.name] = code
                 return code
 
     async def _keep(self, pod: Pod, container: Container) -> None:
         while not pod.deleting:
-            await self._runtime.wait(pod, container)
+            await self._end(pod, container)
             if not pod.deleting:
                 await self._start(pod, container)
+
+    async def _end(self, pod: Pod, container: Container) -> int:
+        try:
+            return await self._runtime.wait(pod, container)
+        finally:
+            self._running.discard((pod.uid, container.name))
 
     async def _start(self, pod: Pod, container: Container) -> bool:
         """Start a container; a refusal of PreStartContainer is retried without limit.
@@ -182,61 +206,68 @@ class PodWorker:
             try:
                 grant = await self._grant(pod, container)
                 await self._runtime.start(pod, container, grant)
-            except (_NotYetError, OSError) as error:
+            except (_NotYetError, AdmissionError, DraError, OSError) as error:
                 pod.waiting = str(error)
                 await asyncio.sleep(pause)
                 pause = self._times.retry
             else:
                 pod.waiting = ""
                 pod.starts += 1
+                self._running.add((pod.uid, container.name))
                 return True
-
-    def _check_extended(self, pod: Pod, container: Container) -> None:
-        """Refuse a start for what the pod has by a claim, as 1.36.2 does; Allocate leaves it out."""
-        for resource in sorted(container.extended):
-            endpoint = self._devices.endpoints.get(resource)
-            if endpoint is not None and endpoint.pre_start:
-                raise _NotYetError(
-                    f"no devices found allocated in local cache for pod {pod.uid}, container "
-                    f"{container.name}, resource {resource}"
-                )
 
     async def _grant(self, pod: Pod, container: Container) -> api.ContainerAllocateResponse:
         grant = api.ContainerAllocateResponse()
-        self._check_extended(pod, container)
-        for resource in container.limits:
-            entry = self._devices.of(pod.uid, container.name, resource)
+        for resource in (*container.limits, *sorted(container.extended)):
             endpoint = self._devices.endpoints.get(resource)
-            if entry is None:
-                continue
-            if endpoint is not None and endpoint.stub is None:
-                # Of a plugin that is away since this kubelet started it has no options.
+            entry = self._devices.of(pod.uid, container.name, resource)
+            if endpoint is not None:
+                await self._ask(pod, container, resource, endpoint, entry)
+            elif entry is not None:
                 raise _NotYetError(
-                    _STOPPED.format(resource)
-                    if endpoint.pre_start
-                    else f"endpoint not found in cache for a registered resource: {resource}"
+                    f"endpoint not found in cache for a registered resource: {resource}"
                 )
-            if endpoint is not None and endpoint.stub is not None and endpoint.pre_start:
-                request = api.PreStartContainerRequest(devices_ids=entry.ids)
-                try:
-                    await endpoint.stub.PreStartContainer(request, timeout=self._times.pre_start)
-                except asyncio.CancelledError:
-                    task = asyncio.current_task()
-                    if task is None or task.cancelling():
-                        raise
-                    raise _NotYetError("kubelet stopped while it waited for the plugin") from None
-                except aio.AioRpcError as error:
-                    pod.refusals += 1
-                    raise _NotYetError(
-                        "device plugin PreStartContainer rpc failed with err: rpc error: "
-                        f"code = {error.code().name} desc = {error.details()}"
-                    ) from error
-            grant.MergeFromString(entry.answer)
+            if endpoint is not None and entry is None and resource in container.limits:
+                await self._devices.allocate(pod, container)
+                entry = self._devices.of(pod.uid, container.name, resource)
+            grant.MergeFromString(entry.answer if entry is not None else b"")
         for name in self._dra.cdi(pod, container) if self._dra is not None else ():
             grant.cdi_devices.add(name=name)
         if pod.deleting:
             raise _NotYetError("the pod is being deleted")
         return grant
+
+    async def _ask(
+        self, pod: Pod, container: Container, resource: str, endpoint: Endpoint, entry: Entry | None
+    ) -> None:
+        """Call PreStartContainer, if the plugin wants it."""
+        if not endpoint.pre_start:
+            # Of a plugin that is away since this kubelet started it has no options, and asks nobody.
+            # But then it admits no container that it has not found running.
+            if endpoint.stub is None and (pod.uid, container.name) not in self._found:
+                raise _NotYetError("the pod is not admitted yet")
+            return
+        if entry is None:  # also where a claim has it: 1.36.2 leaves it out of Allocate alone
+            raise _NotYetError(
+                f"no devices found allocated in local cache for pod {pod.uid}, container "
+                f"{container.name}, resource {resource}"
+            )
+        if endpoint.stub is None:
+            raise _NotYetError(_STOPPED.format(resource))
+        request = api.PreStartContainerRequest(devices_ids=entry.ids)
+        try:
+            await endpoint.stub.PreStartContainer(request, timeout=self._times.pre_start)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise _NotYetError("kubelet stopped while it waited for the plugin") from None
+        except aio.AioRpcError as error:
+            pod.refusals += 1
+            raise _NotYetError(
+                "device plugin PreStartContainer rpc failed with err: rpc error: "
+                f"code = {error.code().name} desc = {error.details()}"
+            ) from error
 
 
 class _NotYetError(Exception):

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from msgspec.structs import asdict
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.cdi import resolve
+from simulated.node import PAUSE
 from simulated.pods import Container, Pod
 
 _WORKLOAD = Path(__file__).with_name("workload.py")
@@ -63,8 +65,29 @@ class Runtime:
         self._toolkit = toolkit
         self._cdi = cdi
         self._running: dict[tuple[str, str], asyncio.subprocess.Process] = {}
+        self._sandboxes: dict[str, subprocess.Popen[bytes]] = {}
+        self.has_pause = True
+        """Whether a process lives as long as its pod; CRI-O drops it where no container needs it."""
         self.failures: list[str] = []
         """What programs said when a device could not be opened: what a user would see."""
+
+    def enclose(self, pod: Pod) -> None:
+        """Make the pod's cgroup, as kubelet does before all else."""
+        self._node.add_pod(pod.uid)
+
+    async def sandbox(self, pod: Pod) -> None:
+        """Start what lives as long as the pod, whichever containers of it run: pause."""
+        if not self.has_pause:
+            return
+        pause = subprocess.Popen(["/bin/sleep", "infinity"])
+        self._node.enter(pod.uid, PAUSE, pause.pid)
+        self._sandboxes[pod.uid] = pause
+
+    def end_pause(self, pod: Pod) -> None:
+        """End the pod's pause: in gVisor there is none beside the sandbox itself."""
+        if (pause := self._sandboxes.pop(pod.uid, None)) is not None:
+            pause.kill()
+            pause.wait()
 
     async def start(
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
@@ -127,7 +150,7 @@ class Runtime:
         return self._running[pod.uid, container.name].pid
 
     async def stop(self, pod: Pod, grace: float) -> None:
-        """End all containers of the pod: SIGTERM, and SIGKILL after *grace* seconds."""
+        """End all containers of the pod, SIGTERM and after *grace* seconds SIGKILL, then its pause."""
         mine = [process for (uid, _), process in self._running.items() if uid == pod.uid]
         for process in mine:
             _signal(process, signal.SIGTERM)
@@ -137,6 +160,7 @@ class Runtime:
         for process in mine:
             _signal(process, signal.SIGKILL)
         await asyncio.gather(*(process.wait() for process in mine))
+        self.end_pause(pod)
 
     async def remove(self, pod: Pod) -> None:
         """Remove the pod's cgroup as soon as nothing lives in it."""

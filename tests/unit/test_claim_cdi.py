@@ -5,17 +5,14 @@ import os
 from typing import Any
 
 from holdfast.model.dra.handover import device, file_name, kind, spec
-from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
+from holdfast.model.grants import ContainerGrant, GrantedMount
 from holdfast.model.ids import ClaimUid
 
 _CLAIM = ClaimUid("5f0c8b9e-0000-4000-8000-000000000001")
-_GROUP, _CONTAINER = "/dev/vfio/10", "/dev/vfio/vfio"
+_GROUP, _CONTAINER = "/run/driver/dev/vfio/10", "/dev/vfio/vfio"
 _NUMBERS = {_GROUP: os.makedev(511, 3)}
 _FULL = ContainerGrant(
-    nodes=(
-        GrantedNode(host_path=_GROUP, container_path="/dev/vfio/0", permissions="rwm"),
-        GrantedNode(host_path=_CONTAINER, container_path=_CONTAINER),
-    ),
+    nodes=(_GROUP, _CONTAINER),
     envs={"TPU_TOPOLOGY": "2x2", "CHIPS": "a=b,c"},
     mounts=(
         GrantedMount(host_path="/run/host", container_path="/run/pod"),
@@ -37,13 +34,13 @@ GOLDEN = """\
         ],
         "deviceNodes": [
           {
-            "path": "/dev/vfio/0",
-            "hostPath": "/dev/vfio/10",
+            "path": "/dev/vfio/10",
+            "hostPath": "/run/driver/dev/vfio/10",
             "type": "c",
             "major": 511,
             "minor": 3,
             "fileMode": 438,
-            "permissions": "rwm"
+            "permissions": "rw"
           },
           {
             "path": "/dev/vfio/vfio",
@@ -99,7 +96,7 @@ def test_the_order_of_variables_does_not_change_the_file() -> None:
 
 def test_what_a_device_does_not_need_is_left_out() -> None:
     """Runtimes take no empty list for nothing: old ones refuse the file."""
-    bare = ContainerGrant(nodes=(GrantedNode(host_path=_GROUP, container_path=_GROUP),))
+    bare = ContainerGrant(nodes=(_GROUP,))
 
     (edits,) = (each["containerEdits"] for each in _spec(a=bare)["devices"])
 

@@ -19,7 +19,7 @@ from holdfast.model.dra.handover import (
     nodes_of,
     spec,
 )
-from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ClaimUid, ResourceName
 
 _CHIP, _NIC = ResourceName("a.b/chip"), ResourceName("a.b/nic")
@@ -51,7 +51,7 @@ def _grant(resource: ResourceName, devices: tuple[Device, ...]) -> ContainerGran
     """Return nodes, and a variable of the resource that tells of all devices."""
     paths = [node.path for each in devices for node in each.nodes]
     return ContainerGrant(
-        nodes=tuple(GrantedNode(host_path=path, container_path=path) for path in paths),
+        nodes=tuple(paths),
         envs={resource.rpartition("/")[2].upper(): ",".join(each.name.id for each in devices)},
     )
 
@@ -81,9 +81,7 @@ class _Handed:
         return found
 
     def nodes(self, *requests: str) -> Sequence[str]:
-        found = [
-            node.host_path for name in self.names(*requests) for node in self.specs[name].nodes
-        ]
+        found = [path for name in self.names(*requests) for path in self.specs[name].nodes]
         return sorted(found)
 
 
@@ -147,8 +145,10 @@ def test_what_is_given_with_admin_access_is_told_apart_from_what_is_not() -> Non
 def test_a_spec_leads_to_others_by_the_path_of_a_node_or_by_its_number(
     path: str, rdev: int, key: str, *, leads: bool
 ) -> None:
-    nodes = (GrantedNode(host_path="/dev/c0", container_path="/dev/c0"),)
-    grants = {"chip": ContainerGrant(nodes=nodes), "all.requests": ContainerGrant(envs={"A": "1"})}
+    grants = {
+        "chip": ContainerGrant(nodes=("/dev/c0",)),
+        "all.requests": ContainerGrant(envs={"A": "1"}),
+    }
     text = spec("holdfast.dev", _CLAIM, grants, {"/dev/c0": os.makedev(511, 257)})
     device = device_of(named("c"), key, nodes=(DeviceNode(path=path, rdev=rdev),))
     assert leads_to_others(nodes_in(text.encode()), _A, nodes_of([device])) is leads
@@ -161,8 +161,7 @@ def test_a_spec_leads_to_another_card_by_its_node_whatever_of_it_the_claim_has(
     has: str, leads: bool
 ) -> None:
     node = DeviceNode(path="/dev/nvidia1", rdev=1)
-    given = GrantedNode(host_path=node.path, container_path=node.path)
-    text = spec("holdfast.dev", _CLAIM, {"gpu": ContainerGrant(nodes=(given,))}, {})
+    text = spec("holdfast.dev", _CLAIM, {"gpu": ContainerGrant(nodes=(node.path,))}, {})
     found = [device_of(named("b1"), "part/B/1", nodes=(node,)), device_of(named("A"), "card/A")]
     assert leads_to_others(nodes_in(text.encode()), keys(has), nodes_of(found)) is leads
 

@@ -3,8 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import HALF, WHOLE, inventory, name, silicon
-from holdfast.model.devices import Inventory
+from fakes.books import HALF, WHOLE, device_of, inventory, name, silicon
+from fakes.tpus import plain_tpus
+from holdfast.discovery.source import Sources
+from holdfast.model.devicerules import DeviceRule, assigned
+from holdfast.model.devices import Inventory, pci_key
 from holdfast.model.dra.advertised import (
     AdvertisedDevice,
     as_assigned,
@@ -13,6 +16,7 @@ from holdfast.model.dra.advertised import (
     plain,
     texts,
 )
+from holdfast.model.ids import PciAddress
 
 NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
 ALONE = tuple(map(plain, NODE.devices))
@@ -71,6 +75,31 @@ def test_a_group_has_another_type_as_soon_as_one_of_its_devices_was_moved() -> N
     (found,) = as_assigned([group], beside)
 
     assert found.attributes == texts(type="half", resource=HALF, shape="2x1")
+
+
+@pytest.mark.parametrize(
+    ("moved", "boxes"),
+    [((), ["2x2", "2x2", "2x4"]), ((0, 2, 4, 6), []), ((5,), ["2x2"]), ((0, 1, 2, 3), ["2x2"])],
+)
+def test_where_a_chip_is_does_not_hang_on_which_others_come_by_the_device_plugin(
+    moved: tuple[int, ...], boxes: list[str]
+) -> None:
+    chips = [
+        device_of(name(each), pci_key(PciAddress(each)), source="tpu", model="v5e")
+        for each in (f"0000:00:{place:02x}.0" for place in range(8))
+    ]
+    found = Inventory(resources=(WHOLE,), devices=tuple(chips))
+    rules = [
+        DeviceRule(place=str(place), pci=chips[place].name.id, resource=HALF) for place in moved
+    ]
+    sources = Sources([plain_tpus()])
+    before = {each.name: each for each in sources.told(found, lambda _resource: True)}
+
+    told = sources.told(assigned(found, rules, {}), WHOLE.__eq__)
+
+    assert all(each == before[each.name] for each in told)
+    assert [each.attributes["shape"].text for each in told if len(each.devices) > 1] == boxes
+    assert len(told) == 8 - len(moved) + len(boxes)
 
 
 def test_what_was_moved_is_found_by_its_former_name_and_has_its_present_one() -> None:

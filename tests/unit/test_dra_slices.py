@@ -16,7 +16,15 @@ from fakes.books import name as named
 from fakes.tpus import plain_tpus
 from holdfast.discovery.source import Source, Sources
 from holdfast.model.cards import replica_key
-from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory, pci_key
+from holdfast.model.devices import (
+    Device,
+    DeviceKind,
+    Fault,
+    FaultKind,
+    Identity,
+    Inventory,
+    pci_key,
+)
 from holdfast.model.dra.advertised import AdvertisedDevice, plain, texts, versions
 from holdfast.model.dra.resourceslice import (
     Capacity,
@@ -579,10 +587,10 @@ def test_a_device_is_known_by_its_function_or_the_one_that_is_its_key() -> None:
     (one,) = chips(1)
     accel = msgspec.structs.replace(one, functions=(), kind=DeviceKind.ACCEL)
     nowhere = msgspec.structs.replace(accel, keys=frozenset({HardwareKey("card/x")}))
+    placed = msgspec.structs.replace(nowhere, identity=Identity(addresses=(address(0),)))
 
     assert plain(accel).address == address(0)
-    by_uuid = msgspec.structs.replace(one, keys=frozenset({HardwareKey("card/x")}))
-    assert plain(by_uuid).address == address(0), "the key of a GPU is its UUID"
+    assert plain(placed).address == address(0), "the key of a GPU is its UUID"
     assert plain(nowhere).address is None
 
 

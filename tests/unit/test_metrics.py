@@ -3,10 +3,12 @@
 import ast
 import inspect
 import re
+import time
 
 import pytest
 from prometheus_client import generate_latest
 
+import holdfast
 from fakes.books import WHOLE, X, device_lock, device_of, drafted, name, silicon
 from fakes.standings import standings_of
 from holdfast.allocation.entry import EntryOutcome
@@ -267,6 +269,17 @@ def test_a_limit_that_is_not_known_is_not_shown_as_none_at_all() -> None:
     assert "holdfast_memory_limit_bytes NaN" in _shown(Metrics())
 
 
+def test_the_version_is_a_label_and_the_start_a_time_since_the_epoch() -> None:
+    began = time.time()
+    registry = Metrics().registry
+
+    version = {"version": holdfast.__version__}
+    assert registry.get_sample_value("holdfast_build_info", version) == 1.0
+    started = registry.get_sample_value("holdfast_start_time_seconds")
+    assert started is not None
+    assert began <= started <= time.time()
+
+
 def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
     metrics = Metrics()
 
@@ -279,7 +292,7 @@ def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
             starts_waiting=3,
             ledger_failing_for=7.0,
             holders={_TPU: 4},
-            own_memory=OwnMemory(memory=Memory(total=64 << 20), share=0.5),
+            own_memory=OwnMemory(memory=Memory(total=64 << 20), resident=7, share=0.5),
             scan_seconds=0.02,
             scan_gaps=1,
             scan_age=30.0,
@@ -298,6 +311,7 @@ def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
         "holdfast_ledger_failing_seconds 7.0",
         'holdfast_holders{resource="google.com/tpu"} 4.0',
         "holdfast_memory_limit_bytes 6.7108864e+07",
+        "holdfast_memory_resident_bytes 7.0",
         "holdfast_scan_seconds 0.02",
         "holdfast_scan_gaps 1.0",
         "holdfast_scan_age_seconds 30.0",

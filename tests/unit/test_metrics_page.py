@@ -32,6 +32,15 @@ def test_the_page_and_the_daemon_have_the_same_metrics_with_the_same_types_and_l
     assert len(_ROW.findall(_PAGE)) == len(_ROWS)
 
 
+def test_each_metric_is_asked_for_by_its_name_in_a_test(repository: Path) -> None:
+    folders = [repository / "tests" / each for each in ("unit", "contract", "integration")]
+    texts = "".join(path.read_text("utf-8") for each in folders for path in each.rglob("*.py"))
+    lacking = [
+        name for name, _, _ in exposed_metrics() if not re.search(rf"{name}(_count|_sum)?\b", texts)
+    ]
+    assert not lacking, "tests/unit/test_metrics.py needs a case for each"
+
+
 _OPEN = {"resource", "version", "le"}
 """Labels whose values are from no closed set."""
 _RARE: Mapping[str, set[str]] = {

@@ -38,6 +38,7 @@ from holdfast.model.book.pods import (
     Observation,
     PodSighting,
     changes_with_time,
+    lacking,
     reconcile,
     without_retired,
 )
@@ -54,6 +55,7 @@ from holdfast.model.ids import (
     HardwareKey,
     PodUid,
     ProcessId,
+    ResourceName,
 )
 from holdfast.model.kubelet import KubeletView, ListedPod
 
@@ -73,12 +75,18 @@ def _after(
     sightings: dict[PodUid, PodSighting] | None = None,
     now: float = NOW,
     boot: BootId = BOOT,
+    adopts: bool = True,
 ) -> Book:
     draft = drafted(book, now=now, boot=boot)
     reconcile(
         draft,
         Observation(
-            pending_timeout=60.0, view=view, inventory=node, boot=boot, sightings=sightings or {}
+            pending_timeout=60.0,
+            view=view,
+            inventory=node,
+            boot=boot,
+            sightings=sightings or {},
+            adopts=adopts,
         ),
     )
     assert not breaches(draft.book)
@@ -240,7 +248,8 @@ def _swapped() -> Inventory:
 
 def test_pods_whose_old_ids_mean_each_others_devices_after_a_reboot_swap_them() -> None:
     """Each would wait for the other for ever."""
-    view = seen(entry(X, "a"), entry(Y, "b"))
+    others = entry(X, "zz", resource=ResourceName("example.com/nic"))
+    view = seen(entry(X, "a"), others, entry(Y, "b"))
     book = _after(Book(), view, sightings={X: _LIVING, Y: _LIVING})
     assert (lock_of(book, "d0").pod, lock_of(book, "d1").pod) == (X, Y)
     assert _after(book, view, boot=BootId("boot-2")).locks == book.locks
@@ -255,6 +264,13 @@ def test_what_means_nothing_yet_after_a_reboot_takes_nothing_from_a_pod(view: Ku
     book = _after(Book(), seen(entry(X, "a")), sightings={X: _LIVING})
     after = _after(book, view, node=_swapped(), boot=BootId("boot-2"))
     assert (name("d0"), X) in {(each.device, each.pod) for each in after.locks.values()}
+
+
+def test_what_the_book_has_for_the_very_pod_is_not_taken_in_late() -> None:
+    view = seen(entry(X, "d0"), entry(Y, "d0"), entry(X, "d0", "d1"))
+    observed = Observation(pending_timeout=60.0, view=view, inventory=_NODE, boot=BOOT)
+    left = lacking(book_of(allocated(_D0, pod=X)), observed).view.entries
+    assert left == (entry(Y, "d0"), entry(X, "d0", "d1"))
 
 
 @pytest.mark.parametrize("odd", ["", "zz", "vfio", "/dev/vfio/a"])
@@ -301,6 +317,14 @@ def test_a_pod_is_not_adopted_under_a_name_that_is_not_ours_any_more() -> None:
     draft.end(book.allocations[1], "it is over")
     view = seen(entry(X, "d0", resource=former))
     assert _after(draft.book, view, sightings={X: _LIVING}).allocations == {}
+
+
+def test_where_no_pod_is_to_be_adopted_what_is_over_ends_all_the_same() -> None:
+    """A full disk takes no new Allocation, and with one nothing of what has ended either."""
+    book = book_of(allocated(_D0, pod=X, active=True))
+    after = _after(book, seen(entry(Y, "d1")), sightings={Y: _LIVING}, adopts=False)
+    assert after.allocations == {}
+    assert lock_of(after, "d0").state is LockState.RELEASING
 
 
 def test_a_pod_that_has_more_than_the_book_says_is_adopted_with_all_of_it() -> None:

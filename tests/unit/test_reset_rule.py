@@ -4,7 +4,7 @@ import pytest
 
 from fakes.books import device_of, name
 from holdfast.model.book.book import LockState
-from holdfast.model.devices import Device, pci_key
+from holdfast.model.devices import Device, Identity, pci_key
 from holdfast.model.ids import PciAddress
 from holdfast.model.reclaim.reset import (
     FunctionState,
@@ -134,11 +134,14 @@ def test_a_function_is_bound_again_only_if_allowed_and_nobody_has_or_chose_a_dri
     assert may_rebind(look, allowed=allowed) is may
 
 
-def _device(id_: str, *members: str, functions: tuple[str, ...] = ()) -> Device:
+def _device(
+    id_: str, *members: str, functions: tuple[str, ...] = (), own: tuple[str, ...] = ()
+) -> Device:
     return device_of(
         name(id_),
         *(pci_key(PciAddress(each)) for each in members),
         functions=tuple(map(PciAddress, functions)),
+        identity=Identity(addresses=tuple(map(PciAddress, own or members))),
     )
 
 
@@ -147,14 +150,17 @@ def _device(id_: str, *members: str, functions: tuple[str, ...] = ()) -> Device:
     [
         (_device("0000:00:05.0", "0000:00:05.0", functions=("0000:00:05.0",)), ["0000:00:05.0"]),
         (_device("0000:00:05.0", "0000:00:05.0"), ["0000:00:05.0"]),
-        (_device("0000:00:05.0", "0000:00:05.0", "0000:00:05.1"), ["0000:00:05.0"]),
+        (
+            _device("0000:00:05.0", "0000:00:05.0", "0000:00:05.1", own=("0000:00:05.0",)),
+            ["0000:00:05.0"],
+        ),
         (
             _device("0000:c0:02", "0000:c0:02.0", "0000:c0:02.1", functions=("0000:c0:02.0",)),
             ["0000:c0:02.0", "0000:c0:02.1"],
         ),
     ],
 )
-def test_a_pod_needs_what_is_on_vfio_and_what_the_device_is_named_after(
+def test_a_pod_needs_what_is_on_vfio_and_what_the_device_is(
     device: Device, needed: list[str]
 ) -> None:
     assert list(needed_functions(device)) == needed

@@ -22,7 +22,7 @@ from holdfast.model.dra.handover import (
 )
 from holdfast.model.dra.passage import by_resource, enter
 from holdfast.model.gate.gate import Obstacle
-from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceId, DeviceName, PodUid, ResourceName
 
 _GPU, _RENAMED = ResourceName("nvidia.com/gpu"), ResourceName("nvidia.com/gpu.shared")
@@ -227,9 +227,7 @@ def test_what_a_result_means(
 def test_containers_are_given_the_node_of_each_share_and_kubelet_its_id() -> None:
     def grant(_resource: ResourceName, devices: tuple[Device, ...]) -> ContainerGrant:
         nodes = dict.fromkeys(node.path for each in devices for node in each.nodes)
-        return ContainerGrant(
-            nodes=tuple(GrantedNode(host_path=path, container_path=path) for path in nodes)
-        )
+        return ContainerGrant(nodes=tuple(nodes))
 
     given = placed([_share("a"), _share("b")], Book(), _MINE)
     assert not isinstance(given, Obstacle)

@@ -15,23 +15,22 @@ from holdfast.model.tpu.generations import (
     slot_of,
 )
 
+_IDS = [
+    (0x0027, 0x004E, "v2"),
+    (0x0027, 0x004F, "v3"),
+    (0x0027, 0x1234, "v3"),
+    (0x0027, None, "v3"),
+    (0x0056, 0, "v4i"),
+    (0x005E, 0, "v4"),
+    (0x0062, 0, "v5p"),
+    (0x0063, 0, "v5e"),
+    (0x006F, None, "v6e"),
+    (0x0075, 0, "tpu7x"),
+    (0x0076, 0, "tpu7x"),
+]
 
-@pytest.mark.parametrize(
-    ("device", "subsystem", "name"),
-    [
-        (0x0027, 0x004E, "v2"),
-        (0x0027, 0x004F, "v3"),
-        (0x0027, 0x1234, "v3"),
-        (0x0027, None, "v3"),
-        (0x0056, 0, "v4i"),
-        (0x005E, 0, "v4"),
-        (0x0062, 0, "v5p"),
-        (0x0063, 0, "v5e"),
-        (0x006F, None, "v6e"),
-        (0x0075, 0, "tpu7x"),
-        (0x0076, 0, "tpu7x"),
-    ],
-)
+
+@pytest.mark.parametrize(("device", "subsystem", "name"), _IDS)
 def test_each_pci_id_names_its_generation(device: int, subsystem: int | None, name: str) -> None:
     found = generation_of(GOOGLE_VENDOR, device, subsystem)
     assert found is not None
@@ -49,6 +48,7 @@ def test_the_same_device_id_of_another_vendor_is_not_a_chip() -> None:
 
 def test_every_id_has_its_generation_and_none_is_excluded_as_well() -> None:
     assert {*PCI_IDS.values()} == set(GENERATIONS)
+    assert {device for device, _ in PCI_IDS} == {device for device, *_ in _IDS}
     assert not {device for device, _ in PCI_IDS} & set(NOT_CHIPS)
 
 

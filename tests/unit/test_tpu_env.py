@@ -12,27 +12,33 @@ _NO_WRAP = "false,false,false"
 _WRAP = "true,true,true"
 
 
-@pytest.mark.parametrize(
-    ("name", "topology", "chips", "kind", "hosts", "per_host", "wrap"),
-    [
-        ("v5e", "1x1", 1, "v5litepod-1", "1,1,1", "1,1,1", _NO_WRAP),
-        ("v5e", "2x2", 4, "v5litepod-4", "1,1,1", "2,2,1", _NO_WRAP),
-        ("v5e", "2x4", 8, "v5litepod-8", "1,1,1", "2,4,1", _NO_WRAP),
-        ("v5e", "2x4", 4, "v5litepod-8", "1,2,1", "2,2,1", _NO_WRAP),
-        ("v5e", "4x4", 4, "v5litepod-16", "2,2,1", "2,2,1", _NO_WRAP),
-        ("v5e", "16x16", 4, "v5litepod-256", "8,8,1", "2,2,1", "true,true,false"),
-        ("v5e", "8x16", 8, "v5litepod-128", "4,4,1", "2,4,1", "false,true,false"),
-        ("v6e", "1x1", 1, "v6e-1", "1,1,1", "1,1,1", _NO_WRAP),
-        ("v6e", "2x2", 4, "v6e-4", "1,1,1", "2,2,1", _NO_WRAP),
-        ("v6e", "2x4", 8, "v6e-8", "1,1,1", "2,4,1", _NO_WRAP),
-        ("v3", "2x2", 4, "v3-8", "1,1,1", "2,2,1", _NO_WRAP),
-        ("v4", "2x2x1", 4, "v4-8", "1,1,1", "2,2,1", _NO_WRAP),
-        ("v4", "2x2x2", 4, "v4-16", "1,1,2", "2,2,1", _NO_WRAP),
-        ("v4", "4x4x4", 4, "v4-128", "2,2,4", "2,2,1", _WRAP),
-        ("v5p", "2x2x1", 4, "v5p-8", "1,1,1", "2,2,1", _NO_WRAP),
-        ("tpu7x", "2x2x1", 4, "tpu7x-8", "1,1,1", "2,2,1", _NO_WRAP),
-    ],
-)
+_HOSTS = [
+    ("v2", "2x2", 4, "v2-8", "1,1,1", "2,2,1", _NO_WRAP),
+    ("v4i", "2x2x1", 4, "v4lite-4", "1,1,1", "2,2,1", _NO_WRAP),
+    ("v5e", "1x1", 1, "v5litepod-1", "1,1,1", "1,1,1", _NO_WRAP),
+    ("v5e", "2x2", 4, "v5litepod-4", "1,1,1", "2,2,1", _NO_WRAP),
+    ("v5e", "2x4", 8, "v5litepod-8", "1,1,1", "2,4,1", _NO_WRAP),
+    ("v5e", "2x4", 4, "v5litepod-8", "1,2,1", "2,2,1", _NO_WRAP),
+    ("v5e", "4x4", 4, "v5litepod-16", "2,2,1", "2,2,1", _NO_WRAP),
+    ("v5e", "16x16", 4, "v5litepod-256", "8,8,1", "2,2,1", "true,true,false"),
+    ("v5e", "8x16", 8, "v5litepod-128", "4,4,1", "2,4,1", "false,true,false"),
+    ("v6e", "1x1", 1, "v6e-1", "1,1,1", "1,1,1", _NO_WRAP),
+    ("v6e", "2x2", 4, "v6e-4", "1,1,1", "2,2,1", _NO_WRAP),
+    ("v6e", "2x4", 8, "v6e-8", "1,1,1", "2,4,1", _NO_WRAP),
+    ("v3", "2x2", 4, "v3-8", "1,1,1", "2,2,1", _NO_WRAP),
+    ("v4", "2x2x1", 4, "v4-8", "1,1,1", "2,2,1", _NO_WRAP),
+    ("v4", "2x2x2", 4, "v4-16", "1,1,2", "2,2,1", _NO_WRAP),
+    ("v4", "4x4x4", 4, "v4-128", "2,2,4", "2,2,1", _WRAP),
+    ("v5p", "2x2x1", 4, "v5p-8", "1,1,1", "2,2,1", _NO_WRAP),
+    ("tpu7x", "2x2x1", 4, "tpu7x-8", "1,1,1", "2,2,1", _NO_WRAP),
+]
+
+
+def test_every_generation_has_its_row() -> None:
+    assert {name for name, *_ in _HOSTS} == GENERATIONS.keys()
+
+
+@pytest.mark.parametrize(("name", "topology", "chips", "kind", "hosts", "per_host", "wrap"), _HOSTS)
 def test_a_whole_host_is_told_its_place_in_the_slice(  # noqa: PLR0917 - the columns of the table
     name: str, topology: str, chips: int, kind: str, hosts: str, per_host: str, wrap: str
 ) -> None:

@@ -65,7 +65,7 @@ def test_a_group_is_viable_unless_a_driver_in_it_does_dma_of_its_own(
         (_function(None, was_bound=True), None, FaultKind.NO_DRIVER),
         (_function(None, was_bound=True), _node(), FaultKind.PENDING_REMOVAL),
         (_function("nvme"), _node(exists=False, found=None), FaultKind.NO_DRIVER),
-        (_function("nvme", was_bound=True), _node(), FaultKind.PENDING_REMOVAL),
+        (_function("nvme", was_bound=True), _node(), FaultKind.NO_DRIVER),
     ],
 )
 def test_a_function_needs_a_vfio_driver_and_its_loss_while_the_node_stays_is_a_removal(

@@ -24,7 +24,7 @@ from holdfast.model.cards import is_replica
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.gate.cdi import cdi_name
 from holdfast.model.gate.placement import Choice
-from holdfast.model.grants import VFIO_CONTAINER, ContainerGrant, GrantedNode
+from holdfast.model.grants import VFIO_CONTAINER, ContainerGrant
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     CheckpointId,
@@ -71,13 +71,9 @@ class GrantBuilder(Struct):
         if ours and self.specs is not None and all(map(self.specs.published.covers, ours)):
             names = (cdi_name(device.name) for device in ours)
             return replace(own, cdi_devices=(*own.cdi_devices, *names))
-        nodes = [
-            GrantedNode(host_path=node.path, container_path=node.path)
-            for device in ours
-            for node in device.nodes
-        ]
+        nodes = [node.path for device in ours for node in device.nodes]
         if any(device.kind is DeviceKind.VFIO for device in ours):
-            nodes.append(GrantedNode(host_path=VFIO_CONTAINER, container_path=VFIO_CONTAINER))
+            nodes.append(VFIO_CONTAINER)
         return replace(own, nodes=tuple(dict.fromkeys((*own.nodes, *nodes))))
 
 

@@ -14,7 +14,7 @@ from holdfast.model.cards import ReplicaNames
 from holdfast.model.devices import Device, DeviceKind, Fault, Inventory
 from holdfast.model.gate.placement import Choice, preferred
 from holdfast.model.gate.promise import Breach
-from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.grants import ContainerGrant
 from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
@@ -111,7 +111,7 @@ class Source:
         """
         return ContainerGrant(
             nodes=tuple(
-                GrantedNode(host_path=node.path, container_path=node.path)
+                node.path
                 for device in devices
                 if device.kind is DeviceKind.DRIVER
                 for node in device.nodes
@@ -249,11 +249,12 @@ class Sources(Promises):
         """Return what the scheduler is told about those devices whose resource DRA *serves*."""
         # Groups are made of what is beside each other on the node, whatever it is called.
         hardware = inventory.hardware or inventory.devices
-        told = self.advertised(each for each in hardware if serves(each.name.resource))
         from holdfast.model.dra.advertised import as_assigned, told_apart  # noqa: PLC0415 - as above
 
-        told = tuple(told_apart(told, hardware))
-        return tuple(as_assigned(told, inventory)) if inventory.hardware else told
+        told = told_apart(self.advertised(hardware), hardware)
+        if inventory.hardware:
+            told = as_assigned(told, inventory)
+        return tuple(each for each in told if all(serves(name.resource) for name in each.devices))
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
         """Return what an answer to Allocate promises to vendors' own container runtimes."""

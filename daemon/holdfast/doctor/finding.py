@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.host.files.paths import Mount, below, mount_of, mounts
+from holdfast.host.files.paths import Mount, as_its_process, below, mount_of, mounts
 from holdfast.host.root import HostRoot
 from holdfast.model.node.filesystems import CONTAINERS_OWN
 from holdfast.settings import Settings
@@ -121,7 +121,7 @@ class Node(Struct, frozen=True, kw_only=True):
         /var/run is usually a link to /run: followed as it is, it would lead to our own.
         """
         plain = self.root / absolute.lstrip("/")
-        return plain if self.live else below(self.root, absolute) or plain
+        return as_its_process(str(plain)) if self.live else below(self.root, absolute) or plain
 
 
 def or_well(findings: Iterable[Finding], well: Finding) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ from holdfast.doctor.programs import ask_daemon, running
 from holdfast.host.cgroup.memorylimit import MemoryReader
 from holdfast.host.files.kernelfile import device_number, names_or_empty
 from holdfast.host.proc.procfs import Procfs
-from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.ledger.disk import LOCK
@@ -113,7 +112,7 @@ def _runtimes(root: HostRoot, reader: MemoryReader) -> Iterator[Finding]:
 def _holders(
     node: Node, reader: MemoryReader, targets: tuple[ScanTarget, ...]
 ) -> Iterator[Finding]:
-    scan = HolderScan(node.host, patience=PATIENCE).scan(targets)
+    scan = HolderScan(node.host).scan(targets)
     if scan.gaps and node.live:
         yield Check("pods").warn(
             f"cannot see every process that may have a device: {scan.gaps[0]}",

@@ -95,6 +95,8 @@ class NodePool(Struct, kw_only=True):
             advertised = tuple(map(as_whole, advertised))
             devices |= {each.name: each for each in inventory.shared_cards}
         roots = await self._roots_of(advertised)
+        if self.inventory.value is not inventory:
+            return await self.facts(kept)
         # From here on without a pause, so that all of it is of one moment.
         standings, evict_lost = self.standings.now(), self.evict_lost.value
         return PoolFacts(

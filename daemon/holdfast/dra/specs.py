@@ -75,7 +75,7 @@ class ClaimSpecs(Struct, frozen=True):
     def _write(
         self, claim: ClaimUid, grants: Grants, devices: Sequence[Device], *, again: bool = False
     ) -> list[str]:
-        paths = {node.host_path for grant in grants.values() for node in grant.nodes}
+        paths = {path for grant in grants.values() for path in grant.nodes}
         found = {path: device_number(self.root.node(path)) for path in paths}
         numbers = {path: number for path, number in found.items() if number is not None}
         text = spec(self.driver, claim, grants, numbers)

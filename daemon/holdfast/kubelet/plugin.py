@@ -25,13 +25,13 @@ from holdfast.errors import (
     bug,
 )
 from holdfast.kubelet.podresources import Traffic
-from holdfast.kubelet.reader import DeviceLists
+from holdfast.kubelet.reader import CALM, DeviceLists
 from holdfast.kubelet.socket import SocketServer, dial, what_went_wrong
 from holdfast.ledger.standings import DeviceStandings, EmptyPods
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.book.standing import Standing
 from holdfast.model.devices import Inventory
-from holdfast.model.grants import ContainerGrant
+from holdfast.model.grants import ContainerGrant, in_container
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.text import printable
 from holdfast.names import LONGEST_SOCKET_PATH
@@ -229,10 +229,10 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
                 await self.streams.until(lambda streams: streams.open == 0)
 
     async def allocates_answered(self, patience: float) -> None:
-        """Return when no Allocate is in flight, or after *patience* seconds: each is a pod."""
+        """Return when no more Allocates come, or after *patience* seconds: each is a pod."""
         try:
             async with asyncio.timeout(patience):
-                await self._parts.traffic.none_in_flight()
+                await self._parts.traffic.quiet(self._parts.clock, seconds=CALM)
         except TimeoutError:
             log.warning("Allocate cut off at shutdown", resource=self.resource, patience=patience)
 
@@ -405,12 +405,8 @@ def container_answer(grant: ContainerGrant) -> api_pb2.ContainerAllocateResponse
             for mount in grant.mounts
         ],
         devices=[
-            api_pb2.DeviceSpec(
-                container_path=node.container_path,
-                host_path=node.host_path,
-                permissions=node.permissions,
-            )
-            for node in grant.nodes
+            api_pb2.DeviceSpec(container_path=in_container(path), host_path=path, permissions="rw")
+            for path in grant.nodes
         ],
         annotations=dict(grant.annotations),
         cdi_devices=[api_pb2.CDIDevice(name=name) for name in grant.cdi_devices],
@@ -483,14 +479,15 @@ class PluginServer:
             ) from error
 
     async def close(self) -> None:
-        """End the streams, let Allocates in flight be answered, stop, and remove our socket.
+        """Let Allocates in flight be answered, end the streams, stop, and remove our socket.
 
         One that was cut short is to be called again.
         """
         if self.socket.file is None:
             return
-        await self._plugin.end_streams(_STREAMS_END)
+        # First: kubelet closes its connection, with every call on it, when a stream has ended.
         await self._plugin.allocates_answered(self._patience)
+        await self._plugin.end_streams(_STREAMS_END)
         await self.socket.stop()
 
 

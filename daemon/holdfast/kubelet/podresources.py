@@ -40,10 +40,6 @@ class Traffic:
         """Count one less: kubelet has the answer, or has gone."""
         self.in_flight.set(self.in_flight.value - 1)
 
-    async def none_in_flight(self) -> None:
-        """Return when there is none."""
-        await self.in_flight.until(lambda count: count == 0)
-
     async def quiet(self, clock: Clock, *, seconds: float) -> None:
         """Return when there has been none for *seconds*.
 
@@ -51,7 +47,7 @@ class Traffic:
         next containers come first.
         """
         while True:
-            await self.none_in_flight()
+            await self.in_flight.until(lambda count: count == 0)
             version = self.in_flight.version
             await clock.sleep(seconds)
             if self.in_flight.version == version:

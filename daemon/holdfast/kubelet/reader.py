@@ -306,30 +306,20 @@ class ViewReader(KubeletReader):
         """Publish what a look at the file showed, whoever made kubelet write it."""
         was = self.view.value
         self._read, self._missing = look.file, look.state is CheckpointState.MISSING
+        seen = replace(was, file=look.id, read_at=look.read_at)
         if not self._is_answer(look):
             if was.unreadable and (was.problem, was.file) == (look.problem, look.id):
                 return  # that it was tried again is no news to judge starts and locks by
             # What it said last is kept for those who must not act on less; `readable` says so.
-            self.view.set(
-                replace(
-                    was,
-                    readable=False,
-                    answered=False,
-                    problem=look.problem,
-                    file=look.id,
-                    read_at=look.read_at,
-                )
-            )
+            self.view.set(replace(seen, readable=False, answered=False, problem=look.problem))
             return
         same = set(look.contents.entries) == set(was.entries)
         self.view.set(
             replace(
-                was,
+                seen,
                 entries=was.entries if same else look.contents.entries,
                 readable=True,
-                problem="" if was.problem and not was.readable else was.problem,
-                file=look.id,
-                read_at=look.read_at,
+                problem=was.problem if was.readable else "",
                 answered=was.answered and same,
                 registered=look.contents.registered,
             )

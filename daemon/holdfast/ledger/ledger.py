@@ -154,11 +154,7 @@ class Ledger(Struct, kw_only=True):
         return True
 
     async def if_unmoved(
-        self,
-        lock: DeviceLock,
-        decide: Callable[[Draft], None],
-        *,
-        failed: Callable[[str], None] = lambda _reason: None,
+        self, lock: DeviceLock, decide: Callable[[Draft], None]
     ) -> DeviceLock | None:
         """Let *decide* change the book if *lock* has not moved since it was read.
 
@@ -172,7 +168,7 @@ class Ledger(Struct, kw_only=True):
             decide(draft)
             return draft.locks.get(lock.device)
 
-        return await self.apply_or_log(checked, failed=failed)
+        return await self.apply_or_log(checked)
 
     async def move_if_unmoved(
         self, lock: DeviceLock, state: LockState, evidence: str

@@ -42,11 +42,10 @@ class DeviceRule(Struct, frozen=True, kw_only=True):
     def matches(self, device: Device) -> bool:
         """Tell whether *device* is one of the rule's. Upper and lower case are the same."""
         identity = device.identity
-        addresses = identity.addresses or device.functions or pci_addresses(device.keys)
         return (
             _any(self.index, identity.indexes or _node_numbers(device))
             and _any(self.uuid, identity.uuids)
-            and _any(self.pci, [form for each in addresses for form in _spellings(each)])
+            and _any(self.pci, [form for each in device.addresses for form in _spellings(each)])
             and _any(self.model, (device.model,))
         )
 

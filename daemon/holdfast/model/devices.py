@@ -95,7 +95,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     """What else a person calls a device: its own names first, then those of what it is part of.
 
     `indexes` are its driver's numbers for it, `uuids` its driver's ids, `addresses` the PCI
-    functions by which it is reached where its keys do not tell them.
+    functions that it is, where these are not all of its keys.
     """
 
     indexes: tuple[str, ...] = ()
@@ -149,6 +149,11 @@ class Device(Struct, frozen=True, kw_only=True):
     def healthy(self) -> bool:
         """Tell whether the hardware can be used, whoever holds it."""
         return not self.faults
+
+    @property
+    def addresses(self) -> tuple[PciAddress, ...]:
+        """Return the PCI functions that it is, whatever drivers they have; the first names it."""
+        return self.identity.addresses or pci_addresses(self.keys)
 
 
 class ExcludedDevice(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ _HARMLESS_DRIVERS = frozenset({"pci-stub", "pcieport"})
 
 
 class FunctionFacts(Struct, frozen=True, kw_only=True):
-    """One PCI function of a group. `was_bound`: it was seen on a VFIO driver while it was there."""
+    """One PCI function of a group. `was_bound`: it was on a VFIO driver, and may be in use yet."""
 
     address: PciAddress
     driver: str | None
@@ -50,12 +50,7 @@ def pending_removal(function: FunctionFacts, node: VfioDeviceNode | None) -> boo
 
     The kernel waits for whoever holds the device, sends no event, and keeps node and folder.
     """
-    return (
-        function.was_bound
-        and not is_vfio_driver(function.driver)
-        and node is not None
-        and node.exists
-    )
+    return function.was_bound and function.driver is None and node is not None and node.exists
 
 
 def group_faults(group: int, members: Iterable[FunctionFacts]) -> tuple[Fault, ...]:

@@ -1,5 +1,7 @@
 """Releases a device by hand (`holdfast release`): shows who holds it, and ends those holders."""
 
+from functools import partial
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -93,7 +95,8 @@ class HandRelease(Struct, frozen=True, kw_only=True):
         forced = " by force" if verdict.grounds is Grounds.FORCE else ""
         await self._tell(lock, f"to be released{forced} ({asker})")
         if verdict.ends_claim and lock.claim is not None:
-            await self._end_claim(lock, lock.claim, asker)
+            text = f"ended by force ({asker}): kubelet has no record of the claim"
+            await self.ledger.if_unmoved(lock, partial(end_claim, claim=lock.claim, evidence=text))
             self.reclaimer.retry(lock.pod, verdict.grounds)
             text = f"{lock.device} is free once no process of the claim's pods is left"
             return HandReleaseOutcome(text=text, follows=True, claim=lock.claim)
@@ -103,10 +106,6 @@ class HandRelease(Struct, frozen=True, kw_only=True):
                 text=f"{lock.device} is being reclaimed", follows=True, claim=lock.claim
             )
         return HandReleaseOutcome(text=await self._end_holders(seen, lock, lock.pod))
-
-    async def _end_claim(self, lock: DeviceLock, claim: ClaimUid, asker: Asker) -> None:
-        text = f"ended by force ({asker}): kubelet has no record of the claim"
-        await self.ledger.if_unmoved(lock, lambda draft: end_claim(draft, claim, text))
 
     async def _end_holders(self, seen: HandReleaseView, lock: DeviceLock, pod: PodUid) -> str:
         """End the holders of a device whose pod lives; return what came of it."""

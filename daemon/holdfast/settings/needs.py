@@ -53,10 +53,6 @@ def _terminates(settings: Settings) -> bool:
     return "terminate" in (settings.reclaim.mode, *rules)
 
 
-def _rebinds(settings: Settings) -> bool:
-    return settings.reclaim.rebind and _has_functions(settings)
-
-
 def _has_functions(settings: Settings) -> bool:
     """Tell whether PCI functions are passed on: a GPU with NVIDIA's driver is never reset."""
     return any(each.enabled for each in settings.functions)
@@ -172,7 +168,7 @@ NEEDS: tuple[Need, ...] = (
         lost="no PCI function that lost its driver is bound again",
         remedy="mount the host's /sys/devices and /sys/bus/pci writable, or set reclaim.rebind: "
         "false",
-        asked=_rebinds,
+        asked=lambda settings: settings.reclaim.rebind and _has_functions(settings),
     ),
     Need(
         check="sys-admin",

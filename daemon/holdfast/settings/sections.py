@@ -397,7 +397,8 @@ class Settings(Section, frozen=True, dict=True):
 
     state_dir: DirectPath = "/var/lib/holdfast"
     """The folder for the ledger and the control socket. It must be on a local disk and outlive
-    reboots. Change it when that disk is mounted elsewhere on your nodes."""
+    reboots. Change it when that disk is mounted elsewhere on your nodes: the ledger stays where it
+    was, and a new folder begins with an empty one, as after a rollback to an older version."""
     withhold_after: Duration = Duration(30)
     """How long a device may be in release, or the ledger fail to write, before kubelet is told that
     the device is Unhealthy. A pod that arrives earlier waits at the gate; one that arrives later is

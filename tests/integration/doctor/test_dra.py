@@ -16,6 +16,7 @@ from fakes.nodetree import NodeTree
 from holdfast.doctor.apiserver import RIGHTS, Right
 from holdfast.doctor.cluster import dra_findings
 from holdfast.doctor.finding import Finding, Level, Node
+from holdfast.doctor.kubelet import claim_findings
 from holdfast.settings import convert
 from simulated.cluster.objects import NODES, SLICES
 from simulated.cluster.server import Rudeness
@@ -129,6 +130,19 @@ def folder(short_path: Path) -> Path:
     (short_path / "plugins_registry").mkdir()
     (short_path / "plugins" / _DRIVER).mkdir(parents=True)
     return short_path
+
+
+def test_kubelets_record_of_claims_is_seen_where_its_folder_is_a_link(folder: Path) -> None:
+    root = folder / "proc/1/root"
+    (root / "data").mkdir(parents=True)
+    (root / "data/dra_manager_state").write_text(_RECORD)
+    (root / "kubelet").symlink_to("/data")
+    state = f"{root}/kubelet/dra_manager_state"
+    settings = {"tpu": {"api": "dra"}, "dra": {"claimState": state}}
+
+    found = worst(claim_findings(Node(settings=convert(settings))))
+
+    assert found["claim-state"].level is Level.OK
 
 
 def _sockets(folder: Path) -> list[Path]:

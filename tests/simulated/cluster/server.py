@@ -80,6 +80,14 @@ class ApiServer:
         )
         self._thread.start()
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return what kubelet sets for a pod, by which it reaches the server."""
+        return {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(self.port),
+        }
+
     def be_rude(self, rudeness: Rudeness) -> None:
         """Behave like that from the next request on that it concerns."""
         with self._lock:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName
@@ -116,7 +115,7 @@ def case_a_look_sees_a_thread_with_a_file_table_of_its_own(node: GuestNode) -> s
         name = DeviceName(TPU_RESOURCE, DeviceId(chip.address))
         rdevs = frozenset({chip.node.stat().st_rdev})
         target = ScanTarget(device=name, rdevs=rdevs, addresses=frozenset())
-        (holder,) = HolderScan(HostRoot.under(), patience=PATIENCE).scan([target]).holders[name]
+        (holder,) = HolderScan(HostRoot.under()).scan([target]).holders[name]
         assert (holder.process.pid, holder.access) == (process.pid, frozenset({DeviceAccess.NODE}))
         process.kill()
     wait_until(lambda: node.open(chip) == "ok", what="the group to be closed")

@@ -3,9 +3,9 @@
 import os
 import signal
 
-from vm.cases.daemon import CHIPS, orphaned
+from vm.cases.daemon import CHIPS
 from vm.catalogue import case
-from vm.guest.holding import ALL, FORKED, LEAK
+from vm.guest.holding import ALL, FORKED
 from vm.guest.node import GuestNode
 from vm.modes import OBSERVE
 
@@ -55,32 +55,3 @@ def case_daemon_order_two_containers_on_different_chips(node: GuestNode) -> str:
     assert steady.alive
     assert pod.functions == (chip,)
     return f"told: {told}; the container on {others.address} was not disturbed"
-
-
-@case(daemon=OBSERVE, deadline=90)
-def case_daemon_order_two_allocations_queued_for_one_device(node: GuestNode) -> str:
-    stage = node.stage
-    _, orphan, _ = orphaned(node, LEAK)
-    first = node.submit("first", chips=CHIPS)
-    first.await_refusal(f"pid {orphan.pid}")
-    stage.delete(first, force=True)
-    second = node.submit("second", chips=CHIPS)
-    told = second.await_refusal(f"pid {orphan.pid}")
-    orphan.release()
-    second.await_running()
-    assert not first.running
-    return f"told: {told}; the first never started, the second has all {CHIPS} chips"
-
-
-@case(daemon=OBSERVE, deadline=90)
-def case_daemon_order_kubelet_restart_in_the_middle_of_a_wait(node: GuestNode) -> str:
-    stage = node.stage
-    _, orphan, device = orphaned(node, LEAK)
-    following = node.submit("next", chips=CHIPS)
-    following.await_refusal(f"pid {orphan.pid}")
-    stage.restart_kubelet()
-    assert stage.state(device) == "releasing"
-    told = following.await_refusal(f"pid {orphan.pid}")
-    orphan.release()
-    following.await_running()
-    return f"after the restart told: {told}; it started when the holder was gone"

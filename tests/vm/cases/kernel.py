@@ -10,7 +10,6 @@ import threading
 import time
 from pathlib import Path
 
-from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName
@@ -187,7 +186,7 @@ def case_a_mapping_by_a_driver_differs_in_its_flags_from_a_plain_file(node: Gues
         name = DeviceName(TPU_RESOURCE, DeviceId("fakeaccel"))
         rdevs = frozenset({_ACCEL.stat().st_rdev})
         target = ScanTarget(device=name, rdevs=rdevs, addresses=frozenset())
-        gaps = HolderScan(HostRoot.under(), patience=PATIENCE).scan([target], maps=True).gaps
+        gaps = HolderScan(HostRoot.under()).scan([target], maps=True).gaps
         own = [each for each in gaps if each.startswith(f"pid {process.pid} ")]
         assert len(own) == 2, gaps
         process.communicate()

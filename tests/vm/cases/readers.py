@@ -11,7 +11,6 @@ from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.pci.sysfs import Snapshot, Sysfs
 from holdfast.host.pci.udev import Uevents
 from holdfast.host.pci.vfio import exclusive_open
-from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.devices import Device, DeviceNode, FaultKind, Inventory
@@ -247,7 +246,7 @@ def _scan(function: Function) -> Scan:
         rdevs=frozenset({function.node.stat().st_rdev}),
         addresses=frozenset(),
     )
-    scans, done = HolderScan(ROOT, patience=PATIENCE), list[Scan]()
+    scans, done = HolderScan(ROOT), list[Scan]()
 
     def had_time() -> bool:
         done.append(scans.scan([target], maps=True))

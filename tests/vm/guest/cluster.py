@@ -23,16 +23,9 @@ class Cluster:
         self.store = Store(Rules())
         add(self.store, NODES, NODE)
         files = certificates(folder / "pki")
-        self._server = ApiServer(self.store, files, token=_TOKEN, node=NODE)
+        server = ApiServer(self.store, files, token=_TOKEN, node=NODE)
+        self.environment: Mapping[str, str] = server.environment
         write_service_account(Path(SERVICE_ACCOUNT), files, _TOKEN)
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Return what kubelet sets for a pod."""
-        return {
-            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-            "KUBERNETES_SERVICE_PORT": str(self._server.port),
-        }
 
     def allocate(self, name: str, chips: Sequence[Function], *, pod: str) -> None:
         """Allocate *chips* to a new claim *name*, which is reserved for *pod*."""

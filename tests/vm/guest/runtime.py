@@ -56,6 +56,13 @@ class GuestRuntime:
                 cgroup.remove()
         return not cgroup.path.exists()
 
+    def enclose(self, pod: Pod) -> None:
+        """Make the pod's cgroup, as kubelet does before all else."""
+        self.cgroup(pod.uid)
+
+    async def sandbox(self, pod: Pod) -> None:
+        """No pause: gVisor's sandbox is made with the program that runs in it."""
+
     async def start(
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
     ) -> None:

@@ -21,6 +21,7 @@ from holdfast.app.wiring.parts import (
 )
 from holdfast.errors import ApiServerError
 from holdfast.host.cgroup.memorylimit import MemoryReader
+from holdfast.host.files.paths import as_its_process
 from holdfast.model.book.claims import claims_left
 from holdfast.settings import Settings
 from holdfast.settings.sections import DraSettings
@@ -133,12 +134,12 @@ def _second_door(
 
 def _claims_recorded(settings: DraSettings) -> bool:
     """Tell whether kubelet has recorded claims of this driver: the ledger may have lost them."""
-    path = settings.claim_file()
+    path = as_its_process(settings.claim_file())
     if not os.path.exists(path):  # noqa: PTH110 - which does not raise where it may not look
         return False
     from holdfast.kubelet.claimstate import read  # noqa: PLC0415 - most nodes have no such file
 
-    return any(each.devices.get(settings.driver_name) for each in read(Path(path)).contents)
+    return any(each.devices.get(settings.driver_name) for each in read(path).contents)
 
 
 def _cluster_events(

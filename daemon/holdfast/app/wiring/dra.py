@@ -28,6 +28,7 @@ from holdfast.dra.registration import DriverRegistrar
 from holdfast.dra.server import ClaimServer
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.files.paths import as_its_process
 from holdfast.host.files.specfolder import SpecFolder
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.kubelet.checkpoint import CheckpointState
@@ -137,7 +138,7 @@ class DraParts:
             clock=core.clock,
         )
         granting = GrantBuilder(discovery.sources, None, by_claim=True)
-        record = Path(dra.claim_file())
+        record = as_its_process(dra.claim_file())
         self._home = build_folder(core, record.parent, self.driver, record.name)
         self.records = ClaimRecords(
             driver=self.driver,

@@ -32,6 +32,7 @@ _MODE_BITS = 0xFFFF
 _TYPE_BITS = 0xF000
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _ROOT, _POINT, _OPTIONS = 3, 4, 5
+_OF_PROCESS = re.compile("(.*/proc/[0-9]+/root)(/.*)")
 _MOST_LINKS = 40
 """As many as Linux follows; more is a circle."""
 
@@ -222,7 +223,7 @@ def below(root: Path, path: str) -> Path | None:
     parts = list(reversed(PurePosixPath(path).parts))
     while parts:
         part = parts.pop()
-        if part == "/":
+        if part.startswith("/"):  # POSIX has two slashes at the beginning be a root of its own
             at = root
         elif part == "..":
             at = at if at == root else at.parent
@@ -237,3 +238,9 @@ def below(root: Path, path: str) -> Path | None:
                 return None
             parts += reversed(target.parts)
     return at
+
+
+def as_its_process(path: str) -> Path:
+    """Return *path*; below a process's root (/proc/PID/root), where it leads for that process."""
+    found = _OF_PROCESS.fullmatch(path)
+    return (below(Path(found[1]), found[2]) if found else None) or Path(path)

@@ -255,13 +255,9 @@ class Snapshot:
     def members(self, group: int) -> tuple[PciFunction, ...]:
         """Return all functions of IOMMU group *group*, bridges included, by address."""
         if group not in self._members:
-            addresses = set(self._sysfs.group_members(group))
-            addresses |= self._in_group[group]
-            self._members[group] = tuple(
-                self.functions[address]
-                for address in sorted(addresses)
-                if address in self.functions
-            )
+            found = {*self._sysfs.group_members(group), *self._in_group[group]}
+            known = sorted(found & self.functions.keys())
+            self._members[group] = tuple(self.functions[each] for each in known)
         return self._members[group]
 
     def group_node(self, group: int) -> VfioDeviceNode:
@@ -291,7 +287,9 @@ class Snapshot:
         return FunctionFacts(
             address=function.address,
             driver=function.driver,
-            was_bound=function.address in self._known or self._left_behind(function),
+            # Who holds it keeps it enabled. Its node may be there for others of its group.
+            was_bound=(function.address in self._known and function.enable != 0)
+            or self._left_behind(function),
         )
 
     def grantable(self, function: PciFunction) -> bool:

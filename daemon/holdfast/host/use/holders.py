@@ -15,7 +15,7 @@ from holdfast.host.own import visibility
 from holdfast.host.proc.access import AccessSearch
 from holdfast.host.proc.openfiles import FileTables
 from holdfast.host.proc.procfs import Procfs, SandboxRoles
-from holdfast.host.proc.visits import Visits
+from holdfast.host.proc.visits import PATIENCE, Visits
 from holdfast.host.root import HostRoot
 from holdfast.host.use.survey import Survey, Uses
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
@@ -49,7 +49,7 @@ class HolderScan:
     holds a device only for the moment of an exclusive open.
     """
 
-    def __init__(self, root: HostRoot, *, patience: float) -> None:
+    def __init__(self, root: HostRoot, *, patience: float = PATIENCE) -> None:
         """Scan below *root*'s proc folder. *patience*: how long one read may take, in seconds."""
         self._root = root
         self._procfs = Procfs(root, patience=min(patience, _SOON))

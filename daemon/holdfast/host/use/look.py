@@ -11,7 +11,6 @@ from holdfast.host.pci.vfio import (
     exclusive_open,
     holding,
 )
-from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.book.book import Book, DeviceLock
@@ -63,7 +62,8 @@ class Look:
     """Asks the kernel on a lane; decides nothing.
 
     `enabled` is cheap, and goes ahead of each `scan` that waits, which is expensive.
-    `open` is exclusive: a starting program could get EBUSY from it, so it is for the gate alone.
+    `open` is exclusive: a starting program could get EBUSY from it. So it is for starts themselves,
+    and for a device that no pod may start on meanwhile.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Look:
         self._root = root
         self._sysfs = Sysfs(root)
         self._levels = EnableLevels(self._sysfs)
-        self._holders = HolderScan(root, patience=PATIENCE)
+        self._holders = HolderScan(root)
         self._lane = lane
         self._lanes = lanes
         self._opening: dict[DeviceName, Lane] = {}

@@ -264,10 +264,10 @@ class Draft:
         handed = replace(lock, boot=self.boot)
         self._change(_owned(handed, allocation), LockState.HELD, evidence)
 
-    def grow(self, lock: DeviceLock, keys: frozenset[HardwareKey], evidence: str) -> None:
+    def grow(self, lock: DeviceLock, keys: frozenset[HardwareKey]) -> None:
         """Add free *keys* to a lock, which stays whose it is."""
         self._refuse_taken(lock.device, keys, of=lock)
-        self._restate(replace(lock, keys=lock.keys | keys), evidence)
+        self._restate(replace(lock, keys=lock.keys | keys), "more of its hardware")
 
     def note(self, lock: DeviceLock, evidence: str) -> None:
         """Write a start on a HELD lock into the history; the lock stays whose it is."""

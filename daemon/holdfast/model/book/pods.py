@@ -257,6 +257,8 @@ def _end(draft: Draft, observed: Observation) -> None:
         if _is_counted(allocation.pod, observed.view):
             continue  # as `over` would say; but on most nodes these are nearly all
         cgroup = allocation.pod in observed.sightings
+        record = None if allocation.pod is None else book.pods.get(allocation.pod)
+        had = record is not None and record.cgroup is not None and record.boot == observed.boot
         reason = over(
             AllocationFacts(
                 allocation=allocation,
@@ -264,8 +266,8 @@ def _end(draft: Draft, observed: Observation) -> None:
                 newer=is_newer(observed.view, allocation, observed.boot),
                 allocated_again=_allocated_again(allocation, book, observed),
                 cgroup=cgroup,
-                cgroup_gone=not cgroup and _had_cgroup(allocation.pod, book, observed.boot),
-                let_go=_let_go(allocation.pod, book, observed),
+                cgroup_gone=had and not cgroup,
+                let_go=record is not None and _let_go(record, observed),
                 started=book.holdings.has_started(allocation, allocation.keys),
                 rebooted=rebooted,
                 asked_after_start=(
@@ -298,14 +300,8 @@ def _leads_elsewhere(allocation: Allocation, observed: Observation) -> bool:
     return bool(here) and None not in found.values() and not allocation.ids <= here
 
 
-def _had_cgroup(pod: PodUid | None, book: Book, boot: BootId) -> bool:
-    record = None if pod is None else book.pods.get(pod)
-    return record is not None and record.cgroup is not None and record.boot == boot
-
-
-def _let_go(pod: PodUid | None, book: Book, observed: Observation) -> bool:
-    record = None if pod is None else book.pods.get(pod)
-    if record is None or record.let_go_at is None or record.counted_boot != observed.boot:
+def _let_go(record: PodRecord, observed: Observation) -> bool:
+    if record.let_go_at is None or record.counted_boot != observed.boot:
         return False
     return record.counted_by is not None and record.counted_by == observed.view.kubelet
 

@@ -94,7 +94,7 @@ def _lock_for(
     if part is None:
         draft.lock(device, lacks, allocation, "allocated")
     else:  # it has grown, or its pod has had a part of it under another name
-        draft.grow(part, lacks, "more of its hardware")
+        draft.grow(part, lacks)
 
 
 def _yields(draft: Draft, lock: DeviceLock, senior: Allocation) -> bool:

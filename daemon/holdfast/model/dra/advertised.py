@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.model.devices import Device, Inventory, pci_addresses
+from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.resourceslice import AttributeValue, label
 from holdfast.model.ids import DeviceName, PciAddress, ResourceName
 
@@ -50,11 +50,10 @@ class AdvertisedDevice(Struct, frozen=True, kw_only=True):
 
 def plain(device: Device) -> AdvertisedDevice:
     """Return what is known of any device: its resource, what it is, and where it is."""
-    addresses = device.functions or pci_addresses(device.keys)
     return AdvertisedDevice(
         name=label(device.name),
         devices=(device.name,),
-        address=addresses[0] if addresses else None,
+        address=next(iter(device.addresses), None),
         attributes=texts(
             type=device.name.resource.rpartition("/")[2],
             resource=device.name.resource,

@@ -17,7 +17,7 @@ from holdfast.model.dra.advertised import AdvertisedDevice
 from holdfast.model.dra.claims import ClaimResult, PrepareAnswer
 from holdfast.model.gate.cdi import VERSION, node_edits, spec_text
 from holdfast.model.gate.gate import Obstacle
-from holdfast.model.grants import ContainerGrant
+from holdfast.model.grants import ContainerGrant, in_container
 from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey, ResourceName
 from holdfast.model.kubelet import RecordedDevice
 from holdfast.model.text import some
@@ -63,13 +63,8 @@ def _edits(grant: ContainerGrant, numbers: Mapping[str, int]) -> dict[str, objec
     edits: dict[str, object] = {
         "env": [f"{name}={value}" for name, value in sorted(grant.envs.items())],
         "deviceNodes": [
-            node_edits(
-                each.container_path,
-                host_path=each.host_path,
-                rdev=numbers.get(each.host_path),
-                permissions=each.permissions,
-            )
-            for each in grant.nodes
+            node_edits(in_container(path), host_path=path, rdev=numbers.get(path))
+            for path in grant.nodes
         ],
         "mounts": [
             {
@@ -141,8 +136,7 @@ class ResultDevices(Struct, frozen=True, kw_only=True):
 
 def devices_of(given: Iterable[ResultDevices], *, admin: bool) -> tuple[Device, ...]:
     """Return the devices that are given with adminAccess, or those that are given without."""
-    chosen = (each for each in given if each.result.admin_access is admin)
-    return tuple(dict.fromkeys(device for each in chosen for device in each.devices))
+    return _all_devices(each for each in given if each.result.admin_access is admin)
 
 
 def hand_over(
@@ -198,7 +192,7 @@ def _granted(own: Sequence[Device], together: Sequence[Device], grant: Grant) ->
     made = ContainerGrant()
     for resource in dict.fromkeys(each.name.resource for each in together):
         granted = grant(resource, tuple(x for x in together if x.name.resource == resource))
-        nodes = (each for each in granted.nodes if each.host_path not in others)
+        nodes = (path for path in granted.nodes if path not in others)
         made = replace(
             made,
             nodes=(*made.nodes, *nodes),

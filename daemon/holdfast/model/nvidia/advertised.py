@@ -81,7 +81,7 @@ def _part(device: Device, part: GpuPart, facts: GpuFacts) -> AdvertisedDevice:
     capacity = {} if memory is None else {"memory": memory}
     if piece is not None:
         capacity |= _amounts(piece.engines)
-    return replace(found, address=gpu.pci, attributes=attributes, capacity=capacity)
+    return replace(found, attributes=attributes, capacity=capacity)
 
 
 def _amounts(engines: MigEngines) -> Mapping[str, int]:

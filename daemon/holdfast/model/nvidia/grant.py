@@ -6,7 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
+from holdfast.model.grants import ContainerGrant, GrantedMount
 
 CDI_VENDOR = "k8s.device-plugin.nvidia.com"
 """The vendor of each CDI kind, as container runtimes are set up for NVIDIA's plugin."""
@@ -132,19 +132,14 @@ def told_by_index(envs: Mapping[str, str], mounted: Iterable[str]) -> tuple[str,
     return tuple(dict.fromkeys(each for each in told if _INDEX.fullmatch(each)))
 
 
-def _nodes(
-    gpus: Sequence[GrantedGpu], rules: GpuGrantRules, beside: BesideGpus
-) -> tuple[GrantedNode, ...]:
+def _nodes(gpus: Sequence[GrantedGpu], rules: GpuGrantRules, beside: BesideGpus) -> tuple[str, ...]:
     # The runtime makes the nodes itself where it looks devices up, and knows more of them.
     if not rules.pass_device_specs or all(each.is_cdi for each in rules.lists):
         return ()
     paths = [*beside.control, *(path for each in gpus for path in each.nodes)]
     if beside.imex:
         paths.append(beside.imex)
-    return tuple(
-        GrantedNode(host_path=path, container_path=f"/dev/{path.partition('/dev/')[2]}")
-        for path in dict.fromkeys(paths)
-    )
+    return tuple(dict.fromkeys(paths))
 
 
 def _qualified(names: tuple[str, ...], rules: GpuGrantRules, beside: BesideGpus) -> Iterator[str]:

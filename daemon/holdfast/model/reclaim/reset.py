@@ -5,7 +5,7 @@ from enum import Enum
 from msgspec import Struct
 
 from holdfast.model.book.book import LockState
-from holdfast.model.devices import Device, pci_addresses
+from holdfast.model.devices import Device
 from holdfast.model.ids import PciAddress
 from holdfast.model.vfio import is_vfio_driver
 
@@ -113,12 +113,11 @@ def may_rebind(look: FunctionState, *, allowed: bool) -> bool:
 
 
 def needed_functions(device: Device) -> tuple[PciAddress, ...]:
-    """Return the functions that a pod needs on VFIO: those that are, and those it is named after.
+    """Return the functions that a pod needs on VFIO: those that are, and those that it is.
 
     A rescan takes a function off VFIO; others of its group may be without a driver all the time.
     """
-    named = {each for each in pci_addresses(device.keys) if each.startswith(device.name.id)}
-    return tuple(sorted({*device.functions, *named}))
+    return tuple(sorted({*device.functions, *device.addresses}))
 
 
 class TrialState(Enum):

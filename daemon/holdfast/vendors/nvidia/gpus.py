@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from holdfast.discovery.source import DeviceListing, HardwareError
 from holdfast.host.nvidia.driver import NvidiaFiles, driver_load
 from holdfast.host.nvidia.use import GpuUses
-from holdfast.host.proc.visits import PATIENCE
 from holdfast.host.use.holders import HolderScan
 from holdfast.host.use.look import DriverAnswer
 from holdfast.ledger.topic import LedgerTopic
@@ -344,7 +343,7 @@ def _health(
         checks=checks,
         load=lambda: driver_load(on.root),
         users=GpuUsers(
-            named=HolderScan(on.root, patience=PATIENCE).named,
+            named=HolderScan(on.root).named,
             book=lambda: on.ledger.book.value,
             rules=rules,
         ),

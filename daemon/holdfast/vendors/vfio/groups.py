@@ -6,7 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from holdfast.host.pci.sysfs import PciFunction, Snapshot
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
+from holdfast.model.devices import (
+    Device,
+    DeviceKind,
+    DeviceNode,
+    Fault,
+    FaultKind,
+    Identity,
+    pci_key,
+)
 from holdfast.model.groups import grouped, tied
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.tpu.generations import slot_of
@@ -83,6 +91,9 @@ def _device(snapshot: Snapshot, resource: ResourceName, matches: Sequence[PoolFu
         functions=tuple(f.address for f in useful if snapshot.grantable(f)),
         numa_node=next((f.numa_node for f in wanted if f.numa_node is not None), None),
         model=first.model,
+        identity=Identity(
+            indexes=tuple(map(str, groups)), addresses=tuple(f.address for f in wanted)
+        ),
         faults=(
             *incomplete_chips(matches),
             *(fault for function in wanted for fault in _function_faults(snapshot, function)),

@@ -120,11 +120,11 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- end -}}
 
 {{/*
-What a document of config.map has, in our form or in that of NVIDIA's plugin, in JSON: GPUs divided by MIG (`mig`), given by CDI (`cdi`) or
-shared under another name (`renamed`), functions on VFIO (`vfio`) that are reset (`resets`) or bound again (`rebinds`).
+What a document of config.map has, in our form or in that of NVIDIA's plugin, in JSON: GPUs divided by MIG (`mig`; `mixed`: by that
+strategy) or given by CDI (`cdi`), functions on VFIO (`vfio`) that are reset (`resets`) or bound again (`rebinds`).
 */}}
 {{- define "holdfast.needs" -}}
-{{- $mig := false -}}{{- $cdi := false -}}{{- $renamed := false -}}
+{{- $mig := false -}}{{- $mixed := false -}}{{- $cdi := false -}}
 {{- $vfio := false -}}{{- $resets := false -}}{{- $rebinds := false -}}
 {{- range .Values.config.map -}}
 {{- $content := . -}}
@@ -134,6 +134,7 @@ shared under another name (`renamed`), functions on VFIO (`vfio`) that are reset
 {{- range list $content.gpu $flags $flags.plugin -}}
 {{- if kindIs "map" . -}}
 {{- if has (toString .migStrategy) (list "single" "mixed") -}}{{- $mig = true -}}{{- end -}}
+{{- if eq (toString .migStrategy) "mixed" -}}{{- $mixed = true -}}{{- end -}}
 {{- if contains "cdi-" (toString .deviceListStrategy) -}}{{- $cdi = true -}}{{- end -}}
 {{- end -}}
 {{- end -}}
@@ -145,9 +146,8 @@ shared under another name (`renamed`), functions on VFIO (`vfio`) that are reset
 {{- if eq (toString $content.reclaim.rebind) "true" -}}{{- $rebinds = true -}}{{- end -}}
 {{- end -}}
 {{- if contains "\"reset\":\"afterForcedRelease\"" (toJson $content.devices) -}}{{- $resets = true -}}{{- end -}}
-{{- if regexMatch "\"rename(ByDefault\":true|\":\"[^\"])" (toJson $content.sharing) -}}{{- $renamed = true -}}{{- end -}}
 {{- end -}}
-{{- dict "mig" $mig "cdi" $cdi "renamed" $renamed "vfio" $vfio "resets" $resets "rebinds" $rebinds | toJson -}}
+{{- dict "mig" $mig "mixed" $mixed "cdi" $cdi "vfio" $vfio "resets" $resets "rebinds" $rebinds | toJson -}}
 {{- end -}}
 
 {{/*
@@ -231,8 +231,8 @@ mapping, whose form the schema has, the settings that it makes. Takes a list: th
 {{- $settings := include "holdfast.settings" . | fromJson -}}
 {{- $served := include "holdfast.served" . | fromJsonArray -}}
 {{- $sharing := dig "sharing" "timeSlicing" dict $settings -}}
-{{- $renamed := (include "holdfast.needs" . | fromJson).renamed -}}
-{{- range $sharing.resources -}}{{- if and (eq .name "nvidia.com/gpu") (or $sharing.renameByDefault .rename) -}}{{- $renamed = true -}}{{- end -}}{{- end -}}
+{{- $renamed := false -}}
+{{- range $sharing.resources -}}{{- if and (has .name (list "nvidia.com/gpu" "gpu")) (or $sharing.renameByDefault .rename) -}}{{- $renamed = true -}}{{- end -}}{{- end -}}
 {{- $names := list -}}{{- $apis := dict -}}
 {{- range $served -}}
 {{- if .on -}}
@@ -244,6 +244,25 @@ mapping, whose form the schema has, the settings that it makes. Takes a list: th
 {{- range $settings.devices -}}
 {{- $same := and .resource (not .api) $only (not (include "holdfast.hardwareApi" (list $served .resource))) -}}
 {{- if or (eq (default "" .api) "dra") $same -}}{{- $names = append $names .resource -}}{{- end -}}
+{{- end -}}
+{{- uniq $names | toJson -}}
+{{- end -}}
+
+{{/* The same of `config` and of each document of config.map, which may have another API. Of a document that is text the types are not known. */}}
+{{- define "holdfast.classed" -}}
+{{- $root := . -}}
+{{- $settings := include "holdfast.settings" . | fromJson -}}
+{{- $names := include "holdfast.claimed" . | fromJsonArray -}}
+{{- range .Values.config.map -}}
+{{- $content := . -}}
+{{- if kindIs "string" . -}}{{- $content = fromYaml . -}}{{- end -}}
+{{- $config := omit $root.Values.config "map" "default" "fallbackStrategies" | deepCopy -}}
+{{- range $key, $default := pick $settings "tpu" "gpu" "pools" "devices" "sharing" -}}
+{{- $given := get $content $key -}}
+{{- if kindIs (kindOf $default) $given -}}{{- $config = mustMergeOverwrite $config (dict $key $given) -}}{{- end -}}
+{{- end -}}
+{{- $values := set (omit $root.Values "config") "config" $config -}}
+{{- $names = concat $names (include "holdfast.claimed" (dict "Files" $root.Files "Values" $values) | fromJsonArray) -}}
 {{- end -}}
 {{- uniq $names | toJson -}}
 {{- end -}}

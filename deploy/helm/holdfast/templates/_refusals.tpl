@@ -42,7 +42,7 @@
 {{- if has (dir $settings.tpu.envFile) (list "/" "/etc") -}}
 {{- $told = append $told (printf "config.tpu.envFile: its folder is mounted, and the host's %s must not lie over the container's own; have the file in another" (dir $settings.tpu.envFile)) -}}
 {{- end -}}
-{{- $claimed := include "holdfast.claimed" . | fromJsonArray -}}
+{{- $claimed := include "holdfast.classed" . | fromJsonArray -}}
 {{- if and $settings.http.address (not .Values.hostNetwork) -}}
 {{- $told = append $told "config.http.address: a pod's address is not known before it runs; leave it empty, or set hostNetwork" -}}
 {{- end -}}
