@@ -46,7 +46,9 @@ from simulated.cluster.store import Place
 from waiting import beside, until, wait_until
 
 DRIVER = "holdfast.dev"
+IT = ApiRequest(about="it", path=("version",))
 _LATE = "it does not answer in time"
+_SENSELESS = "cannot understand the API server's answer"
 NESTED = b'{"metadata": {"name": "one"}, "status": ' + b"[" * 9000 + b"]" * 9000 + b"}"
 """The API server takes what is nested 10000 levels deep, in the configuration of any driver."""
 
@@ -102,6 +104,22 @@ def spec(device: str = "tpu-0000-00-05-0") -> SliceSpec:
             ),
         ),
     )
+
+
+def add_slice(plane: ControlPlane, name: str, **changes: Any) -> None:
+    """Have the server store a slice as somebody else may write it."""
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": NODE,
+            "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+            **changes,
+        },
+    }
+    plane.store.create(Place(kind=SLICES), body)
 
 
 def put_claim(plane: ControlPlane) -> str:
@@ -243,27 +261,13 @@ async def test_a_connection_that_was_cut_while_idle_is_opened_again(plane: Contr
     [
         (Rudeness(stall=600, times=99), _LATE),
         (Rudeness(trickle=True, times=99), _LATE),
-        (Rudeness(garbage=b"<html>", times=99), "cannot understand the API server's answer"),
-        (
-            Rudeness(garbage=b'{"metadata": 5}', times=99),
-            "cannot understand the API server's answer",
-        ),
-        (Rudeness(garbage=NESTED, times=99), "cannot understand the API server's answer"),
-        (
-            Rudeness(garbage=b'{"metadata": {"name": "\xe9"}}', times=99),
-            "cannot understand the API server's answer",
-        ),
+        (Rudeness(garbage=b"<html>", times=99), _SENSELESS),
+        (Rudeness(garbage=b'{"metadata": 5}', times=99), _SENSELESS),
+        (Rudeness(garbage=NESTED, times=99), _SENSELESS),
+        (Rudeness(garbage=b'{"metadata": {"name": "\xe9"}}', times=99), _SENSELESS),
         (Rudeness(code=429, after=3600), "as the test wanted it"),
     ],
-    ids=[
-        "slow",
-        "trickling",
-        "no JSON",
-        "wrong types",
-        "nested",
-        "no UTF-8",
-        "come back in an hour",
-    ],
+    ids=["slow", "trickling", "no JSON", "wrong types", "nested", "no UTF-8", "come back later"],
 )
 async def test_an_answer_that_does_not_come_or_makes_no_sense_is_an_error_in_time(
     plane: ControlPlane, rude: Rudeness, told: str
@@ -289,8 +293,7 @@ async def test_what_a_tenant_nested_too_deep_is_not_asked_for_again(plane: Contr
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"message": "d\xe9sol\xe9"}', NESTED])
 def test_a_refusal_by_a_page_of_a_proxys_own_has_the_status(body: bytes) -> None:
-    request = ApiRequest(about="it", path=("version",))
-    refused = refusal(request, ApiResponse(status=503, body=body))
+    refused = refusal(IT, ApiResponse(status=503, body=body))
     assert (str(refused), refused.status) == (
         "cannot read it: the API server says: HTTP status 503",
         503,
@@ -307,7 +310,7 @@ def test_a_refusal_by_a_page_of_a_proxys_own_has_the_status(body: bytes) -> None
     ],
 )
 def test_an_object_is_gone_where_kubernetes_says_so_and_no_proxy(body: bytes, gone: bool) -> None:
-    refused = refusal(ApiRequest(about="it", path=("version",)), ApiResponse(status=404, body=body))
+    refused = refusal(IT, ApiResponse(status=404, body=body))
     assert (refused.status, isinstance(refused, ObjectGoneError)) == (404, gone)
 
 
@@ -316,14 +319,13 @@ async def test_how_a_server_does_not_answer_is_told_in_one_way_and_counted_in_on
 ) -> None:
     """The connection itself may notice it, or who waits for it."""
     plane.server.be_rude(Rudeness(stall=600, times=99))
-    request = ApiRequest(about="it", path=("version",))
     wire = Wire(plane.access, SystemClock())
     with pytest.raises(ApiServerError) as noticed:
-        wire.exchange(request, 0.1)
+        wire.exchange(IT, 0.1)
     observed = Observed()
     async with client(plane, observed) as server:
         with pytest.raises(ApiServerError) as waited:
-            await server.ask(request, Node, deadline=0.1)
+            await server.ask(IT, Node, deadline=0.1)
 
     assert str(noticed.value) == str(waited.value)
     assert str(waited.value) == f"cannot ask the API server at {plane.access}: {_LATE}"
@@ -331,12 +333,11 @@ async def test_how_a_server_does_not_answer_is_told_in_one_way_and_counted_in_on
 
 
 async def test_an_answer_says_more_than_that_no_other_came_after_it(plane: ControlPlane) -> None:
-    request = ApiRequest(about="it", path=("version",))
     plane.server.be_rude(Rudeness(code=503, after=29))
     plane.server.be_rude(Rudeness(stall=600, times=99))
     observed = Observed()
     async with client(plane, observed, clock=ClockWithoutPauses()) as server:
-        asked = asyncio.create_task(server.ask(request, Node, deadline=29.3))
+        asked = asyncio.create_task(server.ask(IT, Node, deadline=29.3))
         await until(lambda: len(plane.server.requests) > 1 or asked.done())
         # The loop is busy, so that the connection is first to notice.
         wait_until(lambda: server._lane._current is None)
@@ -385,7 +386,7 @@ async def test_a_server_with_a_certificate_of_another_authority_is_refused(
     write_service_account(plane.account, other, "first")
     async with client(plane, clock=ClockWithoutPauses()) as server:
         with pytest.raises(ApiServerError, match="its certificate is not trusted"):
-            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=10)
+            await server.ask(IT, Node, deadline=10)
 
     assert plane.server.requests == [], "nor is it told the token"
 
@@ -406,7 +407,7 @@ async def test_files_of_the_service_account_that_cannot_be_used_are_named(
     (plane.account / name).write_bytes(content)
     async with client(plane, clock=ClockWithoutPauses()) as server:
         with pytest.raises(ApiServerError, match=told):
-            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=10)
+            await server.ask(IT, Node, deadline=10)
 
 
 def test_outside_of_a_pod_it_is_said_what_is_missing(tmp_path: Path) -> None:
@@ -494,7 +495,7 @@ async def test_a_server_that_is_down_is_an_error_that_names_it(plane: ControlPla
     plane.server.close()
     async with client(plane, clock=ClockWithoutPauses()) as server:
         with pytest.raises(ApiServerError, match=r"at 127.0.0.1:\d+: .*Connection refused"):
-            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=10)
+            await server.ask(IT, Node, deadline=10)
 
 
 async def test_how_each_request_ended_is_told_also_of_those_that_were_tried_again(
@@ -511,7 +512,7 @@ async def test_how_each_request_ended_is_told_also_of_those_that_were_tried_agai
             await claims.claim("default", "none")
         plane.server.be_rude(Rudeness(cut=0, times=9))
         with pytest.raises(ApiServerError):
-            await server.ask(ApiRequest(about="it", path=("version",)), Node, deadline=0.1)
+            await server.ask(IT, Node, deadline=0.1)
 
     assert ends[:3] == [ApiOutcome.FAILED, ApiOutcome.OK, ApiOutcome.GONE]
     assert set(ends[3:]) <= {ApiOutcome.UNREACHABLE, ApiOutcome.TIMEOUT}
@@ -567,17 +568,7 @@ async def test_slices_are_made_changed_listed_and_removed(plane: ControlPlane) -
 async def test_a_list_of_many_slices_comes_in_pages(plane: ControlPlane) -> None:
     async with node_slices(plane) as slices:
         for number in range(103):
-            body = {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceSlice",
-                "metadata": {"name": f"s{number:03}"},
-                "spec": {
-                    "driver": DRIVER if number > 1 else "other.example",
-                    "nodeName": NODE,
-                    "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
-                },
-            }
-            plane.store.create(Place(kind=SLICES), body)
+            add_slice(plane, f"s{number:03}", driver=DRIVER if number > 1 else "other.example")
         listed, version = await slices.read_all()
 
     assert len(listed) == 101
@@ -660,9 +651,7 @@ async def test_a_watch_that_nobody_follows_any_more_leaves_no_thread(plane: Cont
         assert watching()
         seen.task.cancel()
         await asyncio.wait([seen.task])
-        await until(
-            lambda: not any(each.name == "lane-api-watch" for each in threading.enumerate())
-        )
+        await until(lambda: not watching(), what="the thread to end")
 
 
 async def test_a_watch_that_ends_while_it_connects_asks_for_nothing(plane: ControlPlane) -> None:
@@ -677,9 +666,7 @@ async def test_a_watch_that_ends_while_it_connects_asks_for_nothing(plane: Contr
         await asyncio.wait([seen.task], timeout=8.0)
         assert seen.task.done(), "a stop waits for no connection that cannot be cut"
         plane.server.greets.set()
-        await until(
-            lambda: not any(each.name == "lane-api-watch" for each in threading.enumerate())
-        )
+        await until(lambda: not watching(), what="the thread to end")
     assert not [request for request in plane.server.requests if "watch=true" in request]
 
 
@@ -705,18 +692,7 @@ async def test_a_watch_ends_at_an_object_that_cannot_be_read(plane: ControlPlane
     async with node_slices(plane) as slices:
         _, version = await slices.read_all()
         seen = Seen(slices, version)
-        odd = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": "odd"},
-            "spec": {
-                "driver": DRIVER,
-                "nodeName": NODE,
-                "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
-                "devices": [{"name": "one", "consumesCounters": None}],
-            },
-        }
-        plane.store.create(Place(kind=SLICES), odd)
+        add_slice(plane, "odd", devices=[{"name": "one", "consumesCounters": None}])
         await seen.ended()
         assert isinstance(seen.failure, UnreadableAnswerError)
         await until(lambda: not watching(), what="the thread to end")

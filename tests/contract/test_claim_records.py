@@ -74,6 +74,14 @@ _REF = ClaimRef("team", ClaimUid("uid-1"), "claim")
 _NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
 
 
+def _entry(
+    *pods: PodUid, ref: ClaimRef = _REF, device: str = "tpu-d0", share: str = ""
+) -> ClaimEntry:
+    """Return what kubelet has in its record of a claim with that device."""
+    devices = {"holdfast.dev": (RecordedDevice("node-1", device, share),)}
+    return ClaimEntry(claim=ref, pods=frozenset(pods), devices=devices)
+
+
 @dataclass
 class _Server:
     """What the API server has under the claim's name."""
@@ -179,11 +187,11 @@ class _Scene:
         )
 
     async def prepare(self, *pods: PodUid) -> None:
-        wish = Wish(
-            ref=_REF,
-            pods=dict.fromkeys(pods, ""),
-            devices={WHOLE: silicon(d0="a")},
-        )
+        wish = Wish(ref=_REF, pods=dict.fromkeys(pods, ""), devices={WHOLE: silicon(d0="a")})
+        await self.enters(wish)
+
+    async def enters(self, wish: Wish) -> None:
+        """Have a claim prepared, which has to wait for nobody."""
 
         def prepared(draft: Draft) -> None:
             assert enter(draft, wish, "free") is None
@@ -198,6 +206,15 @@ class _Scene:
     async def compare(self) -> None:
         await self.records.compare()
         await self.published()
+
+    async def catch_up(self) -> None:
+        await self.records.catch_up()
+        await self.published()
+
+    @property
+    def spec(self) -> Path:
+        """Return the file of the claim's CDI spec."""
+        return self.specs / f"holdfast.dev-claim_{_REF.uid}.json"
 
     @property
     def held(self) -> list[LockState]:
@@ -427,8 +444,7 @@ def _share(at: _Scene, *, pod: PodUid = X, ref: ClaimRef = _REF, share: str = "s
     names = CardNames(vendors=(REPLICAS,))
     at.inventory.set(replace(_NODE, devices=(*_NODE.devices, card), names=names))
     at.server.allocated = plain(card).name
-    devices = {"holdfast.dev": (RecordedDevice("node-1", plain(card).name, share),)}
-    return ClaimEntry(claim=ref, pods=frozenset({pod}), devices=devices)
+    return _entry(pod, ref=ref, device=plain(card).name, share=share)
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -543,8 +559,7 @@ async def test_what_the_ledger_lost_is_taken_over_before_anything_is_served(
     """Also while a look at the pods' cgroups gives no answer."""
     at.record(X)
     at.sight.unseen = unseen
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     (allocation,) = at.ledger.book.value.allocations.values()
     assert (allocation.claim, allocation.phase) == (_REF.uid, Phase.ACTIVE)
     assert at.held == [LockState.HELD]
@@ -555,37 +570,25 @@ async def test_of_what_two_claims_had_that_of_the_pods_that_run_is_taken_over(
     at: _Scene, runs: PodUid
 ) -> None:
     """The other pod was force-deleted, and kubelet has not unprepared its claim yet."""
-    devices = {"holdfast.dev": (RecordedDevice("node-1", "tpu-d0"),)}
     refs = {X: _REF, Y: ClaimRef("team", ClaimUid("uid-2"), "other")}
-    write_entries(
-        at.state,
-        [
-            ClaimEntry(claim=ref, pods=frozenset({pod}), devices=devices)
-            for pod, ref in refs.items()
-        ],
-    )
+    write_entries(at.state, [_entry(pod, ref=ref) for pod, ref in refs.items()])
     at.sight.cgroups, at.sight.populated = {X, Y}, {runs}
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     assert [lock.claim for lock in at.ledger.book.value.locks.values()] == [refs[runs].uid]
 
 
 @pytest.mark.parametrize("device", ["tpu-gone", ""])
 async def test_what_is_not_on_this_node_is_not_taken_over(at: _Scene, device: str) -> None:
     at.record(X, device=device)
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     assert not at.ledger.book.value.claims
 
 
 async def test_what_kubelet_has_recorded_for_no_pod_is_not_taken_over(at: _Scene) -> None:
-    devices = {"holdfast.dev": (RecordedDevice("node-1", "tpu-d0"),)}
-    entry = ClaimEntry(claim=_REF, pods=frozenset(), devices=devices)
-    write_entries(at.state, [entry])
+    write_entries(at.state, [_entry()])
     before = at.ledger.book.value
     with capture_logs() as logs:
-        await at.records.catch_up()
-    await at.published()
+        await at.catch_up()
     assert at.ledger.book.value == before
     assert logs == []
 
@@ -593,8 +596,7 @@ async def test_what_kubelet_has_recorded_for_no_pod_is_not_taken_over(at: _Scene
 async def test_what_another_pod_has_by_now_is_not_taken_from_it(at: _Scene) -> None:
     await at.prepare(X)
     at.record(Y, ref=replace(_REF, uid=ClaimUid("uid-2")))
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     book = at.ledger.book.value
     assert [lock.claim for lock in book.locks.values()] == [_REF.uid]
     assert [each.phase for each in book.holdings.of_claim(ClaimUid("uid-2"))] == [Phase.PENDING]
@@ -609,18 +611,15 @@ async def test_what_another_pod_had_is_the_claims_once_that_is_over(
     other = ClaimUid("uid-2")
     at.record(Y, ref=replace(_REF, uid=other))
     at.sight.cgroups = at.sight.populated = {Y} if lives else set()
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     await at.ledger.apply(partial(end_claim, claim=_REF.uid, evidence="its pod is over"))
     with capture_logs() as logs:
         for _ in range(2):
-            await at.records.catch_up()
-    await at.published()
+            await at.catch_up()
     (lock,) = at.ledger.book.value.locks.values()
     assert lock.claim == _REF.uid
     await at.ledger.apply(partial(release, lock=lock, evidence="nobody uses it"))
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
 
     book = at.ledger.book.value
     assert [(lock.claim, lock.started) for lock in book.locks.values()] == [(other, lives)]
@@ -637,13 +636,11 @@ async def test_a_claim_that_waits_for_one_device_stays_as_it_is_with_the_others(
     other = ClaimUid("uid-2")
     at.record(Y, ref=replace(_REF, uid=other), others=(plain(half).name,))
     at.sight.cgroups = at.sight.populated = {Y}
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     before = at.ledger.book.value
     assert {each.phase for each in before.holdings.of_claim(other)} == {*Phase}
     with capture_logs() as logs:
-        await at.records.catch_up()
-    await at.published()
+        await at.catch_up()
 
     assert at.ledger.book.value == before
     assert logs == []
@@ -664,8 +661,7 @@ async def test_hardware_that_comes_in_parts_is_all_taken_over(at: _Scene) -> Non
     at.inventory.set(replace(_NODE, devices=(first,)))
     await at.records.catch_up()
     at.inventory.set(replace(_NODE, devices=(first, second)))
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     book = at.ledger.book.value
     assert {lock.device: lock.claim for lock in book.locks.values()} == {
         first.name: _REF.uid,
@@ -673,8 +669,7 @@ async def test_hardware_that_comes_in_parts_is_all_taken_over(at: _Scene) -> Non
     }
     assert {each.phase for each in book.allocations.values()} == {Phase.ACTIVE}
     at.inventory.set(replace(_NODE, devices=(second,)))
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     assert at.ledger.book.value == book
 
 
@@ -685,10 +680,9 @@ async def test_the_spec_of_a_claim_that_may_be_in_use_stays(at: _Scene, record: 
         at.record(X, device="tpu-not-seen-yet")
     elif record == "damaged":
         at.state.write_text("{")
-    file = at.specs / f"holdfast.dev-claim_{_REF.uid}.json"
-    file.write_text("{}")
+    at.spec.write_text("{}")
     await at.compare()
-    assert file.exists()
+    assert at.spec.exists()
 
 
 async def test_the_spec_of_a_claim_whose_pod_lives_stays_though_kubelet_forgot_the_claim(
@@ -697,10 +691,9 @@ async def test_the_spec_of_a_claim_whose_pod_lives_stays_though_kubelet_forgot_t
     await at.prepare(X)
     at.sight.cgroups = {X}
     at.record(Y, device="tpu-gone", ref=replace(_REF, uid=ClaimUid("uid-2")))
-    file = at.specs / f"holdfast.dev-claim_{_REF.uid}.json"
-    file.write_text("{}")
+    at.spec.write_text("{}")
     await at.compare()
-    assert file.exists()
+    assert at.spec.exists()
 
 
 async def test_an_administrators_claim_of_the_same_name_says_nothing_of_this_one(
@@ -739,7 +732,7 @@ async def test_a_spec_that_leads_to_the_device_of_another_goes_at_once(
     with capture_logs() as logs:
         await at.records.catch_up()
     assert (_REF.uid in at.ledger.book.value.claims) is known
-    assert (at.specs / f"holdfast.dev-claim_{_REF.uid}.json").exists() is stays
+    assert at.spec.exists() is stays
     assert ("CDI specs of claims removed" in [each["event"] for each in logs]) is not stays
 
 
@@ -750,15 +743,11 @@ async def test_a_spec_stays_that_leads_to_what_its_claim_has_with_adminaccess(at
     wish = Wish(
         ref=_REF, pods={X: ""}, devices={WHOLE: silicon(d0="a")}, admin={found.name: found.keys}
     )
-
-    def prepared(draft: Draft) -> None:
-        assert enter(draft, wish, "free") is None
-
-    await at.ledger.apply(prepared)
+    await at.enters(wish)
     at.record(X)
     await at.records.specs.write(_REF.uid, {"d9": ContainerGrant(nodes=(node.path,))}, ())
     await at.records.catch_up()
-    assert (at.specs / f"holdfast.dev-claim_{_REF.uid}.json").exists()
+    assert at.spec.exists()
 
 
 async def test_the_spec_of_a_claim_that_is_over_stays_while_a_pod_can_join_though_a_part_is_free(
@@ -775,21 +764,18 @@ async def test_the_spec_of_a_claim_that_is_over_stays_while_a_pod_can_join_thoug
     at.inventory.set(replace(_NODE, devices=tuple(found)))
     wish = Wish(ref=_REF, pods={X: ""}, devices={WHOLE: silicon(d0="a", d1="b")})
 
-    def prepared(draft: Draft) -> None:
-        assert enter(draft, wish, "free") is None
-
     def ended(draft: Draft) -> None:
         end_claim(draft, _REF.uid, "unprepared", kubelet=KUBELET, recorded=[X])
         release(draft, draft.locks[name("d1")], "nobody has it")
 
-    await at.ledger.apply(prepared)
-    at.record(X, device="tpu-d0", others=["tpu-d1"])
+    await at.enters(wish)
+    at.record(X, others=["tpu-d1"])
     given = "/dev/vfio/2"
     await at.records.specs.write(_REF.uid, {"tpu-d1": ContainerGrant(nodes=(given,))}, ())
     await at.ledger.apply(ended)
     assert at.held == [LockState.RELEASING]
     await at.records.catch_up()
-    assert (at.specs / f"holdfast.dev-claim_{_REF.uid}.json").exists()
+    assert at.spec.exists()
 
 
 async def test_specs_of_claims_that_are_over_do_not_stay(at: _Scene) -> None:
@@ -809,22 +795,20 @@ async def test_the_spec_of_a_claim_that_is_over_goes_once_kubelet_has_heard_that
     at: _Scene,
 ) -> None:
     await at.prepare(X)
-    file = at.specs / "holdfast.dev-claim_uid-1.json"
-    file.write_text("{}")
+    at.spec.write_text("{}")
     at.record(X)
     await at.ledger.apply(partial(end_claim, claim=_REF.uid, evidence="unprepared"))
     await at.records.catch_up()
-    assert file.exists()
+    assert at.spec.exists()
     at.record()
     await at.records.catch_up()
-    assert not file.exists()
+    assert not at.spec.exists()
 
 
 async def test_the_spec_of_a_claim_that_is_prepared_anew_goes_at_its_next_end(at: _Scene) -> None:
-    file = at.specs / "holdfast.dev-claim_uid-1.json"
     for pod in (X, Y):
         await at.prepare(pod)
-        file.write_text("{}")
+        at.spec.write_text("{}")
         at.record(pod)
         await at.records.catch_up()
         await at.ledger.apply(partial(end_claim, claim=_REF.uid, evidence="unprepared"))
@@ -832,7 +816,7 @@ async def test_the_spec_of_a_claim_that_is_prepared_anew_goes_at_its_next_end(at
         await at.ledger.apply(partial(release, lock=lock, evidence="free"))
         at.record()
         await at.records.catch_up()
-        assert not file.exists()
+        assert not at.spec.exists()
 
 
 _NULL, _ZERO = os.makedev(1, 3), os.makedev(1, 5)
@@ -861,7 +845,7 @@ class _Prepared:
         self.folder = folder
         self.dev = folder / "dev"
         self.dev.mkdir()
-        self.file = at.specs / f"holdfast.dev-claim_{_REF.uid}.json"
+        self.file = at.spec
         self.node("d0", "null")
 
     def node(self, path: str, of: str) -> None:
@@ -997,8 +981,7 @@ async def test_a_group_of_which_one_part_is_gone_has_no_spec_written(
     at.sight.boxes = {box.name: box}
     prepared.found(*both)
     prepared.recorded(_named("2x1", device="2x1"))
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     prepared.file.unlink()
     await at.records.catch_up()
     assert prepared.nodes == [("/dev/d0", _NULL), ("/dev/d1", _ZERO)]
@@ -1127,12 +1110,9 @@ async def test_a_server_that_does_not_say_who_is_an_administrator_is_asked_once(
     """A lock too many is the lesser evil, and kubelet waits for us when we begin."""
     at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
     at.server.down = at.server.admin = True
-    devices = {"holdfast.dev": (RecordedDevice("node-1", plain(_GPU).name),)}
     refs = (_REF, ClaimRef("team", ClaimUid("uid-2"), "second"))
-    entries = [ClaimEntry(claim=ref, pods=frozenset({X}), devices=devices) for ref in refs]
-    write_entries(at.state, entries)
-    await at.records.catch_up()
-    await at.published()
+    write_entries(at.state, [_entry(X, ref=ref, device=plain(_GPU).name) for ref in refs])
+    await at.catch_up()
     assert at.held == [LockState.HELD]
     assert at.server.asked == 1
 
@@ -1162,15 +1142,10 @@ async def test_a_claim_that_cannot_be_read_keeps_no_administrator_from_being_kno
     at: _Scene,
 ) -> None:
     at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
-    devices = {"holdfast.dev": (RecordedDevice("node-1", plain(_GPU).name),)}
-    nested = ClaimRef("team", ClaimUid("uid-0"), "nested")
-    entries = [
-        ClaimEntry(claim=ref, pods=frozenset({X}), devices=devices) for ref in (nested, _REF)
-    ]
-    write_entries(at.state, entries)
+    refs = (ClaimRef("team", ClaimUid("uid-0"), "nested"), _REF)
+    write_entries(at.state, [_entry(X, ref=ref, device=plain(_GPU).name) for ref in refs])
     at.server.nested, at.server.admin = "nested", True
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     assert at.server.asked == 2
     assert at.ledger.book.value.claims[_REF.uid].admin == {_GPU.name: _GPU.keys}
 
@@ -1197,8 +1172,7 @@ async def test_what_kubelet_lets_go_while_the_server_is_asked_is_not_taken_over(
     at.server.allocated = plain(_GPU).name
     at.record(X, device=plain(_GPU).name)
     at.server.meanwhile = at.record
-    await at.records.catch_up()
-    await at.published()
+    await at.catch_up()
     assert at.server.asked == 1
     assert at.held == []
 
@@ -1229,13 +1203,7 @@ class _Hung:
 async def _loses_another(at: _Scene) -> _Hung:
     """Let kubelet's record lack a claim that the ledger has, so that the server is asked for it."""
     lost = ClaimRef("team", ClaimUid("uid-lost"), "lost")
-    wish = Wish(ref=lost, pods={Z: ""}, devices={WHOLE: silicon(d1="b")})
-
-    def prepared(draft: Draft) -> None:
-        assert enter(draft, wish, "free") is None
-
-    await at.ledger.apply(prepared)
-    await at.published()
+    await at.enters(Wish(ref=lost, pods={Z: ""}, devices={WHOLE: silicon(d1="b")}))
     hung = _Hung(at.server)
     at.records.claims = hung
     return hung
@@ -1276,14 +1244,13 @@ async def test_a_spec_stays_of_a_claim_that_was_joined_since_the_comparison_bega
     comparing = asyncio.create_task(at.records.compare())
     await hung.asked.wait()
     await at.prepare(X)
-    file = at.specs / f"holdfast.dev-claim_{_REF.uid}.json"
-    file.write_text("{}")
+    at.spec.write_text("{}")
     at.record(X)
     await at.ledger.apply(_ends)
     at.record(X, Y)  # it starts with the spec as it is: kubelet makes no call
     hung.answers.set()
     await comparing
-    assert file.exists()
+    assert at.spec.exists()
 
 
 async def test_who_joined_and_what_was_prepared_while_the_server_was_asked_is_not_forgotten(
@@ -1291,19 +1258,14 @@ async def test_who_joined_and_what_was_prepared_while_the_server_was_asked_is_no
 ) -> None:
     """It is in kubelet's record since, and nothing makes kubelet write that once more."""
     at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
-    lost = ClaimEntry(
-        claim=ClaimRef("team", ClaimUid("uid-lost"), "lost"),
-        pods=frozenset({Z}),
-        devices={"holdfast.dev": (RecordedDevice("node-1", plain(_GPU).name),)},
-    )
-    devices = {"holdfast.dev": (RecordedDevice("node-1", "tpu-d0"),)}
+    ref = ClaimRef("team", ClaimUid("uid-lost"), "lost")
+    lost = _entry(Z, ref=ref, device=plain(_GPU).name)
     write_entries(at.state, [lost])
     at.records.claims = hung = _Hung(at.server)
     comparing = asyncio.create_task(at.records.compare())
     await hung.asked.wait()
     await at.prepare(X)
-    joined = ClaimEntry(claim=_REF, pods=frozenset({X, Y}), devices=devices)
-    write_entries(at.state, [joined, lost])
+    write_entries(at.state, [_entry(X, Y), lost])
     following = asyncio.create_task(at.records.catch_up())
     await at.ledger.book.until(lambda book: book.claims[_REF.uid].pods == {X, Y})
     hung.answers.set()

@@ -154,19 +154,6 @@ async def test_what_a_pod_of_the_lock_still_holds_is_found_without_a_look_at_the
     assert found.process.pid == holder
 
 
-async def test_use_that_nobody_explains_is_scanned_for_again_after_the_pause_and_not_before(
-    watch: Watched,
-) -> None:
-    await watch.facts()
-    scan = watch.look.last_scan
-    watch.clock.shift(watch.use.budget.clock - 1.0)
-    await watch.facts()
-    assert watch.look.last_scan is scan
-    watch.clock.shift(2.0)
-    await watch.facts()
-    assert watch.look.last_scan is not scan
-
-
 async def test_the_longer_a_look_at_all_processes_takes_the_rarer_it_is(watch: Watched) -> None:
     await watch.facts()
     assert watch.use.budget.clock == max(60.0, 2000 * watch.look.full_scan_cpu_seconds)
@@ -347,17 +334,6 @@ async def test_the_known_holders_of_all_devices_that_pods_have_are_looked_at_tog
     assert together is not None
     assert together.processes == 1
     assert holder in {each.process.pid for each in watch.use.holders[devices[1].name]}
-
-
-async def test_a_look_at_known_holders_that_finds_none_is_no_answer(
-    watch: Watched,
-) -> None:
-    with stranger(watch.node, NODE) as agent:
-        assert (await watch.facts()).holders
-        agent.close_one()
-        watch.clock.shift(60.0)
-        assert not (await watch.facts()).holders
-        assert agent.lives
 
 
 async def test_a_device_whose_enable_was_not_read_is_not_judged(

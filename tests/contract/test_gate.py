@@ -484,30 +484,6 @@ async def test_what_proves_a_device_free_is_seen_anew_for_each_start(at: AtTheGa
         assert judge_kernel(facts).freedom is Freedom.IN_USE
 
 
-async def test_a_start_waits_for_a_holder_that_cannot_be_read_any_more(at: AtTheGate) -> None:
-    device = replace(at.devices[0], kind=DeviceKind.ACCEL, functions=())
-    shared = device_use(at.look, at.node.root, ManualClock(), exclusive_open=True)
-    with ExitStack() as stack:
-        pid = at.opened(stack, 0)
-        await shared.facts([device])
-        fds = at.node.root.proc / str(pid) / "fd"
-        real = fds.readlink()
-        fds.unlink()
-        fds.symlink_to("fd")  # cannot be inspected
-        facts = (await shared.facts([device]))[device.name]
-        verdict = judge_kernel(facts)
-        assert verdict.freedom is Freedom.IN_USE, verdict.reason
-        assert [each.process.pid for each in verdict.holders] == [pid]
-        fds.unlink()
-        fds.symlink_to(real)
-        facts = (await shared.facts([device]))[device.name]
-        assert [each.process.pid for each in facts.holders or ()] == [pid]
-        fds.unlink()
-        fds.mkdir()
-        facts = (await shared.facts([device]))[device.name]
-        assert judge_kernel(facts).freedom is Freedom.FREE
-
-
 async def test_a_start_hears_at_once_that_a_holder_of_its_device_has_ended(at: AtTheGate) -> None:
     at.counted((POD, 0))
     gate = at.gate(wait=LONGEST_WAIT, poll=LONGEST_WAIT)

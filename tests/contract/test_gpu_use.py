@@ -33,13 +33,6 @@ async def gpus(nvml: Nvml, tmp_path: Path) -> AsyncIterator[OneGpu]:
         yield found
 
 
-async def test_a_gpu_that_nvml_and_proc_show_nobody_on_is_free(gpus: OneGpu) -> None:
-    device = gpus.device()
-    verdict = await gpus.judge(device)
-    assert verdict.freedom is Freedom.FREE, verdict.reason
-    assert "memory is back (5 MiB in use)" in verdict.reason
-
-
 async def test_a_process_that_nvml_names_is_found_with_its_pod_although_no_node_is_open(
     gpus: OneGpu,
 ) -> None:
@@ -87,16 +80,6 @@ def test_of_holders_that_were_counted_onlookers_are_none(
     assert (len(found.holders or ()), found.more) == (1 if onlooks else 2, more)
 
 
-async def test_a_process_that_ended_and_that_nvml_still_names_is_in_the_way(gpus: OneGpu) -> None:
-    device = gpus.device()
-    with gpus.process(pod=POD, opens=False) as pid:
-        pass
-    gpus.show(cards(1, processes=(("compute", pid, GIB),))[0])
-    verdict = await gpus.judge(device)
-    assert verdict.freedom is Freedom.IN_USE
-    assert f"what pid {pid} had on it" in verdict.reason
-
-
 async def test_a_process_that_nobody_has_reaped_yet_has_ended(gpus: OneGpu) -> None:
     device = gpus.device()
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
@@ -105,23 +88,6 @@ async def test_a_process_that_nobody_has_reaped_yet_has_ended(gpus: OneGpu) -> N
         gpus.show(cards(1, processes=(("compute", process.pid, GIB),))[0])
         verdict = await gpus.judge(device)
     assert f"what pid {process.pid} had on it" in verdict.reason
-
-
-async def test_memory_that_is_not_back_is_in_the_way_after_every_process_is_gone(
-    gpus: OneGpu,
-) -> None:
-    device = gpus.device()
-    assert (await gpus.judge(device)).freedom is Freedom.FREE  # its idle memory is known now
-    gpus.grant(device)
-    gpus.show(cards(1, used=GIB)[0])
-    draining = await gpus.judge(device)
-    assert draining.freedom is Freedom.IN_USE
-    assert "not freed yet" in draining.reason
-    gpus.clock.now += 61.0
-    overdue = await gpus.judge(device)
-    assert (overdue.freedom, "--gpu-reset" in overdue.reason) == (Freedom.IN_USE, True)
-    gpus.show(cards(1, used=69 * MIB)[0])
-    assert (await gpus.judge(device)).freedom is Freedom.FREE
 
 
 async def test_idle_memory_is_never_learned_from_a_gpu_that_a_pod_had(gpus: OneGpu) -> None:
@@ -225,18 +191,6 @@ async def test_an_agent_that_merely_has_the_node_open_stands_in_for_an_unknown_p
         assert (await gpus.judge(device)).freedom is Freedom.FREE
         gpus.locks[device.name] = replace(lock, pod=None, fence=2)
         assert (await gpus.judge(device)).freedom is Freedom.IN_USE, "another pod, another wait"
-
-
-@pytest.mark.parametrize(
-    "function", ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo", "*"]
-)
-async def test_an_error_of_nvmls_is_unknown_and_nothing_passes_on_it(
-    gpus: OneGpu, function: str
-) -> None:
-    gpus.show(cards(1, errors={function: UNKNOWN})[0])
-    verdict = await gpus.judge(gpus.device())
-    assert (verdict.freedom, verdict.final) == (Freedom.UNKNOWN, True)
-    assert "NVML_ERROR_UNKNOWN" in verdict.reason
 
 
 async def test_without_a_driver_or_without_anybody_to_ask_nothing_is_known(gpus: OneGpu) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups, cgroup_of
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.ids import PodUid
 from holdfast.model.node.cgroup_names import pod_of
 from manual_clock import ManualClock
@@ -38,6 +39,12 @@ def make(tree: ProcTree, path: str, *pids: int) -> Path:
     return folder
 
 
+def look(cgroups: Cgroups, pod: PodUid = UID) -> PodSighting:
+    found = cgroups.pod(pod)
+    assert found is not None
+    return found
+
+
 PLACES = [
     f"kubepods/pod{UID}",
     f"kubepods/burstable/pod{UID}",
@@ -54,8 +61,7 @@ def test_a_pod_is_found_by_its_uid_with_all_that_lives_in_it(tree: ProcTree, pla
     folder = make(tree, place)
     make(tree, f"{place}/{ID}", 8, 7)
     make(tree, f"{place}/{ID}/nested", 9)
-    found = Cgroups(tree.root).pod(UID)
-    assert found is not None
+    found = look(Cgroups(tree.root))
     assert found.cgroup == f"/{place}"
     assert found.inode == folder.stat().st_ino
     assert found.processes == (7, 8, 9)
@@ -77,11 +83,10 @@ def test_cgroups_that_are_nested_however_deep_are_all_listed(
             os.chdir(name)
         Path("cgroup.procs").write_text("9\n")
         os.chdir(before)
-        found = Cgroups(tree.root).pod(UID)
+        found = look(Cgroups(tree.root))
     finally:
         os.chdir(before)
         subprocess.run(["rm", "-r", folder], check=True)  # nobody else removes what is so deep
-    assert found is not None
     assert found.processes == (9,)
     assert len([*Path("/proc/self/fd").iterdir()]) == opened
 
@@ -94,12 +99,10 @@ def test_of_a_pod_with_too_many_cgroups_others_do_not_wait_for_the_list(
     empty = make(tree, f"kubepods/pod{UID}/{ID}")
     (empty / "cgroup.events").write_text("populated 0\nfrozen 0\n")
     (empty / "cgroup.procs").write_text("what is not read\n")
-    found = Cgroups(tree.root).pod(UID)
-    assert found is not None
+    found = look(Cgroups(tree.root))
     assert (found.processes, found.unlisted) == ((5,), "")
     monkeypatch.setattr("holdfast.host.cgroup.cgroups._LONGEST", -1.0)
-    found = Cgroups(tree.root).pod(UID)
-    assert found is not None
+    found = look(Cgroups(tree.root))
     assert (found.populated, found.processes) == (True, ())
     assert "too many cgroups" in found.unlisted
 
@@ -108,8 +111,7 @@ def test_what_is_told_of_a_cgroup_is_text_whatever_it_is_called(tree: ProcTree) 
     make(tree, f"kubepods/pod{UID}")
     folder = make(tree, f"kubepods/pod{UID}/\udcff\x1b[2J")
     (folder / "cgroup.procs").write_text("7 all\n")
-    found = Cgroups(tree.root).pod(UID)
-    assert found is not None
+    found = look(Cgroups(tree.root))
     assert r"\udcff\x1b[2J" in found.unlisted
 
 
@@ -120,9 +122,7 @@ def test_a_pod_without_cgroup_is_none_and_appears_later(tree: ProcTree) -> None:
     assert cgroups.pod(UID) is not None
     assert cgroups.pod(OTHER) is None
     make(tree, f"kubepods/besteffort/pod{OTHER}")
-    found = cgroups.pod(OTHER)
-    assert found is not None
-    assert not found.processes
+    assert not look(cgroups, OTHER).processes
 
 
 def test_a_kubelet_that_changes_its_driver_is_followed(tree: ProcTree) -> None:
@@ -152,8 +152,7 @@ def test_of_two_cgroups_of_a_pod_the_one_with_processes_counts(tree: ProcTree, u
         pod = make(tree, f"{root}/pod{UID}")
         if root != used:
             (pod / "cgroup.events").write_text("populated 0\nfrozen 0\n")
-    found = Cgroups(tree.root).pod(UID)
-    assert found is not None
+    found = look(Cgroups(tree.root))
     assert found.cgroup == f"/{used}/pod{UID}"
 
 
@@ -163,8 +162,7 @@ def test_any_tree_of_version_1_will_do(tmp_path: Path, controller: str) -> None:
     (tree.root.cgroup / "freezer").mkdir()
     make(tree, f"{controller}/kubepods/burstable/pod{UID}/{ID}", 5)
     cgroups = Cgroups(tree.root)
-    found = cgroups.pod(UID)
-    assert found is not None
+    found = look(cgroups)
     assert (found.cgroup, found.processes) == (f"/kubepods/burstable/pod{UID}", (5,))
     assert found.populated
     assert cgroups.inode(found.cgroup) == found.inode
@@ -187,16 +185,14 @@ def test_the_kernel_says_whether_a_cgroup_is_populated(
     folder = make(tree, f"kubepods/pod{UID}")
     make(tree, f"kubepods/pod{UID}/{ID}", *listed)
     (folder / "cgroup.events").write_text(says)
-    found = Cgroups(tree.root).pod(UID)
-    assert found is not None
+    found = look(Cgroups(tree.root))
     assert (found.populated, found.processes, found.unlisted) == (populated, pids, "")
 
 
 def test_whoever_is_in_another_pid_namespace_lives_and_has_no_pid(tree: ProcTree) -> None:
     folder = make(tree, f"kubepods/pod{UID}", 0)
     (folder / "cgroup.events").write_text("populated 1\n")
-    found = Cgroups(tree.root).pod(UID)
-    assert found is not None
+    found = look(Cgroups(tree.root))
     assert (found.populated, found.processes) == (True, ())
 
 
@@ -210,8 +206,7 @@ def test_what_the_kernel_does_not_say_is_unknown(tree: ProcTree, broken: str) ->
         events.symlink_to(events.name)
     else:
         events.write_text(broken.removeprefix("empty"))
-    found = Cgroups(tree.root).pod(UID)
-    assert found is not None
+    found = look(Cgroups(tree.root))
     assert found.populated is None
     assert str(events) in found.unlisted
 
@@ -239,8 +234,7 @@ def test_of_version_1_two_lists_have_to_be_empty(tmp_path: Path) -> None:
     procs = make(tree, f"pids/kubepods/pod{UID}") / "cgroup.procs"
     for second, populated in (("", False), ("8\n", True), ("none\n", None)):
         procs.write_text("")
-        found = _Changing(tree, partial(procs.write_text, second), list).pod(UID)
-        assert found is not None
+        found = look(_Changing(tree, partial(procs.write_text, second), list))
         assert found.populated is populated
 
 
@@ -262,8 +256,7 @@ def test_without_the_kernels_word_as_with_version_1_lists_have_to_do(
     folder = make(tree, f"pids/kubepods/pod{UID}/{ID}")
     for text in lists:
         (folder / "cgroup.procs").write_text(text)
-    found = Cgroups(tree.root).pod(UID)
-    assert found is not None
+    found = look(Cgroups(tree.root))
     assert found.populated is populated
     assert bool(found.unlisted) is (populated is None)
 
@@ -280,8 +273,7 @@ def test_a_threaded_cgroup_that_refuses_to_list_is_passed_over(tree: ProcTree) -
     make(tree, f"kubepods/pod{UID}", 5)
     odd = make(tree, f"kubepods/pod{UID}/{ID}")
     (odd / "cgroup.procs").write_text("not a pid\n")
-    found = Cgroups(tree.root).pod(UID)
-    assert found is not None
+    found = look(Cgroups(tree.root))
     assert found.processes == (5,)
 
 
@@ -290,8 +282,7 @@ def test_kill_and_freeze_write_the_kernels_files(tree: ProcTree) -> None:
     for name in ("cgroup.kill", "cgroup.freeze"):
         (folder / name).write_text("")
     cgroups = Cgroups(tree.root)
-    found = cgroups.pod(UID)
-    assert found is not None
+    found = look(cgroups)
     assert not cgroups.is_frozen(found.cgroup)
     cgroups.freeze(found.cgroup, found.inode, frozen=True)
     assert cgroups.is_frozen(found.cgroup)
@@ -423,13 +414,11 @@ def test_a_cgroup_that_cannot_be_read_is_not_one_without_processes(
     else:
         odd.write_text("7 all\n")
     cgroups = Cgroups(tree.root)
-    found = cgroups.pod(UID)
-    assert found is not None
+    found = look(cgroups)
     assert f"{where}/cgroup.procs" in found.unlisted
     assert set(found.processes) == {7, 8} - {{"": 0, ID: 7}.get(where, 8)}, "the others are told"
     odd.rmdir() if how == "a folder" else odd.unlink()
-    found = cgroups.pod(UID)
-    assert found is not None
+    found = look(cgroups)
     assert not found.unlisted, "what vanished meanwhile has no processes"
 
 

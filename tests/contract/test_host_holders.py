@@ -84,6 +84,14 @@ def _fds(folder: str) -> set[str]:
     return {each.name for each in Path(folder).iterdir()}
 
 
+def _tables() -> FileTables:
+    """Return what compares tables of open files; skip the test where the kernel does not."""
+    tables = FileTables(HostRoot.under())
+    if not tables.usable:
+        pytest.skip("this kernel does not compare file tables here")
+    return tables
+
+
 def target(device: str, rdev: int, *addresses: PciAddress) -> ScanTarget:
     return ScanTarget(device=name(device), rdevs=frozenset({rdev}), addresses=frozenset(addresses))
 
@@ -197,16 +205,13 @@ ready.wait()
             tree.myself()
             tree.real(child.pid)
             root = tree.root
-        elif not FileTables(root).usable:
-            pytest.skip("this kernel does not compare file tables here")
+        else:
+            _tables()
         scan = holder_scan(root).scan([target("a", rdev)], pids=[child.pid])
         assert set(access(scan, "a")) == {child.pid}
 
     def test_threads_that_share_one_file_table_are_told_to_and_others_not_to(self) -> None:
-        tables = FileTables(HostRoot.under())
-        if not tables.usable:
-            pytest.skip("this kernel does not compare file tables here")
-        ends = threading.Event()
+        tables, ends = _tables(), threading.Event()
         thread = threading.Thread(target=ends.wait)
         thread.start()
         assert thread.native_id is not None
@@ -222,10 +227,7 @@ ready.wait()
         self, terminals: Terminals, hold: Start
     ) -> None:
         """All processes of a gVisor sandbox share one table, with hundreds of files."""
-        root = HostRoot.under()
-        tables = FileTables(root)
-        if not tables.usable:
-            pytest.skip("this kernel does not compare file tables here")
+        root, tables = HostRoot.under(), _tables()
         path, rdev = terminals.make()
         child = hold(f"""
 import ctypes
@@ -356,13 +358,25 @@ kept = [mmap.mmap(memory, 4096), mmap.mmap(os.open("/dev/zero", os.O_RDWR), 4096
         assert "Permission denied; holdfast lacks CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE" in said
 
 
-def _maps(tree: ProcTree, path: str, flags: str) -> Path:
+def _mapped(path: str, *, kind: str = "s") -> str:
+    """Return the line of a mapping of what the kernel calls *path*."""
+    return f"7f5c8a000000-7f5c8a100000 rw-{kind} 00000000 00:05 99   {path}\n"
+
+
+def _maps(tree: ProcTree, path: str, flags: str, *, kind: str = "s") -> Path:
     """Return the folder of a process that has mapped what the kernel calls *path*."""
-    home = tree.process(70)
-    line = f"7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   {path}\n"
+    home, line = tree.process(70), _mapped(path, kind=kind)
     (home / "maps").write_text(line)
     (home / "smaps").write_text(f"{line}VmFlags: {flags}\n")
     return home
+
+
+def _beside(tree: ProcTree, path: str, *, many: int = 1) -> None:
+    """Let a process have the node at *path* open, and so many device fds."""
+    home = tree.process(70)
+    tree.open_file(home, 3, path)
+    for number in range(7, 7 + many):
+        tree.open_file(home, number, "anon_inode:[vfio-device]")
 
 
 class TestOnATree:
@@ -392,18 +406,9 @@ class TestOnATree:
 
     def test_a_device_fd_goes_to_the_function_that_the_kernel_names(self, tree: ProcTree) -> None:
         home = tree.process(70)
-        tree.open_file(
-            home,
-            7,
-            "anon_inode:[vfio-device]",
-            info=f"vfio-device-syspath: /sys/devices/pci0000:00/{TWO}\n",
-        )
-        tree.open_file(
-            home,
-            8,
-            "anon_inode:[vfio-device]",
-            info="vfio-device-syspath: /sys/devices/pci0000:00/0000:00:1f.0\n",
-        )
+        for number, function in ((7, TWO), (8, "0000:00:1f.0")):
+            info = f"vfio-device-syspath: /sys/devices/pci0000:00/{function}\n"
+            tree.open_file(home, number, "anon_inode:[vfio-device]", info=info)
         scan = self.scan(tree, target("one", 1, ONE), target("two", 2, TWO))
         assert access(scan, "two") == {70: {DeviceAccess.DEVICE_FD}}
         assert not access(scan, "one")
@@ -413,9 +418,7 @@ class TestOnATree:
         self, tree: ProcTree, terminals: Terminals
     ) -> None:
         path, rdev = terminals.make()
-        home = tree.process(70)
-        tree.open_file(home, 3, path)
-        tree.open_file(home, 7, "anon_inode:[vfio-device]")
+        _beside(tree, path)
         scan = self.scan(tree, target("one", rdev, ONE), target("two", 2, TWO))
         assert access(scan, "one") == {70: {DeviceAccess.NODE, DeviceAccess.DEVICE_FD}}
         assert not scan.unattributed
@@ -430,10 +433,7 @@ class TestOnATree:
         self, tree: ProcTree, terminals: Terminals
     ) -> None:
         path, rdev = terminals.make()
-        home = tree.process(70)
-        tree.open_file(home, 3, path)
-        for number in (7, 8):
-            tree.open_file(home, number, "anon_inode:[vfio-device]")
+        _beside(tree, path, many=2)
         scan = self.scan(tree, target("one", rdev, ONE))
         assert 70 in access(scan, "one")
         assert loose(scan) == {70: {DeviceAccess.DEVICE_FD}}
@@ -442,10 +442,7 @@ class TestOnATree:
         self, tree: ProcTree, terminals: Terminals
     ) -> None:
         path, rdev = terminals.make()
-        home = tree.process(70)
-        tree.open_file(home, 3, path)
-        for number in (7, 8):
-            tree.open_file(home, number, "anon_inode:[vfio-device]")
+        _beside(tree, path, many=2)
         assert not self.scan(tree, target("one", rdev, ONE, TWO)).unattributed
 
     def test_a_device_fd_beside_a_group_that_nobody_asked_about_is_not_blamed_on_the_target(
@@ -453,17 +450,13 @@ class TestOnATree:
     ) -> None:
         path, rdev = terminals.make()
         tree.devices(vfio=os.major(rdev))
-        home = tree.process(70)
-        tree.open_file(home, 3, path)
-        tree.open_file(home, 7, "anon_inode:[vfio-device]")
+        _beside(tree, path)
         scan = self.scan(tree, target("other", 1, ONE))
         assert not scan.holders
         assert not scan.unattributed
 
     def test_mappings_are_looked_at_only_on_request(self, tree: ProcTree) -> None:
-        (tree.process(70) / "maps").write_text(
-            "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:0f 1060 anon_inode:[vfio-device]\n"
-        )
+        (tree.process(70) / "maps").write_text(_mapped("anon_inode:[vfio-device]"))
         assert not self.scan(tree, target("one", 1, ONE)).unattributed
         assert loose(self.scan(tree, target("one", 1, ONE), maps=True)) == {
             70: {DeviceAccess.MAPPED}
@@ -477,8 +470,7 @@ class TestOnATree:
         home = tree.process(70)
         (home / "root/dev").mkdir(parents=True)
         (home / "root/dev/accel0").symlink_to(path)
-        device = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
-        (home / "maps").write_text(f"{around}{device}{around}")
+        (home / "maps").write_text(f"{around}{_mapped('/dev/accel0')}{around}")
         assert access(self.scan(tree, target("one", rdev), maps=True), "one") == {
             70: {DeviceAccess.MAPPED}
         }
@@ -489,17 +481,13 @@ class TestOnATree:
         path, rdev = terminals.make()
         tree.root.dev.mkdir()
         (tree.root.dev / "accel0").symlink_to(path)
-        (tree.process(70) / "maps").write_text(
-            "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
-        )
+        (tree.process(70) / "maps").write_text(_mapped("/dev/accel0"))
         assert access(self.scan(tree, target("one", rdev), maps=True), "one") == {
             70: {DeviceAccess.MAPPED}
         }
 
     def test_a_mapping_of_a_removed_node_makes_the_scan_incomplete(self, tree: ProcTree) -> None:
-        (tree.process(70) / "maps").write_text(
-            "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel9 (deleted)\n"
-        )
+        (tree.process(70) / "maps").write_text(_mapped("/dev/accel9 (deleted)"))
         scan = self.scan(tree, target("one", 1), maps=True)
         assert scan.gaps == ("pid 70 maps /dev/accel9, which is gone: it cannot be told apart",)
 
@@ -514,7 +502,7 @@ class TestOnATree:
         home = tree.process(70)
         (home / "root/dev").mkdir(parents=True)
         (home / "root/dev/accel0").symlink_to(path)
-        line = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0 (deleted)\n"
+        line = _mapped("/dev/accel0 (deleted)")
         (home / "maps").write_text(line)
         (home / "smaps").write_text(
             "7f5c00000000-7f5c00100000 rw-p 00000000 00:00 0\nVmFlags: rd wr io pf\n"
@@ -527,9 +515,7 @@ class TestOnATree:
     def test_device_memory_of_a_removed_node_is_a_gap_and_is_told_in_plain_letters(
         self, tree: ProcTree
     ) -> None:
-        line = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel\x1b[2J (deleted)\n"
-        (tree.process(70) / "maps").write_text(line)
-        (tree.root.proc / "70/smaps").write_text(f"{line}VmFlags: rd wr sh io pf\n")
+        _maps(tree, "/dev/accel\x1b[2J (deleted)", "rd wr sh io pf")
         scan = self.scan(tree, target("one", 1), maps=True)
         assert scan.gaps == (
             "pid 70 maps /dev/accel\\x1b[2J, which is gone: it cannot be told apart",
@@ -540,12 +526,9 @@ class TestOnATree:
     def test_device_memory_of_a_node_that_was_made_elsewhere_and_is_gone_is_a_gap(
         self, tree: ProcTree, kind: str, flags: str, *, gap: bool
     ) -> None:
-        line = f"7f5c8a000000-7f5c8a100000 rw-{kind} 00000000 00:05 99   /tmp/x (deleted)\n"
-        home = tree.process(70)
-        (home / "maps").write_text(line)
+        home = _maps(tree, "/tmp/x (deleted)", flags, kind=kind)
         (home / "root/tmp").mkdir(parents=True)
         (home / "root/tmp/x").write_text("another file")
-        (tree.root.proc / "70/smaps").write_text(f"{line}VmFlags: {flags}\n")
         scan = self.scan(tree, target("one", 1), maps=True)
         text = "pid 70 maps /tmp/x, which is gone: it cannot be told apart"
         assert scan.gaps == ((text,) if gap else ())
@@ -580,8 +563,8 @@ class TestOnATree:
         self, tree: ProcTree, state: str, threads: int, *, gap: bool
     ) -> None:
         """Its paths lead nowhere any more; whoever inherited its mappings is looked at as well."""
-        line = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /usr/lib/gconv-modules.cache\n"
-        (tree.process(70, state=state, threads=threads) / "maps").write_text(line)
+        home = tree.process(70, state=state, threads=threads)
+        (home / "maps").write_text(_mapped("/usr/lib/gconv-modules.cache"))
         assert bool(self.scan(tree, target("one", 1), maps=True).gaps) is gap
 
     @pytest.mark.parametrize(("flags", "gap"), [("rd wr io pf", True), ("rd wr sd", False)])
@@ -659,9 +642,7 @@ class TestOnATree:
 
     def test_the_mappings_of_an_exited_leader_are_read_from_a_thread(self, tree: ProcTree) -> None:
         tree.process(70, state="Z", threads=2)
-        (tree.thread(70, 71) / "maps").write_text(
-            "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:0f 1060 anon_inode:[vfio-device]\n"
-        )
+        (tree.thread(70, 71) / "maps").write_text(_mapped("anon_inode:[vfio-device]"))
         assert loose(self.scan(tree, target("one", 1, ONE), maps=True)) == {
             70: {DeviceAccess.MAPPED}
         }
@@ -740,10 +721,7 @@ def test_who_has_exited_has_nothing_of_what_another_had_that_has_exited_too(
     terminals: Terminals, hold: Start
 ) -> None:
     """Neither has a table of files any more: to compare them says that they are the same."""
-    root = HostRoot.under()
-    tables = FileTables(root)
-    if not tables.usable:
-        pytest.skip("this kernel does not compare file tables here")
+    root, tables = HostRoot.under(), _tables()
     path, rdev = terminals.make()
     had = hold(f"kept = [os.open({path!r}, os.O_RDONLY) for _ in range(100)]")
     other = hold("")

@@ -278,13 +278,6 @@ async def test_what_a_start_has_just_asked_for_the_watcher_does_not_forget(on: N
     assert on.look.whole == 2
 
 
-async def test_what_is_freed_is_forgotten_whoever_asks_for_it(on: Node) -> None:
-    on.opened()
-    await on.for_start(on.accel())
-    on.use.forget(on.device.name)
-    assert on.device.name not in on.use.holders
-
-
 async def test_what_a_release_saw_is_no_proof_once_a_pod_has_the_device_again(on: Node) -> None:
     stuck, device = on.opened(1), on.accel()
     await on.for_start(device)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inotify_simple import INotify, flags
@@ -75,7 +76,7 @@ def _of(scan: Scan, *pids: int) -> tuple[str, ...]:
 
 
 @contextmanager
-def _meanwhile(home: Path, change: Callable[[], None]) -> Iterator[None]:
+def _meanwhile(home: Path, change: Callable[[], object]) -> Iterator[None]:
     """Let *change* happen when a look has come to the mappings of the process in *home*."""
     maps = home / "maps"
     maps.unlink(missing_ok=True)
@@ -877,20 +878,13 @@ def test_processes_that_give_no_answer_blind_nobody_to_another(
         f"{os.minor(status.st_dev):02x} {status.st_ino} {terminal.path}\n"
     )
     (holder / "maps").write_text(line)
-    stuck = [tree.process(pid) / "maps" for pid in range(100, 120)]
-    for maps in stuck:
-        maps.unlink(missing_ok=True)
-        os.mkfifo(maps)
-    try:
+    stuck = range(100, 120)
+    with ExitStack() as hang:
+        for pid in stuck:
+            hang.enter_context(_no_answer(tree.process(pid) / "maps"))
         scan = holder_scan(tree.root).scan([terminal.target], maps=True)
-    finally:
-        for maps in stuck:
-            fd = os.open(maps, os.O_RDWR)
-            maps.unlink()
-            maps.write_text("")
-            os.close(fd)
     assert _pids(scan) == [900]
-    assert scan.unread == set(range(100, 120))
+    assert scan.unread == {*stuck}
     assert scan.seconds < len(stuck), "a second for each, in turn, are more"
 
 
@@ -898,25 +892,19 @@ def test_processes_that_give_no_answer_blind_nobody_to_another(
 def test_arguments_that_give_no_answer_take_a_second_of_all_together(
     tree: ProcTree, terminal: Terminal, *, by_driver: bool
 ) -> None:
-    stuck = []
-    for pid in range(100, 130):
-        home = tree.process(pid, comm="exe")
-        tree.open_file(home, 3, terminal.path)
-        os.mkfifo(home / "cmdline")
-        stuck.append(home / "cmdline")
-    holders, began = holder_scan(tree.root), time.monotonic()
-    try:
+    stuck, holders = range(100, 130), holder_scan(tree.root)
+    with ExitStack() as hang:
+        for pid in stuck:
+            home = tree.process(pid, comm="exe")
+            tree.open_file(home, 3, terminal.path)
+            hang.enter_context(_no_answer(home / "cmdline"))
+        began = time.monotonic()
         if by_driver:
             found = list(holders.named(range(100, 131)))
         else:
             found = _pids(holders.scan([terminal.target]))
-    finally:
         took = time.monotonic() - began
-        for each in stuck:
-            fd = os.open(each, os.O_RDWR)
-            each.unlink()
-            os.close(fd)
-    assert found == list(range(100, 130))
+    assert found == list(stuck)
     assert took < len(stuck), "a second for each, in turn, are more"
 
 
@@ -931,16 +919,9 @@ class _Slow:
         outer = self
 
         class Search(AccessSearch):
-            def at(
-                self,
-                pid: int,
-                *,
-                careful: bool = False,
-                beat: Callable[[], None] = lambda: None,
-                most: int = MOST_FILES,
-            ) -> ProcessUse:
-                del pid, careful, most
-                outer.wait(beat)
+            def at(self, pid: int, **how: Any) -> ProcessUse:
+                del pid
+                outer.wait(how["beat"])
                 return ProcessUse()
 
         return Search(self._root, [], None, FileTables(self._root), maps=False, hidden=False)
@@ -1014,15 +995,8 @@ class _Handed(AccessSearch):
         super().__init__(root, [target], None, FileTables(root), maps=False, hidden=True)
         self._then = then
 
-    def at(
-        self,
-        pid: int,
-        *,
-        careful: bool = False,
-        beat: Callable[[], None] = lambda: None,
-        most: int = MOST_FILES,
-    ) -> ProcessUse:
-        use = super().at(pid, careful=careful, beat=beat, most=most)
+    def at(self, pid: int, **how: Any) -> ProcessUse:
+        use = super().at(pid, **how)
         self._then.take()
         return use
 
@@ -1159,18 +1133,7 @@ def test_who_was_met_before_a_look_had_to_end_has_the_device(
     tree: ProcTree, terminal: Terminal, tmp_path: Path
 ) -> None:
     tree.open_file(tree.process(60), 3, terminal.path)
-    home = tree.process(70)
-    maps = home / "maps"
-    maps.unlink()
-    os.mkfifo(maps)
-
-    def end() -> None:
-        with maps.open("w"):
-            tree.root.proc.rename(tmp_path / "gone")
-
-    thread = threading.Thread(target=end, daemon=True)
-    thread.start()
-    scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
-    thread.join()
+    with _meanwhile(tree.process(70), lambda: tree.root.proc.rename(tmp_path / "gone")):
+        scan = holder_scan(tree.root, patience=30.0).scan([terminal.target], maps=True)
     assert "cannot list" in "".join(scan.gaps)
     assert _pids(scan) == [60]

@@ -339,9 +339,6 @@ def test_a_device_that_grew_since_its_allocate_is_locked_as_it_is_now() -> None:
 
 # What a start may and may not do while it is not known, or not certain, whose it is.
 
-_D0 = silicon(d0="a")
-_PASSAGE = Passage(resource=WHOLE, asked=ids("d0"), devices=_D0)
-_KNOWN = Caller(pods=(X,))
 _DRAIN = Marks(drain=Mark(asker=Asker(uid=0, pid=7), at=0.0, reason="repair"))
 
 
