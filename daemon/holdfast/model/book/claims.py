@@ -143,13 +143,12 @@ def enlist(draft: Draft, wish: Wish, *, partly: bool = False) -> DeviceLock | No
             "(where kubelet has no record of them, it is over within a minute of their end)"
         )
     record = book.claims.get(ref.uid)
-    lives = record is not None and record.over_at is None
     former = known = let_go = frozenset[PodUid]()
-    if record is not None and lives:
+    if record is not None and record.over_at is None:
         known, let_go = record.pods, record.let_go - wish.pods.keys()
     pods = known | wish.pods.keys()
     if record is not None and left:
-        former = (record.former if lives else record.former | record.pods) - pods
+        former = (record.former | record.pods) - pods
     draft.note_claim(
         ClaimRecord(
             ref=ref, pods=pods, boot=draft.boot, let_go=let_go, former=former, admin=wish.admin
