@@ -261,7 +261,9 @@ class _Story:
         Unless nothing has its resource any more: kubelet starts no container without the plugin.
         """
         made, what = self.made, self._what
-        if made.marked and self._former is not None and self._chance.random() < 0.5:
+        by_hand = made.marked and self._chance.random() < 0.5
+        # What is left ignores SIGTERM.
+        if by_hand and self._former is not None and after.get("reclaim.termGrace") != space.LONG:
             await byhand.release(made, self._left, self._former)
         if self._former is not None:
             await made.for_some_beats(3)  # who starts too early does so by then

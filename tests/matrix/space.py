@@ -52,33 +52,34 @@ FIXED: Mapping[str, str] = {
 """Keys and sections that are no axes, and why."""
 
 _SHORT = ("200ms", "1s", "0.000001ms", 1e-9)
-_LONG = "1" + "0" * 300
+LONG = "1" + "0" * 300
+"""Never over, in more digits than a number has."""
 _TIMES: Mapping[str, tuple[str | float, ...]] = {
-    "allocate.pendingTimeout": ("60s", "30s", _LONG),
-    "dra.unprepareWait": ("120s", "0s", _LONG),
-    "drift.beat": ("60s", "1s", _LONG),
-    "drift.settle": ("30s", "0s", _LONG),
+    "allocate.pendingTimeout": ("60s", "30s", LONG),
+    "dra.unprepareWait": ("120s", "0s", LONG),
+    "drift.beat": ("60s", "1s", LONG),
+    "drift.settle": ("30s", "0s", LONG),
     "gate.wait": ("500ms", "0s", "5s"),
-    "gate.callerLookup": ("1s", "0s", _LONG),
-    "gpu.memoryDeadline": ("60s", "0s", _LONG),
-    "gpu.healthQuiet": ("60s", "0s", _LONG),
-    "kubelet.question.idleInterval": ("200ms", "2s", _LONG),
+    "gate.callerLookup": ("1s", "0s", LONG),
+    "gpu.memoryDeadline": ("60s", "0s", LONG),
+    "gpu.healthQuiet": ("60s", "0s", LONG),
+    "kubelet.question.idleInterval": ("200ms", "2s", LONG),
     "kubelet.question.minInterval": ("50ms", "0s", "1s"),
     "kubelet.question.settle": ("50ms", "0s", "1s"),
-    "kubelet.question.timeout": ("2s", "5s", _LONG),
-    "reclaim.evidenceAge": ("1s", "5s", _LONG),
-    "reclaim.foreignScan": ("60s", "200ms", _LONG),
-    "reclaim.killGrace": ("10s", "0s", _LONG),
-    "reclaim.leakGrace": ("10s", "0s", _LONG),
-    "reclaim.letGoGrace": ("30s", "0s", _LONG),
-    "reclaim.orphanGrace": ("30s", "0s", _LONG),
-    "reclaim.resetTimeout": ("30s", "5s", _LONG),
+    "kubelet.question.timeout": ("2s", "5s", LONG),
+    "reclaim.evidenceAge": ("1s", "5s", LONG),
+    "reclaim.foreignScan": ("60s", "200ms", LONG),
+    "reclaim.killGrace": ("10s", "0s", LONG),
+    "reclaim.leakGrace": ("10s", "0s", LONG),
+    "reclaim.letGoGrace": ("30s", "0s", LONG),
+    "reclaim.orphanGrace": ("30s", "0s", LONG),
+    "reclaim.resetTimeout": ("30s", "5s", LONG),
     "reclaim.retry.first": ("5s", "200ms"),
-    "reclaim.retry.last": ("300s", "5s", _LONG),
-    "reclaim.sandboxGrace": ("900s", "0s", _LONG),
-    "reclaim.termGrace": ("10s", "0s", _LONG),
+    "reclaim.retry.last": ("300s", "5s", LONG),
+    "reclaim.sandboxGrace": ("900s", "0s", LONG),
+    "reclaim.termGrace": ("10s", "0s", LONG),
     "reclaim.unseenGrace": ("300ms", "0s"),
-    "withholdAfter": ("30s", "0s", "2s", _LONG, 1e300),
+    "withholdAfter": ("30s", "0s", "2s", LONG, 1e300),
 }
 """Durations of which the others' values would only make each combination slow, or say nothing."""
 
