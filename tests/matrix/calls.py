@@ -54,7 +54,8 @@ async def cut_short(made: World, resource: str, chance: random.Random) -> tuple[
     Kubelet refuses a pod for good where Allocate fails. None found no place.
     """
     claims = resource in oracle.published(made.choice)
-    call = chance.choice(_BY_CLAIM if claims else _BY_PLUGIN)
+    by_claim = _BY_CLAIM[:1] if made.marked else _BY_CLAIM  # withheld, so that no pod may run
+    call = chance.choice(by_claim if claims else _BY_PLUGIN)
     own, after, pod = chance.random() < 0.5, chance.random() * _LATE, None
     if call == "NodeUnprepareResources":
         pod = await made.ask("cut", resource, claim=own, patient=False)
