@@ -156,9 +156,12 @@ def test_what_passes_is_over_after_the_quiet_period_when_the_programs_at_work_ar
         node = Node(cards=(busy, two))
         follower = follow(node)
         events = (Event(uuid(0), CONTAINED), Event(uuid(1), NOTICE))
+        follower.until(lambda told: told.faults, what="the first look")
+        began = time.monotonic()
         after = listening(follower, node, *events)
         follower.until(ill(uuid(0), uuid(1)), what="both Xids")
         follower.until(ill(uuid(0)), what="the harmless one to be over")
+        assert time.monotonic() - began > QUIET
         follower.show(replace(after, cards=(idle, two)))
         follower.until(ill(), what="the other, once its program is gone")
 
