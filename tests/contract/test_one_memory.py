@@ -439,8 +439,7 @@ async def test_a_pod_with_a_new_holder_all_the_time_calls_for_few_looks(on: Node
     holder = on.opened()
     await on.for_start(on.device)
     on.look.full_scan_cpu_seconds = 1.0
-    await on.clock.advance(0.75)
     began = time.monotonic()
     holder.end()
     await until(lambda: on.use.exits.value == 1)
-    assert 0.24 < time.monotonic() - began < 0.99
+    assert time.monotonic() - began > 0.99
