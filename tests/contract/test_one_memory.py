@@ -429,6 +429,8 @@ async def test_nobody_among_a_pods_processes_is_not_nobody(on: Node) -> None:
 async def test_what_was_left_enabled_is_looked_at_anew_once_it_is_used(on: Node) -> None:
     (on.simulated.root.proc / "devices").write_text("Character devices:\n136 vfio\n")
     use, enabled = on.memory(exclusive_open=True), on.enable("1")
+    facts = await known(use, on.device, enabled=enabled)
+    assert judge_kernel(facts).freedom is Freedom.IN_USE, "while a pod may start it is not opened"
     facts = await on.to_free(on.device, enabled, use=use)
     assert judge_kernel(facts).freedom is Freedom.FREE
     late, enabled = on.opened(), on.enable("2")

@@ -429,7 +429,7 @@ class DeviceUse:
             return False  # as long as one of them holds it: see _may_have_let_go
         if kept_by_driver(facts):
             return True
-        if to_free and not (enabled or facts.holders or (facts.gaps and seen.to_free)):
+        if to_free and not (facts.holders or (seen.to_free and (enabled or facts.gaps))):
             return True
         # No holder was found, or the look had gaps, which may pass: another look rarely shows more.
         may_pass = bool(enabled or facts.gaps)

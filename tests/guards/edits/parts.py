@@ -112,7 +112,7 @@ PART_EDITS = {
         Edit("look-holders-gaps", "                gaps=seen.facts.gaps,\n", ""),
         Edit(
             "use-seen-now",
-            "if to_free and not (enabled or facts.holders or (facts.gaps and seen.to_free)):",
+            "if to_free and not (facts.holders or (seen.to_free and (enabled or facts.gaps))):",
             "if False:",
         ),
         Edit(
