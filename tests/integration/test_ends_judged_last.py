@@ -1,5 +1,6 @@
 """Who comes, goes or was not meant while a pod's processes are ended, and what changes meanwhile."""
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -101,6 +102,26 @@ async def test_of_a_pod_that_may_live_a_word_ends_no_process_that_comes_meanwhil
         assert not victim.lives
         assert all(each.lives for each in late)
         assert not scene.kernel.killed
+
+
+async def test_of_a_pod_that_kubelet_counts_again_a_word_freezes_nobody(tmp_path: Path) -> None:
+    """It does so once the kernel has refused to end the cgroup: a container may start in it."""
+    async with reclaim_scene(tmp_path, files=("cgroup.freeze",)) as scene:
+        victim = scene.start(deaf=True)
+        await _until_sigkill(scene)
+        loop = asyncio.get_running_loop()
+
+        def counted() -> None:
+            scene.kernel.before_list = lambda: None
+            asyncio.run_coroutine_threadsafe(scene.note(let_go_at=None), loop).result(60.0)
+
+        def refused() -> None:
+            scene.kernel.before_list = counted
+
+        scene.kernel.before_kill = refused
+        await scene.beat()
+        assert victim.lives
+        assert not scene.kernel.froze
 
 
 async def test_who_leaves_a_frozen_cgroup_before_it_is_ended_is_spared(tmp_path: Path) -> None:

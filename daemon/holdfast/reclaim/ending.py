@@ -240,7 +240,8 @@ class Ending:
         async def ask_again() -> MayEnd | None:
             if (at := await self._asked(order)) is None:
                 return None
-            return _may_end_all(await order.witness.judge(order.warrant, at))
+            again = await order.witness.judge(order.warrant, at)
+            return None if again.newest is None else _may_end_all(again)
 
         how = await self.pods.kill(
             order.warrant.pod,

@@ -45,6 +45,7 @@ RECLAIM_EDITS = {
         Edit(
             "whole-let-go", "return whole_cgroup(now", "return newest is None or whole_cgroup(now"
         ),
+        Edit("frozen-let-go", "None if again.newest is None else _may_end_all", "_may_end_all"),
         Edit(
             "term-not-whole",
             "at_once = as_one and (sandbox or order.step is ReclaimStep.KILL)",
