@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from fakes.controlplane import NODE, ControlPlane, control_plane
+from fakes.controlplane import NODE, ControlPlane, control_plane, slice_object
 from fakes.observers import Observed, Unobserved
 from holdfast.apiserver.client import ApiRefusedError, ApiServer, ApiServers, refusal
 from holdfast.apiserver.events import NodeCondition, NodeEvents
@@ -106,20 +106,9 @@ def spec(device: str = "tpu-0000-00-05-0") -> SliceSpec:
     )
 
 
-def add_slice(plane: ControlPlane, name: str, **changes: Any) -> None:
+def add_slice(plane: ControlPlane, name: str, **spec: Any) -> None:
     """Have the server store a slice as somebody else may write it."""
-    body = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": name},
-        "spec": {
-            "driver": DRIVER,
-            "nodeName": NODE,
-            "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
-            **changes,
-        },
-    }
-    plane.store.create(Place(kind=SLICES), body)
+    plane.store.create(Place(kind=SLICES), slice_object(name, **spec))
 
 
 def put_claim(plane: ControlPlane) -> str:

@@ -54,6 +54,17 @@ class ControlPlane:
             raise InvalidError(str(error)) from error
 
 
+def slice_object(name: str, *, count: int = 1, **spec: Any) -> dict[str, Any]:
+    """Return a slice of the node's pool, of *count* slices, as somebody else may write it."""
+    pool = {"name": NODE, "generation": 1, "resourceSliceCount": count}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {"driver": "holdfast.dev", "nodeName": NODE, "pool": pool, **spec},
+    }
+
+
 @contextmanager
 def control_plane(
     folder: Path,

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import device_of, name
-from fakes.controlplane import NODE, TOKEN, ControlPlane, control_plane
+from fakes.controlplane import NODE, TOKEN, ControlPlane, control_plane, slice_object
 from fakes.ledgers import ledger_in
 from fakes.observers import Unobserved
 from fakes.standings import device_standings
@@ -456,7 +456,7 @@ async def test_a_name_that_another_node_has_taken_is_told_and_another_one_is_use
     short_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with scene(short_path) as here:
-        squatted = left_over(FIRST)
+        squatted = slice_object(FIRST, count=2)
         squatted["spec"] |= {"nodeName": "evil-node"}
         squatted["spec"]["pool"] |= {"name": "evil-node"}
         here.plane.store.create(Place(kind=SLICES), squatted)
@@ -499,7 +499,7 @@ async def test_a_slice_with_our_name_in_another_pool_is_made_again_in_ours(
 ) -> None:
     """The API server lets no slice change its pool."""
     async with scene(short_path, count=8) as here:
-        squatted = left_over(FIRST)
+        squatted = slice_object(FIRST, count=2)
         squatted["spec"]["pool"] |= {"name": "elsewhere"}
         here.plane.store.create(Place(kind=SLICES), squatted)
         await here.published(11)
@@ -513,7 +513,7 @@ async def test_a_slice_of_others_whose_policy_has_no_default_is_read_and_removed
 ) -> None:
     """All of a policy is optional."""
     async with scene(short_path) as here:
-        stray = left_over("stray")
+        stray = slice_object("stray", count=2)
         capacity = {"m": {"value": "1", "requestPolicy": {}}}
         device = {"name": "x", "allowMultipleAllocations": True, "capacity": capacity}
         stray["spec"]["devices"] = [device]
@@ -591,7 +591,7 @@ async def test_where_the_hardware_went_back_to_the_device_plugin_slices_are_remo
 ) -> None:
     async with scene(short_path, count=8, publishes=False) as here:
         for name in (FIRST, COUNTERS):
-            here.plane.store.create(Place(kind=SLICES), left_over(name))
+            here.plane.store.create(Place(kind=SLICES), slice_object(name, count=2))
         await here.until(lambda: here.plane.slices() == {}, "the slices to go")
         here.ill(0, BROKEN)
         await here.passes(60)
@@ -655,19 +655,6 @@ async def test_what_changes_is_told_although_a_rule_begins_to_wait_for_hardware(
         here.inventory.set(Inventory(resources=(TPU,), devices=chips(3), unseen=frozenset({TPU})))
         await here.published(3)
         assert here.clock.monotonic() - began < 20, "it has not waited for what was not seen"
-
-
-def left_over(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": name},
-        "spec": {
-            "driver": DRIVER,
-            "nodeName": NODE,
-            "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 2},
-        },
-    }
 
 
 def slice_at(name: str) -> Place:
