@@ -235,6 +235,6 @@ def _spellings(address: PciAddress) -> tuple[str, str, str]:
 
 
 def _node_numbers(device: Device) -> tuple[str, ...]:
-    """Return the numbers of its nodes: 3 for /dev/accel3, 17 for /dev/vfio/17."""
+    """Return the numbers of its nodes, such as 3 for /dev/accel3."""
     found = (_NODE_NUMBER.search(node.path) for node in device.nodes)
     return tuple(match[1] for match in found if match is not None)
