@@ -56,8 +56,9 @@ def case_daemon_child_that_outlives_its_parent(node: GuestNode) -> str:
     following = node.submit("next", chips=CHIPS)
     told = following.await_refusal(f"pid {child}")
     assert pod.is_named_in(told)
+    since = time.time()
     os.kill(child, signal.SIGKILL)
-    return f"told: {_short(told)}; {_starts(node, following, chip.address)}"
+    return f"told: {_short(told)}; {_starts(node, following, chip.address, since)}"
 
 
 @case(daemon=OBSERVE, deadline=90)
@@ -79,8 +80,7 @@ def case_daemon_live_process_without_any_fd(node: GuestNode) -> str:
         what="the process to be named in the log",
     )
     assert (node.open(chip), chip.enable) == ("ok", 0)
-    idle.release()
-    return f"told: {_short(told)}; {_starts(node, following, chip.address)}"
+    return f"told: {_short(told)}; {_starts(node, following, chip.address, idle.release())}"
 
 
 @case(daemon=OBSERVE, deadline=90)
@@ -91,8 +91,7 @@ def case_daemon_in_observe_mode_signals_nobody(node: GuestNode) -> str:
     assert node.stage.state(device) == "releasing"
     assert not node.stage.said("signal sent")
     (spared,) = {w["reason"] for w in node.stage.words if w["event"] == "holder not ended"}
-    orphan.release()
-    freed = node.stage.freed_after(device, time.time())
+    freed = node.stage.freed_after(device, orphan.release())
     return f"6 s after its pod the orphan lives, RELEASING, because {spared}; exit to FREE: {freed}"
 
 
@@ -163,13 +162,11 @@ def _waits_for_orphan(node: GuestNode, steps: Sequence[str], *, access: str) -> 
     rows = node.stage.await_holders(device, orphan.pid)
     (row,) = [each for each in rows if each["pid"] == orphan.pid]
     assert access in row["access"]
-    orphan.release()
-    return f"told: {_short(told)}; {_starts(node, following, device)}"
+    return f"told: {_short(told)}; {_starts(node, following, device, orphan.release())}"
 
 
-def _starts(node: GuestNode, following: PodOnStage, device: str) -> str:
-    """See the next pod start after an exit just now, and say how long that took."""
-    since = time.time()
+def _starts(node: GuestNode, following: PodOnStage, device: str, since: float) -> str:
+    """See the next pod start after an exit at *since*, wall time, and say how long that took."""
     freed = node.stage.freed_after(device, since)
     following.await_running()
     started = (time.time() - since) * 1000

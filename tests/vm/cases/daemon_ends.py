@@ -28,7 +28,7 @@ def case_daemon_ends_an_orphan_through_cgroup_kill(node: GuestNode) -> str:
     orphan.await_end()
     idle.await_end()
     ended = time.time()
-    freed = stage.freed_after(device, ended)
+    freed = stage.freed_after(device, began)
     following.await_running()
     assert stage.said("signal sent", signal="SIGTERM", pid=orphan.pid)
     assert stage.said("pod cgroup killed", pod=pod.uid)
@@ -36,7 +36,7 @@ def case_daemon_ends_an_orphan_through_cgroup_kill(node: GuestNode) -> str:
     assert "reclaiming" in states
     return (
         f"SIGTERM ignored, then cgroup.kill ended both {ended - began:.1f} s after the pod; "
-        f"last exit to FREE: {freed}; the next pod started"
+        f"FREE after {freed}; the next pod started"
     )
 
 
@@ -53,8 +53,7 @@ def case_daemon_withholds_from_a_foreign_holder(node: GuestNode) -> str:
     time.sleep(5)  # the proof is that nothing happens, long after every grace
     assert tool.alive
     assert not stage.said("signal sent")
-    tool.release()
-    freed = stage.freed_after(chip.address, time.time())
+    freed = stage.freed_after(chip.address, tool.release())
     stage.await_health(chip.address, "Healthy")
     return (
         f"FOREIGN and Unhealthy after {seen:.1f} s: {named}; not signalled; exit to FREE: {freed}"
@@ -70,10 +69,10 @@ def case_daemon_names_a_holder_under_another_uid(node: GuestNode) -> str:
     (row,) = stage.await_holders(chip.address, holder.pid)
     assert (row["pid"], row["uid"], row["pod"]) == (holder.pid, 1000, pod.uid)
     pod.await_counted()
-    pod.exit()
+    ended = pod.exit()
     holder.await_end()  # the orphan is ended by the rules, across uids
-    freed = stage.freed_after(chip.address, time.time())
-    return f"pid {row['pid']} of uid 1000 named with its pod and ended; last exit to FREE: {freed}"
+    freed = stage.freed_after(chip.address, ended)
+    return f"pid {row['pid']} of uid 1000 named with its pod and ended; pod's end to FREE: {freed}"
 
 
 @case(daemon=BLIND, deadline=120)
@@ -118,8 +117,7 @@ def case_daemon_killed_while_releasing(node: GuestNode) -> str:
     stage.kill_daemon()
     up = stage.start_daemon()
     stage.await_state(device, "releasing")
-    orphan.release()
-    freed = stage.freed_after(device, time.time())
+    freed = stage.freed_after(device, orphan.release())
     return f"SIGKILL while RELEASING, registered {up:.1f} s later, RELEASING; exit to FREE: {freed}"
 
 
@@ -128,11 +126,10 @@ def case_daemon_killed_while_reclaiming(node: GuestNode) -> str:
     stage = node.stage
     _, orphan, device = orphaned(node, STUBBORN)
     stage.await_state(device, "reclaiming")
+    killed = time.time()
     stage.kill_daemon()
     assert orphan.alive
     up = stage.start_daemon()
     orphan.await_end()  # which no SIGTERM ends
-    freed = stage.freed_after(device, time.time())
-    return (
-        f"SIGKILL while RECLAIMING, registered {up:.1f} s later; orphan ended; FREE {freed} after"
-    )
+    freed = stage.freed_after(device, killed)
+    return f"SIGKILL while RECLAIMING, registered {up:.1f} s later; orphan ended; FREE in {freed}"

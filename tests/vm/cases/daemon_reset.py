@@ -16,15 +16,15 @@ from vm.modes import NVME, READ_ONLY, RESET, TERMINATE, TPU
 
 
 def _force(node: GuestNode, resource: str = TPU) -> tuple[Function, float]:
-    """Have the daemon end what a pod left on a device; return that, and when it had ended."""
+    """Have the daemon end what a pod left on a device; return that, and when the pod ended."""
     pod = node.run_pod("former", IDLE, resource=resource)
     (function,) = pod.functions
     orphan = node.leave_behind(ALL, function, cgroup=pod.cgroup.container("orphan"))
     pod.await_counted()
-    pod.exit()
+    ended = pod.exit()
     pod.await_over()
     orphan.await_end()
-    return function, time.time()
+    return function, ended
 
 
 def _nvme(node: GuestNode) -> Function:
@@ -49,7 +49,7 @@ def case_daemon_resets_a_function_that_has_a_reset_of_its_own(node: GuestNode) -
     assert f"{function.address} checked" in told
     node.stage.await_health(function.address, "Healthy", NVME)
     node.run_pod("next", resource=NVME)
-    return f"{told}; last exit to FREE: {freed}; the next pod uses it"
+    return f"{told}; the pod's end to FREE: {freed}; the next pod uses it"
 
 
 @case(daemon=RESET, deadline=120)
@@ -59,7 +59,7 @@ def case_daemon_checks_a_function_without_a_reset(node: GuestNode) -> str:
     told = _freed_with(node, function)
     assert f"not reset: {function.address} has no reset" in told
     assert f"{function.address} checked" in told
-    return f"{told}; last exit to FREE: {freed}"
+    return f"{told}; the pod's end to FREE: {freed}"
 
 
 @case(daemon=READ_ONLY, deadline=120)
@@ -73,7 +73,7 @@ def case_daemon_with_a_read_only_sys_resets_nothing_and_frees_all_the_same(node:
         assert node.stage.said("device reset not permitted")
     else:  # nor can the group be opened there, which comes first
         assert "its group cannot be opened here" in told
-    return f"{told}; last exit to FREE: {freed}"
+    return f"{told}; the pod's end to FREE: {freed}"
 
 
 @case(daemon=RESET, deadline=120)
@@ -100,10 +100,11 @@ def case_daemon_quarantines_the_device_alone_whose_reset_hangs(node: GuestNode) 
             other = stage.freed_after(chip.address, ended)
             assert stage.state(function.address) == "quarantined"
             reader = os.open(never_read, os.O_RDONLY | os.O_NONBLOCK)
+            since = time.time()
             node.later(lambda: os.close(reader))
-            freed = stage.freed_after(function.address, time.time())
+            freed = stage.freed_after(function.address, since)
     return (
-        f"{reason}; readiness: {stuck}; another device, exit to FREE meanwhile: {other}; "
+        f"{reason}; readiness: {stuck}; another device, its pod's end to FREE meanwhile: {other}; "
         f"FREE {freed} after the write returned"
     )
 
@@ -133,8 +134,9 @@ def case_daemon_without_reset_quarantines_what_left_vfio(node: GuestNode) -> str
     (reason,) = [row["reason"] for row in stage.ask("locks")]
     assert "bound to no driver" in reason
     assert chip.driver is None
+    since = time.time()
     chip.bind()
-    freed = stage.freed_after(chip.address, time.time())
+    freed = stage.freed_after(chip.address, since)
     return f"{reason}; bound again by hand: FREE after {freed}"
 
 

@@ -23,8 +23,7 @@ def case_daemon_fd_in_flight_on_a_free_device(node: GuestNode) -> str:
     assert _NOBODY in told
     assert "in flight" in told
     assert stage.holders(chip.address) == []
-    broker.release()
-    freed = stage.freed_after(chip.address, time.time())
+    freed = stage.freed_after(chip.address, broker.release())
     stage.await_health(chip.address, "Healthy")
     return f"withheld: {told}; back {freed} after the kernel let go"
 
@@ -121,9 +120,9 @@ def case_daemon_holder_that_no_signal_ends(node: GuestNode) -> str:
     stage.await_health(free.address, "Healthy")
     other = node.run_pod("other")
     assert chip not in other.functions
-    tool.release()
+    released = tool.release()
     orphan.await_end()
-    freed = stage.freed_after(chip.address, time.time())
+    freed = stage.freed_after(chip.address, released)
     stage.await_health(chip.address, "Healthy")
     return f"QUARANTINED: {told}; other chips go on; {freed} after the kernel let go it was FREE"
 
@@ -133,9 +132,9 @@ def case_daemon_ends_an_orphan_in_a_frozen_cgroup(node: GuestNode) -> str:
     pod, orphan, device = orphaned(node, (*ALL, "ignore-term"))
     (pod.cgroup.path / "cgroup.freeze").write_text("1")
     wait_until(lambda: "frozen 1" in (pod.cgroup.path / "cgroup.events").read_text())
-    following = node.submit("next", chips=CHIPS)
+    since, following = time.time(), node.submit("next", chips=CHIPS)
     orphan.await_end()
-    freed = node.stage.freed_after(device, time.time())
+    freed = node.stage.freed_after(device, since)
     following.await_running()
     assert node.stage.said("pod cgroup killed", pod=pod.uid)
     return f"frozen, and SIGTERM ignored; cgroup.kill ended it all the same; FREE {freed} after"

@@ -78,8 +78,8 @@ def case_gvisor_leak_is_named_and_ended_after_its_pod(node: GuestNode) -> str:
     assert sandbox.alive
     node.tell("the pod is deleted, its shim has gone; the sandbox lives on, and the next pod comes")
     following = node.submit("next", USE_AND_STAY)
-    wait_until(lambda: not sandbox.alive, what="the sandbox to be ended")
     since = time.time()
+    wait_until(lambda: not sandbox.alive, what="the sandbox to be ended")
     wait_until(lambda: stage.said("pod cgroup killed", pod=pod.uid))
     assert not stage.said("signal sent")
     freed = stage.freed_after(chip.address, since)

@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,11 +102,16 @@ class Holding:
         """Wait for its end, whoever its parent is."""
         wait_until(lambda: not self.alive, what=f"the end of pid {self.pid}")
 
-    def release(self) -> None:
-        """Let it close everything and exit, as a workload does that has finished."""
+    def release(self) -> float:
+        """Let it close everything and exit, as a workload does; return when it was let, wall time.
+
+        Once it has ended the daemon may have seen that as well.
+        """
         assert self.process.stdin is not None
+        let = time.time()
         self.process.stdin.close()
         self.await_end()
+        return let
 
     def destroy(self) -> None:
         """End it and its child, whatever they are doing."""

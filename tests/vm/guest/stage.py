@@ -158,9 +158,8 @@ class PodOnStage:
         wait_until(seen, limit=_SLOW, what=f"the cgroup of {self.pod.spec.name} to be seen")
 
     def exit(self) -> float:
-        """Let its program end; return the wall time at which it had."""
-        self.main.release()
-        return time.time()
+        """Let its program end; return the wall time at which it was let."""
+        return self.main.release()
 
     def await_starts(self, count: int) -> None:
         """Wait until containers of it were started *count* times, each time for good."""
