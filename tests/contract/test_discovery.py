@@ -415,8 +415,9 @@ def test_all_that_tell_of_a_device_say_the_same_whatever_drivers_it_had(
                 ]
                 assert plain(seen) == plain(was)
                 members = _GROUPS[_GROUP_OF[seen.name.id]]
+                assert {*seen.addresses} == {*members} - {_BESIDE}
                 needed = {*needed_functions(seen)}
-                assert {*members} - {_BESIDE} <= needed <= {*members}
+                assert {*seen.addresses} <= needed <= {*members}
                 if not any(_is_leaving(tree, each) for each in members):
                     assert seen == new, "as after a restart"
                 assert seen.healthy is new.healthy is _failures(tree).isdisjoint(members)
