@@ -486,7 +486,8 @@ class PluginServer:
         if self.socket.file is None:
             return
         # First: kubelet closes its connection, with every call on it, when a stream has ended.
-        await self._plugin.allocates_answered(self._patience)
+        if self._plugin.streams.value.open:
+            await self._plugin.allocates_answered(self._patience)
         await self._plugin.end_streams(_STREAMS_END)
         await self.socket.stop()
 
