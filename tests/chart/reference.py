@@ -18,7 +18,7 @@ flags. A later source overrides an earlier one:
 `--set KEY=VALUE` takes every key below. In the environment a key is called `HOLDFAST_` and its path: `gate.wait` is `HOLDFAST_GATE_WAIT`, `stateDir`
 is `HOLDFAST_STATE_DIR`; a list is YAML (`[a, b]`) or `a,b`. `run` also has `--state-dir` (`stateDir`), `--http-port` (`http.port`) and
 `--log-level` (`log.level`). The variables, flags and file of NVIDIA's device plugin are read where they mean the same
-([nvidia.md](nvidia.md#environment-and-flags)); holdfast's own override them. An unknown key, a wrong type or a value that cannot work is refused at the start, with the path of the key. `holdfast
+([which wins](nvidia.md#environment-and-flags)). An unknown key, a wrong type or a value that cannot work is refused at the start, with the path of the key. `holdfast
 config` prints every setting with its value, `holdfast config --schema` the JSON schema of the file.
 
 The column *change* says [how a running daemon applies another value](operations.md#change-the-configuration): *live*, by a *restart* of the daemon in its
