@@ -121,9 +121,8 @@ class GpuSettings(Section, frozen=True):
     """
 
     enabled: bool = True
-    """Whether GPUs are looked for and advertised. A node without the driver costs one look at /proc
-    now and then. Set it to false when NVIDIA's plugin or a DRA driver grants the node's GPUs.
-    Change it on a drained node."""
+    """Whether GPUs are looked for and advertised. Set it to false when NVIDIA's plugin or a DRA
+    driver grants the node's GPUs. Change it on a drained node."""
     api: Api = "device-plugin"
     """By which API pods get GPUs and MIG slices, as `tpu.api` says. Change it on a drained node."""
     driver_root: OptionalPath = ""
@@ -143,8 +142,8 @@ class GpuSettings(Section, frozen=True):
     ] = ("envvar",)
     """How the container runtime is told which GPUs a container gets. envvar and volume-mounts are
     for NVIDIA's container runtime. cdi-annotations and cdi-cri are for any runtime that reads CDI
-    specs, which holdfast then writes to cdi.specDir. Choose cdi-cri under gVisor, where device
-    files alone are not a driver, and on nodes without NVIDIA's container runtime."""
+    specs, which holdfast then writes to cdi.specDir. Choose cdi-cri under gVisor and on nodes
+    without NVIDIA's container runtime."""
     cdi_annotation_prefix: AnnotationPrefix = "cdi.k8s.io/"
     """How the annotation's key begins with the strategy cdi-annotations. Change it when your
     container runtime reads another one."""
@@ -159,12 +158,11 @@ class GpuSettings(Section, frozen=True):
     cdi_feature_flags: tuple[Text, ...] = ()
     """Features that CDI specs are to have. no-additional-gids-for-device-nodes: containers join no
     group of a device file. disable-ipc-discoverer: they get no socket of the driver's daemons.
-    enable-explicit-driver-libraries: they get libraries such as libEGL as well. What else NVIDIA's
-    plugin takes changes nothing, which the log says. Set it where you set CDI_FEATURE_FLAGS."""
+    enable-explicit-driver-libraries: they get libraries such as libEGL as well. Set it where you
+    set CDI_FEATURE_FLAGS."""
     imex_channel_ids: tuple[Literal[0], ...] = ()
-    """The IMEX channels that a container gets with its GPU, where the node has them; 0 is the only
-    one there is. Set it to `[0]` for programs that share memory across the nodes of one NVLink
-    domain."""
+    """The IMEX channels that a container gets with its GPU, where the node has them. Set it to
+    `[0]` for programs that share memory across the nodes of one NVLink domain."""
     imex_required: bool = False
     """Whether GPUs are Unhealthy on a node without that channel. Set it to true when a program must
     not start without it."""
@@ -174,7 +172,7 @@ class GpuSettings(Section, frozen=True):
     get UUIDs."""
     pass_device_specs: bool = False
     """Whether a container gets the device files by kubelet's answer too. Set it to true with
-    kubelet's static CPU manager, which takes away every device that the answer does not name."""
+    kubelet's static CPU manager."""
     gdrcopy_enabled: bool = False
     """Whether NVIDIA's container runtime also hands over GDRCopy. Set it to true when programs use
     GDRCopy."""
@@ -192,13 +190,11 @@ class GpuSettings(Section, frozen=True):
     MIG layout sooner."""
     call_timeout: Interval = Interval(30)
     """How long NVML may take to list all GPUs before it counts as hung; for the state of one GPU,
-    half of it. Until it answers, the last state counts and no GPU becomes free. Raise it on nodes
-    with many GPUs or a slow driver."""
+    half of it. Meanwhile no GPU becomes free. Raise it on nodes with many GPUs or a slow driver."""
     memory_deadline: Duration = Duration(60)
     """How long a GPU's memory may take to go back to its idle level after a pod, before the cure is
-    reported; a GPU that works for no known process is kept from pods as long. A small rise that
-    stands this long without a pod, or ten times as long after one, becomes the idle level. Raise it
-    for GPUs whose memory takes long to clear."""
+    reported; a GPU that works for no known process is kept from pods as long. Raise it for GPUs
+    whose memory takes long to clear."""
     memory_slack_mib: Index = 64
     """How many MiB above its idle level a GPU's memory may be and count as free. Small rises may
     add up to four times as much; more is a leak. Raise it when a new driver keeps more memory for
@@ -217,9 +213,9 @@ class GpuSettings(Section, frozen=True):
         "config-manager",
         "nvidia-powerd",
     )
-    """Commands of programs that monitor GPUs. They may keep a GPU open, outside of pods and in pods
-    of their own, and the GPU still counts as free. A list given here replaces the default. Add your
-    own monitoring agent when holdfast reports it as a holder."""
+    """Commands of programs that monitor GPUs. They may keep a GPU open, and it still counts as
+    free. A list given here replaces the default. Add your own monitoring agent when holdfast
+    reports it as a holder."""
     displays: tuple[Text, ...] = (
         "Xorg",
         "X",
@@ -237,8 +233,8 @@ class GpuSettings(Section, frozen=True):
     like, beside whole GPUs. Change it when you divide GPUs by MIG."""
     shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
     """The GPU that the next MIG slice or replica is taken from, where kubelet may choose.
-    distributed: the one with the fewest in use, so that pods share less of a GPU's heat and links.
-    packed: the one with the most. Choose packed to keep whole GPUs empty for a new layout."""
+    distributed: the one with the fewest in use. packed: the one with the most. Choose packed to
+    keep whole GPUs empty for a new layout."""
     health_beat: Interval = Interval(10)
     """How often each GPU is asked for its state when no event comes. Raise it to save CPU time."""
     health_quiet: Duration = Duration(60)
@@ -264,10 +260,8 @@ class SharedResource(Section, frozen=True):
     """A resource of which each device is shared."""
 
     name: SharedName
-    """The resource that is shared. Set it to nvidia.com/gpu, or to MIG slices such as
-    nvidia.com/mig-1g.10gb. What a node does not have is passed over, so that one file can be for
-    all nodes. TPUs and VFIO devices are never shared, nor is what a rule of `devices` moves to
-    another resource."""
+    """The resource that is shared. Set it to GPUs or MIG slices. What a node does not have is
+    passed over. TPUs and VFIO devices are never shared."""
     replicas: Replicas
     """How many pods, or claims, may have each GPU or slice at the same time. Choose as many as its
     memory is enough for: nothing keeps a pod from using all of it."""
@@ -275,8 +269,7 @@ class SharedResource(Section, frozen=True):
     """What replicas are advertised as; empty: the resource's own name. Set it to that name with
     `.shared` at its end, such as nvidia.com/gpu.shared, for what renameByDefault does."""
     devices: Literal["all"] = "all"
-    """Which devices are shared. Choose all, or leave it out: NVIDIA's plugin shares no fewer
-    either."""
+    """Which devices are shared. Choose all, or leave it out."""
 
 
 class TimeSlicing(Section, frozen=True):
@@ -287,7 +280,7 @@ class TimeSlicing(Section, frozen=True):
     and so on. Set it to true so that no pod that asks for nvidia.com/gpu gets a shared one."""
     fail_requests_greater_than_one: bool = False
     """Whether a container, or a claim, that asks for more than one replica is refused. Set it to
-    true because two replicas give a program no more of a GPU than one."""
+    true where people take two for more of a GPU."""
     resources: tuple[SharedResource, ...] = ()
     """Which resources are shared, and by how many pods. Empty: none, each GPU is one pod's. Set it
     for programs that leave a GPU idle most of the time and trust each other."""

@@ -74,9 +74,8 @@ class ReadinessSettings(Section, frozen=True):
     """What /readyz checks in addition to a daemon that works."""
 
     require_devices: bool = False
-    """Whether a node without any device counts as not ready. By default it is ready and says so: a
-    node may come up before its driver, and a node without accelerators is not broken. Set it to
-    true where every node that holdfast runs on must have devices."""
+    """Whether a node without any device counts as not ready. Set it to true where every node that
+    holdfast runs on must have devices."""
 
 
 class HostSettings(Section, frozen=True):
@@ -87,24 +86,22 @@ class HostSettings(Section, frozen=True):
     """
 
     sys: DirectPath = "/sys"
-    """The node's sysfs, which shows the hardware. Change it when the node's /sys is mounted at
-    another place. Only `reclaim.reset` and `reclaim.rebind` write to it."""
+    """The node's sysfs, which shows the hardware. Change it when that is mounted elsewhere. Only
+    `reclaim.reset` and `reclaim.rebind` write to it."""
     proc: DirectPath = "/proc"
-    """The node's procfs. It must belong to the node's own PID namespace: processes that it does not
-    show cannot be found as holders. Change it when the node's /proc is mounted at another place."""
+    """The node's procfs. It must belong to the node's own PID namespace. Change it when that is
+    mounted elsewhere."""
     dev: DirectPath = "/dev"
-    """The node's device files, which containers are given. Change it when the node's /dev is
-    mounted at another place."""
+    """The node's device files, which containers are given. Change it when they are elsewhere."""
     cgroup: DirectPath = "/sys/fs/cgroup"
     """The node's whole cgroup tree, not the part that a private cgroup namespace shows. Change it
-    when the node's tree is mounted at another place."""
+    when that is mounted elsewhere."""
     etc: DirectPath = "/etc"
-    """The node's /etc, where `tpu/tpu-env` is looked for. Change it when the node's /etc is mounted
-    at another place."""
+    """The node's /etc, where `tpu/tpu-env` is looked for. Change it when that is mounted
+    elsewhere."""
     run: DirectPath = "/run"
-    """The node's /run, where container runtimes keep the state of what they run: it shows whether a
-    sandbox (gVisor, Kata) still runs a container. Change it when the node's /run is mounted at
-    another place."""
+    """The node's /run, where container runtimes keep the state of sandboxes (gVisor, Kata). Change
+    it when that is mounted elsewhere."""
 
     def folders(self) -> dict[str, Path]:
         """Return each folder by the name of its key."""
@@ -118,17 +115,17 @@ class QuestionSettings(Section, frozen=True):
     """
 
     min_interval: Duration = Duration(1)
-    """The shortest time between two questions, however many reasons there are to ask. Raise it when
-    kubelet's log shows that its pod-resources API refuses calls as too many."""
+    """The shortest time between two questions. Raise it when kubelet's pod-resources API refuses
+    calls as too many."""
     idle_interval: Interval = Interval(60)
-    """The longest time without a question while any device is locked, in case an event was missed.
-    Lower it to notice the end of a pod sooner where events are unreliable."""
+    """The longest time without a question while any device is locked. Lower it to notice the end of
+    a pod sooner where events are unreliable."""
     settle: Duration = Duration(1)
-    """How long to wait after kubelet has written its checkpoint unasked, before it is asked: its
-    writes come in bursts. Raise it on nodes that start and end many pods at once."""
+    """How long to wait after kubelet has written its checkpoint, before it is asked. Raise it on
+    nodes that start and end many pods at once."""
     timeout: Interval = Interval(5)
-    """How long kubelet may take for one answer. Then it counts as down, and nothing is concluded
-    from its silence. Raise it on nodes whose kubelet is slow under load."""
+    """How long kubelet may take for one answer, before it counts as down. Raise it on nodes whose
+    kubelet is slow under load."""
 
 
 class KubeletSettings(Section, frozen=True):
@@ -138,8 +135,8 @@ class KubeletSettings(Section, frozen=True):
     """The folder with kubelet's socket for device plugins, its checkpoint, and the daemon's own
     sockets. Kubelet's --root-dir does not move it. Change it only for a distribution that does."""
     pod_resources_socket: DialedPath = "/var/lib/kubelet/pod-resources/kubelet.sock"
-    """The socket of kubelet's pod-resources API, which lists the pods that kubelet counts. Change
-    it when kubelet runs with another --root-dir, in which the socket then is."""
+    """The socket of kubelet's pod-resources API. Change it when kubelet runs with another
+    --root-dir."""
     socket_prefix: SocketPrefix = "holdfast"
     """How the names of the daemon's own sockets in the plugin folder, and of its CDI specs, begin.
     The daemon removes old files with this prefix. Change it when another program there uses the
@@ -165,23 +162,23 @@ class DiscoverySettings(Section, frozen=True):
     """How the daemon follows which hardware the node has."""
 
     rescan: Interval = Interval(60)
-    """How often the hardware is read in full. Kernel events only make the next read come sooner.
-    Lower it when the daemon notices a change of the hardware too late."""
+    """How often the hardware is read in full, when no event comes. Lower it when the daemon notices
+    a change of the hardware too late."""
     held_check: Interval = Interval(1)
-    """How often the drivers of devices in use are checked, 64 each time: the kernel sends no event
-    when somebody begins to unbind a driver. Raise it to save CPU time."""
+    """How often the drivers of devices in use are checked, 64 each time. Raise it to save CPU
+    time."""
     debounce: Duration = Duration(0.02)
-    """How long to wait after a kernel event before the hardware is read, because events come in
-    bursts. Raise it when one change of the hardware makes the daemon read it many times."""
+    """How long to wait after a kernel event before the hardware is read. Raise it when one change
+    of the hardware makes the daemon read it many times."""
 
 
 class AllocateSettings(Section, frozen=True):
     """The answer to kubelet's Allocate, and how long it may stay unused."""
 
     commit_timeout: Interval = Interval(2)
-    """How long an answer waits until it is safely on disk, below 10 s because kubelet admits no
-    other pod meanwhile. After this time the answer is sent without it, and the container's start
-    waits for the disk instead. Raise it on nodes with a slow disk."""
+    """How long an answer waits until it is on disk, below 10 s because kubelet admits no other pod
+    meanwhile. After it the container's start waits for the disk instead. Raise it on nodes with a
+    slow disk."""
     pending_timeout: Interval = Interval(60)
     """How long an answer may wait until kubelet's checkpoint says for which pod it was. Then it
     expires, and its devices are free for others. Raise it when kubelet takes longer to write."""
@@ -230,19 +227,19 @@ class ReclaimSettings(Section, frozen=True):
     install holdfast, or where people end such processes themselves."""
     let_go_grace: Duration = Duration(30)
     """How long kubelet must have stopped counting a pod before a process of that pod may be ended.
-    It protects pods that kubelet forgets for a moment. Raise it when kubelet restarts often or its
-    checkpoint gets lost; lower it to free devices sooner."""
+    Raise it when kubelet restarts often or its checkpoint gets lost; lower it to free devices
+    sooner."""
     orphan_grace: Duration = Duration(30)
     """How long a process must have been an orphan before it may be ended. It begins when
     letGoGrace is over and the container runtime has dropped the pod too. Raise it when programs
     need longer to shut down by themselves; lower it to free devices sooner."""
     evidence_age: Interval = Interval(1)
-    """How old kubelet's last answer may be when a signal is sent. A short time is safer. Raise it
-    on a very slow node where processes are spared because that answer is too old."""
+    """How old kubelet's last answer may be when a signal is sent. Raise it on a very slow node
+    where processes are spared for that."""
     sandbox_grace: Duration = Duration(900)
-    """How long the container runtime's own files must show that a sandbox (gVisor, Kata) runs
-    nothing but its pause container, before the sandbox may be ended although its shim still lives.
-    Raise it when sandboxes on your nodes recover by themselves; lower it to free devices sooner."""
+    """How long a sandbox (gVisor, Kata) must run nothing but its pause container by the runtime's
+    files, before it may be ended although its shim lives. Raise it when sandboxes on your nodes
+    recover by themselves; lower it to free devices sooner."""
     leaked_sandbox: Literal["report", "restart"] = "report"
     """What is done when a pod's own gVisor sandbox keeps the device by a leaked file descriptor
     (gvisor#11545), so that the pod's next container cannot start. report: the container waits, and
@@ -250,8 +247,8 @@ class ReclaimSettings(Section, frozen=True):
     makes a new one; a pod with restartPolicy Never then fails. Choose restart until your nodes have
     a gVisor release with the fix. It needs mode terminate."""
     leak_grace: Duration = Duration(10)
-    """How long such a leak must be seen before the sandbox is ended, so that one that is just
-    closing its files is left alone. Raise it when sandboxes are slow to close files."""
+    """How long such a leak must be seen before the sandbox is ended. Raise it when sandboxes are
+    slow to close files."""
     term_grace: Duration = Duration(10)
     """How long a process has to end after SIGTERM before it gets SIGKILL. Raise it when your
     programs need longer to save their work."""
@@ -261,8 +258,8 @@ class ReclaimSettings(Section, frozen=True):
     retry: RetrySettings = msgspec.field(default_factory=RetrySettings)
     reset: Literal["never", "afterForcedRelease"] = "never"
     """Whether a device's PCI functions are reset after its holder had to be ended. The kernel
-    already resets a VFIO function when its last user closes it. Choose afterForcedRelease when
-    devices stay in a bad state all the same. It needs a writable /sys."""
+    resets a VFIO function when its last user closes it; choose afterForcedRelease when devices stay
+    in a bad state all the same. It needs a writable /sys."""
     reset_timeout: Interval = Interval(30)
     """How long a reset, and the check that the functions answer, may take before the device is
     quarantined. Raise it for hardware that takes longer to come back."""
@@ -271,21 +268,17 @@ class ReclaimSettings(Section, frozen=True):
     bound to vfio-pci again. Set it to true when nothing else on your nodes does. It needs a
     writable /sys."""
     poll: Interval = Interval(2)
-    """How often devices and pods are checked when no event comes: 64 devices each time, the others
-    in turn, and each pod with processes every 10 s, 8 pods each time. Lower it where events are
-    unreliable; raise it to save CPU time."""
+    """How often devices and pods are checked when no event comes, 64 devices each time. Lower it
+    where events are unreliable; raise it to save CPU time."""
     release_poll: Interval = Interval(0.2)
-    """How often a device is checked while it is being released. Raise it to save CPU time; devices
-    are then free a little later."""
+    """How often a device is checked while it is being released. Raise it to save CPU time."""
     foreign_scan: Interval = Interval(60)
     """How often, at most, all processes of the node are searched for users of devices that were not
-    granted to them. The search takes at most half a thousandth of a core, so it is rarer on
-    crowded nodes; while it cannot see everything, it comes after 10 s, 20 s and so on. Raise it to
-    save more CPU time."""
+    granted to them. It takes at most half a thousandth of a core, so it is rarer on crowded nodes.
+    Raise it to save more CPU time."""
     unseen_grace: Duration = Duration(30)
     """How long kubelet must have stopped counting a pod whose cgroup was never seen, before its
-    device may be free. Without a cgroup nothing else tells whether it still runs. Raise it when
-    pods can run for long before their cgroup is found."""
+    device may be free. Raise it when pods can run for long before their cgroup is found."""
 
 
 class DraSettings(Section, frozen=True):
@@ -305,20 +298,17 @@ class DraSettings(Section, frozen=True):
     claims. Change it when kubelet runs with another --root-dir."""
     claim_state: OptionalPath = ""
     """Kubelet's record of claims, dra_manager_state, as the daemon's process sees it. Empty: the
-    one in kubeletRoot. Set it where that folder is not mounted: the chart sets a path below
-    /proc/1/root, because the folder has the volumes of every pod."""
+    one in kubeletRoot. Set it where that folder is not mounted; the chart sets it."""
     service_account: AbsolutePath = "/var/run/secrets/kubernetes.io/serviceaccount"
     """The folder with the token and the CA for requests to the API server. Change it when they
     are mounted at another place."""
     unprepare_wait: Duration = Duration(120)
     """How long the end of a claim may wait for its devices to be free. The pod stays Terminating
-    for that time, and no other claim in the cluster gets its devices. After it the claim ends for
-    kubelet, and the devices are withheld until they are free. Raise it where leftover processes
-    take longer to end."""
+    meanwhile. After it the claim ends for kubelet, and the devices are withheld until they are
+    free. Raise it where leftover processes take longer to end."""
     evict_lost: bool = False
-    """Whether pods are deleted whose device is gone, such as a GPU that fell off the bus: its taint
-    is then NoExecute, and Kubernetes' device-taint-eviction controller deletes them, unless they
-    tolerate it. Set it to true where nothing else notices that such pods do no work."""
+    """Whether pods are deleted whose device is gone, such as a GPU that fell off the bus, by the
+    taint's effect NoExecute. Set it to true where nothing else notices such pods."""
 
     def claim_file(self) -> str:
         """Return the path of kubelet's record of claims."""
@@ -332,10 +322,9 @@ class EventsSettings(Section, frozen=True):
     """
 
     enabled: bool = False
-    """Whether Events are written about pods that wait for a device, and about the node whose
-    devices are held by leftovers, were reclaimed or are quarantined; and the node's condition
-    HoldfastDevicesHeld. Set it to true where people look there; the daemon then needs the rights to
-    create events and to patch the status of nodes, which the chart gives it."""
+    """Whether Events about waiting pods and held, reclaimed or quarantined devices are written, and
+    the node's condition HoldfastDevicesHeld. Set it to true where people look there. It takes
+    rights in the cluster, which the chart gives."""
 
 
 class NamedSettings(Section, frozen=True):
@@ -351,8 +340,7 @@ class NamedSettings(Section, frozen=True):
     Set it where nodes need different settings."""
     labels: tuple[Text, ...] = ("holdfast.dev/config", "nvidia.com/device-plugin.config")
     """The node's labels that name its document; the first that has a value counts. They are read
-    from the API server, and a change is applied like one of the file. An empty list reads none.
-    Change it when your nodes have another label."""
+    from the API server; an empty list reads none. Change it when your nodes have another label."""
     default: Text = ""
     """The document of nodes without a label. Set it where that is not the one that
     fallbackStrategies find."""
@@ -373,20 +361,19 @@ class LabelsSettings(Section, frozen=True):
     """Whether the file is written. Set it to true where the cluster runs node-feature-discovery
     0.15 or later and NVIDIA's GPU feature discovery does not run (nvidia.md, tpu.md)."""
     folder: DirectPath = "/etc/kubernetes/node-feature-discovery/features.d"
-    """The folder on the node in which node-feature-discovery looks for such files; the file is
-    called `holdfast`. Change it when its worker has another folder of the node mounted there."""
+    """The folder on the node in which node-feature-discovery looks for such files. Change it when
+    its worker has another one mounted."""
     gke_keys: bool = False
     """Whether TPU hosts also get the labels that GKE gives its nodes (cloud.google.com/gke-tpu-*).
-    Set it to true outside of GKE, for pods that select nodes by them; never on GKE, whose labels
-    node-feature-discovery would then overwrite and remove."""
+    Set it to true outside of GKE, for pods that select nodes by them; never on GKE."""
 
 
 class DriftSettings(Section, frozen=True):
     """When it is reported that the ledger, kubelet and the kernel disagree."""
 
     settle: Duration = Duration(30)
-    """How long a disagreement must last before it is reported: most pass in a moment. Raise it
-    when short ones raise alerts on slow nodes."""
+    """How long a disagreement must last before it is reported. Raise it when short ones raise
+    alerts on slow nodes."""
     beat: Interval = Interval(60)
     """How often the three are compared while nothing changes. Lower it to notice a disagreement
     sooner that no event announces."""
@@ -397,12 +384,12 @@ class Settings(Section, frozen=True, dict=True):
 
     state_dir: DirectPath = "/var/lib/holdfast"
     """The folder for the ledger and the control socket. It must be on a local disk and outlive
-    reboots. Change it when that disk is mounted elsewhere on your nodes: the ledger stays where it
-    was, and a new folder begins with an empty one, as after a rollback to an older version."""
+    reboots. Change it when that disk is mounted elsewhere; a new folder begins with an empty
+    ledger."""
     withhold_after: Duration = Duration(30)
     """How long a device may be in release, or the ledger fail to write, before kubelet is told that
-    the device is Unhealthy. A pod that arrives earlier waits at the gate; one that arrives later is
-    not placed on it. Raise it when releases on your nodes take longer than that and still end."""
+    the device is Unhealthy. Raise it when releases on your nodes take longer than that and still
+    end."""
     host: HostSettings = msgspec.field(default_factory=HostSettings)
     kubelet: KubeletSettings = msgspec.field(default_factory=KubeletSettings)
     tpu: TpuSettings = msgspec.field(default_factory=TpuSettings)
@@ -416,9 +403,9 @@ class Settings(Section, frozen=True, dict=True):
     another resource name."""
     device_list_strategy: Literal["device-nodes", "cdi"] = "device-nodes"
     """How containers get TPUs and devices of pools: by the paths of device files, or by CDI name.
-    After a reboot kubelet repeats its old answer, and IOMMU groups may have other numbers: a path
-    may then lead to another chip, and the pod must be deleted, while a name leads to the right one.
-    Choose cdi with kubelet 1.29 or later and a container runtime that has CDI turned on."""
+    After a reboot a path may lead to another device, and the pod must be deleted, while a name
+    leads to the right one. Choose cdi with kubelet 1.29 or later and a container runtime that has
+    CDI turned on."""
     cdi: CdiSettings = msgspec.field(default_factory=CdiSettings)
     labels: LabelsSettings = msgspec.field(default_factory=LabelsSettings)
     discovery: DiscoverySettings = msgspec.field(default_factory=DiscoverySettings)
