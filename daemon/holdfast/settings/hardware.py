@@ -81,32 +81,32 @@ class TpuSettings(Section, frozen=True):
     """
 
     enabled: bool = True
-    """Whether TPU chips are looked for and advertised. Set it to false when another device plugin
-    on the node grants them. Change it on a drained node."""
+    """Whether TPU chips are looked for and advertised. Set it to false, on a drained node, when
+    another device plugin grants them."""
     api: Api = "device-plugin"
     """By which API pods get TPU chips. device-plugin: pods ask for the resource. dra: pods have
     ResourceClaims; it needs Kubernetes 1.34. Change it on a drained node."""
     resource_name: Resource = "google.com/tpu"
-    """The resource name that pods ask for. Change it when your pods ask for another one."""
+    """The resource name. Change it when your pods ask for another one."""
     generation: Text = ""
-    """The chips' generation, such as `v5e`. Empty: the PCI ids tell it. Set it when they do not, as
-    for chips that are newer than this release."""
+    """The chips' generation, such as `v5e`. Empty: the PCI ids tell it. Set it for chips that are
+    newer than this release."""
     topology: Topology = ""
     """The topology of the whole slice, such as `2x4`. Set it when envFile does not have it."""
     accelerator_type: Text = ""
     """The slice's accelerator type, such as `v5litepod-8`. Set it when envFile does not have it."""
     worker_id: Index | None = None
-    """This host's number among the hosts of its slice, from 0. Set it on each host of a slice with
-    several hosts when envFile does not have it."""
+    """This host's number in its slice, from 0. Set it for a slice with several hosts when envFile
+    does not have it."""
     worker_hostnames: tuple[Text, ...] = ()
     """The hosts of the slice, in the order of their worker ids. Set it for a slice with several
     hosts when envFile does not have it."""
     env_file: OptionalFile = ""
-    """The file in which the machine's image describes the slice. Empty: `tpu/tpu-env` in host.etc.
-    Set it when the file is at another place."""
+    """The file that describes the slice. Empty: `tpu/tpu-env` in host.etc. Set it when the file is
+    elsewhere."""
     vbar_url: Text = ""
-    """The address that programs get as VBAR_CONTROL_SERVICE_URL. Empty: the variable is not set.
-    Set it when your TPU runtime asks for that service."""
+    """What programs get as VBAR_CONTROL_SERVICE_URL. Set it when your TPU runtime asks for that
+    service."""
 
     def served(self) -> ServedResources:
         """Return the one resource of chips."""
@@ -121,8 +121,8 @@ class GpuSettings(Section, frozen=True):
     """
 
     enabled: bool = True
-    """Whether GPUs are looked for and advertised. Set it to false when NVIDIA's plugin or a DRA
-    driver grants the node's GPUs. Change it on a drained node."""
+    """Whether GPUs are looked for and advertised. Set it to false, on a drained node, when NVIDIA's
+    plugin or a DRA driver grants them."""
     api: Api = "device-plugin"
     """By which API pods get GPUs and MIG slices, as `tpu.api` says. Change it on a drained node."""
     driver_root: OptionalPath = ""
@@ -145,16 +145,15 @@ class GpuSettings(Section, frozen=True):
     specs, which holdfast then writes to cdi.specDir. Choose cdi-cri under gVisor and on nodes
     without NVIDIA's container runtime."""
     cdi_annotation_prefix: AnnotationPrefix = "cdi.k8s.io/"
-    """How the annotation's key begins with the strategy cdi-annotations. Change it when your
-    container runtime reads another one."""
+    """How the annotation's key begins with cdi-annotations. Change it when your runtime reads
+    another one."""
     cdi_hook_path: OptionalFile = ""
     """The host's path of nvidia-cdi-hook or nvidia-ctk, such as `/usr/bin/nvidia-ctk`. CDI specs
     then make the runtime call it, to make links and to refresh the cache of libraries. Empty: specs
     call no hook, and links are mounts. Set it only where every node has the program: without it no
     container with a GPU starts."""
     cdi_disable_hooks: tuple[Text, ...] = ()
-    """Names of hooks that CDI specs leave out, or `all`. Set it when one of them fails under your
-    container runtime."""
+    """Hooks that CDI specs leave out, or `all`. Set it when one fails under your runtime."""
     cdi_feature_flags: tuple[Text, ...] = ()
     """Features that CDI specs are to have. no-additional-gids-for-device-nodes: containers join no
     group of a device file. disable-ipc-discoverer: they get no socket of the driver's daemons.
@@ -174,17 +173,16 @@ class GpuSettings(Section, frozen=True):
     """Whether a container gets the device files by kubelet's answer too. Set it to true with
     kubelet's static CPU manager."""
     gdrcopy_enabled: bool = False
-    """Whether NVIDIA's container runtime also hands over GDRCopy. Set it to true when programs use
-    GDRCopy."""
+    """Whether NVIDIA's container runtime also hands over GDRCopy. Set it when programs use that."""
     gds_enabled: bool = False
-    """Whether NVIDIA's container runtime also hands over GPUDirect Storage. Set it to true when
-    programs read files straight into a GPU's memory."""
+    """Whether NVIDIA's container runtime also hands over GPUDirect Storage. Set it when programs
+    use that."""
     mofed_enabled: bool = False
-    """Whether NVIDIA's container runtime also hands over Mellanox InfiniBand devices. Set it to
-    true when programs use GPUDirect RDMA."""
+    """Whether NVIDIA's container runtime also hands over Mellanox InfiniBand devices. Set it when
+    programs use GPUDirect RDMA."""
     look: Interval = Interval(5)
-    """How often the driver is looked for while it is not there. Lower it to advertise GPUs sooner
-    after the driver is loaded."""
+    """How often the driver is looked for while it is not there. Lower it to advertise GPUs
+    sooner."""
     rescan: Interval = Interval(30)
     """How often the GPUs are listed again when no event comes. Lower it to notice a change of the
     MIG layout sooner."""
@@ -214,8 +212,7 @@ class GpuSettings(Section, frozen=True):
         "nvidia-powerd",
     )
     """Commands of programs that monitor GPUs. They may keep a GPU open, and it still counts as
-    free. A list given here replaces the default. Add your own monitoring agent when holdfast
-    reports it as a holder."""
+    free. A list replaces the default. Add your own agent when holdfast reports it as a holder."""
     displays: tuple[Text, ...] = (
         "Xorg",
         "X",
@@ -226,7 +223,7 @@ class GpuSettings(Section, frozen=True):
         "sddm",
     )
     """Commands of programs that draw on the node's own screen. Outside of pods they may keep a GPU
-    open. A list given here replaces the default. Add yours when holdfast reports it as a holder."""
+    open. A list replaces the default. Add yours when holdfast reports it as a holder."""
     mig_strategy: Literal["none", "single", "mixed"] = "none"
     """How MIG slices are advertised. none: not at all; a GPU in MIG mode is granted whole. single:
     as nvidia.com/gpu, where all GPUs are divided alike. mixed: as nvidia.com/mig-1g.10gb and the
@@ -242,11 +239,10 @@ class GpuSettings(Section, frozen=True):
     again. Raise it when a GPU goes Unhealthy again and again."""
     disable_health_checks: Text = ""
     """Xids to ignore in addition to 13, 31, 43, 45, 68 and 109, separated by commas; `xids` ignores
-    all Xids, `all` every health check. Set it when an Xid makes GPUs Unhealthy that you know to be
-    harmless."""
+    all Xids, `all` every health check. Set it for an Xid that you know to be harmless."""
     enable_health_checks: Text = ""
-    """Xids that count whatever else is ignored, separated by commas, or `all`. Set it when an Xid
-    that is ignored by default matters to you."""
+    """Xids that count whatever else is ignored, separated by commas, or `all`. Set it for one that
+    is ignored by default."""
 
     def served(self) -> ServedResources:
         """Return the resources of GPUs, of their replicas and of MIG slices."""
@@ -264,10 +260,10 @@ class SharedResource(Section, frozen=True):
     passed over. TPUs and VFIO devices are never shared."""
     replicas: Replicas
     """How many pods, or claims, may have each GPU or slice at the same time. Choose as many as its
-    memory is enough for: nothing keeps a pod from using all of it."""
+    memory is enough for."""
     rename: Text = ""
-    """What replicas are advertised as; empty: the resource's own name. Set it to that name with
-    `.shared` at its end, such as nvidia.com/gpu.shared, for what renameByDefault does."""
+    """What replicas are advertised as. Set it to the resource's name with `.shared` for what
+    renameByDefault does."""
     devices: Literal["all"] = "all"
     """Which devices are shared. Choose all, or leave it out."""
 
@@ -276,14 +272,14 @@ class TimeSlicing(Section, frozen=True):
     """GPUs and MIG slices that several pods share: the driver switches between their programs."""
 
     rename_by_default: bool = False
-    """Whether what is shared is advertised as nvidia.com/gpu.shared, nvidia.com/mig-1g.10gb.shared
-    and so on. Set it to true so that no pod that asks for nvidia.com/gpu gets a shared one."""
+    """Whether what is shared is advertised as nvidia.com/gpu.shared and so on. Set it so that no
+    pod that asks for nvidia.com/gpu gets a shared one."""
     fail_requests_greater_than_one: bool = False
     """Whether a container, or a claim, that asks for more than one replica is refused. Set it to
     true where people take two for more of a GPU."""
     resources: tuple[SharedResource, ...] = ()
-    """Which resources are shared, and by how many pods. Empty: none, each GPU is one pod's. Set it
-    for programs that leave a GPU idle most of the time and trust each other."""
+    """Which resources are shared, and by how many pods. Set it for programs that leave a GPU idle
+    most of the time and trust each other."""
 
 
 class SharingSettings(Section, frozen=True):
@@ -312,8 +308,7 @@ class Pool(Section, frozen=True):
     """
 
     resource_name: Resource
-    """The resource name that pods ask for, such as `example.com/nvme`. Choose one that no other
-    device plugin on the node has."""
+    """The resource name. Choose one that no other device plugin on the node has."""
     devices: tuple[PciIds, ...] = ()
     """`vendor:device` ids in hex, with `*` and `?` as wildcards. Set it to choose devices by
     model."""
@@ -348,12 +343,11 @@ class Match(Section, frozen=True):
     """
 
     uuid: Glob | None = None
-    """A GPU's or a slice's UUID, as `nvidia-smi -L` shows it. Set it to name one GPU: a
-    UUID stays with the card wherever it is plugged in."""
+    """A GPU's or a slice's UUID, as `nvidia-smi -L` shows it. Set it to name one GPU."""
     index: Glob | int | None = None
     """What the driver numbers the device: a GPU's index, `0:1` for the second slice of GPU 0, the
     number of `/dev/accelN`, or the IOMMU group of `/dev/vfio/N`. Set it where nothing else tells
-    the devices apart: after a reboot it may be another device."""
+    them apart: it may change with a reboot."""
     pci: Glob | None = None
     """A PCI address, such as `0000:3b:00.0` or `0000:3b:*`. Set it to name devices by their
     slot."""
@@ -378,28 +372,24 @@ class DeviceSettings(Section, frozen=True):
     match: Match
     """Which devices the rule is for. Set at least one key of it."""
     exclude: bool = False
-    """Whether the devices are left out: no pod is given them, they are in no ResourceSlice, and who
-    uses them is not watched. Set it to true for a GPU that is not for pods."""
+    """Whether the devices are left out: no pod is given them, and who uses them is not watched. Set
+    it for a GPU that is not for pods."""
     resource: OptionalResource = ""
-    """The resource name that the devices get instead of their own, such as `example.com/debug`.
-    Set it to reserve devices for the pods that ask for that name. All devices of one name must be
-    of one kind, GPUs or TPUs or a pool's."""
+    """The resource name that the devices get instead of their own. Set it to reserve them for the
+    pods that ask for it. All devices of one name must be of one kind, GPUs or TPUs or a pool's."""
     api: Literal["", "device-plugin", "dra"] = ""
     """By which API pods get the devices of `resource`, as `tpu.api` says. Empty: by the API of the
-    node's hardware. Set it where the settings serve some hardware by one API and some by the
-    other."""
+    node's hardware. Set it where hardware is served by both."""
 
     reclaim_mode: Literal["", "observe", "terminate"] = ""
-    """What is done about a process that outlives its pod and keeps such a device, in place of
-    `reclaim.mode`. A process of a pod that also has a device with observe is not ended. Set it to
-    observe for a device on which people look into such processes themselves."""
+    """In place of `reclaim.mode`. A process of a pod that also has a device with observe is not
+    ended. Set it to observe where people look into such processes themselves."""
     reset: Literal["", "never", "afterForcedRelease"] = ""
-    """Whether such a device is reset after its holder had to be ended, in place of `reclaim.reset`.
-    Set it where one model needs a reset, or does not survive one."""
+    """In place of `reclaim.reset`. Set it where one model needs a reset, or does not survive
+    one."""
     ignore_health: bool = False
-    """Whether such a device stays Healthy whatever it reports of itself, such as an Xid. Without
-    its driver or its node it is Unhealthy all the same. Set it to true for a card that is for
-    tests."""
+    """Whether such a device stays Healthy whatever it reports of itself, such as an Xid. Set it for
+    a card that is for tests."""
 
     def rule(self, place: int) -> DeviceRule:
         """Return the rule that discovery follows; it is number *place* of the list."""

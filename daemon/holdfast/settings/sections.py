@@ -37,29 +37,28 @@ class HistorySettings(Section, frozen=True):
     """How much of each device's history is kept in the ledger."""
 
     per_device: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] = 200
-    """How many changes of state are kept for each device; older ones are dropped. Raise it to look
-    back further with `holdfast history`; the ledger's file grows with it."""
+    """How many changes of state are kept for each device. Raise it to look back further with
+    `holdfast history`."""
 
 
 class HttpSettings(Section, frozen=True):
     """The HTTP server for probes (/livez, /readyz) and metrics (/metrics)."""
 
     address: Text = ""
-    """The IP address to listen on. Empty: every address of the host, IPv4 and IPv6. Set it to
-    127.0.0.1 when only programs on the node may ask; the daemon then needs the node's network."""
+    """The IP address to listen on. Empty: all. Set it to 127.0.0.1 when only programs on the node
+    may ask; the daemon then needs the node's network."""
     port: Port = 8008
-    """The TCP port to listen on. 0 turns probes and metrics off. Change it when another program on
-    the host network has the port."""
+    """The TCP port. 0 turns probes and metrics off. Change it when another program has the port."""
 
 
 class LogSettings(Section, frozen=True):
     """What is logged, and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe messages that are logged. Set it to debug to look into a problem."""
+    """The least severe messages. Set it to debug to look into a problem."""
     format: Literal["auto", "json", "text"] = "auto"
-    """How a message is written. auto: text on a terminal, JSON elsewhere. Set it to json or text
-    when what collects your logs needs one of them."""
+    """How a message is written. auto: text on a terminal, JSON elsewhere. Set it when what collects
+    your logs needs one."""
 
 
 class LivenessSettings(Section, frozen=True):
@@ -81,7 +80,6 @@ class ReadinessSettings(Section, frozen=True):
 class HostSettings(Section, frozen=True):
     """Where the node's folders are, as the daemon's own process sees them.
 
-    Change these when the daemon runs in a container that has the node's folders at other places.
     The chart sets them.
     """
 
@@ -138,15 +136,14 @@ class KubeletSettings(Section, frozen=True):
     """The socket of kubelet's pod-resources API. Change it when kubelet runs with another
     --root-dir."""
     socket_prefix: SocketPrefix = "holdfast"
-    """How the names of the daemon's own sockets in the plugin folder, and of its CDI specs, begin.
-    The daemon removes old files with this prefix. Change it when another program there uses the
-    same names."""
+    """How the names of the daemon's own sockets, and of its CDI specs, begin. Old files with this
+    prefix are removed. Change it when another program uses the same names."""
     register_timeout: Interval = Interval(12)
-    """How long one registration with kubelet may take. Kubelet connects back for up to 10 s, so
-    keep it above that. Raise it when registrations time out on a slow node."""
+    """How long one registration with kubelet may take. Keep it above 10 s: kubelet connects back
+    for as long. Raise it when registrations time out."""
     poll: Interval = Interval(1)
-    """How often the plugin folder is read while inotify does not watch it; a fifth as often while
-    it does. Lower it to register sooner after a restart of kubelet where inotify does not work."""
+    """How often the plugin folder is read while inotify does not watch it. Lower it to register
+    sooner after a restart of kubelet there."""
     question: QuestionSettings = msgspec.field(default_factory=QuestionSettings)
 
 
@@ -180,8 +177,8 @@ class AllocateSettings(Section, frozen=True):
     meanwhile. After it the container's start waits for the disk instead. Raise it on nodes with a
     slow disk."""
     pending_timeout: Interval = Interval(60)
-    """How long an answer may wait until kubelet's checkpoint says for which pod it was. Then it
-    expires, and its devices are free for others. Raise it when kubelet takes longer to write."""
+    """How long an answer may wait until kubelet's checkpoint says for which pod it was. Then its
+    devices are free for others. Raise it when kubelet takes longer to write."""
 
 
 class GateSettings(Section, frozen=True):
@@ -217,8 +214,8 @@ class RetrySettings(Section, frozen=True):
 class ReclaimSettings(Section, frozen=True):
     """How a device is taken back from a pod that has ended.
 
-    Processes are ended only under every guard of guards.md. A longer grace is always safe: it only
-    makes the next pod wait longer.
+    Processes are ended only under every guard of guards.md. A longer grace is always safe; a
+    shorter one frees devices sooner.
     """
 
     mode: Literal["observe", "terminate"] = "terminate"
@@ -227,19 +224,18 @@ class ReclaimSettings(Section, frozen=True):
     install holdfast, or where people end such processes themselves."""
     let_go_grace: Duration = Duration(30)
     """How long kubelet must have stopped counting a pod before a process of that pod may be ended.
-    Raise it when kubelet restarts often or its checkpoint gets lost; lower it to free devices
-    sooner."""
+    Raise it when kubelet restarts often or its checkpoint gets lost."""
     orphan_grace: Duration = Duration(30)
-    """How long a process must have been an orphan before it may be ended. It begins when
-    letGoGrace is over and the container runtime has dropped the pod too. Raise it when programs
-    need longer to shut down by themselves; lower it to free devices sooner."""
+    """How long a process must have been an orphan before it may be ended. It begins when letGoGrace
+    is over and the container runtime has dropped the pod too. Raise it when programs need longer to
+    shut down by themselves."""
     evidence_age: Interval = Interval(1)
     """How old kubelet's last answer may be when a signal is sent. Raise it on a very slow node
     where processes are spared for that."""
     sandbox_grace: Duration = Duration(900)
     """How long a sandbox (gVisor, Kata) must run nothing but its pause container by the runtime's
     files, before it may be ended although its shim lives. Raise it when sandboxes on your nodes
-    recover by themselves; lower it to free devices sooner."""
+    recover by themselves."""
     leaked_sandbox: Literal["report", "restart"] = "report"
     """What is done when a pod's own gVisor sandbox keeps the device by a leaked file descriptor
     (gvisor#11545), so that the pod's next container cannot start. report: the container waits, and
@@ -336,14 +332,13 @@ class NamedSettings(Section, frozen=True):
     """
 
     folder: OptionalPath = ""
-    """The folder with the documents: the name of a file is the document's. Empty: there are none.
-    Set it where nodes need different settings."""
+    """The folder with the documents: the name of a file is the document's. Set it where nodes need
+    different settings."""
     labels: tuple[Text, ...] = ("holdfast.dev/config", "nvidia.com/device-plugin.config")
     """The node's labels that name its document; the first that has a value counts. They are read
     from the API server; an empty list reads none. Change it when your nodes have another label."""
     default: Text = ""
-    """The document of nodes without a label. Set it where that is not the one that
-    fallbackStrategies find."""
+    """The document of nodes without a label. Set it where fallbackStrategies find another."""
     fallback_strategies: tuple[Literal["named", "single", "empty"], ...] = ("named", "single")
     """Which document is used without label and default, tried in this order. named: the document
     `default`. single: the only one there is. empty: none, only the file. If none of them finds one,
@@ -353,8 +348,7 @@ class NamedSettings(Section, frozen=True):
 class LabelsSettings(Section, frozen=True):
     """Node labels that describe the node's GPUs and TPUs.
 
-    They are written to a file, which node-feature-discovery puts on the node: holdfast needs no
-    rights in the cluster for it.
+    They are written to a file, which node-feature-discovery puts on the node.
     """
 
     enabled: bool = False
@@ -376,7 +370,7 @@ class DriftSettings(Section, frozen=True):
     alerts on slow nodes."""
     beat: Interval = Interval(60)
     """How often the three are compared while nothing changes. Lower it to notice a disagreement
-    sooner that no event announces."""
+    sooner."""
 
 
 class Settings(Section, frozen=True, dict=True):
@@ -396,11 +390,10 @@ class Settings(Section, frozen=True, dict=True):
     gpu: GpuSettings = msgspec.field(default_factory=GpuSettings)
     sharing: SharingSettings = msgspec.field(default_factory=SharingSettings)
     pools: tuple[Pool, ...] = ()
-    """Other VFIO devices to advertise, each pool as a resource of its own. Set it to grant devices
-    that are neither TPUs nor GPUs."""
+    """Other VFIO devices to advertise. Set it to grant devices that are neither TPUs nor GPUs."""
     devices: tuple[DeviceSettings, ...] = ()
-    """Rules for some of the node's devices. Set it to leave devices out, or to put them under
-    another resource name."""
+    """Rules for some devices. Set it to leave devices out, or to put them under another resource
+    name."""
     device_list_strategy: Literal["device-nodes", "cdi"] = "device-nodes"
     """How containers get TPUs and devices of pools: by the paths of device files, or by CDI name.
     After a reboot a path may lead to another device, and the pod must be deleted, while a name
