@@ -314,7 +314,7 @@ class _Story:
         """See that a pod starts, or is told to be deleted where it has numbers of before.
 
         Who has what is not there any more may wait. A claim that nobody had prepared while its GPU
-        was shared, which it is no more, is refused (docs/dra.md).
+        was shared, which it is no more, is refused.
         """
         made, turned = self.made, self._numbers != self.made.numbers
         stays = self._has_all(pod, name, after)
