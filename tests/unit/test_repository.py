@@ -120,7 +120,7 @@ def test_the_contributors_pages_name_files_that_exist(repository: Path) -> None:
 def test_every_test_that_a_page_names_exists(repository: Path) -> None:
     tests = "\n".join(file.read_text() for file in (repository / "tests").rglob("test_*.py"))
     there = set(re.findall(r"def (test_\w+)\b", tests))
-    pages = {"decisions/unread-checkpoint": 1, "nvidia": 1}
+    pages = {"decisions/hostile-review": 100, "decisions/unread-checkpoint": 1, "nvidia": 1}
     for page, least in pages.items():
         text = (repository / f"docs/{page}.md").read_text()
         named = set(re.findall(r"`(test_\w+)`", text))
