@@ -371,13 +371,28 @@ async def test_a_holder_of_another_node_of_the_same_hardware_is_a_holder_of_the_
     assert found == [(holder.pid, frozenset({DeviceAccess.NODE}))]
 
 
+async def _hanging(lane: Lane, gate: threading.Event, *, deadline: float) -> asyncio.Task[None]:
+    """Return a call that has begun on *lane*, and goes on until *gate* is set."""
+    begun = threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        gate.wait(60)
+
+    call = asyncio.create_task(lane.run(hang, deadline=deadline))
+    await until(lambda: begun.is_set() or call.done())
+    if begun.is_set():
+        return call
+    call.exception()  # its time was over before its turn came
+    return await _hanging(lane, gate, deadline=deadline)
+
+
 async def test_an_open_that_hangs_costs_no_other_look_its_answer(on: Looked) -> None:
     """The kernel lets it wait for a driver that closes the same group: a reset can take long."""
     assert await on.look.open(on.device) is OpenOutcome.SUCCEEDED
     gate = threading.Event()
-    hangs = asyncio.create_task(on.opens.run(lambda: gate.wait(60), deadline=0.01))
     with pytest.raises(LaneStuckError):
-        await hangs
+        await (await _hanging(on.opens, gate, deadline=0.01))
     assert await on.look.open(on.device) is OpenOutcome.BUSY
     assert (await on.judged()).freedom is Freedom.FREE, "looks go on"
     other = replace(on.device, name=DeviceName(on.device.name.resource, DeviceId("other")))
@@ -395,8 +410,7 @@ async def test_nobody_starts_on_a_device_while_our_own_open_of_it_hangs(
     monkeypatch.setattr("holdfast.host.use.look._OPENING", 0.5)
     assert await on.look.open(on.device) is OpenOutcome.SUCCEEDED
     gate, watch = threading.Event(), on.watch()
-    hangs = asyncio.create_task(on.opens.run(lambda: gate.wait(60), deadline=deadline))
-    await asyncio.wait([hangs], timeout=0.1)
+    hangs = await _hanging(on.opens, gate, deadline=deadline)
     facts = (await watch.facts([on.device]))[on.device.name]
     assert judge_kernel(facts).freedom is Freedom.IN_USE
     gate.set()
