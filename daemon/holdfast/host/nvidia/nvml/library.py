@@ -13,7 +13,6 @@ import pynvml
 from holdfast.errors import HostError
 from holdfast.host.nvidia.nvml.answers import (
     LIBRARY,
-    LOST,
     Handle,
     address,
     answered,
@@ -152,15 +151,11 @@ def clique_of(handle: Handle) -> str:
 
 def nvlinks_of(handle: Handle) -> dict[int, bool]:
     """Return the GPU's NVLinks, and whether each is active."""
-    found: dict[int, bool] = {}
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            found[link] = bool(pynvml.nvmlDeviceGetNvLinkState(handle, link))
-        except pynvml.NVMLError as error:
-            if error.value in LOST:
-                raise
-            continue  # it has no such link
-    return found
+    states = (
+        (link, unless_lost(pynvml.nvmlDeviceGetNvLinkState, handle, link))
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
+    )
+    return {link: bool(up) for link, up in states if up is not None}  # None: it has no such link
 
 
 class Nvml:
