@@ -18,8 +18,6 @@ from holdfast.model.ids import PciAddress
 from holdfast.model.reclaim.reset import FunctionState
 from holdfast.model.use.free import OpenOutcome
 
-_FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-_NO_RESET = frozenset({errno.ENOENT, errno.ENOTTY})
 _NO_OVERRIDE = "(null)"
 _VENDOR_BYTES = 2
 
@@ -34,6 +32,12 @@ class WriteOutcome(Enum):
     FORBIDDEN = "forbidden"
     UNSUPPORTED = "skipped"
     FAILED = "failed"
+
+
+_REFUSALS = {
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), WriteOutcome.FORBIDDEN),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTTY), WriteOutcome.UNSUPPORTED),
+}
 
 
 class WriteResult(Struct, frozen=True, kw_only=True):
@@ -116,10 +120,6 @@ def _write(path: str, text: str) -> WriteResult:
         finally:
             os.close(fd)
     except OSError as error:
-        problem = f"cannot write {path}: {error.strerror}"
-        if error.errno in _FORBIDDEN:
-            return WriteResult(written=WriteOutcome.FORBIDDEN, text=problem)
-        if error.errno in _NO_RESET:
-            return WriteResult(written=WriteOutcome.UNSUPPORTED, text=problem)
-        return WriteResult(written=WriteOutcome.FAILED, text=problem)
+        written = _REFUSALS.get(error.errno, WriteOutcome.FAILED)
+        return WriteResult(written=written, text=f"cannot write {path}: {error.strerror}")
     return WriteResult(written=WriteOutcome.DONE)
