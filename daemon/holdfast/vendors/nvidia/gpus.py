@@ -41,7 +41,7 @@ from holdfast.model.nvidia.names import NodeSpecs, gpu_breach, gpu_names_in
 from holdfast.model.nvidia.placement import SlicePolicy
 from holdfast.model.nvidia.roots import NvmlRelease
 from holdfast.model.nvidia.sharing import why_too_many
-from holdfast.model.nvidia.xids import XidChecks, labels_of, xid_checks
+from holdfast.model.nvidia.xids import labels_of, xid_checks
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched
 from holdfast.settings.hardware import GpuSettings
@@ -115,7 +115,24 @@ class Gpus(WithoutDriver):
             patience=_PATIENCE,
             monotonic=on.clock.monotonic,
         )
-        self._health = _health(on, live, self._driver, self._checks, use_rules)
+        self._health = GpuHealthWatch(
+            source=_nvml,
+            readings=self._driver.reading,
+            ledger=on.ledger,
+            # Its own, because one GPU may hang forever.
+            lane=on.lanes.open_lane("gpu health", live.part(lambda now: now.call_timeout / 2)),
+            clock=on.clock,
+            boot=on.boot,
+            checks=self._checks,
+            load=lambda: driver_load(on.root),
+            users=GpuUsers(
+                named=HolderScan(on.root).named,
+                book=lambda: on.ledger.book.value,
+                rules=use_rules,
+            ),
+            times=live.part(lambda now: HealthTimes(beat=now.health_beat, quiet=now.health_quiet)),
+            count=lambda event, condemns: on.count(*labels_of(event, condemns=condemns)),
+        )
         self._preference = GpuPreference(
             self._driver.topology,
             live.part(lambda now: SlicePolicy(now.shared_devices_allocation_policy)),
@@ -323,33 +340,6 @@ class Gpus(WithoutDriver):
     def _indexes(self) -> Mapping[DeviceId, str]:
         """Return the index of each GPU and slice that a pod can have, as NVML has it today."""
         return {part.name.id: part.index for part in self._driver.facts.value.layout.known}
-
-
-def _health(
-    on: Context,
-    live: Watched[GpuSettings],
-    driver: DriverWatch,
-    checks: Watched[XidChecks],
-    rules: Watched[GpuRules],
-) -> GpuHealthWatch:
-    return GpuHealthWatch(
-        source=_nvml,
-        readings=driver.reading,
-        ledger=on.ledger,
-        # Its own, because one GPU may hang forever.
-        lane=on.lanes.open_lane("gpu health", live.part(lambda now: now.call_timeout / 2)),
-        clock=on.clock,
-        boot=on.boot,
-        checks=checks,
-        load=lambda: driver_load(on.root),
-        users=GpuUsers(
-            named=HolderScan(on.root).named,
-            book=lambda: on.ledger.book.value,
-            rules=rules,
-        ),
-        times=live.part(lambda now: HealthTimes(beat=now.health_beat, quiet=now.health_quiet)),
-        count=lambda event, condemns: on.count(*labels_of(event, condemns=condemns)),
-    )
 
 
 def _use_rules(gpu: GpuSettings) -> GpuRules:
