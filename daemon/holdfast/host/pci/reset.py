@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 
@@ -34,7 +34,7 @@ class WriteOutcome(Enum):
     FAILED = "failed"
 
 
-_REFUSALS = {
+_REFUSALS: Mapping[int | None, WriteOutcome] = {
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), WriteOutcome.FORBIDDEN),
     **dict.fromkeys((errno.ENOENT, errno.ENOTTY), WriteOutcome.UNSUPPORTED),
 }
