@@ -1,4 +1,4 @@
-"""Looks at one GPU, and keeps in the ledger what is known of all."""
+"""Tells who is at work on one GPU, and keeps in the ledger what is known of all."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -19,8 +19,7 @@ from holdfast.model.nvidia.free import (
     granted_on,
 )
 from holdfast.model.nvidia.gpu import Gpu, GpuCondition, GpuUse
-from holdfast.model.nvidia.health import GpuState
-from holdfast.model.nvidia.xids import Cure, GpuObservation, Place
+from holdfast.model.nvidia.xids import GpuObservation, Place
 from holdfast.model.use.holders import Holder
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.problem import Problem
@@ -56,8 +55,24 @@ class GpuUsers(Struct, frozen=True, kw_only=True):
     book: Callable[[], Book]
     rules: Watched[GpuRules]
 
-    def at_work(self, use: GpuUse, keys: frozenset[HardwareKey]) -> frozenset[int]:
-        """Return the pids on the GPU or slice with *keys* that are no bystanders; it blocks."""
+    def at_work(self, probe: "Nvml", gpu: Gpu) -> Mapping[Place, frozenset[int] | None]:
+        """Return who is at work on *gpu*, slice by slice in MIG mode; it blocks.
+
+        None where NVML does not tell who uses it.
+        """
+        places: list[tuple[Place, str, frozenset[HardwareKey]]] = [(None, gpu.uuid, gpu.keys)]
+        if gpu.mig:
+            places = [
+                ((each.gi, each.ci), each.uuid, frozenset({gpu.key_of(each), gpu.key}))
+                for each in gpu.slices
+            ]
+        uses = ((place, probe.use(uuid), keys) for place, uuid, keys in places)
+        return {
+            place: None if use.problem else self._working(use, keys) for place, use, keys in uses
+        }
+
+    def _working(self, use: GpuUse, keys: frozenset[HardwareKey]) -> frozenset[int]:
+        """Return the pids on the GPU or slice with *keys* that are no bystanders."""
         book = self.book()
         to = granted_on(keys, book.locks, admins_on(book, keys))
         kinds: dict[int, set[str]] = defaultdict(set)
@@ -72,41 +87,10 @@ class GpuUsers(Struct, frozen=True, kw_only=True):
         )
 
 
-def observe(
-    probe: "Nvml", gpu: Gpu, state: GpuState, *, at: float, driver: str, users: GpuUsers
-) -> GpuObservation:
-    """Ask *gpu*, of which *state* is known, of *driver*; it blocks. *at* is now."""
-    waits_for_users = any(record.cure is Cure.RESTART for record in state.xids)
-    return GpuObservation(
-        at=at,
-        driver=driver,
-        condition=probe.condition(gpu.uuid),
-        users=_users(probe, gpu, users) if waits_for_users else None,
-        mig=gpu.mig,
-    )
-
-
 def unanswered(at: float, patience: float) -> GpuObservation:
     """Return the look at a GPU that gave no answer for *patience* seconds."""
     condition = GpuCondition(lost=f"no answer within {patience:g} s")
     return GpuObservation(at=at, driver="", condition=condition)
-
-
-def _users(probe: "Nvml", gpu: Gpu, users: GpuUsers) -> Mapping[Place, frozenset[int] | None]:
-    """Return who is at work on the GPU, slice by slice in MIG mode."""
-    places: dict[Place, tuple[str, frozenset[HardwareKey]]] = (
-        {
-            (each.gi, each.ci): (each.uuid, frozenset({gpu.key_of(each), gpu.key}))
-            for each in gpu.slices
-        }
-        if gpu.mig
-        else {None: (gpu.uuid, gpu.keys)}
-    )
-    found: dict[Place, frozenset[int] | None] = {}
-    for place, (uuid, keys) in places.items():
-        use = probe.use(uuid)
-        found[place] = None if use.problem else users.at_work(use, keys)
-    return found
 
 
 async def keep(

@@ -30,12 +30,12 @@ from holdfast.model.nvidia.health import (
     placed,
     restored,
 )
-from holdfast.model.nvidia.xids import GpuObservation, XidChecks, XidRecord
+from holdfast.model.nvidia.xids import Cure, GpuObservation, XidChecks, XidRecord
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Changes, Watched, pause
-from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep, observe, unanswered
+from holdfast.vendors.nvidia.gpuusers import GpuUsers, HealthTimes, keep, unanswered
 
 if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
@@ -403,13 +403,14 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
         driver = version if load is None else f"{version}/{load}"
         self._asked = gpu.uuid
         try:
-            return observe(
-                self._begun(reading.library, driver),
-                gpu,
-                self._states[gpu.uuid],
+            probe, xids = self._begun(reading.library, driver), self._states[gpu.uuid].xids
+            waits_for_users = any(record.cure is Cure.RESTART for record in xids)
+            return GpuObservation(
                 at=self.clock.uptime(),
                 driver=driver,
-                users=self.users,
+                condition=probe.condition(gpu.uuid),
+                users=self.users.at_work(probe, gpu) if waits_for_users else None,
+                mig=gpu.mig,
             )
         finally:
             self._asked = ""
