@@ -1,6 +1,6 @@
 """The settings of the hardware that is advertised: TPUs, GPUs and pools of other devices."""
 
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -48,6 +48,9 @@ SharedName = Annotated[
 class ServedResources(msgspec.Struct, frozen=True, kw_only=True):
     """What a section of hardware serves: its resources, and the API by which pods get them.
 
+    A section with a key `api` tells it by its method `served`, also of hardware that was not seen
+    yet, and `Settings.served` asks each of them.
+
     `beginnings` are how further names begin. Names of hardware that is not `enabled`
     are still its own: pods may have some of it.
 
@@ -64,14 +67,6 @@ class ServedResources(msgspec.Struct, frozen=True, kw_only=True):
     def has(self, resource: str) -> bool:
         """Tell whether *resource* is one of its names."""
         return resource in self.names or resource.startswith(self.beginnings)
-
-
-@runtime_checkable
-class HardwareSettings(Protocol):
-    """A section of hardware with a key `api`; what has none comes by the device plugin."""
-
-    def served(self) -> ServedResources:
-        """Return which resources are its own, also those of hardware that was not seen yet."""
 
 
 class TpuSettings(Section, frozen=True):

@@ -12,7 +12,6 @@ from holdfast.settings.hardware import (
     Api,
     DeviceSettings,
     GpuSettings,
-    HardwareSettings,
     Pool,
     ServedResources,
     SharingSettings,
@@ -422,12 +421,8 @@ class Settings(Section, frozen=True, dict=True):
     @cached_property
     def served(self) -> tuple[ServedResources, ...]:
         """What each section of hardware serves, first what is enabled."""
-        values = (getattr(self, name) for name in self.__struct_fields__)
-        entries = (value if isinstance(value, tuple) else (value,) for value in values)
-        sections = (each for few in entries for each in few if isinstance(each, HardwareSettings))
-        return tuple(
-            sorted((each.served() for each in sections), key=lambda each: not each.enabled)
-        )
+        found = (self.tpu.served(), self.gpu.served(), *(each.served() for each in self.pools))
+        return tuple(sorted(found, key=lambda each: not each.enabled))
 
     @property
     def functions(self) -> tuple[ServedResources, ...]:
