@@ -156,9 +156,10 @@ class Names:
         """Return *device* so."""
         return self._short.get(str(device or ""), str(device or ""))
 
-    def claim_column(self, rows: Rows) -> list[Column]:
-        """Return the column of claims; none where no row has one."""
-        return [("CLAIM", self.claim)] if any(row.get("claim") for row in rows) else []
+    def owner_columns(self, rows: Rows) -> list[Column]:
+        """Return the columns of pods and claims; that of claims only where a row has one."""
+        claims = any(row.get("claim") for row in rows)
+        return [("POD", self.pod), *([("CLAIM", self.claim)] if claims else [])]
 
 
 def field(name: str) -> Callable[[Row], str]:

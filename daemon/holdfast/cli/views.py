@@ -31,8 +31,7 @@ def device_lines(rows: Rows) -> list[str]:
     columns: list[Column] = [
         ("DEVICE", names.device),
         *((name.upper(), field(name)) for name in ("model", "health", "offered", "lock")),
-        ("POD", names.pod),
-        *names.claim_column(rows),
+        *names.owner_columns(rows),
         ("REASONS", lambda row: names.texts(row.get("reasons"))),
     ]
     return short_table(rows, columns)
@@ -45,8 +44,7 @@ def lock_lines(rows: Rows) -> list[str]:
         ("DEVICE", names.device),
         ("STATE", field("state")),
         ("AGE", lambda row: ago(row.get("since"))),
-        ("POD", names.pod),
-        *names.claim_column(rows),
+        *names.owner_columns(rows),
         ("NEXT", lambda row: next_step(row, names)),
     ]
     return short_table(rows, columns)
@@ -77,8 +75,7 @@ def holder_lines(rows: Rows) -> list[str]:
     columns: list[Column] = [
         ("DEVICE", names.device),
         *((name.upper(), field(name)) for name in ("pid", "command", "access")),
-        ("POD", names.pod),
-        *names.claim_column(rows),
+        *names.owner_columns(rows),
         ("HEADROOM", field("headroom")),
         ("CAUSE", lambda row: names.text(row.get("cause"))),
     ]
@@ -96,8 +93,7 @@ def history_lines(rows: Rows) -> list[str]:
         ("DEVICE", names.device),
         ("CHANGE", _change),
         ("AFTER", lambda row: "" if row.get("lasted") is None else aged(row["lasted"])),
-        ("POD", names.pod),
-        *names.claim_column(rows),
+        *names.owner_columns(rows),
         ("WHY", lambda row: names.text(row.get("evidence"))),
     ]
     if len({row.get("device") for row in rows}) == 1:
