@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter as Counted
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 
 from msgspec import Struct, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -149,19 +150,14 @@ def _age(of: Readings, since: Iterator[float]) -> float:
     return max(0.0, of.now - min(since, default=of.now))
 
 
-def _allocations(of: Readings) -> Series:
-    phases = Counted(each.phase for each in of.book.allocations.values())
-    return {(phase.value,): phases[phase] for phase in Phase}
+def _counted(found: Iterable[Enum], every: Iterable[Enum]) -> Series:
+    """Return how often each of *every* was found, zeros included."""
+    counts = Counted(found)
+    return {(each.value,): counts[each] for each in every}
 
 
 def _claims(of: Readings) -> Series:
-    phases = Counted(phase_of(of.book, each) for each in of.book.claims.values())
-    return {(phase.value,): phases[phase] for phase in _CLAIMED}
-
-
-def _drift(of: Readings) -> Series:
-    kinds = Counted(of.drift)
-    return {(kind.value,): kinds[kind.value] for kind in Drift}
+    return _counted((phase_of(of.book, each) for each in of.book.claims.values()), _CLAIMED)
 
 
 def _registrations(of: Readings) -> dict[str, Registration]:
@@ -203,7 +199,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "holdfast_allocations",
         "Current Allocations: pending (no container started yet) and active.",
-        _allocations,
+        lambda of: _counted((each.phase for each in of.book.allocations.values()), Phase),
         ("phase",),
     ),
     Measure(
@@ -287,7 +283,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "holdfast_drift",
         "Current disagreements between the ledger, kubelet and the kernel, by kind.",
-        _drift,
+        lambda of: _counted(map(Drift, of.drift), Drift),
         ("kind",),
     ),
     Measure(
