@@ -82,7 +82,10 @@ def function_findings(node: Node, snapshot: Snapshot, found: TpuMatches) -> Iter
         with_node = [
             group for group in groups if any(map(snapshot.grantable, snapshot.members(group)))
         ]
-        yield from _nodes(node, [snapshot.group_node(group) for group in with_node])
+        if with_node:
+            reason = f"the nodes of {len(with_node)} groups are there, with the kernel's numbers"
+            nodes = map(snapshot.group_node, with_node)
+            yield from or_well(_nodes(node, nodes), Check("node").ok(reason))
     for each in found.accel:
         yield from _accel(node, snapshot, each)
 
@@ -133,8 +136,8 @@ def _groups(
             yield replace(found, remedy=f"{found.remedy}; or {slot}")
 
 
-def _nodes(node: Node, nodes: Sequence[VfioDeviceNode]) -> Iterator[Finding]:
-    wrong = False
+def _nodes(node: Node, nodes: Iterable[VfioDeviceNode]) -> Iterator[Finding]:
+    """Yield what is wrong with the groups' nodes."""
     for each in nodes:
         if _left_out_of_copy(node, each):
             yield Check("node").warn(
@@ -143,15 +146,8 @@ def _nodes(node: Node, nodes: Sequence[VfioDeviceNode]) -> Iterator[Finding]:
             )
             return
         faults = node_faults(each, f"IOMMU group {each.path.rpartition('/')[2]}")
-        for finding in (
-            *_failed(Check("node"), faults, "mount the host's /dev"),
-            *_mode(node, each),
-        ):
-            wrong = True
-            yield finding
-    if nodes and not wrong:
-        reason = f"the nodes of {len(nodes)} groups are there, with the kernel's numbers"
-        yield Check("node").ok(reason)
+        yield from _failed(Check("node"), faults, "mount the host's /dev")
+        yield from _mode(node, each)
 
 
 def _mode(node: Node, facts: VfioDeviceNode) -> Iterator[Finding]:
