@@ -5,7 +5,7 @@ import inspect
 import re
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import NODEFAULT, Meta
@@ -43,10 +43,10 @@ def one_line(text: str) -> str:
 
 def _writable(section: type[Section]) -> type[msgspec.Struct]:
     """Return *section* with defaults that msgspec can write: it knows no hook for a Duration's."""
-    hints, texts = get_type_hints(section, include_extras=True), meanings(section)
+    texts = meanings(section)
     fields: list[tuple[str, Any, Any]] = []
     for field in msgspec.structs.fields(section):
-        kind, default = hints[field.name], field.default
+        kind, default = field.type, field.default
         if is_section(kind):
             kind = _writable(kind)
             default = msgspec.field() if field.required else msgspec.field(default_factory=kind)

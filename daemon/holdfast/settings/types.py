@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, TypeGuard, cast, get_args, get_type_hints
+from typing import Annotated, Any, TypeGuard, cast, get_args
 
 import msgspec
 from msgspec import Meta
@@ -144,8 +144,7 @@ def is_section(kind: object) -> TypeGuard[type[Section]]:
 
 def forms(section: type[Section]) -> dict[str, Any]:
     """Return the type of each key of *section*, with the form that its text has."""
-    hints = get_type_hints(section, include_extras=True)
-    return {each.encode_name: hints[each.name] for each in msgspec.structs.fields(section)}
+    return {each.encode_name: each.type for each in msgspec.structs.fields(section)}
 
 
 def made_of(kind: object) -> Iterator[object]:
