@@ -18,7 +18,7 @@ from msgspec import Struct
 from fakes.controlplane import NODE, ControlPlane, control_plane, slice_object
 from fakes.observers import Observed, Unobserved
 from holdfast.apiserver.client import ApiRefusedError, ApiServer, ApiServers, refusal
-from holdfast.apiserver.events import NodeCondition, NodeEvents
+from holdfast.apiserver.events import ClusterNotices
 from holdfast.apiserver.nodes import NodeOnServer, labels_now
 from holdfast.apiserver.resourceslices import ClaimsOnServer, NodeSlices, SliceEvent
 from holdfast.apiserver.watch import TooOldError
@@ -705,10 +705,10 @@ DEVICE = DeviceName(ResourceName("google.com/tpu"), DeviceId("0000:00:05.0"))
 async def test_an_event_is_written_about_a_pod_and_about_the_node(
     plane: ControlPlane, writer: ApiServer
 ) -> None:
-    events = NodeEvents(writer, node=NODE)
+    cluster = ClusterNotices(writer, node=NODE)
     text = "held by pid 4711 " + "\x1b" * 2000
-    await events.write(Notice(reason=Reason.WAITING, text=text, pod=POD), at=1_700_000_000.0)
-    await events.write(
+    await cluster.write_event(Notice(reason=Reason.WAITING, text=text, pod=POD), at=1_700_000_000.0)
+    await cluster.write_event(
         Notice(reason=Reason.RECLAIMED, text=text, device=DEVICE), at=1_700_000_000.0
     )
 
@@ -745,13 +745,13 @@ async def test_the_nodes_condition_is_written_and_all_others_are_left_alone(
     node = plane.store.get(Place(kind=NODES, name=NODE))
     node["status"] = {"conditions": [ready], "capacity": {"google.com/tpu": "4"}}
     plane.store.update(Place(kind=NODES, name=NODE), node, subresource="status")
-    condition = NodeCondition(writer, node=NODE)
-    assert await condition.read() == StoredCondition()
-    stored = await condition.write(HELD, since="", at=1_700_000_000.0)
+    cluster = ClusterNotices(writer, node=NODE)
+    assert await cluster.read_condition() == StoredCondition()
+    stored = await cluster.write_condition(HELD, since="", at=1_700_000_000.0)
     assert stored == StoredCondition(condition=HELD, since="2023-11-14T22:13:20Z")
-    again = await condition.write(HELD, since=stored.since, at=1_700_000_060.0)
+    again = await cluster.write_condition(HELD, since=stored.since, at=1_700_000_060.0)
     assert again == stored
-    assert await condition.read() == stored
+    assert await cluster.read_condition() == stored
 
     status = node_status(plane)
     assert status["capacity"] == {"google.com/tpu": "4"}
@@ -771,7 +771,7 @@ async def test_the_nodes_condition_is_written_and_all_others_are_left_alone(
 async def test_looking_at_the_condition_writes_nothing(
     plane: ControlPlane, writer: ApiServer
 ) -> None:
-    await NodeCondition(writer, node=NODE).read()
+    await ClusterNotices(writer, node=NODE).read_condition()
     assert not [place for _, place in plane.store.writes[1:] if place.kind == NODES]
 
 
@@ -781,17 +781,17 @@ async def test_what_the_server_does_not_let_the_node_write_is_said(
     plane.server.forbidden = {("create", "events"), ("patch", "nodes/status")}
     notice = Notice(reason=Reason.HELD, text="held", device=DEVICE)
     with pytest.raises(ApiRefusedError, match="cannot create an Event of Node node-1: .* events"):
-        await NodeEvents(writer, node=NODE).write(notice, at=0.0)
+        await ClusterNotices(writer, node=NODE).write_event(notice, at=0.0)
     with pytest.raises(ApiRefusedError, match="cannot update the condition .* patch resource"):
-        await NodeCondition(writer, node=NODE).write(HELD, since="", at=0.0)
+        await ClusterNotices(writer, node=NODE).write_condition(HELD, since="", at=0.0)
 
 
 async def test_only_the_own_node_is_told_of(plane: ControlPlane, writer: ApiServer) -> None:
     notice = Notice(reason=Reason.HELD, text="held", device=DEVICE)
     with pytest.raises(ApiRefusedError, match="events-policy"):
-        await NodeEvents(writer, node="node-2").write(notice, at=0.0)
+        await ClusterNotices(writer, node="node-2").write_event(notice, at=0.0)
     with pytest.raises(ApiRefusedError, match="nodes-policy"):
-        await NodeCondition(writer, node="node-2").write(HELD, since="", at=0.0)
+        await ClusterNotices(writer, node="node-2").write_condition(HELD, since="", at=0.0)
 
 
 def test_the_daemon_does_not_load_it_by_itself() -> None:

@@ -41,7 +41,7 @@ class Cluster:
         self._answer()
         self.events.append(notice)
 
-    async def read(self) -> StoredCondition:
+    async def read_condition(self) -> StoredCondition:
         self._answer()
         return self.stored
 
@@ -73,16 +73,13 @@ class Scene:
         self.observed = Observed()
         pod = PodRecord(uid=X, boot=BOOT, namespace="team", name="x")
         self.book = Watched(replace(book or Book(), pods={X: pod}))
-        cluster, ledger = self.cluster, BookOnly(self.book)
+        ledger = BookOnly(self.book)
         self.notices = Notices(
             ledger=cast("Any", ledger),
             entries=[cast("Any", SimpleNamespace(waiting=lambda _now: self.waiting))],
             standings=device_standings(ledger, Watched(NODE), self.clock),
             looked=self.looked,
-            events=cast("Any", SimpleNamespace(write=cluster.write_event)),
-            condition=cast(
-                "Any", SimpleNamespace(read=cluster.read, write=cluster.write_condition)
-            ),
+            cluster=cast("Any", self.cluster),
             clock=self.clock,
             patience=Watched(30.0),
             refused=lambda: "",

@@ -18,17 +18,38 @@ _COMPONENT = "holdfast"
 _STATUS = {True: "True", False: "False"}
 
 
-class NodeEvents(Struct, frozen=True):
-    """The Events that are written by `server` in the name of `node`, this one."""
+def rfc3339(at: float) -> str:
+    """Return *at*, in seconds since the epoch, as Kubernetes writes times."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class _Condition(Struct, frozen=True, kw_only=True, rename="camel"):
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class _NodeConditions(Struct, frozen=True, kw_only=True):
+    conditions: tuple[_Condition, ...] | None = None
+
+
+class _NodeWithConditions(Struct, frozen=True, kw_only=True):
+    status: _NodeConditions = field(default_factory=_NodeConditions)
+
+
+class ClusterNotices(Struct, frozen=True):
+    """What `server` is told in the name of `node`, this one: Events, and the node's condition.
+
+    Every method raises ApiServerError when it fails, within 5 s.
+    """
 
     server: ApiServer
     node: str
 
-    async def write(self, notice: Notice, *, at: float) -> None:
-        """Write *notice*, which was so *at* (seconds since the epoch).
-
-        Raise ApiServerError when that fails; within 5 s.
-        """
+    async def write_event(self, notice: Notice, *, at: float) -> None:
+        """Write *notice*, which was so *at* (seconds since the epoch)."""
         # Kubelet, too, has the name for a uid here, and `kubectl describe node` looks for both.
         about = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node}
         if (pod := notice.pod) is not None:
@@ -60,42 +81,16 @@ class NodeEvents(Struct, frozen=True):
         )
         await self.server.ask(request, msgspec.Raw, deadline=_DEADLINE)
 
-
-def rfc3339(at: float) -> str:
-    """Return *at*, in seconds since the epoch, as Kubernetes writes times."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class _Condition(Struct, frozen=True, kw_only=True, rename="camel"):
-    type: str
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
-
-
-class _NodeConditions(Struct, frozen=True, kw_only=True):
-    conditions: tuple[_Condition, ...] | None = None
-
-
-class _NodeWithConditions(Struct, frozen=True, kw_only=True):
-    status: _NodeConditions = field(default_factory=_NodeConditions)
-
-
-class NodeCondition(Struct, frozen=True):
-    """The condition of one Node. Every method raises ApiServerError when it fails, within 5 s."""
-
-    server: ApiServer
-    node: str
-
-    async def read(self) -> StoredCondition:
+    async def read_condition(self) -> StoredCondition:
         """Return the condition as the server has it.
 
         A patch that changes nothing shows the Node, so no right to read nodes is needed.
         """
         return await self._patched({})
 
-    async def write(self, condition: Condition, *, since: str, at: float) -> StoredCondition:
+    async def write_condition(
+        self, condition: Condition, *, since: str, at: float
+    ) -> StoredCondition:
         """Write *condition* at *at* (seconds since the epoch); return it as it is stored then.
 
         *since* is when its status became what it is, in the server's words; empty: at *at*.

@@ -12,7 +12,7 @@ import structlog
 from msgspec import Struct
 
 from holdfast.allocation.entry import Entry
-from holdfast.apiserver.events import NodeCondition, NodeEvents
+from holdfast.apiserver.events import ClusterNotices
 from holdfast.errors import ApiServerError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.standings import DeviceStandings
@@ -54,8 +54,7 @@ class Notices(Struct, kw_only=True):
     entries: Sequence[Entry]
     standings: DeviceStandings
     looked: asyncio.Event
-    events: NodeEvents
-    condition: NodeCondition
+    cluster: ClusterNotices
     clock: Clock
     patience: Watched[float]
     refused: Callable[[], str]
@@ -113,7 +112,7 @@ class Notices(Struct, kw_only=True):
             about = "node" if notice.pod is None else "pod"
             self._history = noted(self._history, notice, now, failed=True)  # until it is written
             with self._counted(about):
-                await self.events.write(notice, at=self.clock.wall())
+                await self.cluster.write_event(notice, at=self.clock.wall())
             self._history = noted(self._history, notice, self.clock.monotonic(), failed=False)
         return bool(wanted)
 
@@ -125,9 +124,9 @@ class Notices(Struct, kw_only=True):
             return False
         self._stored = None  # until the server has answered, it is not known what it has
         with self._counted("condition"):
-            before = former or await self.condition.read()
+            before = former or await self.cluster.read_condition()
             same = before.condition is not None and before.condition.status is wanted.status
-            self._stored = await self.condition.write(
+            self._stored = await self.cluster.write_condition(
                 wanted, since=before.since if same else "", at=self.clock.wall()
             )
         self._stored_at = now

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.allocation.entry import Entry
 from holdfast.apiserver.client import ApiServer
-from holdfast.apiserver.events import NodeCondition, NodeEvents
+from holdfast.apiserver.events import ClusterNotices
 from holdfast.apiserver.wire import in_cluster, node_name
 from holdfast.app.watches.notices import Notices
 from holdfast.app.wiring.core import Core
@@ -35,8 +35,7 @@ class ClusterEvents:
             entries=entries,
             standings=core.standings,
             looked=watcher.looked,
-            events=NodeEvents(self.server, node=node),
-            condition=NodeCondition(self.server, node=node),
+            cluster=ClusterNotices(self.server, node=node),
             clock=core.clock,
             patience=core.live.withhold_after,
             refused=lambda: core.live.refused,
