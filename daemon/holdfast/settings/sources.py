@@ -4,7 +4,7 @@ import contextlib
 import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -79,11 +79,11 @@ class SettingsSources:
         by name. Its own file is read where one is named. Raise SettingsError with the path of the
         key.
         """
-        theirs, self._ineffective = theirs or {}, list[str]()
-        named = _theirs_named(environ, theirs)
+        self._environ, self._overrides, self._theirs = environ, overrides or {}, theirs or {}
+        self._ineffective: list[str] = []
+        named = _theirs_named(environ, self._theirs)
         tree = _theirs(read_mapping(Path(named)), named, self._ineffective.append) if named else {}
         self._tree = _over(tree, read_mapping(file)) if file is not None else tree
-        self._change = partial(_change, environ=environ, theirs=theirs, overrides=overrides or {})
         self.own = _understood(self._change(self._tree))
         """The settings without a document; they may need one to work."""
 
@@ -112,6 +112,30 @@ class SettingsSources:
             return convert(self._change(_over(self._tree, content)))
         except SettingsError as error:
             raise SettingsError(f"{error} (with the document {file})") from error
+
+    def _change(self, tree: Tree) -> Tree:
+        """Return *tree* with what variables, flags of NVIDIA's plugin and overrides set."""
+        tree, paths = copy.deepcopy(tree), known_paths()
+        by_theirs = from_environment(self._environ) | from_flags(self._theirs)
+        gpu = tree.get("gpu")
+        # What a file says of it counts, whichever file that is.
+        if not (isinstance(gpu, dict) and gpu.get("driverRootOnHost")):
+            by_theirs = root_on_host(by_theirs) | by_theirs
+        for path, text in by_theirs.items():
+            _put(tree, path, text)
+        by_variable = {variable(path): path for path in paths}
+        for name, text in self._environ.items():
+            if not name.startswith(_PREFIX) or _is_service_link(name, text):
+                continue
+            if name not in by_variable:
+                hint = _hint(name, by_variable)
+                raise SettingsError(f"cannot use the environment variable {name}: {hint}")
+            _put(tree, by_variable[name], text)
+        for path, text in self._overrides.items():
+            if path not in paths:
+                raise SettingsError(f"cannot set {path}: {_hint(path, paths)}")
+            _put(tree, path, text)
+        return tree
 
 
 def for_start(
@@ -174,37 +198,6 @@ def _others(own: Settings) -> Iterator[tuple[str, Document | None]]:
         document = chosen_document(own.named, "")
         yield "the node counts as one without the label", document
     yield "no document is used", None
-
-
-def _change(
-    tree: Tree,
-    *,
-    environ: Mapping[str, str],
-    theirs: Mapping[str, str],
-    overrides: Mapping[str, str],
-) -> Tree:
-    """Return *tree* with what variables, flags of NVIDIA's plugin and *overrides* set."""
-    tree, paths = copy.deepcopy(tree), known_paths()
-    by_theirs = from_environment(environ) | from_flags(theirs)
-    gpu = tree.get("gpu")
-    # What a file says of it counts, whichever file that is.
-    if not (isinstance(gpu, dict) and gpu.get("driverRootOnHost")):
-        by_theirs = root_on_host(by_theirs) | by_theirs
-    for path, text in by_theirs.items():
-        _put(tree, path, text)
-    by_variable = {variable(path): path for path in paths}
-    for name, text in environ.items():
-        if not name.startswith(_PREFIX) or _is_service_link(name, text):
-            continue
-        if name not in by_variable:
-            hint = _hint(name, by_variable)
-            raise SettingsError(f"cannot use the environment variable {name}: {hint}")
-        _put(tree, by_variable[name], text)
-    for path, text in overrides.items():
-        if path not in paths:
-            raise SettingsError(f"cannot set {path}: {_hint(path, paths)}")
-        _put(tree, path, text)
-    return tree
 
 
 def files(
