@@ -203,7 +203,7 @@ class EnabledMeanwhile(CountedLook):
     """A look during which the kernel comes to say *level* of the first chip."""
 
     def __init__(self, on: Node, level: str) -> None:
-        super().__init__(on.simulated.root, on.look._lane, NoDrivers(), on.clock)
+        super().__init__(on.simulated.root, on.look.lane, NoDrivers(), on.clock)
         self._enable = partial(on.enable, level)
 
     async def scan(self, *asked: Any, **how: Any) -> dict[DeviceName, KernelFacts]:
@@ -246,7 +246,7 @@ async def test_an_open_is_no_proof_once_the_device_was_enabled_behind_it(on: Nod
 
     stuck = on.opened(1)
     on.hide(stuck.pid)
-    look = Meanwhile(on.simulated.root, on.look._lane, NoDrivers(), on.clock)
+    look = Meanwhile(on.simulated.root, on.look.lane, NoDrivers(), on.clock)
     use = device_use(look, on.simulated.root, on.clock, exclusive_open=True)
     facts = await on.to_free(on.device, use=use)
     assert facts.gaps
@@ -378,7 +378,7 @@ class Groups(CountedLook):
 
 @pytest.fixture
 async def groups(on: Node) -> Groups:
-    return Groups(on.simulated.root, on.look._lane, NoDrivers(), on.clock)
+    return Groups(on.simulated.root, on.look.lane, NoDrivers(), on.clock)
 
 
 async def test_a_group_that_was_busy_is_tried_again_each_time(on: Node, groups: Groups) -> None:
@@ -409,7 +409,7 @@ async def test_a_group_that_is_busy_is_not_free_though_not_everybody_could_be_se
 
 async def test_starts_that_ask_while_a_look_is_under_way_share_the_next(on: Node) -> None:
     go_on = threading.Event()
-    busy = asyncio.create_task(on.look._lane.run(lambda: go_on.wait(20.0)))
+    busy = asyncio.create_task(on.look.lane.run(lambda: go_on.wait(20.0)))
     asked = []
     for _ in range(3):
         asked.append(asyncio.create_task(on.for_start(on.device)))

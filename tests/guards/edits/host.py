@@ -277,7 +277,7 @@ HOST_EDITS = {
         ),
         Edit("look-granted", "*(pods_of(lock) for", "*(frozenset[PodUid]() for"),
         Edit("look-granted-alone", "in locks.values() if lock.keys & keys", "in locks.values()"),
-        Edit("look-claims-pods", "self._book().pods_of", "Book().pods_of"),
+        Edit("look-claims-pods", "self.book().pods_of", "Book().pods_of"),
         Edit(
             "look-puzzling-locks", "again = attribute(scan, busy,", "again = attribute(scan, names,"
         ),
@@ -292,7 +292,7 @@ HOST_EDITS = {
             "if not above or not are_groups",
             "if not are_groups",
         ),
-        Edit("look-open-group", " or not are_groups(self._root, device.nodes):", ":"),
+        Edit("look-open-group", " or not are_groups(self.root, device.nodes):", ":"),
         Edit("look-open-kind", "if device.kind is not DeviceKind.VFIO:", "if False:"),
         Edit(
             "look-own-node",

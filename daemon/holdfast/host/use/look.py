@@ -1,6 +1,7 @@
 """One look at the kernel: gathers, for given devices, the facts that decide if they are free."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 from holdfast.errors import LaneStuckError
@@ -58,39 +59,33 @@ class Drivers(Protocol):
         """
 
 
+@dataclass(eq=False)
 class Look:
     """Asks the kernel on a lane; decides nothing.
 
     `enabled` is cheap, and goes ahead of each `scan` that waits, which is expensive.
+
     `open` is exclusive: a starting program could get EBUSY from it. So it is for starts themselves,
     and for a device that no pod may start on meanwhile.
+
+    It looks below `root`, with every blocking call on `lane`, but for opens: these have a lane of
+    `lanes` for each device. `book` tells, on any thread, which pods may use what a lock locks:
+    several where a claim has it.
     """
 
-    def __init__(
-        self,
-        root: HostRoot,
-        lane: Lane,
-        drivers: Drivers,
-        clock: Clock,
-        *,
-        lanes: Lanes,
-        book: Callable[[], Book],
-    ) -> None:
-        """Look below *root*, with every blocking call on *lane*, but for opens.
+    root: HostRoot
+    lane: Lane
+    drivers: Drivers
+    clock: Clock
+    _: KW_ONLY
+    lanes: Lanes
+    book: Callable[[], Book]
 
-        These have a lane of *lanes* for each device. *book* tells, on any thread, which pods may
-        use what a lock locks: several where a claim has it.
-        """
-        self._clock = clock
-        self._book = book
-        self._root = root
-        self._sysfs = Sysfs(root)
+    def __post_init__(self) -> None:
+        self._sysfs = Sysfs(self.root)
         self._levels = EnableLevels(self._sysfs)
-        self._holders = HolderScan(root)
-        self._lane = lane
-        self._lanes = lanes
+        self._holders = HolderScan(self.root)
         self._opening: dict[DeviceName, Lane] = {}
-        self._drivers = drivers
         self.last_scan: Scan | None = None
         self.full_scan_seconds = 0.0
         """How long the last full scan took."""
@@ -120,7 +115,7 @@ class Look:
     async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:
         """Return each device's functions that are enabled, which for VFIO means in use."""
         wanted = tuple(devices)
-        return await self._lane.run(
+        return await self.lane.run(
             lambda: {device.name: self._levels.of(device.functions).above for device in wanted},
             ahead=True,
         )
@@ -135,12 +130,12 @@ class Look:
         """Return what the kernel shows of each device, after a scan of *pids* (None: all)."""
         wanted = tuple(devices)
         # Drivers first: a process that they name is then found in /proc, or has ended since.
-        answers = await self._drivers.ask(wanted)
-        found = await self._lane.run(lambda: self._scan(wanted, locks, pids))
+        answers = await self.drivers.ask(wanted)
+        found = await self.lane.run(lambda: self._scan(wanted, locks, pids))
         if not answers:
             return found
         told = frozenset[int]().union(*(each.pids for each in answers.values()))
-        named = await self._lane.run(lambda: self._holders.named(told))
+        named = await self.lane.run(lambda: self._holders.named(told))
         for name, answer in answers.items():
             found[name] = answer.seen_in(found[name], named=named, locks=locks)
         return found
@@ -152,7 +147,7 @@ class Look:
         """
         if device.kind is not DeviceKind.VFIO:
             return OpenOutcome.UNAVAILABLE
-        return await self._on_its_lane(device, lambda: exclusive_open(self._root, device.nodes))
+        return await self._on_its_lane(device, lambda: exclusive_open(self.root, device.nodes))
 
     async def open_idle(self, device: Device, *, learn: bool) -> OpenOutcome:
         """Do as `open` for a device that is enabled although no process seems to have it.
@@ -171,7 +166,7 @@ class Look:
         """
         lane = self._opening.get(device.name)
         if lane is None:
-            lane = self._lanes.open_lane(f"open {device.name}", Watched(_OPENING))
+            lane = self.lanes.open_lane(f"open {device.name}", Watched(_OPENING))
             self._opening[device.name] = lane
         if lane.stuck_since is not None:
             return OpenOutcome.BUSY
@@ -190,7 +185,7 @@ class Look:
         # A device whose `enable` cannot be read may be in use.
         busy = frozenset(name for name, each in enabled.items() if each.above or each.unread)
         keys = frozenset[HardwareKey]().union(*(device.keys for device in devices))
-        pods_of = self._book().pods_of
+        pods_of = self.book().pods_of
         owners = frozenset[PodUid]().union(
             *(pods_of(lock) for lock in locks.values() if lock.keys & keys)
         )
@@ -231,7 +226,7 @@ class Look:
         if pids is None:
             self.full_scan_seconds, self.full_gaps = scan.seconds, scan.gaps
             self.full_scan_cpu_seconds = worked
-            self.full_scan_at = now = self._clock.monotonic()
+            self.full_scan_at = now = self.clock.monotonic()
             first = now if self._gaps_since is None else self._gaps_since
             self._gaps_since, self.gaps_for = (first, now - first) if scan.gaps else (None, None)
         return {
@@ -257,9 +252,9 @@ class Look:
 
     def _open_idle(self, device: Device, *, learn: bool) -> OpenOutcome:
         above = self._levels.of(device.functions).above
-        if not above or not are_groups(self._root, device.nodes):
+        if not above or not are_groups(self.root, device.nodes):
             return OpenOutcome.UNAVAILABLE
-        with holding(self._root, device.nodes) as opened:
+        with holding(self.root, device.nodes) as opened:
             if opened is OpenOutcome.SUCCEEDED and learn:  # nobody else has it before it is closed
                 self._levels.learn(device.functions)
             return opened
