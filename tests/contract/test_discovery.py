@@ -14,7 +14,7 @@ from holdfast.discovery.scanner import take_inventory
 from holdfast.discovery.source import Source
 from holdfast.doctor.finding import Level, Node
 from holdfast.doctor.vfio import function_findings
-from holdfast.host.pci.sysfs import Snapshot, Sysfs
+from holdfast.host.pci.sysfs import Snapshot
 from holdfast.model.devicerules import DeviceRule
 from holdfast.model.devices import Device, DeviceKind, FaultKind, Inventory, pci_key
 from holdfast.model.dra.advertised import plain
@@ -44,7 +44,7 @@ def tree(tmp_path: Path) -> Iterator[HostTree]:
 def _look(
     tree: HostTree, *sources: Source, known: frozenset[PciAddress] = frozenset()
 ) -> Inventory:
-    snapshot = Snapshot(tree.root, Sysfs(tree.root), known=known)
+    snapshot = Snapshot(tree.root, known=known)
     return take_inventory(snapshot, sources or (plain_tpus(),), generation=1)
 
 
@@ -378,7 +378,7 @@ def _is_leaving(tree: HostTree, address: str) -> bool:
 
 def _failures(tree: HostTree) -> set[str]:
     """Return what the doctor says is wrong, by functions and groups."""
-    snapshot = Snapshot(tree.root, Sysfs(tree.root))
+    snapshot = Snapshot(tree.root)
     spec = PoolSpec(resource=_NIC, devices=("8086:1572",))
     found = TpuMatches(vfio=tuple(pool_matches(snapshot, [spec])))
     node = Node(settings=Settings(), root=tree.folder)
@@ -406,7 +406,7 @@ def test_all_that_tell_of_a_device_say_the_same_whatever_drivers_it_had(
         known = frozenset(map(PciAddress, _GROUP_OF))
         for address, what in changes:
             _change(tree, address, what)
-            snapshot = Snapshot(tree.root, Sysfs(tree.root), known=known)
+            snapshot = Snapshot(tree.root, known=known)
             known = snapshot.bound()
             told = take_inventory(snapshot, [_NICS], generation=1).devices
             for was, seen, new in zip(before, told, _look(tree, _NICS).devices, strict=True):

@@ -13,7 +13,6 @@ from fakes.books import allocated, book_of
 from fakes.tpus import plain_tpus, tpus_of
 from holdfast.discovery.scanner import DeviceNames, Scanner
 from holdfast.discovery.source import Source, Sources
-from holdfast.host.pci.sysfs import Sysfs
 from holdfast.model.book.book import Book
 from holdfast.model.devices import Fault, FaultKind, Inventory
 from holdfast.runtime.clock import Clock, SystemClock
@@ -74,7 +73,6 @@ def _scanner(
     naming = naming or _AsFound()
     scanner = Scanner(
         root=tree.root,
-        sysfs=Sysfs(tree.root),
         lane=lane,
         clock=clock or SystemClock(),
         sources=Sources(),

@@ -113,7 +113,6 @@ class Scanner(Struct, kw_only=True, dict=True):
     """
 
     root: HostRoot
-    sysfs: Sysfs
     lane: Lane
     clock: Clock
     sources: Sources
@@ -124,6 +123,7 @@ class Scanner(Struct, kw_only=True, dict=True):
     settings: Watched[DiscoverySettings]
 
     def __post_init__(self) -> None:
+        self._sysfs = Sysfs(self.root)
         self._turns: Turns[DeviceName] = Turns(self.clock, at_most=_HELD_AT_ONCE)
         self._known: frozenset[PciAddress] = frozenset()
         self._drivers: Mapping[PciAddress, str | None] = {}
@@ -229,7 +229,7 @@ class Scanner(Struct, kw_only=True, dict=True):
                 await self.scan()
 
     def _look(self) -> tuple[Inventory, frozenset[PciAddress], Mapping[PciAddress, str | None]]:
-        snapshot = Snapshot(self.root, self.sysfs, known=self._known)
+        snapshot = Snapshot(self.root, known=self._known)
         generation = self.inventory.value.generation + 1
         found = take_inventory(snapshot, self.sources, generation=generation)
         drivers = {address: it.driver for address, it in snapshot.functions.items()}
@@ -291,7 +291,7 @@ class Scanner(Struct, kw_only=True, dict=True):
 
     def _changed(self, addresses: tuple[PciAddress, ...]) -> bool:
         return any(
-            self.sysfs.driver(address) != self._drivers.get(address) for address in addresses
+            self._sysfs.driver(address) != self._drivers.get(address) for address in addresses
         )
 
     def _failed(self, error: Exception) -> None:

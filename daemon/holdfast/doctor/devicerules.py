@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.nvidia.facts import driver_tells
 from holdfast.host.files.kernelfile import field_of
-from holdfast.host.pci.sysfs import Snapshot, Sysfs
+from holdfast.host.pci.sysfs import Snapshot
 from holdfast.host.root import HostRoot
 from holdfast.model.cards import card_key
 from holdfast.model.devicerules import DeviceRule, assigned
@@ -49,7 +49,7 @@ def device_findings(node: Node) -> Iterator[Finding]:
 def _on_pci(node: Node) -> Iterator[Device]:
     """Yield the TPU chips and the devices of pools."""
     settings = node.settings
-    snapshot = Snapshot(node.host, Sysfs(node.host))
+    snapshot = Snapshot(node.host)
     if settings.tpu.enabled:
         yield from tpu_devices(snapshot, ResourceName(settings.tpu.resource_name))
     yield from pool_devices(snapshot, [pool.spec() for pool in settings.pools])

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.doctor.finding import Check, Finding, Node, or_well
 from holdfast.host.files.kernelfile import is_folder, list_names, names_or_empty, text_or_empty
-from holdfast.host.pci.sysfs import PciFunction, Snapshot, Sysfs
+from holdfast.host.pci.sysfs import PciFunction, Snapshot
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import Fault
 from holdfast.model.tpu.generations import GENERATIONS, GOOGLE_VENDOR, NOT_CHIPS, generation_of
@@ -183,7 +183,7 @@ def _left_out_of_copy(node: Node, facts: VfioDeviceNode) -> bool:
 def vfio_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of the functions that are granted through VFIO."""
     root = node.host
-    snapshot = Snapshot(root, Sysfs(root))
+    snapshot = Snapshot(root)
     found = wanted(snapshot, node.settings)
     functions = snapshot.functions
     names = [f"{each.function.address} ({each.model})" for each in (*found.vfio, *found.accel)]

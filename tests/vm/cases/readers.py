@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fakes.tpus import plain_tpus
 from holdfast.discovery.scanner import take_inventory
 from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.pci.sysfs import Snapshot, Sysfs
+from holdfast.host.pci.sysfs import Snapshot
 from holdfast.host.pci.udev import Uevents
 from holdfast.host.pci.vfio import exclusive_open
 from holdfast.host.root import HostRoot
@@ -220,7 +220,7 @@ def _scan_without(capabilities: Sequence[str], function: Function) -> Scan:
 
 def _inventory(pool: Sequence[str] = ()) -> Inventory:
     pools = [PoolSpec(resource=POOL, devices=tuple(pool))] if pool else []
-    return take_inventory(Snapshot(ROOT, Sysfs(ROOT)), [plain_tpus(), Pools(pools)], generation=1)
+    return take_inventory(Snapshot(ROOT), [plain_tpus(), Pools(pools)], generation=1)
 
 
 def _device(inventory: Inventory, identity: str) -> Device:
@@ -231,7 +231,7 @@ def _device(inventory: Inventory, identity: str) -> Device:
 def _pool_device(function: Function) -> Device:
     pool = PoolSpec(resource=POOL, addresses=(function.address,))
     sources = [plain_tpus(), Pools([pool])]
-    inventory = take_inventory(Snapshot(ROOT, Sysfs(ROOT)), sources, generation=1)
+    inventory = take_inventory(Snapshot(ROOT), sources, generation=1)
     return _device(inventory, function.address)
 
 

@@ -15,7 +15,6 @@ from holdfast.discovery.source import Sources
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.pci.reset import FunctionControl
-from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.use.look import Look
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.kubelet.folder import FolderWatch
@@ -69,7 +68,6 @@ class DiscoveryParts:
         )
         self.scanner = Scanner(
             root=host.root,
-            sysfs=Sysfs(host.root),
             lane=host.lanes["discovery"],
             clock=core.clock,
             sources=self.sources,

@@ -226,20 +226,18 @@ def _shorten(text: str) -> str:
 class Snapshot:
     """The facts that one scan works from. Blocking: it belongs on a lane."""
 
-    def __init__(
-        self, root: HostRoot, sysfs: Sysfs, *, known: frozenset[PciAddress] = frozenset()
-    ) -> None:
+    def __init__(self, root: HostRoot, *, known: frozenset[PciAddress] = frozenset()) -> None:
         """Read all PCI functions below *root*; *known* were bound to VFIO in the scan before.
 
         Raise HostError where there is no sysfs: its devices would all seem to be gone.
         """
+        sysfs = self._sysfs = Sysfs(root)
         if not sysfs.is_there:
             raise HostError(
                 f"{root.sys} is not a sysfs: it has no folder bus; mount the node's /sys there, or "
                 "set host.sys"
             )
         self._root = root
-        self._sysfs = sysfs
         self._known = known
         self._members: dict[int, tuple[PciFunction, ...]] = {}
         self._nodes: dict[int, VfioDeviceNode] = {}
