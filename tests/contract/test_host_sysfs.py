@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import HostError
 from holdfast.host.pci.sysfs import PciFunction, Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
@@ -91,12 +92,20 @@ def test_odd_content_is_a_problem_text_or_a_number_and_never_raises(
 def test_a_folder_or_a_loop_where_a_file_should_be_is_a_problem_text(tree: HostTree) -> None:
     tree.function(ONE, group=7)
     home = tree.path(ONE)
-    (home / "vendor").unlink()
-    (home / "vendor").mkdir()
+    (home / "numa_node").unlink()
+    (home / "numa_node").mkdir()
     (home / "enable").unlink()
     (home / "enable").symlink_to("enable")
     assert len(only(tree).problems) == 2
     assert Sysfs(tree.root).enable(ONE) is None
+
+
+def test_a_function_whose_ids_cannot_be_read_does_not_pass_for_another(tree: HostTree) -> None:
+    tree.function(ONE)
+    (tree.path(ONE) / "vendor").unlink()
+    (tree.path(ONE) / "vendor").mkdir()
+    with pytest.raises(HostError, match="vendor: Is a directory"):
+        only(tree)
 
 
 def test_a_group_that_is_no_number_is_a_problem_text(tree: HostTree) -> None:

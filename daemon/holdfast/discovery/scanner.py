@@ -16,7 +16,7 @@ from holdfast.host.pci.sysfs import Snapshot, Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.book.book import Book
 from holdfast.model.cards import CardNames
-from holdfast.model.devices import Device, Inventory, pci_addresses, with_faults
+from holdfast.model.devices import Device, FaultKind, Inventory, pci_addresses, with_faults
 from holdfast.model.groups import grouped
 from holdfast.model.ids import DeviceName, PciAddress, ResourceName
 from holdfast.model.node.readiness import ReadinessCheck, check_result, longest_wait
@@ -194,13 +194,22 @@ class Scanner(Struct, kw_only=True, dict=True):
             self._failed(error)
             return self.inventory.value
         self.problem.set("", was=self.problem.text)
-        self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
         self.scans += 1
         self._found = with_found(found, self.sources)
+        if self._unread:
+            asyncio.get_running_loop().call_later(next(self._retries), self.look_again)
+        else:
+            self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
         await self._make_ready()
         self.publish()
         self.looked_at = self.clock.monotonic()
         return self.inventory.value
+
+    @property
+    def _unread(self) -> bool:
+        """Tell whether something of a device could not be read, which may be so for a moment."""
+        faults = (fault for device in self._found.devices for fault in device.faults)
+        return any(fault.kind is FaultKind.UNREADABLE for fault in faults)
 
     async def _make_ready(self) -> None:
         """Give the devices their names, and prepare them; again where pods changed the names."""

@@ -106,13 +106,13 @@ def names_or_empty(path: str | Path) -> tuple[str, ...]:
         return ()
 
 
-def seen(path: str | Path) -> os.stat_result | None:
-    """Return what stat(2) tells of *path*; None if there is none.
+def seen(path: str | Path, *, follow: bool = True) -> os.stat_result | None:
+    """Return what stat(2) tells of *path*, or of the link there; None if there is none.
 
     Raise HostError if that cannot be told. Path.exists and its like say no then, since Python 3.14.
     """
     try:
-        return os.stat(path)
+        return os.stat(path, follow_symlinks=follow)
     except OSError as error:
         if error.errno in _ABSENT:
             return None
@@ -154,8 +154,11 @@ def file_identity(path: str | Path) -> tuple[int, int] | None:
 
 
 def rdev_in(path: str | Path) -> int | None:
-    """Return the device number that a file of sysfs has as ``MAJOR:MINOR``; None without one."""
-    match = _NUMBER.fullmatch(text_or_empty(path))
+    """Return the device number that a file of sysfs has as ``MAJOR:MINOR``; None without one.
+
+    Raise HostError if it exists and cannot be read.
+    """
+    match = _NUMBER.fullmatch(read_text(path) or "")
     return None if match is None else os.makedev(int(match[1]), int(match[2]))
 
 

@@ -11,10 +11,12 @@ from holdfast.host.files.kernelfile import (
     device_major,
     device_number,
     file_identity,
+    is_folder,
     link_or_none,
     names_or_empty,
     rdev_in,
     read_bytes,
+    read_text,
     seen,
     text_or_empty,
 )
@@ -88,8 +90,8 @@ class NvidiaFiles:
 
     @property
     def present(self) -> bool:
-        """Tell whether the kernel has the driver; a single stat, because it is called often."""
-        return (self._root.proc / "driver/nvidia").is_dir()
+        """Tell whether the kernel shows the driver; a single stat, because it is called often."""
+        return os.path.isdir(self._root.proc / "driver/nvidia")
 
     @property
     def ready(self) -> bool | None:
@@ -102,8 +104,11 @@ class NvidiaFiles:
         return None
 
     def facts(self) -> DriverFacts:
-        """Return the facts that decide which library and which nodes are the driver's."""
-        if not self.present:
+        """Return the facts that decide which library and which nodes are the driver's.
+
+        Raise HostError where it cannot be told whether the kernel has the driver, or which.
+        """
+        if not is_folder(self._root.proc / "driver/nvidia"):
             return DriverFacts(present=False)
         majors = (self._procfs.char_major(name) for name in _MAJORS)
         return DriverFacts(
@@ -111,7 +116,8 @@ class NvidiaFiles:
             libraries=tuple(self._libraries()),
             roots=tuple(self._device_roots()),
             major=next((major for major in majors if major is not None), None),
-            load=f"{self._version()} load {driver_load(self._root)}",
+            load=f"{read_text(self._root.proc / 'driver/nvidia/version')} "
+            f"load {driver_load(self._root)}",
             ready=self.ready,
         )
 
@@ -201,13 +207,6 @@ class NvidiaFiles:
         driver = link_or_none(self._root.sys / "bus/pci/devices" / address / "driver")
         return driver is not None and Path(driver).name == "nvidia"
 
-    def _version(self) -> str:
-        """Return the kernel's text about its driver's version; empty if there is none."""
-        try:
-            return (self._root.proc / "driver/nvidia/version").read_text("utf-8", "replace")
-        except OSError:
-            return ""
-
     def _libraries(self) -> Iterator[Path]:
         roots = [Path(self.driver_root)] if self.driver_root else []
         for root in (*roots, self._root.run / OPERATOR):
@@ -247,7 +246,8 @@ class NvidiaFiles:
 def driver_load(root: HostRoot) -> int | None:
     """Return a number that tells one load of the kernel module from the next; None without it.
 
-    It is the inode of the module's folder in sysfs, which is never used again.
+    It is the inode of the module's folder in sysfs, which is never used again. Raise HostError if
+    that cannot be told.
     """
-    found = file_identity(root.sys / "module/nvidia")
-    return None if found is None else found[1]
+    found = seen(root.sys / "module/nvidia")
+    return None if found is None else found.st_ino

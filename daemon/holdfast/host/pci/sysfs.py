@@ -1,5 +1,6 @@
 """Reads PCI functions, IOMMU groups and device classes from sysfs, each once a look."""
 
+import errno
 import os
 import re
 import stat
@@ -10,9 +11,9 @@ from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import (
+    is_folder,
     link_or_none,
     list_names,
-    names_or_empty,
     rdev_in,
     read_link,
     read_text,
@@ -32,6 +33,10 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,8}")
 _DECIMAL = re.compile(r"-?[0-9]{1,9}")
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""The errors that say nothing of a file: what it takes to read any is short."""
+_IDS = frozenset({"vendor", "device", "class", "subsystem_device"})
+"""Without them a function would pass for another, and its device for one that is gone."""
 _SHOWN = 40
 """How many characters of an odd file a problem text repeats."""
 
@@ -65,7 +70,7 @@ class Binding(Struct, frozen=True):
 class Sysfs:
     """Reads sysfs below a root. Odd content becomes a problem text, or is left out.
 
-    Raise HostError only if a whole folder that lists devices cannot be read.
+    Raise HostError if a folder that lists devices cannot be read, a function's ids, or nothing.
     """
 
     def __init__(self, root: HostRoot) -> None:
@@ -75,7 +80,7 @@ class Sysfs:
     @property
     def is_there(self) -> bool:
         """Tell whether this is a kernel's sysfs: each has buses, even without any device."""
-        return os.path.isdir(self._sys / "bus")
+        return is_folder(self._sys / "bus")
 
     def pci_functions(self) -> tuple[PciFunction, ...]:
         """Return every PCI function, by address."""
@@ -85,7 +90,7 @@ class Sysfs:
     def function(self, address: PciAddress) -> PciFunction | None:
         """Return one function, or None if its folder is gone or *address* is not a PCI address."""
         folder = f"{self._devices}/{address}"
-        if not _ADDRESS.fullmatch(address) or not os.path.isdir(folder):
+        if not _ADDRESS.fullmatch(address) or not is_folder(folder):
             return None
         look = _FunctionFolder(folder)
         function = PciFunction(
@@ -101,7 +106,7 @@ class Sysfs:
             problems=tuple(look.problems),
         )
         # A function that was unplugged while we read is gone, not odd.
-        return function if os.path.isdir(folder) else None
+        return function if is_folder(folder) else None
 
     def enable(self, address: PciAddress) -> int | None:
         """Return how often the function is enabled; None if that cannot be read.
@@ -142,7 +147,7 @@ class Sysfs:
 
     def group_members(self, number: int) -> tuple[PciAddress, ...]:
         """Return the functions of an IOMMU group, by address; none if there is no such group."""
-        names = names_or_empty(f"{self._sys}/kernel/iommu_groups/{number}/devices")
+        names = list_names(f"{self._sys}/kernel/iommu_groups/{number}/devices")
         return tuple(PciAddress(name) for name in names if _ADDRESS.fullmatch(name))
 
     def group_rdev(self, number: int) -> int | None:
@@ -152,17 +157,21 @@ class Sysfs:
     def vfio_devices(self, address: PciAddress) -> tuple[int, ...]:
         """Return the device numbers of the function's own VFIO nodes (/dev/vfio/devices/NAME).
 
-        Empty on kernels without them, where sysfs names the device but gives no number.
+        Empty on kernels without them, where sysfs names the device but gives no number, and where
+        they cannot be read: `enable` tells of whoever has one.
         """
         folder = f"{self._devices}/{address}/vfio-dev"
-        numbers = (rdev_in(f"{folder}/{name}/dev") for name in names_or_empty(folder))
+        try:
+            numbers = [rdev_in(f"{folder}/{name}/dev") for name in list_names(folder)]
+        except HostError:
+            return ()
         return tuple(rdev for rdev in numbers if rdev is not None)
 
     def accel_nodes(self) -> Mapping[PciAddress, DeviceNode]:
         """Return every node of the accel class that has a number, by its PCI function."""
         folder = f"{self._sys}/class/accel"
         found: dict[PciAddress, DeviceNode] = {}
-        for name in names_or_empty(folder):
+        for name in list_names(folder):
             rdev = rdev_in(f"{folder}/{name}/dev")
             address = os.path.basename(os.path.realpath(f"{folder}/{name}/device"))
             if rdev is not None and _ADDRESS.fullmatch(address):
@@ -215,6 +224,9 @@ class _FunctionFolder:
         try:
             return read(f"{self._folder}/{name}")
         except HostError as error:
+            short = isinstance(error.__cause__, OSError) and error.__cause__.errno in _SHORT
+            if short or name in _IDS:
+                raise
             self.problems.append(str(error))
             return None
 

@@ -1,5 +1,7 @@
 """Looks for NVIDIA's driver. Nothing else of this adapter is loaded before the kernel has it."""
 
+import os
+
 from holdfast.discovery.source import Source
 from holdfast.runtime.watched import pause
 from holdfast.vendors.context import Context
@@ -36,4 +38,4 @@ def nvidia(on: Context) -> Source:
 
 
 def _has_driver(on: Context) -> bool:
-    return (on.root.proc / "driver/nvidia").is_dir()
+    return os.path.isdir(on.root.proc / "driver/nvidia")  # noqa: PTH112 - which raises nothing

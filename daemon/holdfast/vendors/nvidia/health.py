@@ -12,7 +12,7 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.errors import HoldfastError, LaneStuckError, bug
+from holdfast.errors import HoldfastError, HostError, LaneStuckError, bug
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.topic import LedgerTopic
 from holdfast.model.devices import Fault
@@ -396,9 +396,9 @@ class GpuHealthWatch(Struct, kw_only=True, dict=True):
 
     def _observe(self, reading: GpuReading, gpu: Gpu) -> GpuObservation:
         """Ask the GPU; on the lane."""
-        version, load = reading.driver_version, self.load()
-        if load is None:  # sysfs shows no module, or not just now: it is no other one for that
-            load = self._loaded
+        version, load = reading.driver_version, self._loaded
+        with contextlib.suppress(HostError):
+            load = self.load() or load  # sysfs shows no module now: it is no other one for that
         self._loaded = load
         driver = version if load is None else f"{version}/{load}"
         self._asked = gpu.uuid
