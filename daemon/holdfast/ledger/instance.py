@@ -5,8 +5,8 @@ import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from holdfast.errors import LedgerUnusableError, SecondDaemonError
-from holdfast.host.files.kernelfile import file_identity
+from holdfast.errors import HostError, LedgerUnusableError, SecondDaemonError
+from holdfast.host.files.kernelfile import seen
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.ledger.disk import LOCK, identity
@@ -33,7 +33,7 @@ class _Lock(ABC):
         Raises SecondDaemonError when another process has it, LedgerUnusableError when the path
         cannot be used.
         """
-        if self._fd is not None and file_identity(self._path) == identity(os.fstat(self._fd)):
+        if self._fd is not None and self._is_there(self._fd):
             return
         fd = self._open()
         if fd is None:
@@ -51,6 +51,14 @@ class _Lock(ABC):
             return
         self.close()
         self._fd, self.problem = fd, ""
+
+    def _is_there(self, fd: int) -> bool:
+        """Tell whether what is open as *fd* is at the path; it is unless that shows otherwise."""
+        try:
+            found = seen(self._path)
+        except HostError:  # taken once more, the lock would be in its own way
+            return True
+        return found is not None and identity(found) == identity(os.fstat(fd))
 
     def close(self) -> None:
         """Give the lock back."""
