@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.allocation.specwriter import CdiSpecs
 from holdfast.discovery.source import Sources
-from holdfast.errors import AllocationRefusedError, LaneStuckError, LedgerError
+from holdfast.errors import AllocationRefusedError, HostError, LaneStuckError, LedgerError
 from holdfast.host.files.kernelfile import device_number
 from holdfast.host.files.wholefile import FileId
 from holdfast.host.root import HostRoot
@@ -168,7 +168,7 @@ class Allocator(Struct, frozen=True, kw_only=True):
         try:
             if keys:
                 await self._record((resource, frozenset(ids)), granted, keys)
-        except (LedgerError, LaneStuckError) as error:
+        except (LedgerError, LaneStuckError, HostError) as error:
             log.warning(
                 "Allocate answered without a record in the ledger",
                 resource=resource,
@@ -190,7 +190,7 @@ class Allocator(Struct, frozen=True, kw_only=True):
         record = partial(_record, resource=asked[0], keys=keys)
         try:
             checkpoint = await self.lane.run(lambda: self._look(devices), deadline=limit)
-        except LaneStuckError:  # recorded now, it could be over at once: see `is_newer`
+        except (LaneStuckError, HostError):  # recorded now, it could be over at once: `is_newer`
             self.ledger.owe(asked, record)
             raise
         moment = self.clock.uptime()  # a reading that began later shows it, or a newer one

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.inotify import PathWatcher
-from holdfast.host.files.kernelfile import file_identity, names_or_empty
+from holdfast.host.files.kernelfile import list_names, seen
 from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.socket import SocketServer
 from holdfast.names import KUBELET_CHECKPOINT, KUBELET_SOCKET
@@ -74,7 +74,11 @@ class FolderWatch:
         self.state: Watched[FolderState] = Watched(FolderState())
 
     async def refresh(self) -> FolderState:
-        """Look now, publish, and return what is there; raise LaneStuckError without an answer."""
+        """Look now, publish, and return what is there.
+
+        Raise LaneStuckError without an answer, HostError for one that does not tell. Then what was
+        there is not gone.
+        """
         state = await self._lane.run(self._look)
         self._watch(state.folder)
         self.state.set(state)
@@ -85,26 +89,28 @@ class FolderWatch:
         try:
             while True:
                 changes = Changes([self._events, self._interval])
-                with contextlib.suppress(LaneStuckError):  # readiness tells of the lane
+                rarely = 1
+                # Readiness tells of the lane; what cannot be seen is looked at again soon.
+                with contextlib.suppress(LaneStuckError, HostError):
                     await self.refresh()
-                rarely = _RARELY if self._watched is not None else 1
+                    rarely = _RARELY if self._watched is not None else 1
                 await changes.wait(self._interval.value * rarely)
         finally:
             self._watch(None)
 
     def _look(self) -> FolderState:
-        folder = file_identity(self.path)
+        folder = seen(self.path)
         if folder is None:
             return FolderState()
         return FolderState(
-            folder=folder,
+            folder=(folder.st_dev, folder.st_ino),
             kubelet=FileId.of(self.kubelet_socket),
             checkpoint=FileId.of(self.checkpoint),
             sockets=self._sockets(),
         )
 
     def _sockets(self) -> dict[str, FileId]:
-        names = filter(self._is_ours, names_or_empty(self.path))
+        names = filter(self._is_ours, list_names(self.path))
         found = {name: FileId.of(self.path / name) for name in names}
         return {name: file for name, file in found.items() if file is not None}
 

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
-from holdfast.errors import KubeletError, LaneStuckError
+from holdfast.errors import HoldfastError, KubeletError
 from holdfast.host.files.wholefile import FileId
 from holdfast.kubelet.folder import FolderState, FolderWatch
 from holdfast.kubelet.plugin import DevicePlugin, PluginParts, PluginServer
@@ -157,7 +157,7 @@ class _OneResource:
                 problem = await self._over(state)
                 if self._clock.monotonic() - began >= self._of.times.value.steady:
                     delays = self._delays()
-            except (KubeletError, LaneStuckError) as error:
+            except HoldfastError as error:
                 problem = str(error)
             self._report(problem)
             await self._pause(next(delays), state)

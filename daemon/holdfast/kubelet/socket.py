@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from grpc import aio
 
-from holdfast.errors import KubeletError
+from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.wholefile import FileId
 from holdfast.names import LONGEST_SOCKET_PATH
 from holdfast.runtime.watched import seen_through
@@ -97,7 +97,7 @@ class SocketServer:
 
     @property
     def in_place(self) -> bool:
-        """Whether our socket lies at its path."""
+        """Whether our socket lies at its path; raise HostError if that cannot be told."""
         return self.file is not None and FileId.of(self.path) == self.file
 
     async def stop(self, grace: float = 0.001) -> None:
@@ -110,8 +110,8 @@ class SocketServer:
             return
         # By itself gRPC's stop forgets now and then that it was cancelled.
         await seen_through(self._server.stop(grace))
-        if self.in_place:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, HostError):
+            if self.in_place:
                 self.path.unlink()
         self._server = self.file = None
 

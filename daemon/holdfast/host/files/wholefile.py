@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast.host.files.kernelfile import seen
 from holdfast.model.ids import CheckpointId
 
 _MODE = 0o644
@@ -59,12 +60,12 @@ class FileId(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> "FileId | None":
-        """Return the identity of what lies at *path*, None where nothing can be seen there."""
-        try:
-            found = path.lstat()
-        except OSError:
-            return None
-        return cls.from_stat(found)
+        """Return the identity of what lies at *path*, None if nothing does.
+
+        Raise HostError if that cannot be told.
+        """
+        found = seen(path, follow=False)
+        return None if found is None else cls.from_stat(found)
 
     @classmethod
     def from_stat(cls, found: os.stat_result) -> "FileId":
