@@ -6,6 +6,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from holdfast.errors import HostError
@@ -57,11 +58,14 @@ class Cgroups:
         self._monotonic = monotonic
         self._mount = root.cgroup
         self._proc = root.proc
-        self._is_v2 = (root.cgroup / "cgroup.controllers").exists()
         self._kubepods: tuple[Path, ...] = ()
         self._search_again = 0.0
         self._namespace_root: str | None = None
         self._find_again = 0.0
+
+    @cached_property
+    def _is_v2(self) -> bool:
+        return seen(self._mount / "cgroup.controllers") is not None
 
     @property
     def is_private(self) -> bool:
@@ -334,14 +338,19 @@ def cgroup_of(text: str) -> str:
 
 
 def _roots(folder: str, depth: int) -> Iterator[Path]:
-    """Yield each cgroup below *folder* in which kubelet keeps its pods."""
+    """Yield each cgroup below *folder* in which kubelet keeps its pods.
+
+    Raise HostError where one cannot be searched: kubelet's may be there.
+    """
     try:
         if os.stat(folder).st_nlink == _CHILDLESS:  # a third of what it costs to list one
             return
         with os.scandir(folder) as entries:
             below = [each for each in entries if each.is_dir(follow_symlinks=False)]
-    except OSError:
-        return
+    except OSError as error:
+        if error.errno in _GONE:
+            return
+        raise HostError(f"cannot list {folder}: {error.strerror}") from error
     for each in below:
         if is_root(each.name):
             yield Path(each.path)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.files.kernelfile import field_of, text_or_empty
+from holdfast.host.files.kernelfile import field_of, is_folder, text_or_empty
 from holdfast.host.files.paths import Mount, mounted_at, mounts
 from holdfast.host.proc.procfs import effective_capabilities
 from holdfast.host.root import HostRoot
@@ -121,7 +121,7 @@ class MemoryReader:
         self, tree: Path, path: str, files: _Files, read: "_Read", *, ours: bool
     ) -> Iterator[CgroupMemory]:
         place = self._place(tree, path)
-        if place is None or not (tree / place.lstrip("/")).is_dir():
+        if place is None or not is_folder(tree / place.lstrip("/")):
             if not ours:
                 return
             # In a container our path may not be below the mount: then its top is our own cgroup.

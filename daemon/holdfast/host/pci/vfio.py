@@ -110,9 +110,10 @@ class EnableLevels:
 
     def _idle(self, address: PciAddress, count: int) -> int:
         level = self._levels.get(address)
-        if level is None:
+        binding = None if level is None else self._sysfs.binding(address)
+        if level is None or binding is None:  # it has no driver now, or that cannot be read
             return 0
-        if count < level.count or self._sysfs.binding(address) != level.binding:
+        if count < level.count or binding != level.binding:
             if self._levels.get(address) is level:  # else another thread was faster
                 self._levels.pop(address, None)
             return 0

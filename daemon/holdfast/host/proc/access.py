@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 
-from holdfast.host.files.kernelfile import stat_or_none
 from holdfast.host.files.paths import DeviceNumbers
 from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
 from holdfast.host.proc.openfiles import (
@@ -212,8 +211,10 @@ class AccessSearch:
 
     def _folder(self, pid: int) -> int | None:
         """Return the inode that procfs made for the process: no other has it. None: it is gone."""
-        found = stat_or_none(f"{self._proc}/{pid}")
-        return None if found is None else found.st_ino
+        try:
+            return os.stat(f"{self._proc}/{pid}").st_ino
+        except (FileNotFoundError, ProcessLookupError):
+            return None
 
     def _other_tables(
         self,

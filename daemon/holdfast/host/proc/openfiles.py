@@ -68,14 +68,17 @@ def fdinfo_field(path: str, name: bytes) -> bytes | None:
 
     None without one, if it is behind so many lines of locks that it is not read, or unreadable.
     """
-    return _field(_fdinfo(path), name)
+    try:
+        return _field(_fdinfo(path), name)
+    except OSError:
+        return None
 
 
 def _fdinfo(path: str) -> bytes:
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(_MOST_INFO)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):  # closed since
         return b""
 
 
@@ -99,16 +102,18 @@ class SocketTable(Struct, frozen=True):
         try:
             if self.files is not None and _size(self.folder) > self.files:
                 return True
-        except OSError:  # it is gone
+            return any(files_in_flight(self.folder, name) for name in self.sockets)
+        except (FileNotFoundError, ProcessLookupError):
             return False
-        return any(files_in_flight(self.folder, name) for name in self.sockets)
+        except OSError:  # whoever looks at all of it is told the same
+            return True
 
 
 def files_in_flight(folder: str, name: bytes) -> int | None:
     """Return how many files are in messages that nobody has taken from a socket; None: no socket.
 
     Only unix sockets count. *folder* is of the open files, *name* the socket's number there. 1
-    where so many locks are on the file that this is not read.
+    where so many locks are on the file that this is not read. Raise OSError if it cannot be read.
     """
     info = _fdinfo(f"{folder}info/{name.decode()}")
     count = _field(info, _IN_FLIGHT)

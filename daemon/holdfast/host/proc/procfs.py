@@ -388,7 +388,7 @@ class SandboxRoles:
     def of(self, pid: int) -> Sandbox | None:
         """Return what process *pid* is in a sandbox; None for any other process, or if it is gone.
 
-        Raise HostError if it cannot be told whether it runs a virtual machine.
+        Raise HostError if that cannot be told.
         """
         programs: list[Program] = []
         above = pid
@@ -413,8 +413,8 @@ class SandboxRoles:
     def _program(self, pid: int) -> tuple[Program, int] | None:
         """Return what *pid* runs, and its parent."""
         if pid not in self._read:
+            facts = self._procfs.certain(pid)
             self._read[pid] = None
-            facts = self._procfs.process(pid)
             if facts is not None:
                 # Only gVisor's arguments say something, and a stuck program's take long to read.
                 asked = facts.comm in GVISORS and self.in_time

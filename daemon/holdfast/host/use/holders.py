@@ -4,7 +4,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 
 from msgspec.structs import replace
@@ -56,6 +56,7 @@ class HolderScan:
         self._visits = Visits(self._procfs.start_ticks, patience=patience)
         self._tables = FileTables(root)
         self._cgroups = Cgroups(root)
+        self._known_sight: Visibility | None = None
 
     def scan(
         self,
@@ -127,10 +128,13 @@ class HolderScan:
         """Return the processes on which a thread is still stuck."""
         return self._visits.hanging | self._procfs.hanging
 
-    @cached_property
+    @property
     def _sight(self) -> Visibility:
         """What limits our view: it does not change while a process runs, and mountinfo is long."""
-        return visibility(self._root)
+        sight = self._known_sight or visibility(self._root)
+        if sight.capabilities is not None and sight.in_init_pid_namespace is not None:
+            self._known_sight = sight
+        return sight
 
     def _kept(self, survey: Survey) -> "_HolderSample":
         """Return who was found, of many that are alike the first few."""

@@ -219,7 +219,11 @@ class _Observer:
             use = self._search.at(pid, careful=careful, beat=beat, most=most)
             if not use:
                 return self._answer(use, None)
-            cgroup, facts = self._survey.cgroups.of_process(pid), self._survey.procfs.process(pid)
+            cgroup = self._survey.cgroups.of_process(pid)
+            try:
+                facts = self._survey.procfs.certain(pid)
+            except HostError as error:  # no more is known of it than that it has not let go
+                return _ProcessLook(unseen=str(error))
             if facts is None or not same():  # it may have handed on what it had
                 ended = ProcessId(pid, _UNKNOWN)
                 return _ProcessLook(uses=self._survey.uses(ended, "ended", "/", use))
