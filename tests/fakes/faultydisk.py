@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-_SOURCE = Path(__file__).with_name("faultydisk.c")
 _SHUTDOWN = 0x8004587D
 """EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32), as the kernel's fs/ext4/ext4.h has it."""
 _WITHOUT_FLUSHING = 2
@@ -27,24 +26,28 @@ def not_here(reason: str) -> None:
     pytest.skip(reason)
 
 
+def preloaded(source: str, folder: Path) -> Path:
+    """Return the library of *source*, built in *folder*; skip the test without a C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        not_here("what answers with errors needs a C compiler (cc, gcc or clang)")
+    library = folder / f"{source}.so"
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
+    beside = str(Path(__file__).with_name(source))
+    subprocess.run([str(compiler), *flags, "-o", str(library), beside, "-ldl"], check=True)
+    return library
+
+
 class FaultyDisk:
     """Faults for a process that is started with `environment`, in its files below *under*."""
 
     def __init__(self, folder: Path, under: Path) -> None:
         """Build the library in *folder*, or skip the test where there is no C compiler."""
-        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-        if compiler is None:
-            not_here("a disk that fails needs a C compiler (cc, gcc or clang)")
         self._faults, self.synced = folder / "faults", folder / "synced"
         self._faults.mkdir(parents=True)
         self.synced.mkdir()
-        library = folder / "faultydisk.so"
-        flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run(
-            [str(compiler), *flags, "-o", str(library), str(_SOURCE), "-ldl"], check=True
-        )
         self.environment = {
-            "LD_PRELOAD": str(library),
+            "LD_PRELOAD": str(preloaded("faultydisk.c", folder)),
             "FAULTY_DISK": str(self._faults),
             "FAULTY_DISK_UNDER": str(under.resolve()),
             "FAULTY_DISK_SYNCED": str(self.synced),
