@@ -150,8 +150,8 @@ HOST_EDITS = {
     "host/proc/procfs.py": (
         Edit(
             "unread-member",
-            'return _facts(read_bytes(f"{self._proc}/{pid}/stat"), pid)',
             'return process_at(f"{self._proc}/{pid}", pid)',
+            'return _facts(text_or_empty(f"{self._proc}/{pid}/stat").encode(), pid)',
         ),
         Edit("look-empty-list", "        if not found:\n", "        if False:\n"),
         Edit("young-parent", " or parent.process.start_ticks > child.process.start_ticks", ""),

@@ -125,7 +125,7 @@ class Procfs:
 
         Raise HostError where that is not known, as when no more files can be opened.
         """
-        return _facts(read_bytes(f"{self._proc}/{pid}/stat"), pid)
+        return process_at(f"{self._proc}/{pid}", pid)
 
     def start_ticks(self, pid: int) -> int | None:
         """Return when the process started, in clock ticks since boot."""
@@ -287,11 +287,8 @@ class Procfs:
 
 
 def process_at(folder: str, pid: int) -> ProcessFacts | None:
-    """Return the process or thread *pid* by its folder in /proc, or None if it is gone."""
-    try:
-        return _facts(read_bytes(f"{folder}/stat"), pid)
-    except HostError:
-        return None
+    """Return the process or thread *pid* by its folder in /proc, as `Procfs.certain` does."""
+    return _facts(read_bytes(f"{folder}/stat"), pid)
 
 
 def _facts(text: bytes | None, pid: int) -> ProcessFacts | None:

@@ -199,6 +199,8 @@ class _Observer:
         except OSError as error:
             gone = error.errno in _GONE
             return None if gone else _ProcessLook(unseen=error.strerror or str(error))
+        except HostError as error:
+            return _ProcessLook(unseen=str(error))
         finally:
             self._beat = _nobody_waits  # else two objects keep each other, and all that was found
             if self._extra:
@@ -219,11 +221,7 @@ class _Observer:
             use = self._search.at(pid, careful=careful, beat=beat, most=most)
             if not use:
                 return self._answer(use, None)
-            cgroup = self._survey.cgroups.of_process(pid)
-            try:
-                facts = self._survey.procfs.certain(pid)
-            except HostError as error:  # no more is known of it than that it has not let go
-                return _ProcessLook(unseen=str(error))
+            cgroup, facts = self._survey.cgroups.of_process(pid), self._survey.procfs.certain(pid)
             if facts is None or not same():  # it may have handed on what it had
                 ended = ProcessId(pid, _UNKNOWN)
                 return _ProcessLook(uses=self._survey.uses(ended, "ended", "/", use))
