@@ -11,6 +11,7 @@ from holdfast.host.files.kernelfile import (
     device_major,
     device_number,
     file_identity,
+    is_file,
     is_folder,
     link_or_none,
     names_or_empty,
@@ -212,7 +213,7 @@ class NvidiaFiles:
         for root in (*roots, self._root.run / OPERATOR):
             for folder in LIBRARY_FOLDERS:
                 file = below(root, f"{folder}/{_LIBRARY}")
-                if file is not None and file.is_file():
+                if file is not None and is_file(file):
                     yield file
 
     def _is_of(self, major: int | None, drivers: tuple[str, ...]) -> bool:
