@@ -129,6 +129,7 @@ class Scanner(Struct, kw_only=True, dict=True):
         self._drivers: Mapping[PciAddress, str | None] = {}
         self._wanted = asyncio.Event()
         self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
+        self._again: asyncio.TimerHandle | None = None
         self.problem = Problem(
             log,
             "cannot scan the hardware",
@@ -196,8 +197,12 @@ class Scanner(Struct, kw_only=True, dict=True):
         self.problem.set("", was=self.problem.text)
         self.scans += 1
         self._found = with_found(found, self.sources)
+        if self._again is not None:  # one at a time, however many scans there are meanwhile
+            self._again.cancel()
+            self._again = None
         if self._unread:
-            asyncio.get_running_loop().call_later(next(self._retries), self.look_again)
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(next(self._retries), self.look_again)
         else:
             self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
         await self._make_ready()
