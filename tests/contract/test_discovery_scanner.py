@@ -100,6 +100,18 @@ def _ids(scanner: Scanner) -> list[str]:
     return [device.name.id for device in scanner.inventory.value.devices]
 
 
+async def test_what_could_not_be_read_is_looked_at_again_without_an_event(
+    tree: HostTree, lane: Lane
+) -> None:
+    class_file = tree.path("0000:00:05.0") / "class"
+    text = class_file.read_text()
+    class_file.write_text("odd\n")
+    async with _running(scanner := _scanner(tree, lane)):
+        await until(lambda: any(each.faults for each in scanner.inventory.value.devices))
+        class_file.write_text(text)
+        await until(lambda: all(each.healthy for each in scanner.inventory.value.devices))
+
+
 async def test_an_adapter_does_not_take_the_place_of_another_by_having_its_name(
     tree: HostTree, lane: Lane
 ) -> None:
