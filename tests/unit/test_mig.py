@@ -266,15 +266,17 @@ def test_a_gpu_that_nvml_leaves_out_although_the_driver_has_it_stays_on_the_list
     assert with_known(before, known, on_driver=lambda _address: True) == before
     taken_out = with_known(left, before, on_driver=lambda _address: False)
     assert faults(taken_out) == {"GPU-0": False, "GPU-2": False}
-    nameless = replace(left, gpus=(*left.gpus, Gpu(index=2)))
-    assert with_known(nameless, before, on_driver=lambda _address: True) == nameless
+    nameless = replace(left, gpus=(*left.gpus, Gpu(index=2)))  # which it may be
+    still = with_known(nameless, before, on_driver=lambda _address: True)
+    assert faults(still) == {"GPU-0": False, "GPU-1": True, "GPU-2": False}
+    assert with_known(left, still, on_driver=lambda _address: True) == known, "and not forgotten"
 
 
 @pytest.mark.parametrize(
     ("asked", "untold"),
     [
         ("name", {"name": ""}),
-        ("PCI address", {"pci": None, "numa_node": None}),
+        ("PCI address", {"pci": None}),
         ("memory", {"memory": None}),
     ],
 )
@@ -283,7 +285,7 @@ def test_what_a_gpu_does_not_tell_of_itself_is_as_it_was(
 ) -> None:
     """By its name or its address it may be left out by a rule, or be another resource."""
     pci = PciAddress("0000:3b:00.0")
-    gpu = replace(_gpu(0), name="Tesla T4", pci=pci, numa_node=1, memory=1)
+    gpu = replace(_gpu(0), name="Tesla T4", pci=pci, memory=1)
     before = GpuReading(state=DriverState.READY, gpus=(gpu,))
     problems = (replace(ODD, asked=asked),)
     (told,) = with_known(
@@ -304,14 +306,14 @@ def test_of_two_gpus_that_changed_places_neither_is_taken_to_be_in_the_others() 
     slots = [PciAddress(f"0000:1{number}:00.0") for number in range(2)]
 
     def on(number: int, slot: int) -> Gpu:
-        return replace(_gpu(number), pci=slots[slot], numa_node=slot)
+        return replace(_gpu(number), pci=slots[slot])
 
     before = GpuReading(state=DriverState.READY, gpus=(on(0, 0), on(1, 1)))
     problems = (replace(ODD, asked="PCI address"),)
-    untold = replace(on(0, 1), pci=None, numa_node=None, problems=problems)
+    untold = replace(on(0, 1), pci=None, problems=problems)
     now = replace(before, gpus=(untold, on(1, 0)))
     known = with_known(now, before)
-    assert [(gpu.pci, gpu.numa_node) for gpu in known.gpus] == [(None, None), (slots[0], 0)]
+    assert [gpu.pci for gpu in known.gpus] == [None, slots[0]]
     swapped = replace(before, gpus=(on(0, 1), on(1, 0)))
     assert with_known(swapped, known) == swapped
 

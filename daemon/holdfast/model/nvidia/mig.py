@@ -147,15 +147,15 @@ def with_known(
     But none has a number that another has now: the driver counts again whenever it is loaded. Nor a
     place that another has: it was moved, or replaced and is not missed, while the node was off.
     """
-    numbers = {gpu.minor: gpu.uuid for gpu in reading.gpus if gpu.minor is not None}
-    places = {gpu.pci: gpu.uuid for gpu in reading.gpus if gpu.pci is not None}
+    named = [gpu for gpu in reading.gpus if gpu.uuid]  # any other may be the one that is missed
+    numbers = {gpu.minor: gpu.uuid for gpu in named if gpu.minor is not None}
+    places = {gpu.pci: gpu.uuid for gpu in named if gpu.pci is not None}
     known = {gpu.uuid: _without_anothers(gpu, numbers, places) for gpu in before.gpus if gpu.uuid}
-    listed = {gpu.uuid for gpu in reading.gpus}
-    unsure = any(not gpu.uuid for gpu in reading.gpus)  # which may be the one that is missed
+    listed = {gpu.uuid for gpu in named}
     missed = [
         replace(gpu, index=NOWHERE, problems=(_NOT_LISTED,))
         for uuid, gpu in known.items()
-        if not unsure and uuid not in listed and gpu.pci is not None and on_driver(gpu.pci)
+        if uuid not in listed and gpu.pci is not None and on_driver(gpu.pci)
     ]
     told = (_with_known(gpu, known.get(gpu.uuid)) for gpu in reading.gpus)
     return replace(reading, gpus=(*told, *missed))
@@ -168,7 +168,7 @@ def _without_anothers(
     if gpu.minor is not None and numbers.get(gpu.minor, gpu.uuid) != gpu.uuid:
         gpu = replace(gpu, minor=None, index=NOWHERE)
     if gpu.pci is not None and places.get(gpu.pci, gpu.uuid) != gpu.uuid:
-        gpu = replace(gpu, pci=None, numa_node=None)
+        gpu = replace(gpu, pci=None)
     return gpu
 
 
@@ -181,7 +181,6 @@ def _with_known(gpu: Gpu, before: Gpu | None) -> Gpu:
         minor=before.minor if gpu.minor is None else gpu.minor,
         # By these it is in a resource, or left out of all.
         pci=gpu.pci or before.pci,
-        numa_node=before.numa_node if gpu.numa_node is None else gpu.numa_node,
         name=gpu.name or before.name,
         memory=before.memory if gpu.memory is None else gpu.memory,
         problems=tuple(

@@ -187,7 +187,7 @@ class DriverWatch(Struct, kw_only=True):
         if reading.state is not DriverState.READY:
             self._close()
             return _DriverLook(reading=reading)
-        reading = with_known(self._placed(reading), last, on_driver=self.files.is_on_driver)
+        reading = self._placed(with_known(reading, last, on_driver=self.files.is_on_driver))
         uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
         chosen = device_root(driver)
         root = chosen.root
