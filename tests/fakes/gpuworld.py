@@ -22,11 +22,11 @@ from holdfast.app.wiring.live import LiveSettings
 from holdfast.app.wiring.parts import VENDORS
 from holdfast.dra.publisher import NodePool
 from holdfast.ledger.ledger import open_ledger
-from holdfast.model.book.book import LockState
+from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.cards import NOWHERE
 from holdfast.model.dra.slices import SliceFields, contents
-from holdfast.model.ids import PodUid
+from holdfast.model.ids import HardwareKey, PodUid
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.runtime.watched import Watched
 from holdfast.settings import convert
@@ -69,6 +69,7 @@ class GpuWorld:
         self.on_vfio: set[int] = set()
         self.hidden: set[int] = set()
         self.made, self.places = 0, NOWHERE
+        self.held: frozenset[HardwareKey] = frozenset()
         self.has: list[tuple[int, PodUid]] = []
         for place, card in enumerate(self.cards):
             self.node.tree.function(
@@ -93,6 +94,11 @@ class GpuWorld:
             if not self.node_of(number).is_symlink():
                 self.node.tree.terminal(f"/dev/nvidia{number}")
         self.show()
+
+    def knows(self, book: Book) -> None:
+        """Take from *book* what pods have, and where each card was."""
+        self.places = book.holdings.places
+        self.held = frozenset[HardwareKey]().union(*(each.keys for each in book.locks.values()))
 
     def node_of(self, number: int) -> Path:
         return self.node.node(f"/dev/nvidia{number}")
