@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from operator import itemgetter
 from typing import Self
 
@@ -96,16 +97,18 @@ class GpuBoard(Struct, frozen=True, kw_only=True):
             row = near[place]
             rest = sum(a * b for a, b in zip(row, present, strict=True)) - row[place]
             gains.append(sum(a * b for a, b in zip(row, held, strict=True)) * _FIRST - rest)
-        search = _Search(
-            room=tuple(len(open_[place]) for place in places),
-            gains=tuple(gains),
-            near=tuple(tuple(near[a][b] * _FIRST for b in places) for a in places),
+        ways = _ways(
+            room=[len(open_[place]) for place in places],
+            gains=gains,
+            near=[[near[a][b] * _FIRST for b in places] for a in places],
+            size=size - len(fixed),
         )
-        if search.ways(size - len(fixed)) > _MOST_WAYS:
+        found = list(islice(ways, _MOST_WAYS + 1))
+        if len(found) > _MOST_WAYS:
             return HostPlaces.of(self.devices, everything, fixed).choose(
                 everything, items, fixed, size
             )
-        taken = search.best(size - len(fixed))
+        _, taken = max(found, key=itemgetter(0))  # of equals the first
         picked = (open_[places[kind]][:count] for kind, count in Counter(taken).items())
         return fixed.union(*picked)
 
@@ -113,57 +116,33 @@ class GpuBoard(Struct, frozen=True, kw_only=True):
         return self.order.get(name, len(self.order)), name
 
 
-class _Search(Struct, frozen=True, kw_only=True):
-    """Which kinds to take from, each as often as it is named.
+def _ways(
+    room: Sequence[int], gains: Sequence[int], near: Sequence[Sequence[int]], size: int
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield every way to take *size*: its worth, and the kinds, each as often as it is taken from.
 
-    `room`: how many there are of each; `gains`: what one is worth alone; `near`: what a pair adds.
+    *room*: how many there are of each kind; *gains*: what one is worth alone; *near*: what a pair
+    adds. Ways with more of the earlier kinds come first.
     """
-
-    room: tuple[int, ...]
-    gains: tuple[int, ...]
-    near: tuple[tuple[int, ...], ...]
-
-    def best(self, size: int) -> tuple[int, ...]:
-        """Return the kinds that are worth most; of equals, the earlier ones."""
-        return max(self._exact(size), key=itemgetter(0))[1]
-
-    def ways(self, size: int) -> int:
-        """Return in how many ways *size* can be taken."""
-        ways = Counter({0: 1})
-        for room in self.room:
-            more: Counter[int] = Counter()
-            for taken, count in ways.items():
-                for take in range(min(room, size - taken) + 1):
-                    more[taken + take] += count
-            ways = more
-        return ways[size]
-
-    def _exact(self, size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield every way to take *size*, with its worth; the best end alone for each beginning.
-
-        Those of the earlier kinds come first.
-        """
-        after = [sum(self.room[place:]) for place in range(len(self.room))]
-        stack: list[tuple[int, tuple[int, ...]]] = [(0, ())]
-        while stack:
-            worth, taken = stack.pop()
-            left = size - len(taken)
-            first = taken[-1] if taken else 0
-            again = taken.count(first)  # of the kind that the last one was
-            more = []
-            for place in range(first, len(self.room)):
-                if after[place] - again < left:
-                    break
-                if again < self.room[place]:
-                    row, gain = self.near[place], self.gains[place]
-                    for other in taken:
-                        gain += row[other]
-                    more.append((worth + gain, (*taken, place)))
-                again = 0
-            if left == 1:
-                yield max(more, key=itemgetter(0))
-            else:
-                stack += reversed(more)
+    after = [sum(room[place:]) for place in range(len(room))]
+    stack: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+    while stack:
+        worth, taken = stack.pop()
+        left = size - len(taken)
+        if not left:
+            yield worth, taken
+            continue
+        first = taken[-1] if taken else 0
+        again = taken.count(first)  # of the kind that the last one was
+        more = []
+        for place in range(first, len(room)):
+            if after[place] - again < left:
+                break
+            if again < room[place]:
+                gain = gains[place] + sum(near[place][other] for other in taken)
+                more.append((worth + gain, (*taken, place)))
+            again = 0
+        stack += reversed(more)
 
 
 def _near(one: Device, other: Device, topology: GpuTopology) -> int:
@@ -216,22 +195,16 @@ def preferred_slices(
 
     The same question has the same answer. Never raises; ids that are not in *order* come last.
     """
-    must, avoided = frozenset(choice.must_include), frozenset(choice.avoid)
     place = {name: at for at, name in enumerate(order)}
 
     def listed(name: DeviceId) -> tuple[int, DeviceId]:
         return place.get(name, len(place)), name
 
-    candidates = sorted(frozenset(choice.available) - must, key=listed)
-    chosen = set(must)
-    for names in (
-        [name for name in candidates if name not in avoided],
-        [name for name in candidates if name in avoided],
-    ):
-        chosen |= _pick(
-            names, order, parents, policy, picked=chosen, more=choice.size - len(chosen)
-        )
-    return tuple(sorted(chosen, key=listed))
+    def choose(_everything: Ids, items: Ids, fixed: Ids, size: int) -> Ids:
+        names = sorted(items - fixed, key=listed)
+        return fixed | _pick(names, order, parents, policy, picked=fixed, more=size - len(fixed))
+
+    return tuple(sorted(choice.decide(choose), key=listed))
 
 
 def _pick(
@@ -243,7 +216,7 @@ def _pick(
     picked: Collection[DeviceId],
     more: int,
 ) -> set[DeviceId]:
-    """Return *more* of *names*, or all of them when there are not as many."""
+    """Return *more* of *names*."""
     left: dict[str, list[DeviceId]] = {}
     for name in names:
         left.setdefault(parents.get(name, name), []).append(name)
@@ -259,7 +232,7 @@ def _pick(
     def rank(parent: str) -> tuple[int, int, int]:
         return sign * in_use[parent], ours[parent], sign * beside[_above(parent, parents)]
 
-    while left and len(found) < more:
+    while len(found) < more:
         parent = min(left, key=rank)
         found.add(left[parent].pop(0))
         in_use[parent] += 1
