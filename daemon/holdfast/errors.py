@@ -76,3 +76,11 @@ class ObjectGoneError(ApiServerError):
 def bug(error: Exception) -> str:
     """Return what to say of an *error* that nobody thought of and that ends no process."""
     return f"{type(error).__name__}: {error}; this is a bug in holdfast, see its log"
+
+
+def no_decision(seconds: float) -> str:
+    """Return what to say of a call of kubelet's that is answered undecided after *seconds*."""
+    return (
+        f"no decision in {seconds:g} s; is the node overloaded? `holdfast status` shows what does "
+        "not answer"
+    )

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast._pb.dra.v1 import api_pb2
 from holdfast.dra.door import Door
-from holdfast.errors import bug
+from holdfast.errors import bug, no_decision
 from holdfast.model.dra.claims import PrepareAnswer
 from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.model.kubelet import RecordedDevice
@@ -106,12 +106,8 @@ class ClaimServer(Struct, frozen=True):
                 return await ask(list(asked.values()))
         except Exception as failure:
             log.exception("kubelet call failed", call=call)
-            why = bug(failure)
-            if isinstance(failure, TimeoutError) and patience.expired():
-                why = (
-                    f"no decision in {self.deadline:g} s; is the node overloaded? `holdfast "
-                    "status` shows what does not answer"
-                )
+            late = isinstance(failure, TimeoutError) and patience.expired()
+            why = no_decision(self.deadline) if late else bug(failure)
             return dict.fromkeys(asked, error(f"cannot answer {call}: {why}"))
 
 

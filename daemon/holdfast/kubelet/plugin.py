@@ -23,6 +23,7 @@ from holdfast.errors import (
     LaneStuckError,
     LedgerError,
     bug,
+    no_decision,
 )
 from holdfast.kubelet.podresources import Traffic
 from holdfast.kubelet.reader import CALM, DeviceLists
@@ -330,15 +331,10 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
             if not isinstance(error, GateRefusedError):  # the gate has logged it, with more
                 log.warning("kubelet call refused", call=call, resource=self.resource, reason=text)
         except Exception as error:
-            if isinstance(error, TimeoutError) and patience.expired():
-                code = grpc.StatusCode.FAILED_PRECONDITION
-                text = (
-                    f"cannot answer {call} for {self.resource}: no decision in {deadline:g} s; is "
-                    "the node overloaded? `holdfast status` shows what does not answer"
-                )
-            else:
-                code = grpc.StatusCode.INTERNAL
-                text = f"cannot answer {call} for {self.resource}: {bug(error)}"
+            late = isinstance(error, TimeoutError) and patience.expired()
+            code = grpc.StatusCode.FAILED_PRECONDITION if late else grpc.StatusCode.INTERNAL
+            why = no_decision(deadline) if late else bug(error)
+            text = f"cannot answer {call} for {self.resource}: {why}"
             log.exception("kubelet call failed", call=call, resource=self.resource)
         else:
             return answer
