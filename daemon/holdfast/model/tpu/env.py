@@ -4,9 +4,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from holdfast.model.text import is_number
 from holdfast.model.tpu.generations import (
@@ -101,17 +102,10 @@ def resolve(
             usable.append(replace(facts, topology=plain))
     topology = next((facts.topology for facts in usable if facts.topology), "")
     of_slice = [facts for facts in usable if facts.topology in {"", topology}]
-    merged = TpuHostFacts(
-        topology=topology or single_host_topology(generation, on_host),
-        accelerator_type=next((f.accelerator_type for f in of_slice if f.accelerator_type), ""),
-        worker_id=next((f.worker_id for f in of_slice if f.worker_id), ""),
-        worker_hostnames=next((f.worker_hostnames for f in of_slice if f.worker_hostnames), ()),
-        ici_resiliency=next(
-            (f.ici_resiliency for f in of_slice if f.ici_resiliency is not None), None
-        ),
-        vbar_url=configured.vbar_url,
-    )
-    return merged, tuple(problems)
+    known: dict[str, Any] = {"topology": single_host_topology(generation, on_host)}
+    for facts in reversed(of_slice):  # what the configuration says counts
+        known |= {name: fact for name, fact in asdict(facts).items() if fact not in {"", (), None}}
+    return TpuHostFacts(**{**known, "vbar_url": configured.vbar_url}), tuple(problems)
 
 
 def _misfit(topology: str, on_host: int) -> str:
