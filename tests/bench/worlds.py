@@ -4,7 +4,6 @@ from msgspec import Struct
 
 from fakes.books import BOOT
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.book import Phase
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.pods import Observation, PodSighting, reconcile
 from holdfast.model.book.queue import settle
@@ -93,7 +92,7 @@ async def fill(ledger: Ledger, world: World) -> None:
     def give(draft: Draft) -> None:
         for entry, device in zip(world.view.entries, devices, strict=False):
             keys = {device.name.id: device.keys}
-            draft.allocate(entry.resource, keys, pod=entry.pod, phase=Phase.ACTIVE)
+            draft.activate(draft.allocate(entry.resource, keys, pod=entry.pod))
         settle(draft)
 
     await ledger.apply(give)

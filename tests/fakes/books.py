@@ -105,9 +105,14 @@ def allocated(
     active: bool = False,
 ) -> Callable[[Draft], Allocation]:
     """Return a step that records an Allocation."""
-    return lambda draft: draft.allocate(
-        resource, devices, pod=pod, phase=Phase.ACTIVE if active else Phase.PENDING
-    )
+
+    def step(draft: Draft) -> Allocation:
+        made = draft.allocate(resource, devices, pod=pod)
+        if active:
+            draft.activate(made)
+        return draft.holdings.allocations[made.id]
+
+    return step
 
 
 def lock_of(book: Book, id_: str, resource: ResourceName = WHOLE) -> DeviceLock:

@@ -22,7 +22,7 @@ from holdfast.discovery.source import Sources
 from holdfast.dra.publisher import WRITE_EVERY, NodePool, Publisher, SliceMirror
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.book import LockState, Phase
+from holdfast.model.book.book import LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.queue import settle
@@ -185,7 +185,7 @@ class Scene:
 
         def give(draft: Draft) -> None:
             uid = None if claim is None else ClaimUid(claim)
-            draft.allocate(TPU, keys, pod=PodUid("pod"), claim=uid, phase=Phase.ACTIVE)
+            draft.activate(draft.allocate(TPU, keys, pod=PodUid("pod"), claim=uid))
             settle(draft)
 
         await self.ledger.apply(give)

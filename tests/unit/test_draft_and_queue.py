@@ -25,7 +25,7 @@ from fakes.books import (
     silicon,
 )
 from holdfast.errors import LedgerError
-from holdfast.model.book.book import NEXT, Allocation, Book, LockState, Phase
+from holdfast.model.book.book import NEXT, Allocation, Book, LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.messages import sentence
 from holdfast.model.book.queue import first_before, settle
@@ -335,7 +335,7 @@ def test_the_first_in_the_queue_always_has_all_it_asked_for(
 def test_a_pod_that_has_started_on_another_device_still_yields_one_that_it_has_not() -> None:
     draft = drafted()
     draft.allocate(HALF, silicon(h9="z"), pod=Y)
-    draft.allocate(WHOLE, silicon(d1="b"), pod=X, phase=Phase.ACTIVE)
+    draft.activate(draft.allocate(WHOLE, silicon(d1="b"), pod=X))
     draft.allocate(WHOLE, _D0, pod=X)
     settle(draft)
     assert lock_of(draft.book, "d0").pod == X

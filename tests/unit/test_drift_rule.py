@@ -23,7 +23,7 @@ from fakes.books import (
     silicon,
 )
 from fakes.standings import standings_of
-from holdfast.model.book.book import Book, ClaimRecord, LockState, Phase, PodRecord
+from holdfast.model.book.book import Book, ClaimRecord, LockState, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.drift import Drift, DriftFacts, disagreements
 from holdfast.model.book.offers import OfferedDevice, Offers, kept_back
@@ -168,7 +168,7 @@ def test_of_a_claim_kubelets_checkpoint_says_nothing_and_its_pods_may_share_the_
 
     def take(draft: Draft) -> None:
         draft.note_claim(claim)
-        draft.allocate(WHOLE, silicon(d0="a"), pod=X, claim=claim.ref.uid, phase=Phase.ACTIVE)
+        draft.activate(draft.allocate(WHOLE, silicon(d0="a"), pod=X, claim=claim.ref.uid))
 
     held = book_of(take, _named(X, "x"))
     view = seen(asked_at=LATER)

@@ -561,11 +561,11 @@ def test_a_device_called_foreign_goes_to_no_pod_that_has_not_started() -> None:
 def test_a_lock_comes_back_to_the_allocation_that_a_container_started_on() -> None:
     """An init container's Allocation is older, and was never started on."""
     draft = drafted()
-    draft.allocate(WHOLE, _D0, pod=X, phase=Phase.ACTIVE)
+    draft.activate(draft.allocate(WHOLE, _D0, pod=X))
     settle(draft)
     draft.end(draft.holdings.allocations[1], "kubelet no longer counts its pod")
     draft.allocate(WHOLE, _D0, pod=X)
-    draft.allocate(WHOLE, _D0, pod=X, phase=Phase.ACTIVE)
+    draft.activate(draft.allocate(WHOLE, _D0, pod=X))
     after = _after(draft.book, seen(entry(X, "d0")), sightings={X: _EMPTY})
     lock = lock_of(after, "d0")
     assert (lock.state, lock.allocation) == (LockState.HELD, 3)

@@ -26,7 +26,7 @@ from fakes.books import (
 from fakes.doors import why_wait
 from fakes.onegpu import RULES
 from holdfast.errors import RequestRefusedError
-from holdfast.model.book.book import Book, DeviceLock, LockState, Phase
+from holdfast.model.book.book import Book, DeviceLock, LockState
 from holdfast.model.book.byhand import target
 from holdfast.model.book.pods import Observation, reconcile
 from holdfast.model.book.queue import first_before, settle
@@ -434,7 +434,7 @@ def test_a_replica_whose_former_start_has_not_ended_is_not_freed_because_its_pod
 ):
     draft = drafted(book_of(allocated(replica(0), resource=SHARED, pod=X, active=True)))
     draft.end(draft.book.allocations[1], "kubelet no longer counts it")
-    draft.allocate(WHOLE, CARD, pod=X, phase=Phase.ACTIVE)
+    draft.activate(draft.allocate(WHOLE, CARD, pod=X))
     observed = Observation(
         view=seen(entry(X, "G")), inventory=WHOLE_GPU, boot=BOOT, pending_timeout=60.0
     )

@@ -18,7 +18,6 @@ from holdfast.model.book.book import (
     DeviceLock,
     LockState,
     Phase,
-    PodRecord,
 )
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.proof import could_have_started
@@ -155,7 +154,7 @@ def enlist(draft: Draft, wish: Wish, *, partly: bool = False) -> DeviceLock | No
         )
     )
     for uid, name in wish.pods.items():
-        _note_pod(draft, uid, ref.namespace, name)
+        draft.know_pod(uid, ref.namespace, name)
     for resource, devices in wish.devices.items():
         keys = frozenset[HardwareKey]().union(*devices.values())
         # A group can get another function later: then the claim gets one more Allocation.
@@ -287,7 +286,7 @@ def share(
         return
     users = frozenset(pods)
     for pod in sorted(users - record.pods):
-        _note_pod(draft, pod, record.ref.namespace, "")
+        draft.know_pod(pod)
     let_go = (record.let_go | (record.pods & frozenset(left))) - users
     record = replace(record, pods=record.pods | users, let_go=let_go, forgotten=False)
     draft.note_claim(record)
@@ -435,13 +434,6 @@ def _is_old(record: ClaimRecord, uptime: float, boot: BootId) -> bool:
     if record.over_at is None:
         return False
     return record.boot != boot or uptime - record.over_at >= REMEMBERED
-
-
-def _note_pod(draft: Draft, uid: PodUid, namespace: str, name: str) -> None:
-    known = draft.book.pods.get(uid, PodRecord(uid=uid, boot=draft.boot))
-    if name:
-        known = replace(known, namespace=namespace, name=name)
-    draft.note_pod(known)
 
 
 def _let_go(draft: Draft, record: ClaimRecord, kubelet: ProcessId) -> None:

@@ -148,7 +148,6 @@ class Draft:
         answered_at: float | None = None,
         pod: PodUid | None = None,
         claim: ClaimUid | None = None,
-        phase: Phase = Phase.PENDING,
     ) -> Allocation:
         """Record an Allocation, after those that are owed; `settle` gives it its locks.
 
@@ -164,19 +163,18 @@ class Draft:
             boot=self.boot,
             checkpoint=checkpoint,
             answered_at=self.uptime if answered_at is None else answered_at,
-            phase=phase,
             pod=pod,
             claim=claim,
         )
         self._put(allocation)
         if pod is not None:
-            self.note_pod(PodRecord(uid=pod, boot=self.boot), only_new=True)
+            self.know_pod(pod)
         return allocation
 
     def identify(self, allocation: Allocation, pod: PodUid) -> None:
         """Write down whose *allocation* is, on its locks too."""
         self._put(replace(self.holdings.allocations[allocation.id], pod=pod))
-        self.note_pod(PodRecord(uid=pod, boot=self.boot), only_new=True)
+        self.know_pod(pod)
         for lock in self.locks_of(allocation):
             if lock.pod != pod:
                 self._put_lock(replace(lock, pod=pod))
@@ -295,10 +293,14 @@ class Draft:
         told = replace(lock, device=device, fence=self._next_fence(), evidence=evidence)
         self._note_move(told, lock.state)
 
-    def note_pod(self, record: PodRecord, *, only_new: bool = False) -> None:
+    def know_pod(self, uid: PodUid, namespace: str = "", name: str = "") -> None:
+        """Have a record of a pod, with its name where that is told."""
+        known = self._pods.get(uid, PodRecord(uid=uid, boot=self.boot))
+        self.note_pod(replace(known, namespace=namespace, name=name) if name else known)
+
+    def note_pod(self, record: PodRecord) -> None:
         """Write down what is known of a pod."""
-        known = self._pods.get(record.uid)
-        if not (only_new and known is not None) and known != record:
+        if self._pods.get(record.uid) != record:
             self._latest = None
             self._pods[record.uid] = record
 
