@@ -28,7 +28,6 @@ from holdfast.model.gate.gate import (
     Rights,
     WaitReport,
     in_the_way,
-    locked_devices,
     said_of,
     why_not_yet,
 )
@@ -280,14 +279,14 @@ class Entry:
         stirred = visit.since
         while True:
             changes = Changes(self._followed)
-            patience = asyncio.timeout(longest - self._waited(visit))
+            patience = asyncio.timeout(longest - self.waited(visit))
             try:
                 async with patience:
                     return await self._try(door, visit)
             except Wait as reason:
                 self._waits[visit] = reason
                 self._publish()
-                left = wait - self._waited(visit)
+                left = wait - self.waited(visit)
                 if left <= 0 or reason.final:
                     raise
                 last = None if reason.transient else reason
@@ -304,7 +303,8 @@ class Entry:
         calm = self.clock.monotonic() - stirred >= _STIRRED_FOR
         return self.poll.value * (_CALM if calm else 1)
 
-    def _waited(self, visit: Visit) -> float:
+    def waited(self, visit: Visit) -> float:
+        """Return for how many seconds *visit* has waited."""
         return self.clock.monotonic() - visit.since
 
     async def _try(self, door: DoorSteps[V_contra, T], visit: V_contra) -> T:
@@ -378,7 +378,7 @@ class Entry:
     def _by_whom(self, visit: Visit, keys: frozenset[HardwareKey] = frozenset()) -> str:
         """Return what is known to be in the way of *visit*, to complete a text with."""
         # The same hardware may be locked under another resource's name.
-        locked = locked_devices(self.ledger.book.value, keys)
+        locked = (lock.device for lock in self.ledger.book.value.locks_on(keys))
         names = dict.fromkeys((*(each.name for each in visit.devices), *locked))
         known = [self.watcher.obstacle(name) for name in names]
         return "".join(f"; {each}" for each in known if each is not None)

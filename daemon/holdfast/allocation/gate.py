@@ -150,12 +150,9 @@ class Gate(Struct, frozen=True, kw_only=True):
         log.info("gate passed", what=start.what, outcome=outcome.value, waited=waited)
 
     def _observed(self, start: Start, outcome: EntryOutcome) -> float:
-        waited = self._waited(start)
+        waited = self.entry.waited(start)
         self.observer.passed_gate(outcome, waited)
         return round(waited, 3)
-
-    def _waited(self, start: Start) -> float:
-        return self.clock.monotonic() - start.since
 
     # The steps of a try, in their order: `entry.DoorSteps`.
 
@@ -184,7 +181,7 @@ class Gate(Struct, frozen=True, kw_only=True):
 
     def held(self, start: Start, keys: frozenset[HardwareKey], /) -> None:
         """Ask which pods kubelet counts, as the one in the way may have ended."""
-        if start.questions == len(_ASK_AT) or self._waited(start) < _ASK_AT[start.questions]:
+        if start.questions == len(_ASK_AT) or self.entry.waited(start) < _ASK_AT[start.questions]:
             return
         if is_held_from(start.caller.pod, self.ledger.book.value, keys):
             start.questions += 1
@@ -251,7 +248,7 @@ class Gate(Struct, frozen=True, kw_only=True):
                 ),
             )
         start.caller, start.pods = caller, frozenset(caller.pods)
-        looked_up = self._waited(start) >= self.settings.value.caller_lookup
+        looked_up = self.entry.waited(start) >= self.settings.value.caller_lookup
         if caller.pod is None and view.readable and not looked_up:
             raise Wait(
                 EntryOutcome.UNKNOWN,
