@@ -1,9 +1,10 @@
 """Which devices kubelet should pick, when it may choose: free ones, close together, in a box."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import combinations, islice
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceId
@@ -91,11 +92,8 @@ class HostPlaces(Struct, frozen=True, kw_only=True):
     def choose(self, everything: Ids, items: Ids, fixed: Ids, size: int) -> Ids:
         """Return the best *size* of *items* with all of *fixed*; both are possible."""
         every, some, sure = map(self._mask, (everything, items, fixed))
-        width = 1 << max(len(self.ids) - 1, 0).bit_length()
-        picks = [
-            _Picker(places=self, items=some & nodes, fixed=sure).pick(0, width, size)
-            for nodes in self._node_sets(some, sure, size)
-        ]
+        node_sets = self._node_sets(some, sure, size)
+        picks = [self._pick(some & nodes, sure, size) for nodes in node_sets]
         return frozenset(self.ids[place] for place in _places(self.neatest(picks, every)))
 
     def _mask(self, names: Ids) -> int:
@@ -116,6 +114,30 @@ class HostPlaces(Struct, frozen=True, kw_only=True):
         """Return which of *picks* is of the fewest blocks, then leaves the fewest of *here*."""
         return min(picks, key=lambda mask: (self.blocks(mask), self.blocks(here & ~mask), mask))
 
+    def _pick(self, items: int, fixed: int, size: int) -> int:
+        """Return the best *size* of *items*: the host's box is halved again and again."""
+
+        @cache  # each half's question is answered once
+        def pick(low: int, high: int, size: int) -> int:
+            here = items & _span(low, high)
+            sure = fixed & here
+            if size == here.bit_count():
+                return here
+            if size == sure.bit_count():
+                return sure
+            middle = (low + high) // 2
+            left, right = here & _span(low, middle), here & _span(middle, high)
+            # The lower half may give its least, its most, and shapes.
+            least = max((fixed & left).bit_count(), size - right.bit_count())
+            most = min(left.bit_count(), size - (fixed & right).bit_count())
+            gives = {least, most}
+            if len(self.ids) <= _MOST_SHAPED:
+                gives.update(shape for shape in HOST_SHAPES if least < shape < most)
+            options = [pick(low, middle, give) | pick(middle, high, size - give) for give in gives]
+            return self.neatest(options, here)
+
+        return pick(0, 1 << max(len(self.ids) - 1, 0).bit_length(), size)
+
     def _node_sets(self, items: int, fixed: int, size: int) -> list[int]:
         """Return the places of each smallest set of NUMA nodes that has *size* of *items*."""
         room: dict[int, int] = {}
@@ -130,43 +152,6 @@ class HostPlaces(Struct, frozen=True, kw_only=True):
             if found := [places for places in every if places.bit_count() >= size]:
                 return found
         return []
-
-
-class _Picker(Struct, frozen=True, kw_only=True):
-    """Halves the host's box again and again; each half's question is answered once."""
-
-    places: HostPlaces
-    items: int
-    fixed: int
-    known: dict[tuple[int, int, int], int] = field(default_factory=dict)
-
-    def pick(self, low: int, high: int, size: int) -> int:
-        """Return the best *size* items within [low, high), all fixed ones among them."""
-        here = self.items & _span(low, high)
-        fixed = self.fixed & here
-        if size == here.bit_count():
-            return here
-        if size == fixed.bit_count():
-            return fixed
-        key = (low, high, size)
-        if key not in self.known:
-            options = [
-                self.pick(low, (low + high) // 2, left)
-                | self.pick((low + high) // 2, high, size - left)
-                for left in self._shares(low, high, size)
-            ]
-            self.known[key] = self.places.neatest(options, here)
-        return self.known[key]
-
-    def _shares(self, low: int, high: int, size: int) -> set[int]:
-        """Return how many of *size* the lower half may give: its least, its most, and shapes."""
-        middle = (low + high) // 2
-        left, right = self.items & _span(low, middle), self.items & _span(middle, high)
-        least = max((self.fixed & left).bit_count(), size - right.bit_count())
-        most = min(left.bit_count(), size - (self.fixed & right).bit_count())
-        if len(self.places.ids) > _MOST_SHAPED:
-            return {least, most}
-        return {least, most, *(shape for shape in HOST_SHAPES if least < shape < most)}
 
 
 def _span(low: int, high: int) -> int:
