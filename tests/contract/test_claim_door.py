@@ -31,6 +31,7 @@ from holdfast.model.book.claims import adopt, release
 from holdfast.model.devices import DeviceKind, Fault, FaultKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, plain
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
+from holdfast.model.dra.handover import ResultDevices
 from holdfast.model.dra.passage import wish_for
 from holdfast.model.ids import (
     BootId,
@@ -430,7 +431,9 @@ async def test_what_a_device_grew_by_is_looked_at_before_the_next_sandbox(
             functions=(*first.functions, *more.functions),
         )
         at.inventory.set(replace(whole, devices=(grown,)))
-        wish = wish_for(at.claims.claims["team/one"], [grown])
+        known = at.claims.claims["team/one"]
+        given = ResultDevices(result=(known.results or ())[0], devices=(grown,))
+        wish = wish_for(known.ref, known.reserved_for, [given])
         assert await at.ledger.apply(
             partial(adopt, wish=wish, running=frozenset(map(PodUid, pods)))
         )

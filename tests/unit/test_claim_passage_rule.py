@@ -25,6 +25,7 @@ from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.marks import Asker, Mark, Marks
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, OpaqueConfig
+from holdfast.model.dra.handover import ResultDevices
 from holdfast.model.dra.passage import (
     enter,
     is_prepared,
@@ -150,7 +151,10 @@ def test_of_what_a_claim_is_to_have_itself_its_lock_counts_and_not_its_admin_acc
     other = replace(
         _GPU, name=DeviceName(_GPU.name.resource, DeviceId("GPU-1")), keys=keys("card/GPU-1")
     )
-    wish = wish_for(_CLAIM, [_GPU], [_GPU, other])
+    its = ResultDevices(result=_RESULT, devices=(_GPU,))
+    admin = replace(_RESULT, admin_access=True)
+    looked_at = ResultDevices(result=admin, devices=(_GPU, other))
+    wish = wish_for(_REF, _CLAIM.reserved_for, [its, looked_at])
     assert wish.keys == _GPU.keys
     assert wish.admin == {other.name: other.keys}
 

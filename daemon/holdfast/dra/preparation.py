@@ -163,7 +163,7 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
             await self.record.catch_up()
         given, held = await self.entry.record(lambda draft: self._enlist(draft, claim, wanted))
         visit.given, visit.devices = given, devices_of(given, admin=False)
-        visit.wish = wish_for(claim, visit.devices, devices_of(given, admin=True))
+        visit.wish = wish_for(claim.ref, claim.reserved_for, given)
         return held
 
     def rights(self, visit: ClaimVisit, book: Book, /) -> Rights:
@@ -230,9 +230,8 @@ class ClaimPreparation(Struct, frozen=True, kw_only=True):
         given = placed(wanted, draft.book, claim.ref.uid)
         if isinstance(given, Obstacle):
             return wanted, given
-        devices, admin = devices_of(given, admin=False), devices_of(given, admin=True)
         recorded = self.record.users(claim.ref.uid)
-        wish = replace(wish_for(claim, devices, admin), recorded=recorded)
+        wish = replace(wish_for(claim.ref, claim.reserved_for, given), recorded=recorded)
         shares = tuple(device for each in given if each.is_share for device in each.devices)
         # What it has was granted by the settings of that time.
         has = is_prepared(draft.book, claim.ref.uid, wish.keys)

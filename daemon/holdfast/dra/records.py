@@ -26,7 +26,6 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import ClaimRecord, Phase
 from holdfast.model.book.claims import (
     ClaimPhase,
-    Wish,
     adopt,
     end_claim,
     forget,
@@ -40,11 +39,10 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.cards import clash
 from holdfast.model.devices import FaultKind, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, called_before
-from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, LostFacts, OnServer, why_over
+from holdfast.model.dra.claims import ClaimResult, LostFacts, OnServer, why_over
 from holdfast.model.dra.handover import (
     ResultDevices,
     as_whole,
-    devices_of,
     hand_over,
     meant_by,
     nodes_of,
@@ -326,7 +324,8 @@ class ClaimRecords(Struct, kw_only=True):
             given = placed(wanted, draft.book, entry.claim.uid, prepared=True)
             if isinstance(given, Obstacle):
                 raise ClaimRefusedError(given.text)
-            return adopt(draft, _wish(entry, given), self.kubelet(), running)
+            wish = wish_for(entry.claim, dict.fromkeys(entry.pods, ""), given)
+            return adopt(draft, wish, self.kubelet(), running)
 
         try:
             taken = await self.ledger.apply_or_log(take)
@@ -484,11 +483,3 @@ class ClaimRecords(Struct, kw_only=True):
         return len(known) == len(ours) and all(
             each is not None and not any(clash(each, mine) for mine in had) for each in keys
         )
-
-
-def _wish(entry: ClaimEntry, given: Sequence[ResultDevices]) -> Wish:
-    return wish_for(
-        AllocatedClaim(ref=entry.claim, reserved_for=dict.fromkeys(entry.pods, "")),
-        devices_of(given, admin=False),
-        devices_of(given, admin=True),
-    )

@@ -1,6 +1,6 @@
 """When a claim may be prepared: what it is to have, who is before it, and what the kernel shows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from holdfast.model.book.standing import belongs_to
 from holdfast.model.cards import clash
 from holdfast.model.devices import Device, DeviceKind, FaultKind
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
+from holdfast.model.dra.handover import ResultDevices, devices_of
 from holdfast.model.gate.gate import Obstacle, Rights, why_not_yet
 from holdfast.model.ids import (
     ClaimRef,
@@ -57,18 +58,18 @@ def results_for(
     return mine
 
 
-def wish_for(
-    claim: AllocatedClaim, devices: Sequence[Device], admin: Iterable[Device] = ()
-) -> Wish:
-    """Return what the book has to know of *claim*, which is to have *devices*.
+def wish_for(claim: ClaimRef, pods: Mapping[PodUid, str], given: Sequence[ResultDevices]) -> Wish:
+    """Return what the book has to know of *claim*, which is *given* devices for *pods*.
 
-    It may use those of *admin* beside whoever has them. What it is to have itself is not among
-    them: then its lock counts.
+    It may use those with adminAccess beside whoever has them. What it is to have itself is not
+    among them: then its lock counts.
     """
+    devices = devices_of(given, admin=False)
     own = frozenset[HardwareKey]().union(*(each.keys for each in devices))
+    admin = devices_of(given, admin=True)
     return Wish(
-        ref=claim.ref,
-        pods=claim.reserved_for,
+        ref=claim,
+        pods=pods,
         devices=by_resource(devices),
         admin={each.name: each.keys for each in admin if not clash(each.keys, own)},
     )
