@@ -41,7 +41,7 @@ def _node(gpus: int) -> Inventory:
         )
         for place in range(gpus)
     )
-    return Inventory(generation=1, resources=(GPU,), devices=devices)
+    return Inventory(resources=(GPU,), devices=devices)
 
 
 def _pci(gpus: int) -> dict[tuple[str, str], Link]:

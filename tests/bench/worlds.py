@@ -115,4 +115,4 @@ def _node(resource: ResourceName, count: int, *, source: str, model: str) -> Inv
             numa_node=place * 2 // count,
         )
         devices.append(device)
-    return Inventory(generation=1, resources=(resource,), devices=tuple(devices))
+    return Inventory(resources=(resource,), devices=tuple(devices))

@@ -215,7 +215,7 @@ async def at(tmp_path: Path) -> AsyncIterator[_AtTheDoor]:
                 ledger=ledger,
                 lane=lane,
                 folder=tmp_path / "cdi",
-                inventory=Watched(Inventory(generation=1, resources=(_TPU,), devices=devices)),
+                inventory=Watched(Inventory(resources=(_TPU,), devices=devices)),
             )
             made.watch.looked.set()
             running = asyncio.create_task(node.run())

@@ -45,7 +45,7 @@ def _look(
     tree: HostTree, *sources: Source, known: frozenset[PciAddress] = frozenset()
 ) -> Inventory:
     snapshot = Snapshot(tree.root, known=known)
-    return take_inventory(snapshot, sources or (plain_tpus(),), generation=1)
+    return take_inventory(snapshot, sources or (plain_tpus(),))
 
 
 def _only(inventory: Inventory) -> Device:
@@ -408,7 +408,7 @@ def test_all_that_tell_of_a_device_say_the_same_whatever_drivers_it_had(
             _change(tree, address, what)
             snapshot = Snapshot(tree.root, known=known)
             known = snapshot.bound()
-            told = take_inventory(snapshot, [_NICS], generation=1).devices
+            told = take_inventory(snapshot, [_NICS]).devices
             for was, seen, new in zip(before, told, _look(tree, _NICS).devices, strict=True):
                 assert [(r.place, r.matches(seen)) for r in _RULES] == [
                     (r.place, r.matches(was)) for r in _RULES

@@ -106,7 +106,7 @@ async def test_a_fault_is_heard_of_and_its_end_too(short_path: Path, heard: Hear
     well = heard.inventory.value
     async with heard.kubelet(short_path), driver_side(short_path, health=heard.server):
         await until(lambda: heard.of("tpu-d0") == (1, ""))
-        heard.find(replace(well, generation=2, devices=tuple(map(ill, well.devices))))
+        heard.find(replace(well, devices=tuple(map(ill, well.devices))))
         await until(lambda: heard.of("tpu-d1")[0] == 2)
         assert heard.of("tpu-d1")[1] == "google.com/tpu/d1: too hot (holdfast devices)"
         heard.find(well)

@@ -81,7 +81,7 @@ class AtTheGate:
                 book=self.ledger.book,
                 exclusive_open=exclusive_open,
             ),
-            inventory=Watched(Inventory(generation=1, resources=(TPU,), devices=self.devices)),
+            inventory=Watched(Inventory(resources=(TPU,), devices=self.devices)),
             reader=self.reader,
             watcher=self.watch,
             resetter=self.watch,
@@ -261,7 +261,7 @@ async def test_a_start_is_not_the_former_pods_because_its_allocate_could_not_be_
     assert await _start(at, gate) == ""
     at.reader.view.set(replace(at.reader.view.value, readable=False))
     assert await _start(at, gate) == ""
-    inventory = Watched(Inventory(generation=1, resources=(TPU,), devices=at.devices))
+    inventory = Watched(Inventory(resources=(TPU,), devices=at.devices))
     door = allocator(at.ledger, inventory, Sources(), at.lane)
     sqlite = at.ledger.store._db
     await at.ledger.lane.run(lambda: sqlite.execute("PRAGMA query_only = ON"))

@@ -118,9 +118,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             tmp_path / "state", lanes[0], clock=SystemClock(), boot=BOOT, locks=()
         )
         device, reader, clock = gpus.device(), Reader(), SystemClock()
-        inventory = Watched(
-            Inventory(generation=1, resources=(device.name.resource,), devices=(device,))
-        )
+        inventory = Watched(Inventory(resources=(device.name.resource,), devices=(device,)))
         procfs, cgroups, paths = (
             Procfs(gpus.node.root),
             Cgroups(gpus.node.root),

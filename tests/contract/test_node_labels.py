@@ -133,7 +133,7 @@ async def test_each_new_inventory_has_its_labels_written(rig: Rig) -> None:
     async with beside(rig.watch().run()):
         await until(lambda: rig.written == {"example.com/chips": "8"}, what="the first labels")
         rig.told = {"example.com/chips": "7"}
-        rig.inventory.set(Inventory(generation=1))
+        rig.inventory.set(Inventory(resources=(ResourceName("example.com/chip"),)))
         await until(lambda: rig.written == rig.told, what="the labels to follow")
 
 

@@ -154,7 +154,7 @@ def unreadable(view: KubeletView | None = None) -> KubeletView:
 
 
 def inventory(devices: Mapping[ResourceName, Silicon]) -> Inventory:
-    return Inventory(generation=1, resources=tuple(devices), devices=tuple(_devices(devices)))
+    return Inventory(resources=tuple(devices), devices=tuple(_devices(devices)))
 
 
 def breaches(book: Book) -> list[str]:

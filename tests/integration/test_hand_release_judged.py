@@ -76,7 +76,7 @@ async def _asked(
     use: Any = _NobodyUses(meanwhile)
     by_hand = HandRelease(
         ledger=scene.ledger,
-        inventory=Watched(Inventory(generation=1, resources=(WHOLE,), devices=(_DEVICE,))),
+        inventory=Watched(Inventory(resources=(WHOLE,), devices=(_DEVICE,))),
         use=use,
         reclaimer=scene.reclaimer,
     )

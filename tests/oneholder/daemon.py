@@ -166,7 +166,7 @@ class PlayedDaemon:
 
     def _build(self, ledger: Ledger) -> None:
         node, clock = self._node, self._node.clock
-        inventory = Watched(Inventory(generation=1, resources=(TPU,), devices=(CHIP,)))
+        inventory = Watched(Inventory(resources=(TPU,), devices=(CHIP,)))
         specs = ClaimSpecs(
             SpecFolder(node.specs, prefix=f"{DRIVER}-claim"),
             driver=DRIVER,
@@ -301,7 +301,7 @@ class PlayedDaemon:
         }
         observed = Observation(
             view=self.reader.view.value,
-            inventory=Inventory(generation=1, resources=(TPU,), devices=(CHIP,)),
+            inventory=Inventory(resources=(TPU,), devices=(CHIP,)),
             boot=_BOOT,
             sightings=seen,
             pending_timeout=60.0,

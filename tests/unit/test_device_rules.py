@@ -93,7 +93,7 @@ _ALL = (_chip(5), _chip(6), _gpu(0), _gpu(1), _slice(0, of=2), _slice(1, of=2))
 
 def _found(*devices: Device, **more: Any) -> Inventory:
     resources = tuple(dict.fromkeys(each.name.resource for each in devices))
-    return Inventory(generation=1, resources=resources, devices=devices, names=NAMES, **more)
+    return Inventory(resources=resources, devices=devices, names=NAMES, **more)
 
 
 def _rules(*rules: Mapping[str, Any]) -> tuple[DeviceRule, ...]:

@@ -57,7 +57,7 @@ def _shared(*cards: str, by: int) -> Inventory:
     """Return a node whose cards are shared by so many; 0: each is whole."""
     names = [each for card in cards for each in ([f"{card}::{n}" for n in range(by)] or [card])]
     found = tuple(map(_gpu, names))
-    return Inventory(generation=1, resources=(GPU,), devices=found, names=NAMES)
+    return Inventory(resources=(GPU,), devices=found, names=NAMES)
 
 
 def _with(*had: str) -> Book:

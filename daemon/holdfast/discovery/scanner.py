@@ -36,7 +36,7 @@ _HELD_AT_ONCE = 64
 """Of how many devices the driver is checked at once: with more, each has its turn."""
 
 
-def take_inventory(snapshot: Snapshot, sources: Iterable[Source], *, generation: int) -> Inventory:
+def take_inventory(snapshot: Snapshot, sources: Iterable[Source]) -> Inventory:
     """Return all devices that *sources* see in *snapshot*, ordered as `Inventory` promises."""
     resources: dict[ResourceName, int] = {}
     devices: dict[DeviceName, Device] = {}
@@ -47,7 +47,6 @@ def take_inventory(snapshot: Snapshot, sources: Iterable[Source], *, generation:
             resources.setdefault(device.name.resource, len(resources))
             devices.setdefault(device.name, device)
     return Inventory(
-        generation=generation,
         resources=tuple(resources),
         names=card_names(sources),
         devices=tuple(
@@ -244,8 +243,7 @@ class Scanner(Struct, kw_only=True, dict=True):
 
     def _look(self) -> tuple[Inventory, frozenset[PciAddress], Mapping[PciAddress, str | None]]:
         snapshot = Snapshot(self.root, known=self._known)
-        generation = self.inventory.value.generation + 1
-        found = take_inventory(snapshot, self.sources, generation=generation)
+        found = take_inventory(snapshot, self.sources)
         drivers = {address: it.driver for address, it in snapshot.functions.items()}
         return found, snapshot.bound(), drivers
 
@@ -255,10 +253,8 @@ class Scanner(Struct, kw_only=True, dict=True):
         It waits for no scan: a fault is published even while sysfs cannot be read.
         """
         devices = with_faults(self._prepared.devices, self.sources.faults())
-        before = self.inventory.value
-        after = replace(self._prepared, generation=before.generation, devices=devices)
+        before, after = self.inventory.value, replace(self._prepared, devices=devices)
         if after != before:
-            after = replace(after, generation=before.generation + 1)
             _report(before, after)
             self.inventory.set(after)
 

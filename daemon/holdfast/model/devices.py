@@ -164,13 +164,12 @@ class ExcludedDevice(Struct, frozen=True, kw_only=True):
 
 
 class Inventory(Struct, frozen=True, kw_only=True, dict=True):
-    """All devices of the node at one moment. `generation` grows with each change.
+    """All devices of the node at one moment.
 
     `resources` are the names that are ours on this node, also those without any device. Devices are
     ordered by resource, then NUMA node, then PCI address.
     """
 
-    generation: int = 0
     resources: tuple[ResourceName, ...] = ()
     devices: tuple[Device, ...] = ()
     unseen: frozenset[ResourceName] = frozenset()

@@ -220,7 +220,7 @@ def _scan_without(capabilities: Sequence[str], function: Function) -> Scan:
 
 def _inventory(pool: Sequence[str] = ()) -> Inventory:
     pools = [PoolSpec(resource=POOL, devices=tuple(pool))] if pool else []
-    return take_inventory(Snapshot(ROOT), [plain_tpus(), Pools(pools)], generation=1)
+    return take_inventory(Snapshot(ROOT), [plain_tpus(), Pools(pools)])
 
 
 def _device(inventory: Inventory, identity: str) -> Device:
@@ -231,7 +231,7 @@ def _device(inventory: Inventory, identity: str) -> Device:
 def _pool_device(function: Function) -> Device:
     pool = PoolSpec(resource=POOL, addresses=(function.address,))
     sources = [plain_tpus(), Pools([pool])]
-    inventory = take_inventory(Snapshot(ROOT), sources, generation=1)
+    inventory = take_inventory(Snapshot(ROOT), sources)
     return _device(inventory, function.address)
 
 
