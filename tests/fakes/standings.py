@@ -63,9 +63,5 @@ def device_standings(
 
 
 def _facts(book: Book, inventory: Inventory, **facts: Any) -> NodeFacts:
-    given: dict[str, Any] = {
-        "withhold_after": WITHHOLD_AFTER,
-        "settle_after": SETTLE_AFTER,
-        **facts,
-    }
+    given: dict[str, Any] = {"withhold_after": WITHHOLD_AFTER, **facts}
     return NodeFacts(book=book, inventory=inventory, **given)

@@ -184,7 +184,12 @@ def test_what_is_kept_stays_so_from_one_state_to_the_next() -> None:
     def at(now: float, found: Book, before: Standings) -> Standings:
         by_claims = frozenset({WHOLE})
         facts = NodeFacts(
-            book=found, inventory=NODE, by_claims=by_claims, settle_after=3.0, inherited=1, now=now
+            book=found,
+            inventory=NODE,
+            by_claims=by_claims,
+            withhold_after=3.0,
+            inherited=1,
+            now=now,
         )
         return standings(facts, before)
 

@@ -17,9 +17,6 @@ from holdfast.runtime.watched import Changes, Watched
 _LOOK_AGAIN = 1.0
 """Seconds between two looks at whether a patience has run out, or the ledger has begun to fail:
 nobody announces that."""
-_MOST_SETTLING = 3.0
-"""Seconds for which a device may be kept before the scheduler hears of it: unlike Unhealthy devices
-of a device plugin, a tainted one fails no pod that is on its way."""
 
 
 class EmptyPods:
@@ -123,6 +120,5 @@ class DeviceStandings(Struct, kw_only=True):
             inherited=self._inherited,
             uncommitted_for=0.0 if failing is None else self.clock.monotonic() - failing,
             withhold_after=self.withhold_after.value,
-            settle_after=min(self.withhold_after.value, _MOST_SETTLING),
             now=self.clock.uptime(),
         )

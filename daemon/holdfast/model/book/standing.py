@@ -251,6 +251,10 @@ class Standings(Struct, frozen=True, kw_only=True, dict=True):
 
 _SHARED_OTHERWISE = "the settings share its hardware in another way now"
 
+_MOST_SETTLING = 3.0
+"""Seconds for which a device may be kept before the scheduler hears of it: unlike Unhealthy devices
+of a device plugin, a tainted one fails no pod that is on its way."""
+
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """All that the standings are made of; times in seconds, `now` since the boot.
@@ -258,8 +262,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     `emptied` are the pods whose last process has ended since we registered with kubelet.
     `by_claims` are the resources that the scheduler hands out by DRA. `inherited` is the fence of
     the last move before the daemon started. The ledger has failed for `uncommitted_for`. Kubelet
-    hears of what is kept after `withhold_after`, the scheduler, which refuses no pod because of it,
-    after `settle_after`.
+    hears of what is kept after `withhold_after`.
     """
 
     book: Book
@@ -271,12 +274,11 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     inherited: int = 0
     uncommitted_for: float = 0.0
     withhold_after: float = 0.0
-    settle_after: float = 0.0
     now: float = 0.0
 
     def patience(self, *, by_claims: bool) -> float:
         """Return after how many seconds whoever allots a kept device hears of it."""
-        return self.settle_after if by_claims else self.withhold_after
+        return min(self.withhold_after, _MOST_SETTLING) if by_claims else self.withhold_after
 
 
 def standings(facts: NodeFacts, before: Standings) -> Standings:
