@@ -36,6 +36,7 @@ from holdfast.model.gate.gate import (
     arrive,
     enter,
     is_held_from,
+    locked_devices,
     told_queued,
     who_calls,
     why_queued,
@@ -93,8 +94,7 @@ def test_hardware_is_held_from_every_pod_but_the_one_that_has_all_of_it() -> Non
     held = book_of(
         allocated(_D0, pod=X, active=True), allocated(silicon(d1="b"), pod=Y, active=True), settle
     )
-    locked = held.locks_on(keys("a", "b"))
-    assert [each.device for each in locked] == [name("d0"), name("d1")]
+    assert locked_devices(held, keys("a", "b")) == (name("d0"), name("d1"))
     assert is_held_from(None, held, keys("a"))
     assert is_held_from(Y, held, keys("a"))
     assert is_held_from(X, held, keys("a", "b"))

@@ -28,6 +28,7 @@ from holdfast.model.gate.gate import (
     Rights,
     WaitReport,
     in_the_way,
+    locked_devices,
     said_of,
     why_not_yet,
 )
@@ -378,7 +379,7 @@ class Entry:
     def _by_whom(self, visit: Visit, keys: frozenset[HardwareKey] = frozenset()) -> str:
         """Return what is known to be in the way of *visit*, to complete a text with."""
         # The same hardware may be locked under another resource's name.
-        locked = (lock.device for lock in self.ledger.book.value.locks_on(keys))
+        locked = locked_devices(self.ledger.book.value, keys)
         names = dict.fromkeys((*(each.name for each in visit.devices), *locked))
         known = [self.watcher.obstacle(name) for name in names]
         return "".join(f"; {each}" for each in known if each is not None)

@@ -9,7 +9,7 @@ from holdfast.errors import RequestRefusedError
 from holdfast.inuse.deviceuse import DeviceUse
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book, DeviceLock, LockState
-from holdfast.model.book.byhand import Target
+from holdfast.model.book.byhand import Target, lock_meant
 from holdfast.model.book.claims import end_claim, has_claim
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker
@@ -56,7 +56,7 @@ class HandRelease(Struct, frozen=True, kw_only=True):
 
     async def look(self, target: Target) -> HandReleaseView:
         """Look at the device and its pod now; kubelet is asked too."""
-        lock = self.ledger.book.value.lock_on(target.keys)
+        lock = lock_meant(target, self.ledger.book.value)
         if lock is None or lock.pod is None:
             return HandReleaseView(
                 device=target.device, lock=lock, kernel=await self._kernel(target)
@@ -67,7 +67,7 @@ class HandRelease(Struct, frozen=True, kw_only=True):
         state = await evidence.pods.runtime_state(lock.pod, members)
         kernel = await self._kernel(target)
         book: Book = self.ledger.book.value
-        now = book.lock_on(target.keys)
+        now = lock_meant(target, book)
         return HandReleaseView(
             device=target.device,
             lock=now,

@@ -13,6 +13,7 @@ from holdfast.model.book.byhand import (
     RemovalFacts,
     Target,
     drain,
+    lock_meant,
     quarantine,
     target,
     undrain,
@@ -111,7 +112,7 @@ class _Hand:
         return report | {"follow": begun.follows}
 
     def _retry_reset(self, what: Target) -> None:
-        lock = self._core.ledger.book.value.lock_on(what.keys)
+        lock = lock_meant(what, self._core.ledger.book.value)
         if lock is not None:
             self._reclaim.resetter.retry(lock.device)
 

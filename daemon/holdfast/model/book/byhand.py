@@ -40,6 +40,11 @@ def target(text: str, inventory: Inventory, book: Book, *, cards: bool = False) 
     return Target(device=meant, keys=known[meant])
 
 
+def lock_meant(what: Target, book: Book) -> DeviceLock | None:
+    """Return the lock that is shown of what a person means; None: there is none."""
+    return book.lock_on(what.keys)
+
+
 def device_meant(text: str, known: Collection[DeviceName]) -> DeviceName:
     """Return the one of *known* named by ``resource/id``, or by the id alone if that is unique.
 
@@ -66,7 +71,7 @@ def quarantine(draft: Draft, what: Target, mark: Mark) -> str:
         book.marks.with_quarantine(Quarantine(device=what.device, keys=what.keys, mark=mark))
     )
     draft.tell(what.device, what.keys, f"quarantined by hand: {mark}")
-    lock = book.lock_on(what.keys)
+    lock = lock_meant(what, book)
     done = f"{what.device} is quarantined: no new pod gets it"
     if lock is not None and lock.state is LockState.HELD:
         then = "has it and keeps it" if lock.started else "has not started on it, and waits"
@@ -91,7 +96,7 @@ def unquarantine(
     RequestRefusedError where there is nothing to lift.
     """
     book = draft.book
-    lock = book.lock_on(what.keys)
+    lock = lock_meant(what, book)
     by_hand = what.device in book.marks.quarantines
     stuck = lock is not None and lock.state is LockState.QUARANTINED
     others = [

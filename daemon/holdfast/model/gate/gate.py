@@ -374,6 +374,11 @@ def _allocations_of(passage: Passage, book: Book) -> list[Allocation]:
     return sorted(same, key=book.holdings.rank)
 
 
+def locked_devices(book: Book, keys: frozenset[HardwareKey]) -> tuple[DeviceName, ...]:
+    """Return the devices whose locks exclude *keys*, under any resource name."""
+    return tuple(lock.device for lock in book.locks_on(keys))
+
+
 def is_held_from(pod: PodUid | None, book: Book, keys: frozenset[HardwareKey]) -> bool:
     """Tell whether another than *pod* has *keys* as far as the book knows; its pod may be over.
 
