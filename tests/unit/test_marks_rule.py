@@ -26,7 +26,7 @@ from fakes.standings import standings_of
 from holdfast.model.book.book import Book, LockState
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.book.messages import FilledMessage, Message, of_reason
+from holdfast.model.book.messages import FilledMessage, Message
 from holdfast.model.book.offers import kept_back
 from holdfast.model.book.queue import settle
 from holdfast.model.book.standing import why_withheld
@@ -52,8 +52,8 @@ _Step = Callable[[Draft], object]
     ("marks", "expected"),
     [
         (Marks(), None),
-        (_BAD, of_reason(Message.QUARANTINED, str(_MARK), name("d0"))),
-        (_DRAIN, of_reason(Message.DRAINING, str(_MARK))),
+        (_BAD, Message.QUARANTINED.filled(name("d0"), reason=str(_MARK))),
+        (_DRAIN, Message.DRAINING.filled(reason=str(_MARK))),
     ],
     ids=["no mark", "quarantined", "draining"],
 )

@@ -38,7 +38,6 @@ from holdfast.model.book.messages import (
     ending,
     of_blocked,
     of_lock,
-    of_reason,
     of_verdict,
     refusal,
     sentence,
@@ -358,7 +357,7 @@ def test_who_was_last_seen_is_told_by_the_lock_where_that_is_being_released() ->
     ],
 )
 def test_a_sentence_begins_with_what_is_wanted(asked: Demand, beginning: str) -> None:
-    text = sentence(of_reason(Message.PROMISE, "it is so"), asked)
+    text = sentence(Message.PROMISE.filled(reason="it is so"), asked)
     assert text == f"{beginning}it is so"
 
 

@@ -18,7 +18,6 @@ from holdfast.model.book.messages import (
     FilledMessage,
     Message,
     of_blocked,
-    of_reason,
     of_verdict,
     sentence,
 )
@@ -106,7 +105,7 @@ class Wait(Exception):  # noqa: N818 - not an error: the way in which one try en
         self.outcome = outcome
         self.held_up = held_up
         self.transient = transient
-        self.said = said or of_reason(_MESSAGES.get(outcome, Message.OTHER), reason)
+        self.said = said or _MESSAGES.get(outcome, Message.OTHER).filled(reason=reason)
         self.kept = kept
         self.level = logging.WARNING
 
@@ -328,7 +327,7 @@ class Entry:
             door.held(visit, rights.keys)
             raise self._held(visit, rights.keys, obstacle)
         if doing := self.resetter.at_work(rights.keys):  # its pod was over, and has come back
-            raise Wait(EntryOutcome.IN_USE, doing, said=of_reason(Message.BUSY, doing))
+            raise Wait(EntryOutcome.IN_USE, doing, said=Message.BUSY.filled(reason=doing))
         visit.doing = _LOOKING
         shown = await self._shown(visit.devices)
         verdicts = {each.name: door.judge(visit, each, shown[each.name]) for each in visit.devices}
@@ -371,7 +370,7 @@ class Entry:
         book, text = self.ledger.book.value, visit.doing + self._by_whom(visit)
         seen = (self.watcher.obstacle(each.name) for each in visit.devices)
         blocked = next((each for each in seen if each is not None), None)
-        outcome, said = EntryOutcome.UNKNOWN, of_reason(Message.OTHER, visit.doing)
+        outcome, said = EntryOutcome.UNKNOWN, Message.OTHER.filled(reason=visit.doing)
         if blocked is not None and blocked.holders:  # who has it says more than what took too long
             outcome, said = EntryOutcome.IN_USE, of_blocked(blocked, visit.pods, book)
         return Wait(outcome, text, said=said)

@@ -18,7 +18,7 @@ from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.messages import FilledMessage, Message
+from holdfast.model.book.messages import Message
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.gate.gate import (
     LONGEST_WAIT,
@@ -233,9 +233,7 @@ class Gate(Struct, frozen=True, kw_only=True):
             raise Wait(
                 EntryOutcome.GONE,
                 f"kubelet no longer has the devices for pod {caller.gone}, whose container this is",
-                said=FilledMessage(
-                    message=Message.GONE, names={"owner": book.pod_name(caller.gone)}
-                ),
+                said=Message.GONE.filled(owner=book.pod_name(caller.gone)),
             )
         if len(caller.pods) > 1:
             count, named = str(len(caller.pods)), " and ".join(map(book.pod_name, caller.pods))
@@ -243,9 +241,7 @@ class Gate(Struct, frozen=True, kw_only=True):
                 EntryOutcome.SEVERAL_PODS,
                 f"kubelet has given the same devices to {count} pods: "
                 f"{' and '.join(caller.pods)}; delete one of them",
-                said=FilledMessage(
-                    message=Message.SEVERAL_PODS, names={"count": count, "owner": named}
-                ),
+                said=Message.SEVERAL_PODS.filled(count=count, owner=named),
             )
         start.caller, start.pods = caller, frozenset(caller.pods)
         looked_up = self.entry.waited(start) >= self.settings.value.caller_lookup

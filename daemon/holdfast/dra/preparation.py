@@ -28,7 +28,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.claims import Wish, end_claim, locks_of, why_not_free
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.messages import Demand, Message, of_lock, of_reason, refusal, sentence
+from holdfast.model.book.messages import Demand, Message, of_lock, refusal, sentence
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import AdvertisedDevice, makes_no_group
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, PrepareAnswer
@@ -326,7 +326,7 @@ class ClaimRelease(Struct, frozen=True, kw_only=True):
         except (LedgerError, LaneStuckError) as error:
             log.warning("claim not unprepared", claim=str(claim), reason=str(error))
             text = f"its end cannot be recorded: {error}"
-            return sentence(of_reason(Message.LEDGER, text), _asked(claim))
+            return sentence(Message.LEDGER.filled(reason=text), _asked(claim))
         self.reader.ask("a claim is over")  # its answer tells which kubelet this is
         text = await self._ended(claim, book, kubelet, until)
         if not text:

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from holdfast.model.book.book import Book, LockState, Move, PodRecord
 from holdfast.model.book.marks import Marks
-from holdfast.model.book.messages import Message, of_reason, sentence
+from holdfast.model.book.messages import Message, sentence
 from holdfast.model.book.standing import Standing
 from holdfast.model.gate.gate import WaitReport
 from holdfast.model.ids import DeviceName, PodUid
@@ -100,7 +100,7 @@ def kept_devices(
     """
     found: dict[DeviceName, KeptDevice] = {}
     for name, quarantine in marks.quarantines.items():
-        text = sentence(of_reason(Message.QUARANTINED, str(quarantine.mark), name))
+        text = sentence(Message.QUARANTINED.filled(name, reason=str(quarantine.mark)))
         found[name] = KeptDevice(device=name, quarantined=True, text=text)
     for each in standings:
         if each.lock is None or each.lock.device != each.name or each.state is LockState.HELD:

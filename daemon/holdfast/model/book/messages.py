@@ -206,6 +206,10 @@ class Message(Enum):
         look="holdfast devices",
     )
 
+    def filled(self, device: DeviceName | None = None, **names: str) -> "FilledMessage":
+        """Return it with *device* and *names* in its fields."""
+        return FilledMessage(message=self, device=device, names=names)
+
 
 class FilledMessage(Struct, frozen=True, kw_only=True):
     """One message, with what stands in its fields."""
@@ -301,13 +305,7 @@ def together(texts: Iterable[str]) -> str:
 
 def refusal(deed: str, reason: str) -> str:
     """Return ``cannot DEED: REASON``, for good; what is to be done stands at a reason's end."""
-    said = FilledMessage(message=Message.REFUSED, names={"deed": deed, "reason": reason})
-    return sentence(said)
-
-
-def of_reason(message: Message, reason: str, device: DeviceName | None = None) -> FilledMessage:
-    """Return *message* with a *reason* in words."""
-    return FilledMessage(message=message, device=device, names={"reason": reason})
+    return sentence(Message.REFUSED.filled(deed=deed, reason=reason))
 
 
 def of_lock(
@@ -323,7 +321,7 @@ def of_lock(
     names = {"owner": whose}
     seen = blocked or BlockReason(device=device)
     if lock.state is LockState.HELD:
-        return FilledMessage(message=Message.HELD, device=device, names=names)
+        return Message.HELD.filled(device, **names)
     pods = book.pods_of(lock)
     left = tuple(each for each in seen.holders if each.pod in pods)
     if lock.state is LockState.FOREIGN or (seen.holders and not left):
@@ -342,7 +340,7 @@ def of_lock(
     else:
         names["reason"] = reason
         message = Message.NOT_FREE if reason else Message.RELEASING
-    return FilledMessage(message=message, device=device, names=names)
+    return message.filled(device, **names)
 
 
 _ENDED = {
@@ -358,9 +356,9 @@ def of_verdict(
     """Return what the kernel shows on *device*, which *pods* have by the book."""
     holders = verdict.holders
     if verdict.freedom is not Freedom.IN_USE:
-        return of_reason(Message.UNSEEN, verdict.brief or verdict.reason, device)
+        return Message.UNSEEN.filled(device, reason=verdict.brief or verdict.reason)
     if not holders:
-        return of_reason(Message.IN_USE, verdict.brief or verdict.reason, device)
+        return Message.IN_USE.filled(device, reason=verdict.brief or verdict.reason)
     return _of_holders(device, holders, pods, book)
 
 
@@ -372,7 +370,7 @@ def _of_holders(
         return _of_strangers(device, [each for each in holders if each.pod not in pods], book)
     leaks = leaking_pods(holders) & {each.pod for each in own}
     message = Message.LEAK if leaks else Message.OWN_OPEN
-    return FilledMessage(message=message, device=device, names=_program(own))
+    return message.filled(device, **_program(own))
 
 
 def of_blocked(blocked: BlockReason, pods: Collection[PodUid], book: Book) -> FilledMessage:
@@ -385,13 +383,12 @@ def of_blocked(blocked: BlockReason, pods: Collection[PodUid], book: Book) -> Fi
 
 def _of_strangers(device: DeviceName, holders: Sequence[Holder], book: Book) -> FilledMessage:
     if not holders:
-        return FilledMessage(message=Message.FOREIGN, device=device)
+        return Message.FOREIGN.filled(device)
     first = _first(holders)
     where = f"of {book.pod_name(first.pod)}" if first.pod is not None else "outside any pod"
     machine = first.sandbox is Sandbox.MACHINE and first.pod is None
     message = Message.MACHINE if machine else Message.STRANGER
-    names = {**_program(holders), "owner": where}
-    return FilledMessage(message=message, device=device, names=names)
+    return message.filled(device, **_program(holders), owner=where)
 
 
 def _first(holders: Sequence[Holder]) -> Holder:

@@ -20,7 +20,6 @@ from holdfast.model.book.messages import (
     Message,
     ending,
     of_lock,
-    of_reason,
     sentence,
 )
 from holdfast.model.cards import CardNames, is_replica, overlap, same_functions, whole_of
@@ -510,9 +509,9 @@ def why_withheld(
     a drain the rest of its containers may follow.
     """
     for each in quarantines_on(book, keys - started):
-        return of_reason(Message.QUARANTINED, str(each.mark), each.device)
+        return Message.QUARANTINED.filled(each.device, reason=str(each.mark))
     drain = None if started else book.marks.drain
-    return None if drain is None else of_reason(Message.DRAINING, str(drain))
+    return None if drain is None else Message.DRAINING.filled(reason=str(drain))
 
 
 def belongs_to(lock: DeviceLock, book: Book, keys: frozenset[HardwareKey] = frozenset()) -> str:

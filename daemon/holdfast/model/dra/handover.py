@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.book.book import Allocation, Book, DeviceLock, LockState
-from holdfast.model.book.messages import FilledMessage, Message
+from holdfast.model.book.messages import Message
 from holdfast.model.book.standing import belongs_to, quarantines_on, why_withheld
 from holdfast.model.cards import card_of, replicas_in
 from holdfast.model.devices import Device, major, minor
@@ -273,10 +273,9 @@ def _is_left(device: Device, book: Book, claim: ClaimUid, *, prepared: bool) -> 
 def _why_none(given: ResultDevices, book: Book) -> Obstacle:
     told = list(dict.fromkeys(_who(each, book) for each in given.devices))
     share = given.result.device
-    names = {"share": share, "reason": _who_briefly(given.devices[0], book)}
     return Obstacle(
         text=f"no share of {share} is left: {some(told, between='; ')}",
-        said=FilledMessage(message=Message.NO_SHARE, names=names),
+        said=Message.NO_SHARE.filled(share=share, reason=_who_briefly(given.devices[0], book)),
     )
 
 

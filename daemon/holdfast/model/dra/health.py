@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from holdfast.model.book.book import LockState
-from holdfast.model.book.messages import FilledMessage, Message, of_reason, sentence, together
+from holdfast.model.book.messages import Message, sentence, together
 from holdfast.model.book.standing import Standing, Standings
 from holdfast.model.devices import FaultKind
 from holdfast.model.dra.advertised import AdvertisedDevice
@@ -85,9 +85,9 @@ def _one(name: DeviceName, standing: Standing | None) -> tuple[bool, str]:
     if standing is None or standing.device is None:
         owner = "" if standing is None else standing.owner
         missing = Message.MISSING_HELD if owner else Message.MISSING
-        return False, sentence(FilledMessage(message=missing, device=name, names={"owner": owner}))
+        return False, sentence(missing.filled(name, owner=owner))
     if standing.fault:
-        return False, sentence(of_reason(Message.FAULT, standing.fault, name))
+        return False, sentence(Message.FAULT.filled(name, reason=standing.fault))
     if standing.lock is not None:
         return standing.state is LockState.HELD, standing.kept_by
     return True, standing.withheld

@@ -20,7 +20,6 @@ from holdfast.model.book.messages import (
     FilledMessage,
     Message,
     of_lock,
-    of_reason,
     sentence,
 )
 from holdfast.model.book.queue import first_before, missing, settle
@@ -180,8 +179,8 @@ def why_not_yet(rights: Rights, book: Book) -> Obstacle | None:
             "it is not known whose container this is, and "
             f"{book.holder(rights.yields_to)} waits for the same hardware"
         )
-        owner = {"owner": book.owner(rights.yields_to)}
-        return Obstacle(text=text, said=FilledMessage(message=Message.UNKNOWN_POD, names=owner))
+        said = Message.UNKNOWN_POD.filled(owner=book.owner(rights.yields_to))
+        return Obstacle(text=text, said=said)
     unlocked = rights.keys.difference(*(lock.keys for lock in locks))
     if rights.queued is None or not unlocked:
         return None
@@ -196,9 +195,8 @@ def _behind(book: Book, allocation: Allocation, unlocked: frozenset[HardwareKey]
     whose = owner = "an older Allocation"
     if first is not None:
         whose, owner = book.holder(first), book.owner(first)
-    said = FilledMessage(message=Message.QUEUED, names={"owner": owner})
     text = f"{', '.join(sorted(unlocked))} waits behind {whose}"
-    return Obstacle(text=text, said=said, kept=unlocked)
+    return Obstacle(text=text, said=Message.QUEUED.filled(owner=owner), kept=unlocked)
 
 
 def said_of(
@@ -227,7 +225,7 @@ def said_of(
         return of_lock(device, lock, blocked[lock.device], book), len(dict(kept))
     free = [device for device, keys in devices if keys & obstacle.kept]
     if obstacle.said is None:
-        return of_reason(Message.OTHER, obstacle.text), len(free)
+        return Message.OTHER.filled(reason=obstacle.text), len(free)
     name = obstacle.said.device or next(iter(free), None)
     return replace(obstacle.said, device=name), len(free)
 
