@@ -91,9 +91,7 @@ def test_cgroups_that_are_nested_however_deep_are_all_listed(
     assert len([*Path("/proc/self/fd").iterdir()]) == opened
 
 
-def test_of_a_pod_with_too_many_cgroups_others_do_not_wait_for_the_list(
-    tree: ProcTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_pod_with_too_many_cgroups_others_do_not_wait_for_the_list(tree: ProcTree) -> None:
     """Who lives in it, the kernel tells all the same; where nobody lives is not looked at."""
     make(tree, f"kubepods/pod{UID}", 5)
     empty = make(tree, f"kubepods/pod{UID}/{ID}")
@@ -101,10 +99,10 @@ def test_of_a_pod_with_too_many_cgroups_others_do_not_wait_for_the_list(
     (empty / "cgroup.procs").write_text("what is not read\n")
     found = look(Cgroups(tree.root))
     assert (found.processes, found.unlisted) == ((5,), "")
-    monkeypatch.setattr("holdfast.host.cgroup.cgroups._LONGEST", -1.0)
-    found = look(Cgroups(tree.root))
-    assert (found.populated, found.processes) == (True, ())
-    assert "too many cgroups" in found.unlisted
+    late = Cgroups(tree.root).pod(UID, seconds=-1.0)
+    assert late is not None
+    assert (late.populated, late.processes) == (True, ())
+    assert "too many cgroups" in late.unlisted
 
 
 def test_what_is_told_of_a_cgroup_is_text_whatever_it_is_called(tree: ProcTree) -> None:
@@ -218,8 +216,8 @@ class _Changing(Cgroups):
         super().__init__(tree.root)
         self._changes = list(changes)
 
-    def _list(self, folder: Path) -> tuple[tuple[int, ...], str]:
-        found = super()._list(folder)
+    def _list(self, folder: Path, seconds: float = 1.0) -> tuple[tuple[int, ...], str]:
+        found = super()._list(folder, seconds)
         self._changes.pop(0)()
         return found
 

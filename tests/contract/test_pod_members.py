@@ -33,7 +33,7 @@ class _Cgroups(Cgroups):
         self.populated = True
         self.unlisted = ""
 
-    def pod(self, uid: PodUid) -> PodSighting | None:
+    def pod(self, uid: PodUid, *, seconds: float = 0.0) -> PodSighting | None:
         pids = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
         return PodSighting(
             cgroup="/pod",

@@ -5,6 +5,7 @@ import itertools
 import mmap
 import os
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -27,15 +28,22 @@ _TURN = 10.0
 
 
 class _Cgroups(Cgroups):
-    """Notes whose cgroup was read."""
+    """Notes whose cgroup was read, and takes the processor time that the list of some `costs`."""
 
     def __init__(self, tree: ProcTree) -> None:
         super().__init__(tree.root)
         self.read: list[PodUid] = []
+        self.costs: dict[PodUid, float] = {}
+        self.spent = 0.0
 
-    def pod(self, uid: PodUid) -> PodSighting | None:
+    def pod(self, uid: PodUid, *, seconds: float = 1.0) -> PodSighting | None:
         self.read.append(uid)
-        return super().pod(uid)
+        cost = self.costs.get(uid, 0.0)
+        until = (began := time.thread_time()) + min(cost, seconds)
+        while time.thread_time() < until:
+            pass
+        self.spent += max(0.0, until - began)
+        return super().pod(uid, seconds=seconds if cost <= seconds else -1.0)
 
 
 class Scene:
@@ -202,14 +210,45 @@ async def test_a_pod_is_over_by_the_kernels_word_and_not_because_nobody_could_be
     assert (found[A].populated, found[A].processes) == (False, ())
 
 
-async def test_a_part_that_cannot_be_listed_is_tried_each_time(scene: Scene) -> None:
+async def test_a_part_that_cannot_be_listed_is_tried_in_turn_and_for_who_ends_each_time(
+    scene: Scene,
+) -> None:
     scene.make(A, IN_IT)
     broken = scene.folder(A) / "container"
     broken.mkdir()
     (broken / "cgroup.procs").write_text("not a number\n")
-    for _ in range(4):
-        await scene.read(A)
+    await scene.settled(A)
+    for _ in range(3):
+        await scene.read(A, again=(A,))
         assert scene.cgroups.read == [A]
+    await scene.settled(A)
+    scene.clock.shift(_TURN)
+    (broken / "cgroup.procs").write_text(f"{LATER}\n")
+    assert await scene.read(A) == {A: [IN_IT, LATER]}
+
+
+async def test_of_pods_with_too_many_cgroups_one_is_listed_in_a_look_and_no_other_pod_suffers(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = 0.05
+    monkeypatch.setattr("holdfast.host.cgroup.cgroups._LONGEST", longest)
+    hostile = [PodUid(f"{number:032}") for number in range(1, 9)]
+    pods = [*hostile, A]
+    for pod in pods:
+        scene.make(pod, IN_IT)
+    scene.cgroups.costs = dict.fromkeys(hostile, 0.7 * longest)
+    whole: list[PodUid] = []
+    for _ in range(1 + 2 * len(hostile)):
+        scene.cgroups.spent = 0.0
+        found = await scene.pods.sight(pods, again=pods)
+        assert scene.cgroups.spent < 2 * longest, "it does not grow with the pods"
+        assert {pod: each.populated for pod, each in found.items()} == dict.fromkeys(pods, True)
+        assert not found[A].unlisted
+        whole += [pod for pod in hostile if not found[pod].unlisted]
+    assert {pod: whole.count(pod) for pod in hostile} == dict.fromkeys(hostile, 2), "in turn"
+    scene.cgroups.costs = {}
+    found = await scene.pods.sight(pods, again=pods)
+    assert not any(each.unlisted for each in found.values())
 
 
 async def test_a_pod_without_a_cgroup_is_looked_for_each_time(scene: Scene) -> None:

@@ -94,9 +94,9 @@ class _Kernel(Cgroups):
         self.killed: list[str] = []
         self.froze: list[bool] = []
 
-    def pod(self, uid: PodUid) -> PodSighting | None:
+    def pod(self, uid: PodUid, *, seconds: float = 0.5) -> PodSighting | None:
         self.before_list()
-        return super().pod(uid)
+        return super().pod(uid, seconds=seconds)
 
     def kill(self, path: str, inode: int) -> None:
         self.before_kill()

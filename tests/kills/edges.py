@@ -118,8 +118,9 @@ class MemoryCgroups(Cgroups):
         """Be written to on *lane*."""
         self._kernel = kernel
         self._lane = lane
+        self._crowded = {}
 
-    def pod(self, uid: PodUid) -> PodSighting | None:
+    def pod(self, uid: PodUid, *, seconds: float = 0.0) -> PodSighting | None:
         path = f"{PODS}{uid}"
         inode = self._kernel.cgroups.get(path)
         if inode is None:

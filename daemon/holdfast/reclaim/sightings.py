@@ -1,7 +1,7 @@
 """Which pods have a cgroup, what lives in it, read when it may have changed, and who seems over."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -71,7 +71,7 @@ class PodSightings:
         return dict(self._seen)
 
     async def _look_at(self, pods: Sequence[PodUid]) -> None:
-        found = await self.lane.run(lambda: self._read(pods))
+        found = await self.lane.run(lambda: self.cgroups.pods(pods))
         for pod in pods:
             sighting = found.get(pod)
             if sighting is None:
@@ -84,12 +84,9 @@ class PodSightings:
                 self._watch(pod, sighting)
             # Else this watch saw the whole look: it begins after one, and ends with an event. The
             # kernel tells when the last process ends, and not when an empty cgroup is removed.
-            elif sighting.populated and sighting.processes and not sighting.unlisted:
+            # A list that the pod makes long for good is no reason to make it in each look either.
+            elif sighting.populated and (sighting.processes or sighting.unlisted):
                 self._announced.add(pod)
-
-    def _read(self, pods: Iterable[PodUid]) -> dict[PodUid, PodSighting]:
-        found = {uid: self.cgroups.pod(uid) for uid in pods}
-        return {uid: each for uid, each in found.items() if each is not None}
 
     def _watch(self, pod: PodUid, sighting: PodSighting) -> None:
         self._unwatch(pod)

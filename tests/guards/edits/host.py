@@ -5,6 +5,9 @@ from guards.guard import Edit
 HOST_EDITS = {
     "host/cgroup/cgroups.py": (
         Edit("kill-inode", "if os.fstat(folder).st_ino != inode:", "if False:"),
+        Edit(
+            "sight-share", "seconds=left if uid in crowded else min(left, share)", "seconds=share"
+        ),
         Edit("cgroup-untold", "            return _UNREADABLE\n", '            return ""\n'),
         Edit(
             "populated-read",

@@ -268,11 +268,8 @@ RECLAIM_EDITS = {
     "reclaim/sightings.py": (
         Edit(
             "sight-empty",
-            "elif sighting.populated and sighting.processes and not sighting.unlisted:",
+            "elif sighting.populated and (sighting.processes or sighting.unlisted):",
             "else:",
-        ),
-        Edit(
-            "sight-unlisted", "sighting.processes and not sighting.unlisted:", "sighting.processes:"
         ),
         Edit(
             "sight-anew",

@@ -84,13 +84,8 @@ class NodeSight(ClaimSight):
 
     async def with_cgroup(self, pods: Collection[PodUid]) -> Mapping[PodUid, bool]:
         """Return those of *pods* that have a cgroup, with whether a process may be in it."""
-        cgroups, lane = self._cgroups, self._core.host.lanes["pods"]
-
-        def look() -> dict[PodUid, bool]:
-            found = {pod: cgroups.pod(pod) for pod in pods}
-            return {pod: each.populated is not False for pod, each in found.items() if each}
-
-        return await lane.run(look)
+        found = await self._core.host.lanes["pods"].run(lambda: self._cgroups.pods(pods))
+        return {pod: each.populated is not False for pod, each in found.items()}
 
 
 class DraParts:

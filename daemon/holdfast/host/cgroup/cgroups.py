@@ -5,7 +5,7 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -41,7 +41,8 @@ _LONG = 900
 """Characters of a path, of four bytes at most. A pod can nest cgroups deeper than a path may be
 long, so from there on what is below is reached by an open folder. No runtime's path is so long."""
 _LONGEST = 0.5
-"""For so many seconds of processor time one pod's are listed: others wait for the same lane."""
+"""For so many seconds of processor time cgroups are listed, those of all pods of one look together:
+others wait for the same lane."""
 _UNREADABLE = "/kubepods/podunknown"
 """Stands for a cgroup that is not told, as before Linux 6.8 one whose path is longer than 4 KiB:
 who can make that is in a pod, and must not pass for a program of the node's."""
@@ -62,6 +63,8 @@ class Cgroups:
         self._search_again = 0.0
         self._namespace_root: str | None = None
         self._find_again = 0.0
+        self._crowded: dict[PodUid, None] = {}
+        """Pods whose list took more than its share, whose turn comes first before the others."""
 
     @cached_property
     def _is_v2(self) -> bool:
@@ -73,10 +76,37 @@ class Cgroups:
         namespace = link_or_none(self._proc / "self/ns/cgroup")
         return namespace not in {None, INIT_CGROUP_NAMESPACE}
 
-    def pod(self, uid: PodUid) -> PodSighting | None:
+    def pods(self, uids: Collection[PodUid]) -> dict[PodUid, PodSighting]:
+        """Return those cgroups of *uids* that exist; raise HostError if that cannot be told.
+
+        A pod makes as many as it likes, so a list takes an even share of the time at most. Where
+        that was too little, the pod has what all others leave the next time, and of several such
+        pods another has it first each time.
+        """
+        found: dict[PodUid, PodSighting] = {}
+        end, share = time.thread_time() + _LONGEST, _LONGEST / max(1, len(uids))
+        crowded = [uid for uid in self._crowded if uid in uids]
+        others = [uid for uid in uids if uid not in self._crowded]
+        for uid in crowded[:1]:
+            del self._crowded[uid]  # it comes back as the last
+        for uid in (*others, *crowded):
+            began = time.thread_time()
+            left = end - began
+            sighting = self.pod(uid, seconds=left if uid in crowded else min(left, share))
+            took = time.thread_time() - began
+            if sighting is not None:
+                found[uid] = sighting
+            if took >= share:
+                self._crowded.setdefault(uid)
+            elif sighting is None or not sighting.unlisted:
+                self._crowded.pop(uid, None)
+        return found
+
+    def pod(self, uid: PodUid, *, seconds: float = _LONGEST) -> PodSighting | None:
         """Return the pod's cgroup, or None if it has none now.
 
-        Raise HostError if that cannot be told.
+        Its list takes so many *seconds* of processor time at most. Raise HostError if that cannot
+        be told.
         """
         folder = self._find(uid)
         if folder is None:
@@ -84,7 +114,7 @@ class Cgroups:
         found = seen(folder)
         if found is None:
             return None
-        pids, unlisted = self._list(folder)
+        pids, unlisted = self._list(folder, seconds)
         if not self._is_v2:
             return self._pod_of_v1(folder, found.st_ino, pids, unlisted)
         # Read last, so that it is as new as can be. It covers all that is below.
@@ -265,7 +295,7 @@ class Cgroups:
             found = iter(sorted(found, key=lambda each: _populated(each)[0] is False))
         return next(found, None)
 
-    def _list(self, folder: Path) -> tuple[tuple[int, ...], str]:
+    def _list(self, folder: Path, seconds: float = _LONGEST) -> tuple[tuple[int, ...], str]:
         """Return the pids in a cgroup and below, and which part could not be read; empty if none.
 
         A part that cannot be read may have processes.
@@ -277,7 +307,7 @@ class Cgroups:
             if error.errno not in _GONE:
                 problems.append(f"cannot list {error.filename}: {error.strerror}")
 
-        for path in _with_below(folder, refused):
+        for path in _with_below(folder, refused, seconds):
             try:
                 pids.update(_pids_in(path))
             except HostError as error:
@@ -373,7 +403,9 @@ def _folder_with(folder: Path, pid: int) -> Path | None:
     return None
 
 
-def _with_below(folder: Path, refused: Callable[[OSError], None]) -> Iterator[str]:
+def _with_below(
+    folder: Path, refused: Callable[[OSError], None], seconds: float = _LONGEST
+) -> Iterator[str]:
     """Yield *folder* and all below it, however deep; call *refused* for what cannot be listed.
 
     What has no process, where the kernel tells, is left out with all below it. A path that is
@@ -382,7 +414,7 @@ def _with_below(folder: Path, refused: Callable[[OSError], None]) -> Iterator[st
     left = [str(folder)]
     opened: list[tuple[int, int]] = []
     """Folders whose paths are long, each with how many are left once all below it is done."""
-    until = time.thread_time() + _LONGEST
+    until = time.thread_time() + seconds
     try:
         while left:
             path = left.pop()

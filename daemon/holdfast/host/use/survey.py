@@ -98,7 +98,7 @@ class PodShares:
             return False
         if pod not in self._listed:
             self._listed.add(pod)
-            cgroup = self._cgroups.pod(pod)
+            cgroup = self._cgroups.pod(pod, seconds=_SHARE)
             self.left_out.update(cgroup.processes if cgroup is not None else ())
         return True
 
