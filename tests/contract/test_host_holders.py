@@ -640,6 +640,15 @@ class TestOnATree:
         (holder,) = self.scan(tree, target("a", rdev)).holders[name("a")]
         assert holder.uid is None
 
+    def test_a_uid_is_left_out_where_naming_others_took_all_the_time(
+        self, tree: ProcTree, terminals: Terminals, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path, rdev = terminals.make()
+        tree.open_file(tree.process(70), 3, path)
+        monkeypatch.setattr("holdfast.host.use.holders._NAMING", -1.0)
+        (holder,) = self.scan(tree, target("a", rdev)).holders[name("a")]
+        assert (holder.process.pid, holder.uid) == (70, None)
+
     def test_the_mappings_of_an_exited_leader_are_read_from_a_thread(self, tree: ProcTree) -> None:
         tree.process(70, state="Z", threads=2)
         (tree.thread(70, 71) / "maps").write_text(_mapped("anon_inode:[vfio-device]"))
