@@ -31,7 +31,8 @@ class _Cgroups(Cgroups):
     """Notes whose cgroup was read, and takes the processor time that the list of some `costs`."""
 
     def __init__(self, tree: ProcTree) -> None:
-        super().__init__(tree.root)
+        super().__init__(tree.root, monotonic=lambda: self.passed)
+        self.passed = 0.0
         self.read: list[PodUid] = []
         self.costs: dict[PodUid, float] = {}
         self.spent = 0.0
@@ -239,14 +240,18 @@ async def test_of_pods_with_too_many_cgroups_one_is_listed_in_a_look_and_no_othe
     scene.cgroups.costs = dict.fromkeys(hostile, 0.7 * longest)
     whole: list[PodUid] = []
     for _ in range(1 + 2 * len(hostile)):
-        scene.cgroups.spent = 0.0
+        scene.cgroups.spent, scene.cgroups.passed = 0.0, scene.cgroups.passed + 100.0
         found = await scene.pods.sight(pods, again=pods)
         assert scene.cgroups.spent < 2 * longest, "it does not grow with the pods"
         assert {pod: each.populated for pod, each in found.items()} == dict.fromkeys(pods, True)
         assert not found[A].unlisted
         whole += [pod for pod in hostile if not found[pod].unlisted]
     assert {pod: whole.count(pod) for pod in hostile} == dict.fromkeys(hostile, 2), "in turn"
-    scene.cgroups.costs = {}
+    scene.cgroups.spent = 0.0
+    found = await scene.pods.sight(pods, again=pods)
+    assert all(found[pod].unlisted for pod in hostile)
+    assert scene.cgroups.spent == 0.0, "not so soon again"
+    scene.cgroups.costs, scene.cgroups.passed = {}, scene.cgroups.passed + 100.0
     found = await scene.pods.sight(pods, again=pods)
     assert not any(each.unlisted for each in found.values())
 

@@ -242,6 +242,14 @@ _MOVES: tuple[Attack, ...] = (
         place=Place.FORMER,
     ),
     Attack(
+        name="cgroup-20000",
+        on="the same: the last of 20,000, and it is to be ended",
+        run=("cgroups", "many", "20000"),
+        place=Place.FORMER,
+        mode="terminate",
+        seconds=30.0,
+    ),
+    Attack(
         name="cgroup-deepest",
         on="the same: where no path leads, for it would be longer than 4 KiB",
         run=("cgroups", "deepest", "20"),

@@ -5,9 +5,7 @@ from guards.guard import Edit
 HOST_EDITS = {
     "host/cgroup/cgroups.py": (
         Edit("kill-inode", "if os.fstat(folder).st_ino != inode:", "if False:"),
-        Edit(
-            "sight-share", "seconds=left if uid in crowded else min(left, share)", "seconds=share"
-        ),
+        Edit("sight-share", "self.pod(uid, seconds=most)", "self.pod(uid, seconds=share)"),
         Edit("cgroup-untold", "            return _UNREADABLE\n", '            return ""\n'),
         Edit(
             "populated-read",

@@ -43,6 +43,8 @@ long, so from there on what is below is reached by an open folder. No runtime's 
 _LONGEST = 0.5
 """For so many seconds of processor time cgroups are listed, those of all pods of one look together:
 others wait for the same lane."""
+_PACE = 3
+"""So many times as long as a look with lists of crowded pods took, the next have none of those."""
 _UNREADABLE = "/kubepods/podunknown"
 """Stands for a cgroup that is not told, as before Linux 6.8 one whose path is longer than 4 KiB:
 who can make that is in a pod, and must not pass for a program of the node's."""
@@ -65,6 +67,7 @@ class Cgroups:
         self._find_again = 0.0
         self._crowded: dict[PodUid, None] = {}
         """Pods whose list took more than its share, whose turn comes first before the others."""
+        self._crowded_again = 0.0
 
     @cached_property
     def _is_v2(self) -> bool:
@@ -81,18 +84,20 @@ class Cgroups:
 
         A pod makes as many as it likes, so a list takes an even share of the time at most. Where
         that was too little, the pod has what all others leave the next time, and of several such
-        pods another has it first each time.
+        pods another has it first each time; then none has for a while.
         """
         found: dict[PodUid, PodSighting] = {}
+        paused = self._monotonic() < self._crowded_again
         end, share = time.thread_time() + _LONGEST, _LONGEST / max(1, len(uids))
         crowded = [uid for uid in self._crowded if uid in uids]
         others = [uid for uid in uids if uid not in self._crowded]
-        for uid in crowded[:1]:
-            del self._crowded[uid]  # it comes back as the last
+        if crowded and not paused:
+            del self._crowded[crowded[0]]  # it comes back as the last
         for uid in (*others, *crowded):
             began = time.thread_time()
             left = end - began
-            sighting = self.pod(uid, seconds=left if uid in crowded else min(left, share))
+            most = min(left, share) if uid not in crowded else 0.0 if paused else left
+            sighting = self.pod(uid, seconds=most)
             took = time.thread_time() - began
             if sighting is not None:
                 found[uid] = sighting
@@ -100,6 +105,9 @@ class Cgroups:
                 self._crowded.setdefault(uid)
             elif sighting is None or not sighting.unlisted:
                 self._crowded.pop(uid, None)
+        if crowded and not paused:
+            took = time.thread_time() - end + _LONGEST
+            self._crowded_again = self._monotonic() + _PACE * took
         return found
 
     def pod(self, uid: PodUid, *, seconds: float = _LONGEST) -> PodSighting | None:
