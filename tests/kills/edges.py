@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -118,7 +118,9 @@ class MemoryCgroups(Cgroups):
         """Be written to on *lane*."""
         self._kernel = kernel
         self._lane = lane
-        self._crowded = {}
+
+    def pods(self, uids: Collection[PodUid]) -> dict[PodUid, PodSighting]:
+        return {uid: found for uid in uids if (found := self.pod(uid)) is not None}
 
     def pod(self, uid: PodUid, *, seconds: float = 0.0) -> PodSighting | None:
         path = f"{PODS}{uid}"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 import structlog
-from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
@@ -26,13 +25,6 @@ _PAUSE = 10.0
 time. Kubelet's own list of pods, asked for once a minute, does not depend on events either."""
 
 
-class _Watch(Struct, frozen=True):
-    """What is watched of a pod: the cgroup with `inode`, until `end` is called."""
-
-    inode: int
-    end: Callable[[], None]
-
-
 @dataclass(kw_only=True, eq=False)
 class PodSightings:
     """Reads pods' cgroups on a lane, and watches those that exist for becoming empty.
@@ -47,7 +39,8 @@ class PodSightings:
     nudges: Nudges
 
     def __post_init__(self) -> None:
-        self._watched: dict[PodUid, _Watch] = {}
+        self._watched: dict[PodUid, tuple[int, Callable[[], None]]] = {}
+        """The inode of each cgroup that is watched, and what ends that."""
         self._seen: dict[PodUid, PodSighting] = {}
         self._announced: set[PodUid] = set()
         """What was seen of these holds until the kernel reports a change."""
@@ -79,8 +72,8 @@ class PodSightings:
                 continue
             self._seen[pod] = sighting
             self._announced.discard(pod)
-            watch = self._watched.get(pod)
-            if watch is None or watch.inode != sighting.inode:
+            inode, _ = self._watched.get(pod, (None, None))
+            if inode != sighting.inode:
                 self._watch(pod, sighting)
             # Else this watch saw the whole look: it begins after one, and ends with an event. The
             # kernel tells when the last process ends, and not when an empty cgroup is removed.
@@ -97,7 +90,7 @@ class PodSightings:
             end = self.paths.watch(events, lambda *_: self._happened(pod))
         except HostError:  # it vanished, or cgroup v1 has no such file: polling serves
             return
-        self._watched[pod] = _Watch(sighting.inode, end)
+        self._watched[pod] = sighting.inode, end
 
     def _forget(self, pod: PodUid) -> None:
         self._seen.pop(pod, None)
@@ -105,9 +98,8 @@ class PodSightings:
 
     def _unwatch(self, pod: PodUid) -> None:
         self._announced.discard(pod)
-        watch = self._watched.pop(pod, None)
-        if watch is not None:
-            watch.end()
+        if (watch := self._watched.pop(pod, None)) is not None:
+            watch[1]()
 
     def _happened(self, pod: PodUid) -> None:
         self._unwatch(pod)  # the kernel may have ended it: it begins again with the next look
