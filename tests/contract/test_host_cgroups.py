@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups, cgroup_of
+from holdfast.host.use.holders import HolderScan
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.ids import PodUid
 from holdfast.model.node.cgroup_names import pod_of
@@ -352,6 +353,16 @@ def test_a_path_that_cannot_be_resolved_stays_as_it_is(tree: ProcTree) -> None:
     assert not cgroups.is_private
     assert cgroups.absolute("/../../system.slice") == "/../../system.slice"
     assert cgroups.absolute("/system.slice") == "/system.slice"
+
+
+def test_a_path_stays_as_it_is_where_the_tree_cannot_be_looked_at(tree: ProcTree) -> None:
+    tree.process(70, cgroup=f"/../../besteffort/pod{UID}/{ID}")
+    controllers = tree.root.cgroup / "cgroup.controllers"
+    controllers.unlink()
+    controllers.symlink_to(controllers)  # stat(2) fails, though not because of ENOENT
+    assert Cgroups(tree.root).of_process(70) == f"/../../besteffort/pod{UID}/{ID}"
+    (holder,) = HolderScan(tree.root).named([70]).values()
+    assert holder.pod == UID
 
 
 def test_the_cgroup_of_a_process_is_absolute(tree: ProcTree) -> None:

@@ -195,13 +195,15 @@ class Cgroups:
         if not path.startswith("/.."):
             return path
         uid, _ = pod_of(path)
-        folder = self._find(uid) if uid is not None else None
-        if folder is not None:  # no two cgroups of pods have one name
-            below = path.split("/")
-            at = next(i for i, part in enumerate(below) if pod_of("/".join(below[: i + 1]))[0])
-            return "/".join((self._name(folder), *below[at + 1 :]))
-        own = self.namespace_root
-        return path if own is None else os.path.normpath(f"{own}{path}")
+        with contextlib.suppress(HostError):
+            folder = self._find(uid) if uid is not None else None
+            if folder is not None:  # no two cgroups of pods have one name
+                below = path.split("/")
+                at = next(i for i, part in enumerate(below) if pod_of("/".join(below[: i + 1]))[0])
+                return "/".join((self._name(folder), *below[at + 1 :]))
+            own = self.namespace_root
+            return path if own is None else os.path.normpath(f"{own}{path}")
+        return path
 
     def kill(self, path: str, inode: int) -> None:
         """Kill all processes in the cgroup and below at once.
