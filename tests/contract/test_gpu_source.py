@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.nvidia.nvml import Nvml
@@ -24,6 +25,7 @@ from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.driver import DriverWatch
 from manual_clock import ManualClock
+from waiting import beside, until
 
 
 @dataclass
@@ -121,6 +123,25 @@ async def test_with_a_driver_that_was_replaced_nvml_is_begun_anew_once_all_other
     driver.library.others = False
     assert await driver.source.refresh() is DriverState.READY
     assert (driver.library.begun, driver.library.opened) == (1, 2)
+
+
+async def test_a_driver_that_cannot_be_looked_at_is_looked_at_again_after_a_pause(
+    driver: Driver,
+) -> None:
+    driver.load("550")
+    module = driver.proc.parents[2] / "sys/module/nvidia"
+    module.parent.mkdir(parents=True)
+    module.symlink_to(module)  # stat(2) fails, though not because of ENOENT
+    with capture_logs() as logs:
+        async with beside(driver.source.run()):
+            for _ in range(3):
+                await until(lambda: driver.clock.sleepers, limit=5.0)
+                driver.clock.shift(5.0)
+            module.unlink()
+            await driver.clock.run_until(
+                lambda: driver.source.reading.value.state is DriverState.READY
+            )
+    assert [each["log_level"] for each in logs].count("warning") == 1
 
 
 async def test_what_gpus_are_is_asked_once_of_each_driver(driver: Driver) -> None:

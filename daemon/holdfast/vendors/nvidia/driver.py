@@ -19,6 +19,7 @@ from holdfast.model.nvidia.placement import GpuTopology
 from holdfast.model.nvidia.roots import DriverFacts, NvmlRelease, RootFacts, device_root, leave
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.problem import Problem
 from holdfast.runtime.watched import Watched, pause
 
 if TYPE_CHECKING:  # it loads NVML
@@ -81,6 +82,7 @@ class DriverWatch(Struct, kw_only=True):
     _asked_to_leave: str = ""
     _latest: "Nvml | None" = None
     _links: GpuLinks = GpuLinks()
+    _problem: Problem = field(default_factory=lambda: Problem(log, "cannot read the GPUs"))
 
     def __post_init__(self) -> None:
         gpus = (Gpu(index=NOWHERE, uuid=uuid, pci=pci) for uuid, pci in self.known.items())
@@ -117,10 +119,8 @@ class DriverWatch(Struct, kw_only=True):
             if state is DriverState.READY:
                 retries = backoff(_FIRST_RETRY, self.rescan.value)
                 await self._rest()
-            elif state is DriverState.ABSENT:
-                # One stat of /proc, which never blocks.
-                while not self.files.present:
-                    await pause(self.clock, self.look, float)
+            elif not self.files.present:
+                await pause(self.clock, self.look, float)
             else:
                 await pause(self.clock, self.look, partial(min, next(retries)))
 
@@ -139,9 +139,10 @@ class DriverWatch(Struct, kw_only=True):
         """Look now, publish what is new, and return where the driver stands."""
         try:
             seen = await self.lane.run(partial(self._see, self.last))
-        except HoldfastError as error:  # a stuck lane; what is known stays, /readyz names the lane
-            log.debug("cannot read the GPUs", reason=str(error))
+        except HoldfastError as error:  # what is known stays
+            self._problem.set(str(error))
             return self.reading.value.state
+        self._problem.set("")
         self._report(seen.reading)
         if seen.reading.state is DriverState.READY:
             self.ever_read = True
