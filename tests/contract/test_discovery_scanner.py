@@ -112,6 +112,22 @@ async def test_what_could_not_be_read_is_looked_at_again_without_an_event(
         await until(lambda: all(each.healthy for each in scanner.inventory.value.devices))
 
 
+async def test_what_stays_odd_makes_no_scan_that_failed_wait_longer(
+    tree: HostTree, lane: Lane
+) -> None:
+    (tree.path("0000:00:05.0") / "numa_node").write_text("odd\n")
+    scanner = _scanner(tree, lane)
+    for _ in range(12):
+        await scanner.scan()
+    bus = tree.root.sys / "bus"
+    bus.rename(tree.root.sys / "away")
+    await scanner.scan()
+    assert scanner.problem.text
+    (tree.root.sys / "away").rename(bus)
+    async with _running(scanner):
+        await until(lambda: not scanner.problem.text, limit=5.0)
+
+
 async def test_an_adapter_does_not_take_the_place_of_another_by_having_its_name(
     tree: HostTree, lane: Lane
 ) -> None:

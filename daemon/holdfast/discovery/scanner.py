@@ -128,6 +128,7 @@ class Scanner(Struct, kw_only=True, dict=True):
         self._drivers: Mapping[PciAddress, str | None] = {}
         self._wanted = asyncio.Event()
         self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
+        self._rereads = backoff(_FIRST_RETRY, self.settings.value.rescan)
         self._again: asyncio.TimerHandle | None = None
         self.problem = Problem(
             log,
@@ -194,26 +195,21 @@ class Scanner(Struct, kw_only=True, dict=True):
             self._failed(error)
             return self.inventory.value
         self.problem.set("", was=self.problem.text)
+        self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
         self.scans += 1
         self._found = with_found(found, self.sources)
         if self._again is not None:  # one at a time, however many scans there are meanwhile
             self._again.cancel()
-            self._again = None
-        if self._unread:
+        faults = (fault for device in self._found.devices for fault in device.faults)
+        if any(fault.kind is FaultKind.UNREADABLE for fault in faults):  # maybe for a moment
             loop = asyncio.get_running_loop()
-            self._again = loop.call_later(next(self._retries), self.look_again)
+            self._again = loop.call_later(next(self._rereads), self.look_again)
         else:
-            self._retries = backoff(_FIRST_RETRY, self.settings.value.rescan)
+            self._rereads = backoff(_FIRST_RETRY, self.settings.value.rescan)
         await self._make_ready()
         self.publish()
         self.looked_at = self.clock.monotonic()
         return self.inventory.value
-
-    @property
-    def _unread(self) -> bool:
-        """Tell whether something of a device could not be read, which may be so for a moment."""
-        faults = (fault for device in self._found.devices for fault in device.faults)
-        return any(fault.kind is FaultKind.UNREADABLE for fault in faults)
 
     async def _make_ready(self) -> None:
         """Give the devices their names, and prepare them; again where pods changed the names."""
