@@ -106,6 +106,7 @@ async def test_what_was_forced_to_let_go_is_reset_and_checked_before_it_is_free(
         evidence = await _evidence(node, "free")
         assert f"{chip} reset (flr)" in evidence
         assert f"{chip} checked" in evidence
+        await node.until(lambda: len(node.healthy()) == 1, "all to be offered again")
         await node.run(pod("next"))
 
 
@@ -188,6 +189,7 @@ async def test_a_device_that_cannot_even_be_looked_at_is_quarantined_alone(
             each.symlink_to("x" * 300)  # the system has an error for that, other than absence
         await _forced(node)
         assert "cannot be checked" in await _evidence(node, "quarantined")
+        await node.until(lambda: len(node.healthy()) == 1, "all to be offered again")
         await node.run(pod("next"))
         for each in odd:
             each.unlink()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from holdfast.doctor.finding import Check, Finding, Node
 from holdfast.doctor.programs import ask_daemon, running
 from holdfast.host.cgroup.memorylimit import MemoryReader
-from holdfast.host.files.kernelfile import device_number, names_or_empty
+from holdfast.host.files.kernelfile import device_number, names_or_empty, seen
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
@@ -40,6 +40,7 @@ _LOCK_MORE = (
 
 def memory_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of memory."""
+    seen(node.host.cgroup / "cgroup.controllers")  # raises: what cannot be read would be no limit
     reader = MemoryReader(node.host)
     yield from _own(node, reader)
     targets = tuple(_targets(node.host))

@@ -46,10 +46,10 @@ _V1_HIERARCHY = "hierarchical_memory_limit"
 
 
 class MemoryReader:
-    """Reads memory limits and use below one root. It blocks: run it on a lane. Never raises.
+    """Reads memory limits and use below one root. It blocks: run it on a lane.
 
     What cannot be read or makes no sense counts as no limit, because a wrong limit would stop
-    something that works.
+    something that works. Raise HostError if it cannot be told whether a cgroup is there.
     """
 
     def __init__(self, root: HostRoot) -> None:
