@@ -70,7 +70,7 @@ class Binding(Struct, frozen=True):
 class Sysfs:
     """Reads sysfs below a root. Odd content becomes a problem text, or is left out.
 
-    Raise HostError if a folder that lists devices cannot be read, a function's ids, or nothing.
+    Raise HostError if a folder of devices or a function's ids cannot be read, or room is short.
     """
 
     def __init__(self, root: HostRoot) -> None:
