@@ -58,6 +58,18 @@ def test_a_driver_is_there_when_the_kernel_says_so_and_not_when_files_are(
     assert files.present
 
 
+def test_a_load_of_the_driver_has_the_name_that_former_daemons_kept_of_it(
+    root: HostRoot, terminal: str
+) -> None:
+    loaded(root, terminal)
+    text = "NVRM version: 580.126.09\nGCC version: 12.2\n"
+    (root.proc / "driver/nvidia/version").write_text(text)
+    module = root.sys / "module/nvidia"
+    module.mkdir(parents=True)
+    load = NvidiaFiles(root, driver_root="").facts().load
+    assert load == f"{text} load {module.stat().st_ino}"
+
+
 def test_nodes_that_only_the_operators_root_has_are_found_there(
     root: HostRoot, terminal: str
 ) -> None:

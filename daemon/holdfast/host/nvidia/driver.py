@@ -17,7 +17,6 @@ from holdfast.host.files.kernelfile import (
     names_or_empty,
     rdev_in,
     read_bytes,
-    read_text,
     seen,
     text_or_empty,
 )
@@ -112,13 +111,13 @@ class NvidiaFiles:
         if not is_folder(self._root.proc / "driver/nvidia"):
             return DriverFacts(present=False)
         majors = (self._procfs.char_major(name) for name in _MAJORS)
+        version = read_bytes(self._root.proc / "driver/nvidia/version") or b""
         return DriverFacts(
             present=True,
             libraries=tuple(self._libraries()),
             roots=tuple(self._device_roots()),
             major=next((major for major in majors if major is not None), None),
-            load=f"{read_text(self._root.proc / 'driver/nvidia/version')} "
-            f"load {driver_load(self._root)}",
+            load=f"{version.decode(errors='replace')} load {driver_load(self._root)}",
             ready=self.ready,
         )
 
